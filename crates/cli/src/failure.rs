@@ -1,0 +1,62 @@
+//! How a command that did not succeed ends.
+
+use std::process::ExitCode;
+
+use postrider::MessagingError;
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was tried and failed.
+    Failed(String),
+    /// It was called wrongly.
+    Usage(String),
+    /// Everything that is to be said has been printed.
+    Told,
+}
+
+impl Failure {
+    pub(crate) fn failed(text: impl Into<String>) -> Self {
+        Self::Failed(text.into())
+    }
+
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::Usage(text.into())
+    }
+
+    /// Prints the failure and answers the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        match self {
+            Self::Failed(text) => {
+                eprintln!("postrider: {text}");
+                ExitCode::from(1)
+            }
+            Self::Usage(text) => {
+                eprintln!("postrider: {text}");
+                eprintln!("See 'postrider --help'.");
+                ExitCode::from(2)
+            }
+            Self::Told => ExitCode::from(1),
+        }
+    }
+}
+
+impl From<MessagingError> for Failure {
+    fn from(error: MessagingError) -> Self {
+        match error {
+            MessagingError::InvalidInput { .. } => Self::Usage(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    /// Only output is written through this.
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            // The reader has seen enough (`postrider … | head`).
+            std::io::ErrorKind::BrokenPipe => Self::Told,
+            _ => Self::Failed(format!("cannot write the output: {error}")),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `postrider verify`
+
+mod table;
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::builder::RangedU64ValueParser;
+use futures_util::future::BoxFuture;
+use indicatif::{ProgressBar, ProgressStyle};
+use postrider::{Endpoint, MessagingError, MessagingProvider};
+use postrider_conformance::{
+    ClockShift, Harness, Observer, Outcome, Report, Rule, Settings, StormSettings, exercise, sweep,
+};
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::failure::Failure;
+
+/// Try the sixteen rules of the law on a store
+///
+/// Makes queues of its own, whose names begin with 'pv', tries every rule on them, ends with a storm of concurrent
+/// workers whose history is checked, and removes the queues. Other queues are not touched. Exits with 1 when a rule
+/// is broken.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Verify {
+    /// The store; by default the one that --url or POSTRIDER_URL names
+    #[arg(value_name = "URL")]
+    url: Option<String>,
+
+    /// Try only these rules, for instance 'L3,L11'
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    rules: Vec<Rule>,
+
+    /// Repeat a run: what is left to chance is chosen by this number
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// How many messages the storm sends; 0 leaves it out
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000_000))]
+    messages: usize,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider verify memory:
+  postrider verify memory: --rules L3,L11
+  postrider verify memory: --seed 42 --messages 100000
+  postrider --json verify memory: | jq -r 'select(.outcome == \"broken\") | .reason'";
+
+/// The store at a URL, as the suite wants it.
+struct Verified(Endpoint);
+
+impl Harness for Verified {
+    type Provider = MessagingProvider;
+
+    async fn open(&self) -> Result<MessagingProvider, MessagingError> {
+        self.0.connect().await
+    }
+
+    fn open_with_clock(&self, _: ClockShift) -> Option<BoxFuture<'_, Result<MessagingProvider, MessagingError>>> {
+        // The clock of this process cannot be made wrong from inside. In memory, though, there is no other clock than
+        // the store's: a connection reads none, so every worker is one whose clock cannot matter.
+        self.0.is_ephemeral().then(|| Box::pin(self.0.connect()) as BoxFuture<'_, _>)
+    }
+}
+
+pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure> {
+    let Some(url) = command.url.as_deref().or(global.url.as_deref()) else {
+        return Err(Failure::usage("no store was named; give its URL, for instance 'postrider verify memory:'"));
+    };
+    let endpoint: Endpoint = url.parse()?;
+    let mut settings = Settings {
+        storm: StormSettings { messages: command.messages, ..StormSettings::default() },
+        ..Settings::default()
+    };
+    if !command.rules.is_empty() {
+        settings.rules.clone_from(&command.rules);
+    }
+    if let Some(seed) = command.seed {
+        settings.seed = seed;
+    }
+    let bar = progress_bar();
+    settings.observer = Some(observer(bar.clone()));
+    let prefix = settings.prefix.clone();
+
+    let report = tokio::select! {
+        report = exercise(Verified(endpoint.clone()), settings) => report?,
+        _ = tokio::signal::ctrl_c() => {
+            bar.finish_and_clear();
+            sweep(&endpoint.connect().await?, &prefix).await?;
+            return Err(Failure::failed("interrupted; the queues of the run were removed"));
+        }
+    };
+    bar.finish_and_clear();
+    let mut out = std::io::stdout().lock();
+    if global.json {
+        for rule in &report.rules {
+            serde_json::to_writer(&mut out, &Row::of(rule)).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        }
+    } else {
+        write!(out, "{}", table::render(&endpoint.to_string(), &report))?;
+    }
+    out.flush()?;
+    conclude(&report)
+}
+
+fn conclude(report: &Report) -> Result<(), Failure> {
+    if report.is_lawful() {
+        return Ok(());
+    }
+    eprintln!("postrider: the law is broken; repeat the run with --seed {}", report.seed);
+    Err(Failure::Told)
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Row {
+    rule: String,
+    name: &'static str,
+    outcome: &'static str,
+    how: Option<&'static str>,
+    reason: Option<String>,
+}
+
+impl Row {
+    fn of(rule: &postrider_conformance::RuleReport) -> Self {
+        Self {
+            rule: rule.rule.to_string(),
+            name: rule.rule.title(),
+            outcome: rule.outcome.as_str(),
+            how: rule.how(),
+            reason: rule.reason(),
+        }
+    }
+}
+
+/// A bar on a terminal; nothing anywhere else.
+fn progress_bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tests, {elapsed}  {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn observer(bar: ProgressBar) -> Observer {
+    Arc::new(move |test, done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        bar.set_message(test.name);
+        if let Outcome::Broken(why) = &test.outcome {
+            bar.suspend(|| eprintln!("broken: {}: {why}", test.name));
+        }
+    })
+}

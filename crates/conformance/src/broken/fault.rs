@@ -1,0 +1,101 @@
+//! The ways in which a provider can be broken.
+
+use crate::law::Rule;
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $fault:ident, $rule:ident, $test:ident;)*) => {
+        /// One broken promise.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Fault { $($(#[$doc])* $fault,)* }
+
+        impl Fault {
+            /// Every fault.
+            pub const ALL: &[Self] = &[$(Self::$fault,)*];
+
+            /// The rule that it breaks.
+            pub const fn rule(self) -> Rule {
+                match self { $(Self::$fault => Rule::$rule,)* }
+            }
+
+            /// The test that must catch it.
+            pub const fn caught_by(self) -> &'static str {
+                match self { $(Self::$fault => stringify!($test),)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// Answers a send and forgets the message.
+    LosesSends, L1, l1_an_accepted_message_can_be_received_by_another_worker;
+    /// Keeps the body and forgets the headers.
+    LosesHeaders, L1, l1_a_message_arrives_whole;
+    /// Fails a whole batch for one bad row.
+    FailsWholeBatches, L1, l1_a_batch_is_accepted_row_by_row;
+    /// Makes a second message for a dedup key that is taken.
+    IgnoresDedupKey, L1, l1_a_living_dedup_key_yields_one_message;
+    /// Hands a leased message to the next who asks.
+    LeasesTwice, L2, l2_a_leased_message_is_not_handed_out_again;
+    /// Settles by message id: a late worker settles another worker's delivery.
+    IgnoresToken, L3, l3_a_late_settle_changes_nothing_for_the_new_holder;
+    /// Accepts a settle after the lease has run out, if nobody has the message.
+    AcceptsExpiredLeases, L3, l3_a_lease_that_ran_out_is_over_although_nobody_took_the_message;
+    /// Answers a second ack as if it had done something.
+    AcksTwice, L3, l3_a_settled_lease_is_over;
+    /// Takes the queue's name from the receipt and not from the call.
+    IgnoresQueue, L3, l3_a_receipt_of_another_queue_or_provider_is_refused;
+    /// Keeps a message leased although its lease has run out.
+    NeverExpires, L4, l4_a_message_comes_back_when_its_lease_runs_out;
+    /// Accepts an extend and does nothing.
+    ExtendsNothing, L5, l5_an_extended_lease_holds;
+    /// Adds the extension to what is left.
+    AddsExtensions, L5, l5_an_extension_is_set_and_not_added;
+    /// Cuts durations to whole seconds.
+    CutsToSeconds, L5, l5_parts_of_a_second_count;
+    /// Brings a retry back at once: a hot loop.
+    RetriesAtOnce, L6, l6_a_retry_comes_back_after_its_delay;
+    /// Leaves a retry to the end of its lease: a stall.
+    IgnoresRetries, L6, l6_a_retry_without_delay_comes_back_at_once;
+    /// Counts a release as a delivery and a failure.
+    ChargesReleases, L7, l7_a_released_message_is_back_at_once_and_uncounted;
+    /// Leaves a release to the end of its lease.
+    IgnoresReleases, L7, l7_a_released_message_is_back_at_once;
+    /// Says that every delivery is the first, and keeps no limit.
+    ForgetsCount, L8, l8_the_delivery_count_rises_with_each_lease;
+    /// Keeps the count and never looks at it.
+    IgnoresLimit, L8, l8_a_message_past_its_limit_is_dead_lettered_unread;
+    /// Sends what cannot be decoded round again.
+    RetriesBadBytes, L9, l9_an_undecodable_message_dies_alone_with_its_bytes;
+    /// Drops what should be a dead letter.
+    DropsDeadLetters, L10, l10_a_dead_letter_keeps_its_record;
+    /// Forgets why a message died.
+    ForgetsErrors, L10, l10_a_dead_letter_keeps_its_record;
+    /// Leaves a copy of a dead message in its queue.
+    CopiesDeadLetters, L10, l10_a_dead_letter_keeps_its_record;
+    /// Gives a redriven message a new id.
+    RenamesOnRedrive, L10, l10_a_redrive_keeps_the_id_and_resets_the_counts;
+    /// Redrives in a dry run.
+    IgnoresDryRun, L10, l10_a_dry_run_changes_nothing;
+    /// Hands out messages of one key side by side.
+    LosesOrder, L11, l11_a_key_is_handled_one_at_a_time_and_in_send_order;
+    /// Sends a retry to the tail of its key.
+    RetriesLosePlace, L11, l11_a_retrying_message_holds_its_key;
+    /// Delivers a delayed message at once.
+    DeliversEarly, L12, l12_a_delayed_message_is_never_early;
+    /// Delivers an expired message.
+    DeliversExpired, L12, l12_an_expired_message_is_dead_lettered_unread;
+    /// Accepts what it says it refuses.
+    AcceptsWhatItRefuses, L13, l13_a_refused_feature_fails_when_it_is_used;
+    /// Accepts a pause and does nothing.
+    PausesNothing, L13, l13_a_paused_queue_hands_nothing_out;
+    /// Comes back from a restart with nothing.
+    ForgetsOnRestart, L14, l14_nothing_accepted_is_lost_over_a_restart;
+    /// Accepts a close and goes on.
+    ClosesNothing, L15, l15_close_finishes_what_was_begun_and_begins_nothing_new;
+    /// Lets those wait who waited when it was closed.
+    ClosesWithoutWaking, L15, l15_close_ends_a_waiting_receive;
+    /// Takes due times and leases from the worker's clock.
+    TrustsWorkerClock, L16, l16_a_workers_clock_moves_no_lease_and_no_due_time;
+    /// Delivers in the order of the ids.
+    OrdersByIds, L16, l16_ids_from_a_wrong_clock_order_nothing;
+}

@@ -1,0 +1,183 @@
+//! Deliveries of messages that nobody sent, and of messages that are not as they were sent.
+
+use super::finding::{FindingKind, Findings};
+use super::index::{Delivered, Index, MessageLog, Stay};
+use crate::history::{BodyHash, Outcome};
+
+pub(super) fn check(index: &Index<'_>, findings: &mut Findings) {
+    for message in &index.messages {
+        for stay in &message.stays {
+            for delivered in &stay.deliveries {
+                if was_sent(index, findings, message, stay, delivered) {
+                    is_unchanged(index, findings, message, stay, delivered);
+                }
+            }
+        }
+        answers_are_of_sent_messages(index, findings, message);
+    }
+}
+
+fn was_sent(
+    index: &Index<'_>,
+    findings: &mut Findings,
+    message: &MessageLog<'_>,
+    stay: &Stay<'_>,
+    delivered: &Delivered<'_>,
+) -> bool {
+    let queue = index.queue(stay.queue);
+    // A dead letter was put there by the store; it must have been in the origin before.
+    let births = if queue.holds_dead_letters { message.stay(queue.origin) } else { Some(stay) };
+    let birth = births.and_then(Stay::first_birth);
+    if birth.is_some_and(|birth| birth <= delivered.span.end) {
+        return true;
+    }
+    let mut kind = (FindingKind::Phantom, 1);
+    let sent_here = message.sends.iter().find(|sent| sent.queue == queue.origin);
+    let why = match sent_here.map(|sent| (&sent.call.outcome, sent.event)) {
+        Some((Outcome::Failed(error), event)) => {
+            format!("although {} was refused: {error}", index.cite(event))
+        }
+        Some((Outcome::Done(other), event)) if *other != message.id => {
+            kind.0 = FindingKind::Duplicated;
+            format!("although {} was answered with the id of message {other}", index.cite(event))
+        }
+        Some((_, event)) => format!("before {}", index.cite(event)),
+        None => "and nobody sent it there".to_owned(),
+    };
+    findings.add(kind, &queue.name, message.id, || format!("delivered by {} {why}", index.cite(delivered.event)));
+    false
+}
+
+fn is_unchanged(
+    index: &Index<'_>,
+    findings: &mut Findings,
+    message: &MessageLog<'_>,
+    stay: &Stay<'_>,
+    delivered: &Delivered<'_>,
+) {
+    let queue = &index.queue(stay.queue).name;
+    let kind = FindingKind::Altered;
+    let delivery = delivered.delivery;
+    if !is_own_body(message, delivery.body_hash) {
+        findings.add((kind, 1), queue, message.id, || {
+            format!("the body of {} is not the one that was sent", index.cite(delivered.event))
+        });
+    }
+    let key = &delivery.ordering_key;
+    if !message.possible_sends().any(|sent| sent.call.ordering_key == *key) {
+        findings.add((kind, 11), queue, message.id, || {
+            format!("{} has ordering key {key:?}, which it was not sent with", index.cite(delivered.event))
+        });
+    }
+}
+
+/// Whether the message was sent, or edited, with these bytes.
+pub(super) fn is_own_body(message: &MessageLog<'_>, hash: BodyHash) -> bool {
+    message.possible_sends().any(|sent| sent.call.body_hash == hash) || message.edited.contains(&hash)
+}
+
+/// A send may only be answered with its own id, or with that of a message that has the same dedup key.
+fn answers_are_of_sent_messages(index: &Index<'_>, findings: &mut Findings, message: &MessageLog<'_>) {
+    for sent in &message.sends {
+        let Outcome::Done(answered) = &sent.call.outcome else {
+            continue;
+        };
+        if *answered == message.id {
+            continue;
+        }
+        let holds_key = index.by_id.get(answered).is_some_and(|place| {
+            index.messages[*place].possible_sends().any(|other| {
+                other.queue == sent.queue
+                    && other.call.dedup_key.is_some()
+                    && other.call.dedup_key == sent.call.dedup_key
+                    && other.span.start <= sent.span.end
+            })
+        });
+        if !holds_key {
+            let queue = &index.queue(sent.queue).name;
+            findings.add((FindingKind::Phantom, 1), queue, message.id, || {
+                let cited = index.cite(sent.event);
+                format!("{cited} was answered with {answered}, which is no message with its dedup key")
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checker::story::{Story, body, id, queue};
+    use crate::history::{Delivery, EditCall, ReceiveCall};
+
+    fn sent() -> Story {
+        let mut story = Story::default();
+        story.send_keyed(10..20, 1);
+        story
+    }
+
+    fn change(change: impl FnOnce(&mut Delivery)) -> impl FnOnce(&mut ReceiveCall) {
+        move |call| {
+            if let Outcome::Done(deliveries) = &mut call.outcome {
+                change(&mut deliveries[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_that_nobody_sent_is_a_phantom() {
+        let mut story = sent();
+        story.receive(30..40, 2);
+        story.assert_accused(FindingKind::Phantom, 1);
+        let mut story = sent();
+        story.receive(0..9, 1);
+        story.assert_accused(FindingKind::Phantom, 1);
+        let mut story = sent();
+        story.send_with(10..20, 2, |call| call.outcome = Outcome::Failed("full".into()));
+        story.receive(30..40, 2);
+        let text = story.assert_accused(FindingKind::Phantom, 1);
+        assert!(text.contains("was refused: full"), "{text}");
+    }
+
+    #[test]
+    fn a_receive_beside_the_send_and_a_send_without_an_answer_are_none() {
+        let mut story = sent();
+        story.receive(0..10, 1);
+        story.assert_clean();
+        let mut story = Story::default();
+        story.send_with(10..20, 2, |call| call.outcome = Outcome::Unknown);
+        story.receive(30..40, 2);
+        story.assert_clean();
+    }
+
+    #[test]
+    fn dead_letters_come_from_their_origin() {
+        for (message, phantom) in [(1, false), (2, true)] {
+            let mut story = sent();
+            story.receive_with(30..40, &[message], |call| call.queue = queue().dead_letters());
+            assert_eq!(story.verdict().has(FindingKind::Phantom), phantom);
+        }
+    }
+
+    #[test]
+    fn another_body_or_key_is_an_alteration() {
+        let mut story = sent();
+        story.receive_with(30..40, &[1], change(|delivery| delivery.body_hash = body(7)));
+        story.assert_accused(FindingKind::Altered, 1);
+        let mut story = sent();
+        story.receive_with(30..40, &[1], change(|delivery| delivery.ordering_key = None));
+        story.assert_accused(FindingKind::Altered, 11);
+    }
+
+    #[test]
+    fn an_edited_body_is_none() {
+        for (outcome, altered) in
+            [(Outcome::Done(()), false), (Outcome::Unknown, false), (Outcome::Failed("no".into()), true)]
+        {
+            let mut story = sent();
+            let edit = EditCall { queue: queue(), id: id(1), body_hash: Some(body(7)), outcome };
+            story.record(21..22, edit);
+            story.receive_with(30..40, &[1], change(|delivery| delivery.body_hash = body(7)));
+            assert_eq!(story.verdict().has(FindingKind::Altered), altered);
+        }
+    }
+}

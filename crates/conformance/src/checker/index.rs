@@ -1,0 +1,415 @@
+//! A history, sorted by message: what every rule is checked on.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Duration;
+
+use postrider_core::{Disposition, MessageId, Nack, QueueName, Timestamp};
+
+use super::CheckOptions;
+use super::lease::LeaseBounds;
+use crate::history::{BodyHash, DeadRecord, Delivery, Event, LeaseOutcome, Operation, Outcome, SendCall, SettleCall};
+
+/// The moments between which something took effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) start: Timestamp,
+    /// [`Timestamp::MAX`] for a call without an answer: it may still be on its way.
+    pub(super) end: Timestamp,
+}
+
+impl Span {
+    /// Whether this took effect before the other for certain. Clocks tick in microseconds, so that two times that
+    /// are equal have no order.
+    pub(super) fn is_before(self, other: Self) -> bool {
+        self.end < other.start
+    }
+}
+
+/// The whole history, by queue and by message.
+#[derive(Debug)]
+pub(super) struct Index<'a> {
+    pub(super) events: &'a [Event],
+    pub(super) options: &'a CheckOptions,
+    pub(super) start: Timestamp,
+    pub(super) queues: Vec<QueueLog>,
+    pub(super) messages: Vec<MessageLog<'a>>,
+    pub(super) by_id: HashMap<MessageId, usize>,
+    /// Uses of tokens that nobody was handed, by their place in the history.
+    pub(super) strays: Vec<usize>,
+    /// Deliveries with a token that another delivery had: both receives, and the message of the later one.
+    pub(super) repeated_tokens: Vec<(usize, usize, MessageId)>,
+}
+
+/// One queue. Dead letters have a log of their own.
+#[derive(Debug)]
+pub(super) struct QueueLog {
+    pub(super) name: QueueName,
+    /// The queue whose dead letters these are; itself for a user's queue.
+    pub(super) origin: usize,
+    pub(super) holds_dead_letters: bool,
+    /// Receives that may have leased something unseen.
+    pub(super) unknown_receives: u64,
+    /// The smallest delivery limit that a receive asked for.
+    pub(super) least_limit: Option<u32>,
+    /// Purges and deletions that may have removed what waited here.
+    pub(super) removals: Removals,
+    /// Until when its dead letters may have been purged in bulk.
+    pub(super) dead_purged_until: Option<Timestamp>,
+    /// Bulk redrives from or to this queue whose outcome is unknown: any message may have been among them.
+    pub(super) loose_redrives: LooseRedrives,
+    /// Bulk redrives to this queue whose outcome is unknown.
+    pub(super) loose_redrives_into: LooseRedrives,
+    pub(super) has_final: bool,
+}
+
+impl QueueLog {
+    pub(super) fn new(name: QueueName, origin: usize) -> Self {
+        Self {
+            holds_dead_letters: name.holds_dead_letters(),
+            name,
+            origin,
+            unknown_receives: 0,
+            least_limit: None,
+            removals: Removals::default(),
+            dead_purged_until: None,
+            loose_redrives: LooseRedrives::default(),
+            loose_redrives_into: LooseRedrives::default(),
+            has_final: false,
+        }
+    }
+}
+
+/// How many there were, and since when.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct LooseRedrives {
+    pub(super) count: u32,
+    /// The first one: its start and its place in the history.
+    first: Option<(Timestamp, usize)>,
+}
+
+impl LooseRedrives {
+    pub(super) fn add(&mut self, start: Timestamp, event: usize) {
+        self.count += 1;
+        self.first = Some(self.first.map_or((start, event), |first| first.min((start, event))));
+    }
+
+    /// The first one. From its start on, each moment may have been one's.
+    pub(super) fn first(&self) -> Option<Birth> {
+        let (start, event) = self.first?;
+        Some(Birth { event, span: Span { start, end: Timestamp::MAX }, delay: Duration::ZERO })
+    }
+
+    /// Whether one may have happened by then.
+    pub(super) fn possible_by(&self, time: Timestamp) -> bool {
+        self.first.is_some_and(|(start, _)| start <= time)
+    }
+}
+
+/// Removals from a queue, sorted so that the first one that can have touched a message is found at once.
+#[derive(Debug, Default)]
+pub(super) struct Removals(Vec<Span>);
+
+impl Removals {
+    pub(super) fn add(&mut self, span: Span) {
+        self.0.push(span);
+    }
+
+    /// Sorts by end, and gives each the earliest start among itself and those that end later.
+    pub(super) fn seal(&mut self) {
+        self.0.sort_by_key(|span| span.end);
+        let mut earliest = Timestamp::MAX;
+        for span in self.0.iter_mut().rev() {
+            earliest = earliest.min(span.start);
+            span.start = earliest;
+        }
+    }
+
+    /// The earliest moment at which a message that was born at `birth` or later can have been removed.
+    pub(super) fn earliest(&self, birth: Timestamp) -> Option<Timestamp> {
+        let first = self.0.partition_point(|span| span.end < birth);
+        self.0.get(first).map(|span| span.start)
+    }
+}
+
+/// One message, by its id, over all queues.
+#[derive(Debug)]
+pub(super) struct MessageLog<'a> {
+    pub(super) id: MessageId,
+    /// Every send of it, those that failed included.
+    pub(super) sends: Vec<Sent<'a>>,
+    /// By when a send, of whoever, had been answered with its id.
+    pub(super) certain_by: Option<Timestamp>,
+    pub(super) stays: Vec<Stay<'a>>,
+    /// Every settle of it that may have happened.
+    pub(super) settles: Vec<Settled<'a>>,
+    /// When it may have been redriven.
+    pub(super) redrives: Redrives,
+    /// Moves to or from the dead letters whose outcome is unknown. A store that copies and then deletes may have
+    /// stopped between the two, so each can leave one copy more.
+    pub(super) unknown_moves: u32,
+    pub(super) edited: Vec<BodyHash>,
+    /// Until when it may have been purged, by its id, from the dead letters.
+    pub(super) dead_purged_until: Option<Timestamp>,
+    pub(super) dead: Vec<Dead<'a>>,
+    /// The queues in which it was at the end.
+    pub(super) live: Vec<usize>,
+    /// The most copies that there can ever have been.
+    pub(super) copies: usize,
+}
+
+impl<'a> MessageLog<'a> {
+    pub(super) fn new(id: MessageId) -> Self {
+        Self {
+            id,
+            sends: Vec::new(),
+            certain_by: None,
+            stays: Vec::new(),
+            settles: Vec::new(),
+            redrives: Redrives::default(),
+            unknown_moves: 0,
+            edited: Vec::new(),
+            dead_purged_until: None,
+            dead: Vec::new(),
+            live: Vec::new(),
+            copies: 0,
+        }
+    }
+
+    /// The sends that may have made a message.
+    pub(super) fn possible_sends(&self) -> impl Iterator<Item = &Sent<'a>> {
+        self.sends.iter().filter(|sent| sent.may_exist())
+    }
+
+    pub(super) fn stay(&self, queue: usize) -> Option<&Stay<'a>> {
+        self.stays.iter().find(|stay| stay.queue == queue)
+    }
+
+    /// The key that it is ordered by; `None` also when its senders disagree.
+    pub(super) fn ordering_key(&self) -> Option<&'a str> {
+        let mut keys = self.possible_sends().map(|sent| sent.call.ordering_key.as_deref());
+        let first = keys.next()??;
+        keys.all(|key| key == Some(first)).then_some(first)
+    }
+
+    /// When it can first have been there.
+    pub(super) fn first_birth(&self) -> Option<Timestamp> {
+        self.possible_sends().map(|sent| sent.span.start).min()
+    }
+}
+
+/// One send.
+#[derive(Debug)]
+pub(super) struct Sent<'a> {
+    pub(super) event: usize,
+    pub(super) span: Span,
+    pub(super) queue: usize,
+    pub(super) call: &'a SendCall,
+}
+
+impl Sent<'_> {
+    /// Whether it may have made a message. One that was answered with another's id made none.
+    pub(super) fn may_exist(&self) -> bool {
+        match &self.call.outcome {
+            Outcome::Done(answered) => *answered == self.call.id,
+            Outcome::Unknown => true,
+            Outcome::Failed(_) => false,
+        }
+    }
+}
+
+/// One settle that may have happened.
+#[derive(Debug)]
+pub(super) struct Settled<'a> {
+    pub(super) event: usize,
+    /// As the caller saw it, also when the outcome is unknown.
+    pub(super) span: Span,
+    pub(super) queue: usize,
+    pub(super) call: &'a SettleCall,
+}
+
+impl Settled<'_> {
+    pub(super) fn is_done(&self) -> bool {
+        self.call.outcome == LeaseOutcome::Done
+    }
+
+    pub(super) fn is_ack(&self) -> bool {
+        self.call.disposition == Disposition::Ack
+    }
+
+    pub(super) fn is_dead_letter(&self) -> bool {
+        matches!(self.call.disposition, Disposition::Nack(Nack::DeadLetter { .. }))
+    }
+
+    pub(super) fn is_release(&self) -> bool {
+        self.call.disposition == Disposition::Nack(Nack::Release)
+    }
+
+    /// How long the message stays away, for a retry.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match &self.call.disposition {
+            Disposition::Nack(Nack::Retry { after, .. }) => Some(*after),
+            _ => None,
+        }
+    }
+
+    /// Whether it takes the message out of its queue.
+    pub(super) fn ends_stay(&self) -> bool {
+        self.is_ack() || self.is_dead_letter()
+    }
+}
+
+/// One listing among the dead letters at the end.
+#[derive(Debug)]
+pub(super) struct Dead<'a> {
+    pub(super) event: usize,
+    pub(super) record: &'a DeadRecord,
+}
+
+/// One message in one queue.
+#[derive(Debug)]
+pub(super) struct Stay<'a> {
+    pub(super) queue: usize,
+    /// How it may have come here, by the start. Empty for dead letters: the store itself may have put it there.
+    pub(super) births: Vec<Birth>,
+    /// By the end of the receive.
+    pub(super) deliveries: Vec<Delivered<'a>>,
+}
+
+impl Stay<'_> {
+    /// When it can first have been here.
+    pub(super) fn first_birth(&self) -> Option<Timestamp> {
+        self.births.first().map(|birth| birth.span.start)
+    }
+}
+
+/// A send or a redrive that may have put a message into a queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Birth {
+    pub(super) event: usize,
+    pub(super) span: Span,
+    pub(super) delay: Duration,
+}
+
+/// One delivery.
+#[derive(Debug)]
+pub(super) struct Delivered<'a> {
+    pub(super) event: usize,
+    /// When it was leased. A receive that waited can not have leased it before it was there.
+    pub(super) span: Span,
+    pub(super) visibility: Duration,
+    pub(super) limit: u32,
+    pub(super) delivery: &'a Delivery,
+    /// Places in the message's list of settles.
+    pub(super) settles: Vec<usize>,
+    pub(super) extends: Vec<Extended>,
+    pub(super) dropped: Option<Timestamp>,
+    pub(super) lease: LeaseBounds,
+}
+
+/// One extension of a lease that may have happened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extended {
+    pub(super) event: usize,
+    pub(super) span: Span,
+    pub(super) extension: Duration,
+    pub(super) done: bool,
+}
+
+/// When a message may have been redriven.
+#[derive(Debug, Default)]
+pub(super) struct Redrives {
+    spans: Vec<Span>,
+    /// For each, the latest end so far.
+    latest_end: Vec<Timestamp>,
+    last_certain: Option<Timestamp>,
+}
+
+impl Redrives {
+    pub(super) fn add(&mut self, span: Span) {
+        if span.end < Timestamp::MAX {
+            self.last_certain = self.last_certain.max(Some(span.start));
+        }
+        self.spans.push(span);
+    }
+
+    pub(super) fn seal(&mut self) {
+        self.spans.sort_by_key(|span| span.start);
+        let ends = self.spans.iter().map(|span| span.end);
+        let latest = ends.scan(None, |latest, end| {
+            *latest = (*latest).max(Some(end));
+            *latest
+        });
+        self.latest_end = latest.collect();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// By the start.
+    pub(super) fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Whether one may have taken effect by then.
+    pub(super) fn possible_by(&self, time: Timestamp) -> bool {
+        self.spans.first().is_some_and(|first| first.start <= time)
+    }
+
+    /// Whether one took effect after that for certain.
+    pub(super) fn certain_after(&self, time: Timestamp) -> bool {
+        self.spans.iter().any(|span| span.start > time && span.end < Timestamp::MAX)
+    }
+
+    /// Whether one may have taken effect in that time.
+    pub(super) fn possible_between(&self, from: Timestamp, to: Timestamp) -> bool {
+        let begun = self.spans.partition_point(|span| span.start <= to);
+        begun.checked_sub(1).is_some_and(|last| self.latest_end[last] >= from)
+    }
+}
+
+/// Values by their key, keys and values in the order in which they came, so that a verdict is the same every time.
+pub(super) fn group<K: Hash + Eq + Copy, V>(pairs: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut places = HashMap::new();
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in pairs {
+        let place = *places.entry(key).or_insert_with(|| {
+            groups.push((key, Vec::new()));
+            groups.len() - 1
+        });
+        groups[place].1.push(value);
+    }
+    groups
+}
+
+impl Index<'_> {
+    pub(super) fn queue(&self, queue: usize) -> &QueueLog {
+        &self.queues[queue]
+    }
+
+    /// A time, since the start of the history.
+    pub(super) fn time(&self, time: Timestamp) -> String {
+        let micros = time.as_micros().saturating_sub(self.start.as_micros());
+        format!("{}.{:06} s", micros / 1_000_000, (micros % 1_000_000).abs())
+    }
+
+    /// An event, for a reader: who, what, when, and where it stands in the history.
+    pub(super) fn cite(&self, event: usize) -> String {
+        let Event { worker, start, end, operation } = &self.events[event];
+        let what = match operation {
+            Operation::Send(_) => "send",
+            Operation::Receive(_) => "receive",
+            Operation::Settle(settle) => settle.disposition.operation(),
+            Operation::Extend(_) => "extend",
+            Operation::Dropped(_) => "drop",
+            Operation::Redrive(_) => "redrive",
+            Operation::Purge(_) => "purge",
+            Operation::Edit(_) => "edit",
+            Operation::Delete(_) => "deletion",
+            Operation::Final(_) => "final look",
+        };
+        let (start, end) = (self.time(*start), self.time(*end));
+        format!("the {what} by worker {worker} at {start} to {end} (event {})", event + 1)
+    }
+}

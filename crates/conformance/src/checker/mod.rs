@@ -1,0 +1,104 @@
+//! Judges a provider by what its callers saw.
+//!
+//! **The idea.** A call took effect at some moment between its start and its end; a call without an answer at any
+//! moment after its start, or never. From these intervals each rule of the law gives bounds: when a lease can have
+//! ended at the earliest and at the latest, by when a message was certainly there. What breaks a rule for *every*
+//! choice of moments is a finding.
+//!
+//! **The invariant.** A correct provider is never accused. Where an order of events cannot be told, the order that
+//! excuses the provider is taken; a call is before another only when it ended before the other began.
+//!
+//! **What was rejected.** A search for an order of all events that the law allows (as linearizability checkers do):
+//! its time is exponential in the overlap. Rules by themselves need one sweep each, so a million events take seconds;
+//! what they miss is a breach that shows only when several overlapping calls are weighed together.
+
+mod build;
+mod contents;
+mod dedup;
+mod duplicated;
+mod early;
+mod fate;
+mod finding;
+mod forgotten_count;
+mod index;
+mod lease;
+mod lost;
+mod reordered;
+mod stale_settle;
+mod two_leases;
+mod verdict;
+mod wrong_dead_letter;
+
+#[cfg(test)]
+mod scale;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod story;
+
+use std::time::Duration;
+
+use postrider_core::Limits;
+
+use crate::history::Event;
+use finding::Findings;
+pub use finding::{Finding, FindingKind};
+pub use verdict::{Counts, Verdict};
+
+/// What the checker must know of the provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// The store's smallest unit of time. It may round a duration up to it.
+    pub time_resolution: Duration,
+    /// How far the clocks of store and callers may drift apart over one lease or delay.
+    pub tolerance: Duration,
+    /// How long a dedup key is taken.
+    pub dedup: DedupScope,
+    /// How many findings of each kind are listed; all are counted.
+    pub findings_per_kind: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            time_resolution: Duration::from_micros(1),
+            tolerance: Duration::from_millis(5),
+            dedup: DedupScope::WhileAlive,
+            findings_per_kind: 20,
+        }
+    }
+}
+
+impl CheckOptions {
+    /// For a provider with these limits.
+    pub fn for_limits(limits: &Limits) -> Self {
+        Self { time_resolution: limits.time_resolution, ..Self::default() }
+    }
+}
+
+/// How long a dedup key is taken by its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DedupScope {
+    /// As long as the message lives: what the law asks for.
+    WhileAlive,
+    /// That long from the send, whatever becomes of the message: what some brokers do instead.
+    Window(Duration),
+}
+
+/// Judges a history. Its events may come in any order; findings name them by their place in it, beginning with 1.
+pub fn check(events: &[Event], options: &CheckOptions) -> Verdict {
+    let (index, mut counts) = build::build(events, options);
+    let mut findings = Findings::new(options.findings_per_kind);
+    contents::check(&index, &mut findings);
+    lost::check(&index, &mut findings);
+    counts.duplicates_after_unknown = duplicated::check(&index, &mut findings);
+    dedup::check(&index, &mut findings);
+    two_leases::check(&index, &mut findings);
+    stale_settle::check(&index, &mut findings);
+    early::check(&index, &mut findings);
+    reordered::check(&index, &mut findings);
+    forgotten_count::check(&index, &mut findings);
+    wrong_dead_letter::check(&index, &mut findings);
+    let (findings, found) = findings.into_parts();
+    Verdict { findings, found, counts }
+}

@@ -1,0 +1,99 @@
+//! The checker's answer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::{Finding, FindingKind};
+
+/// What a history shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The breaches of the law, at most [`findings_per_kind`](super::CheckOptions::findings_per_kind) of each kind.
+    pub findings: Vec<Finding>,
+    /// How many breaches there are of each kind, those that are not listed included.
+    pub found: BTreeMap<FindingKind, u64>,
+    /// What was done.
+    pub counts: Counts,
+}
+
+impl Verdict {
+    /// Whether the history shows no breach of the law.
+    pub fn is_clean(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Whether a breach of this kind was found.
+    pub fn has(&self, kind: FindingKind) -> bool {
+        self.found.contains_key(&kind)
+    }
+}
+
+/// How much was done, so that a clean verdict on nothing can be told from one on something.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Events in the history.
+    pub events: u64,
+    /// Messages that were accepted, or that may have been.
+    pub messages: u64,
+    /// Sends that were answered with an id.
+    pub sends: u64,
+    /// Sends that may or may not have been carried out.
+    pub unknown_sends: u64,
+    /// Messages that were received, each time they were.
+    pub deliveries: u64,
+    /// Receives that may have leased something that nobody saw.
+    pub unknown_receives: u64,
+    /// Acks that were carried out.
+    pub acks: u64,
+    /// Acks that may or may not have been carried out.
+    pub unknown_acks: u64,
+    /// Retries that were carried out.
+    pub retries: u64,
+    /// Releases that were carried out.
+    pub releases: u64,
+    /// Leases that were extended.
+    pub extends: u64,
+    /// Settles and extends that were told that their lease was over.
+    pub expired: u64,
+    /// Messages that were dropped unsettled.
+    pub dropped: u64,
+    /// Messages that were redriven.
+    pub redriven: u64,
+    /// Dead letters at the end.
+    pub dead: u64,
+    /// Messages that were still in their queue at the end.
+    pub live: u64,
+    /// Deliveries after an ack, where an unknown outcome leaves room for another copy: no breach.
+    pub duplicates_after_unknown: u64,
+    /// Queues whose final state was recorded. Without it nothing can be said to be lost.
+    pub final_queues: u64,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { sends, unknown_sends, deliveries, acks, dead, duplicates_after_unknown, .. } = self.counts;
+        writeln!(
+            f,
+            "{sends} sends ({unknown_sends} more unknown), {deliveries} deliveries, {acks} acks, {dead} dead letters, \
+             {duplicates_after_unknown} duplicates after an unknown outcome"
+        )?;
+        if self.counts.final_queues == 0 {
+            writeln!(f, "no final state was recorded: lost messages and dead letters were not judged")?;
+        }
+        for finding in &self.findings {
+            writeln!(f, "{finding}")?;
+        }
+        for (kind, count) in &self.found {
+            let listed = self.findings.iter().filter(|finding| finding.kind == *kind).count();
+            if let Some(more) = count.checked_sub(listed as u64).filter(|more| *more > 0) {
+                writeln!(f, "{more} more: {kind}")?;
+            }
+        }
+        if self.is_clean() {
+            writeln!(f, "no breach of the law")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Runs the law against a store.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt, stream};
+use postrider_core::{Capabilities, Feature, MessagingError, MessagingService, QueueAdmin, Support};
+
+use crate::harness::Harness;
+use crate::law::{Outcome, Report, Rule, TestReport};
+use crate::probe::{PATIENCE, Probe, Stop, soon};
+use crate::rules::{self, Test};
+use crate::storm::{self, StormSettings};
+
+/// A test that has not ended by then will not end.
+const TEST_LIMIT: Duration = Duration::from_secs(15 * 20);
+
+/// How a run of the suite shall be.
+#[derive(Clone)]
+pub struct Settings {
+    /// Decides every choice of chance; a report names it.
+    pub seed: u64,
+    /// The rules to try; all of them unless told otherwise.
+    pub rules: Vec<Rule>,
+    /// How long a lease lasts that a test waits for. Rounded up to the store's smallest unit of time.
+    pub unit: Duration,
+    /// How many tests run at the same time.
+    pub parallel: usize,
+    /// The storm whose history is checked at the end.
+    pub storm: StormSettings,
+    /// What the names of the suite's queues begin with. They are removed at the end.
+    pub prefix: String,
+    /// Told of every test that has ended.
+    pub observer: Option<Observer>,
+}
+
+/// Somebody who is told of every test that has ended: the test, how many have ended, how many there are.
+pub type Observer = Arc<dyn Fn(&TestReport, usize, usize) + Send + Sync>;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: rand::random(),
+            rules: Rule::ALL.to_vec(),
+            unit: Duration::from_millis(200),
+            parallel: 8,
+            storm: StormSettings::default(),
+            prefix: format!("pv{:08x}", rand::random::<u32>()),
+            observer: None,
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").field("seed", &self.seed).field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
+/// Tries every rule of the law on a store and reports what each came to.
+///
+/// Fails only when the store cannot be reached at all; whatever goes wrong later is a rule that is broken.
+pub async fn exercise<H: Harness>(harness: H, settings: Settings) -> Result<Report, MessagingError> {
+    let first = harness.open().await?;
+    let capabilities = first.capabilities().clone();
+    let tests: Vec<Test<H>> = rules::all().into_iter().filter(|test| settings.rules.contains(&test.rule)).collect();
+    let storm_tests = storm::tests(&settings.rules);
+    let total = tests.len() + storm_tests.len();
+    let mut reports: Vec<TestReport> = Vec::with_capacity(total);
+    let tell = |reports: &mut Vec<TestReport>, report: TestReport| {
+        if let Some(observer) = &settings.observer {
+            observer(&report, reports.len() + 1, total);
+        }
+        reports.push(report);
+    };
+
+    let runs = tests.iter().enumerate().map(|(index, test)| run(&harness, &settings, &capabilities, index, test));
+    let mut runs = stream::iter(runs).buffer_unordered(settings.parallel.max(1));
+    while let Some(report) = runs.next().await {
+        tell(&mut reports, report);
+    }
+    drop(runs);
+    if !storm_tests.is_empty() {
+        for report in storm::run(&harness, &settings, &storm_tests).await {
+            tell(&mut reports, report);
+        }
+    }
+    // Tests come back in the order in which they ended; a report has them in the order in which they are written.
+    let order = |name| tests.iter().position(|test| test.name == name).unwrap_or(usize::MAX);
+    reports.sort_by_key(|report| (report.rule, order(report.name), report.name));
+    sweep(&first, &settings.prefix).await?;
+    first.close(soon()).await?;
+    Ok(Report::new(capabilities, settings.seed, reports))
+}
+
+/// Removes every queue whose name begins with a run's prefix: what the run would remove itself if it came to its end.
+pub async fn sweep<A: QueueAdmin>(provider: &A, prefix: &str) -> Result<(), MessagingError> {
+    for queue in provider.list_queues(soon()).await? {
+        if queue.as_str().strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_')) {
+            provider.delete_queue(&queue, soon()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn run<H: Harness>(
+    harness: &H,
+    settings: &Settings,
+    capabilities: &Capabilities,
+    index: usize,
+    test: &Test<H>,
+) -> TestReport {
+    let outcome = match refusal(capabilities, test.needs) {
+        Some(refused) => refused,
+        None => {
+            let attempt = attempt(harness, settings, index, test);
+            match tokio::time::timeout(TEST_LIMIT, AssertUnwindSafe(attempt).catch_unwind()).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(panic)) => Outcome::Broken(format!("a call panicked: {}", panic_text(panic.as_ref()))),
+                Err(_) => Outcome::Broken(format!("a call did not end within {TEST_LIMIT:?}")),
+            }
+        }
+    };
+    TestReport { rule: test.rule, name: test.name, outcome }
+}
+
+fn refusal(capabilities: &Capabilities, needs: &[Feature]) -> Option<Outcome> {
+    needs.iter().find_map(|feature| match capabilities.support(*feature) {
+        Support::Refused { why } => Some(Outcome::Refused(why.to_string())),
+        Support::Native | Support::Emulated { .. } => None,
+    })
+}
+
+async fn attempt<H: Harness>(harness: &H, settings: &Settings, index: usize, test: &Test<H>) -> Outcome {
+    let provider = match harness.open().await {
+        Ok(provider) => provider,
+        Err(error) => return Outcome::Broken(format!("no further connection could be opened: {error}")),
+    };
+    let probe = Probe::new(harness, provider, settings.unit, format!("{}_{index}", settings.prefix));
+    let outcome = match (test.run)(&probe).await {
+        Ok(()) => Outcome::Holds,
+        Err(Stop::Violation(why)) => Outcome::Broken(why),
+        Err(Stop::NotExercised(why)) => Outcome::NotExercised(why),
+    };
+    match (outcome, probe.clean_up().await) {
+        (Outcome::Holds, Err(error)) => Outcome::Broken(format!("its queues could not be removed: {error}")),
+        (outcome, _) => outcome,
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no text")
+}
+
+const _: () = assert!(TEST_LIMIT.as_secs() > PATIENCE.as_secs() * 10, "a test may wait several times");

@@ -1,0 +1,67 @@
+//! What the suite needs to know of a provider under test, apart from the contract.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use postrider_core::{MessagingError, Provider};
+
+/// By how much a worker's clock is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockShift {
+    /// It shows a later time than the store's.
+    Ahead(Duration),
+    /// It shows an earlier time than the store's.
+    Behind(Duration),
+}
+
+/// How the suite reaches the store under test.
+///
+/// Every function or closure that opens a connection is one:
+///
+/// ```
+/// use postrider_conformance::{Settings, exercise};
+/// use postrider_core::MemoryStore;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let store = MemoryStore::new();
+/// let report = exercise(move || { let store = store.clone(); async move { Ok(store.open()) } }, Settings::default())
+///     .await
+///     .expect("the store can be reached");
+/// assert!(report.is_lawful(), "{report}");
+/// # }
+/// ```
+pub trait Harness: Send + Sync + 'static {
+    /// The provider under test.
+    type Provider: Provider;
+
+    /// Opens one more connection to the same store: another worker.
+    fn open(&self) -> impl Future<Output = Result<Self::Provider, MessagingError>> + Send;
+
+    /// Takes the server away, or cuts the network, and brings it back; connections stay open meanwhile. Without this
+    /// hook, recovery (L14) is not exercised.
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
+        None
+    }
+
+    /// Opens a connection for a worker whose clock is wrong. Without this hook, the store's clock (L16) is not
+    /// exercised.
+    fn open_with_clock(&self, shift: ClockShift) -> Option<BoxFuture<'_, Result<Self::Provider, MessagingError>>> {
+        let _ = shift;
+        None
+    }
+}
+
+impl<F, Fut, P> Harness for F
+where
+    F: Fn() -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<P, MessagingError>> + Send,
+    P: Provider,
+{
+    type Provider = P;
+
+    fn open(&self) -> impl Future<Output = Result<P, MessagingError>> + Send {
+        self()
+    }
+}

@@ -1,0 +1,302 @@
+//! The record of everything that callers did to a provider, and of what they were told.
+//!
+//! A history is taken from outside: it knows when a call began and when it was answered, and nothing of the store.
+//! Every process writes its own; their lines can be put together, because all times come from the host's clock.
+
+mod event;
+
+use std::io::{self, BufRead, Write};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use postrider_core::{Clock, SystemClock, Timestamp};
+
+pub use event::{
+    BodyHash, DeadRecord, DeleteCall, Delivery, Dropped, EditCall, Event, ExtendCall, FinalState, LeaseOutcome,
+    Operation, Outcome, PurgeCall, Purged, ReceiveCall, RedriveCall, Selection, SendCall, SettleCall,
+};
+
+/// A history that is being written. Clones write into the same one.
+#[derive(Debug, Clone)]
+pub struct History {
+    clock: Arc<dyn Clock>,
+    stamps: Arc<Stamps>,
+    // One lock for all: it is held for a push, which is far shorter than any call that is recorded.
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl History {
+    /// An empty history on the host's clock, which follows tokio's paused time.
+    pub fn new() -> Self {
+        Self::with_clock(Arc::new(SystemClock::new()))
+    }
+
+    /// An empty history on another clock.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, stamps: Arc::default(), events: Arc::default() }
+    }
+
+    /// The time, as events have it: never the same twice, so that of two calls that follow each other one can be told
+    /// to be the first even where a clock stands still.
+    pub fn now(&self) -> Timestamp {
+        self.stamps.next(self.clock.now())
+    }
+
+    /// How far the times of events have run ahead of the clock to be all different. A checker must allow for it.
+    pub fn lead(&self) -> Duration {
+        Duration::from_micros(self.stamps.lead.load(Ordering::SeqCst))
+    }
+
+    /// Adds an event.
+    pub fn record(&self, event: Event) {
+        self.lock().push(event);
+    }
+
+    /// Adds the events of a call that began at `start` and ends now.
+    pub fn record_call(&self, worker: u32, start: Timestamp, operations: impl IntoIterator<Item = Operation>) {
+        let end = self.now();
+        let events = operations.into_iter().map(|operation| Event { worker, start, end, operation });
+        self.lock().extend(events);
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// All events so far, by the time at which they began.
+    pub fn events(&self) -> Vec<Event> {
+        merge([self.lock().clone()])
+    }
+
+    /// Writes all events so far, one JSON object a line.
+    pub fn write_to(&self, mut to: impl Write) -> io::Result<()> {
+        for event in self.events() {
+            serde_json::to_writer(&mut to, &event)?;
+            to.write_all(b"\n")?;
+        }
+        to.flush()
+    }
+
+    /// Reads what [`History::write_to`] wrote; empty lines are skipped.
+    pub fn read_from(from: impl BufRead) -> io::Result<Vec<Event>> {
+        let mut events = Vec::new();
+        for (number, line) in from.lines().enumerate() {
+            let line = line?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            let event = serde_json::from_str(&line).map_err(|error| {
+                let text = format!("line {} is no event of a history: {error}", number + 1);
+                io::Error::new(io::ErrorKind::InvalidData, text)
+            })?;
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
+        // A push leaves the list whole, so what a panicking thread left behind is good.
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives out times, each later than the one before.
+#[derive(Debug, Default)]
+struct Stamps {
+    last: AtomicI64,
+    lead: AtomicU64,
+}
+
+impl Stamps {
+    fn next(&self, clock: Timestamp) -> Timestamp {
+        let clock = clock.as_micros();
+        let later = |last: i64| last.saturating_add(1).max(clock);
+        // One atomic for all: its order is the order in which calls began and ended.
+        let last = match self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(later(last))) {
+            Ok(last) | Err(last) => last,
+        };
+        let stamp = later(last);
+        self.lead.fetch_max(stamp.abs_diff(clock), Ordering::SeqCst);
+        Timestamp::from_micros(stamp)
+    }
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Puts histories together, by the time at which events began.
+pub fn merge(histories: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
+    let mut events: Vec<Event> = histories.into_iter().flatten().collect();
+    events.sort_by_key(|event| (event.start, event.end, event.worker));
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::{Disposition, LeaseToken, ManualClock, MessageId, Nack, QueueName};
+
+    use super::*;
+
+    fn queue() -> QueueName {
+        QueueName::new("orders").unwrap()
+    }
+
+    #[test]
+    fn no_two_times_are_the_same_and_the_lead_is_known() {
+        let clock = ManualClock::default();
+        let history = History::with_clock(Arc::new(clock.clone()));
+        let times: Vec<_> = (0..10).map(|_| history.now()).collect();
+        assert!(times.is_sorted_by(|a, b| a < b));
+        assert_eq!(history.lead(), Duration::from_micros(9));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(history.now(), clock.now(), "a clock that moves on is followed");
+    }
+
+    fn one_of_each(id: MessageId) -> Vec<Operation> {
+        let queue = queue();
+        let token = LeaseToken(u128::MAX - 5);
+        let delivery = Delivery {
+            id,
+            token,
+            receive_count: 1,
+            attempts_count: 0,
+            ordering_key: Some("k".into()),
+            body_hash: BodyHash::of(b"body"),
+        };
+        let dead = DeadRecord {
+            id,
+            origin: queue.clone(),
+            reason: "rejected".into(),
+            deliveries_count: 2,
+            body_hash: BodyHash::of(b""),
+        };
+        vec![
+            Operation::Send(SendCall {
+                queue: queue.clone(),
+                id,
+                ordering_key: None,
+                dedup_key: Some("d".into()),
+                delay: Duration::from_micros(1),
+                expires_in: Some(Duration::from_secs(3)),
+                expires_at: Some(Timestamp::from_micros(7)),
+                body_hash: BodyHash::of(b"body"),
+                row: 2,
+                batch: MessageId::generate(),
+                outcome: Outcome::Done(id),
+            }),
+            Operation::Receive(ReceiveCall {
+                queue: queue.dead_letters(),
+                visibility: Duration::from_secs(30),
+                max_receive_count: 3,
+                outcome: Outcome::Done(vec![delivery]),
+            }),
+            Operation::Settle(SettleCall {
+                queue: queue.clone(),
+                id,
+                token,
+                disposition: Disposition::Nack(Nack::retry_after(Duration::from_millis(5))),
+                outcome: LeaseOutcome::Expired,
+            }),
+            Operation::Extend(ExtendCall {
+                queue: queue.clone(),
+                id,
+                token,
+                extension: Duration::from_secs(1),
+                outcome: LeaseOutcome::Failed("no".into()),
+            }),
+            Operation::Dropped(Dropped { queue: queue.clone(), id, token }),
+            Operation::Redrive(RedriveCall {
+                queue: queue.clone(),
+                to: None,
+                selection: Selection::Ids(vec![id]),
+                outcome: Outcome::Unknown,
+            }),
+            Operation::Purge(PurgeCall {
+                queue: queue.clone(),
+                what: Purged::DeadLetters(Selection::Reason("expired".into())),
+                outcome: Outcome::Done(4),
+            }),
+            Operation::Edit(EditCall { queue: queue.clone(), id, body_hash: None, outcome: Outcome::Done(()) }),
+            Operation::Delete(DeleteCall { queue: queue.clone(), outcome: Outcome::Unknown }),
+            Operation::Final(FinalState { queue, dead_letters: vec![dead], live: Some(vec![id]) }),
+        ]
+    }
+
+    #[test]
+    fn every_kind_of_event_survives_its_line() {
+        let history = History::new();
+        let start = history.now();
+        history.record_call(7, start, one_of_each(MessageId::generate()));
+        let mut lines = Vec::new();
+        history.write_to(&mut lines).unwrap();
+        assert_eq!(lines.iter().filter(|byte| **byte == b'\n').count(), 10);
+        assert_eq!(History::read_from(&lines[..]).unwrap(), history.events());
+        let text = String::from_utf8(lines).unwrap();
+        assert!(text.contains("\"token\":\"fffffffffffffffffffffffffffffffa\""), "{text}");
+    }
+
+    #[test]
+    fn a_line_that_is_no_event_is_named() {
+        let error = History::read_from(&b"\n{\"worker\":1}\n"[..]).unwrap_err();
+        assert!(error.to_string().starts_with("line 2 is no event"), "{error}");
+    }
+
+    #[test]
+    fn histories_of_several_processes_become_one_by_time() {
+        let clock = ManualClock::default();
+        let histories: Vec<_> = (0..2).map(|_| History::with_clock(Arc::new(clock.clone()))).collect();
+        for turn in 0..6 {
+            let dropped =
+                Operation::Dropped(Dropped { queue: queue(), id: MessageId::generate(), token: LeaseToken(turn) });
+            let history = &histories[usize::from(turn % 2 == 0)];
+            let start = history.now();
+            clock.advance(Duration::from_micros(1));
+            history.record_call(0, start, [dropped]);
+        }
+        let merged = merge(histories.iter().map(History::events));
+        let tokens: Vec<_> = merged
+            .iter()
+            .map(|event| match &event.operation {
+                Operation::Dropped(dropped) => dropped.token.0,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(tokens, [0, 1, 2, 3, 4, 5]);
+        assert!(merged.iter().all(|event| event.end.since(event.start) == Duration::from_micros(1)));
+    }
+
+    #[test]
+    fn clones_and_threads_write_into_one_history() {
+        let history = History::new();
+        assert!(history.is_empty());
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                let history = history.clone();
+                scope.spawn(move || {
+                    for _ in 0..250 {
+                        let start = history.now();
+                        history.record_call(worker, start, one_of_each(MessageId::generate()));
+                    }
+                });
+            }
+        });
+        assert_eq!(history.len(), 10_000);
+    }
+
+    #[test]
+    fn a_body_hash_tells_bodies_apart() {
+        let hashes: std::collections::HashSet<_> = (0..10_000_u32).map(|n| BodyHash::of(&n.to_le_bytes())).collect();
+        assert_eq!(hashes.len(), 10_000);
+        assert_eq!(BodyHash::of(b"a").to_string(), "af63dc4c8601ec8c");
+    }
+}

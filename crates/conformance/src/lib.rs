@@ -1,0 +1,34 @@
+//! The suite that judges every provider, and the checker that judges every history.
+//!
+//! **The idea.** A provider is not trusted because of how it is written but because of how it behaves. [`exercise`]
+//! tries each of the sixteen rules on a live store, switched by what the provider declares, and ends with a storm of
+//! concurrent workers whose recorded [`history`] is checked for everything that must never happen. With the feature
+//! `model`, `compare_with_model` runs generated programs on the in-memory reference and on a provider and compares.
+//!
+//! **The invariant.** The suite sees a provider only from outside, through the contract and its own monotonic clock,
+//! and it accuses only when no order of events could excuse what it saw. That it can accuse at all is shown by
+//! [`broken`] providers: each breaks one rule, and the test named for that rule must catch it.
+//!
+//! **What was rejected.** Hooks inside providers that let a test look at their tables: a third party's provider has
+//! none, and a test that reads tables proves tables. Sleeping for a lease's length: a test waits for what the store
+//! does, with a deadline, and measures how long it took.
+
+pub mod broken;
+pub mod checker;
+mod exercise;
+mod forward;
+mod harness;
+pub mod history;
+mod law;
+pub mod link;
+#[cfg(feature = "model")]
+pub mod model;
+mod probe;
+pub mod recorded;
+mod rules;
+mod storm;
+
+pub use exercise::{Observer, Settings, exercise, sweep};
+pub use harness::{ClockShift, Harness};
+pub use law::{Outcome, Report, Rule, RuleReport, TestReport};
+pub use storm::{StormReport, StormSettings, storm};

@@ -1,0 +1,180 @@
+//! A network between a worker and its store that can be cut and that can lose answers.
+//!
+//! It makes any provider behave as if its store were far away: calls wait while the link is down, as a provider does
+//! that reconnects by itself, and an answer that is lost leaves the caller with an unknown outcome. With a fixed seed it
+//! loses the same answers in every run.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use postrider_core::*;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::watch;
+
+/// A cable that can be cut. Clones are the same cable.
+#[derive(Debug, Clone)]
+pub struct Cable {
+    up: watch::Sender<bool>,
+    chance: Arc<Mutex<StdRng>>,
+    lost_answers: f64,
+}
+
+impl Cable {
+    /// A cable that loses nothing until it is cut.
+    pub fn new() -> Self {
+        Self::losing(0.0, 0)
+    }
+
+    /// A cable that loses this part of all answers to sends and settles, by the chance of `seed`.
+    pub fn losing(lost_answers: f64, seed: u64) -> Self {
+        let chance = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
+        Self { up: watch::Sender::new(true), chance, lost_answers }
+    }
+
+    /// Cuts the cable for that long.
+    pub async fn cut(&self, time: Duration) {
+        self.up.send_replace(false);
+        tokio::time::sleep(time).await;
+        self.up.send_replace(true);
+    }
+
+    fn loses_answer(&self) -> bool {
+        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lost_answers > 0.0 && chance.random_bool(self.lost_answers)
+    }
+}
+
+impl Default for Cable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A provider at the other end of a [`Cable`].
+#[derive(Debug, Clone)]
+pub struct Link<P> {
+    inner: P,
+    cable: Cable,
+    capabilities: Capabilities,
+}
+
+impl<P: MessagingService> Link<P> {
+    /// Puts the cable between the caller and `inner`.
+    pub fn new(inner: P, cable: Cable) -> Self {
+        let recovery = Support::emulated("calls wait until the link is up again");
+        let capabilities = inner.capabilities().clone().with(Feature::Recovery, recovery);
+        Self { inner, cable, capabilities }
+    }
+
+    async fn connected(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        let mut up = self.cable.up.subscribe();
+        match deadline.limit(up.wait_for(|up| *up)).await {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(_)) | None => Err(MessagingError::Connection {
+                provider: self.inner.provider_name(),
+                detail: "the link is down".into(),
+                source: None,
+            }),
+        }
+    }
+
+    async fn call<T>(
+        &self,
+        deadline: Deadline,
+        call: impl Future<Output = Result<T, MessagingError>>,
+    ) -> Result<T, MessagingError> {
+        self.connected(deadline).await?;
+        call.await
+    }
+
+    /// A call that changes something: its answer can be lost after the fact.
+    async fn change<T>(
+        &self,
+        operation: &'static str,
+        ids: Vec<MessageId>,
+        deadline: Deadline,
+        call: impl Future<Output = Result<T, MessagingError>>,
+    ) -> Result<T, MessagingError> {
+        let answer = self.call(deadline, call).await?;
+        if self.cable.loses_answer() {
+            return Err(MessagingError::OutcomeUnknown { operation, ids, source: None });
+        }
+        Ok(answer)
+    }
+}
+
+impl<P: MessagingService> MessagingService for Link<P> {
+    fn provider_name(&self) -> &'static str {
+        self.inner.provider_name()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.call(deadline, self.inner.ensure_queue(queue, deadline)).await
+    }
+
+    async fn send_batch(
+        &self,
+        queue: &QueueName,
+        messages: Vec<Message>,
+        deadline: Deadline,
+    ) -> Result<RowResults<MessageId>, MessagingError> {
+        let ids = messages.iter().map(|message| message.id).collect();
+        self.change("send", ids, deadline, self.inner.send_batch(queue, messages, deadline)).await
+    }
+
+    async fn receive_messages(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        self.call(deadline, self.inner.receive_messages(queue, options, deadline)).await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        let ids = settlements.iter().map(|settlement| settlement.receipt.message_id()).collect();
+        self.change("settle", ids, deadline, self.inner.settle(settlements, deadline)).await
+    }
+
+    async fn extend_visibility(
+        &self,
+        queue: &QueueName,
+        receipt: &ReceiptHandle,
+        extension: Duration,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        let call = self.inner.extend_visibility(queue, receipt, extension, deadline);
+        self.change("extend", vec![receipt.message_id()], deadline, call).await
+    }
+
+    async fn receive_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<QueuedMessage>, MessagingError> {
+        self.call(deadline, self.inner.receive_by_id(queue, id, options, deadline)).await
+    }
+
+    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
+        self.call(Deadline::default(), self.inner.subscribe(queue)).await
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.call(deadline, self.inner.health_check(deadline)).await
+    }
+
+    async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.close(deadline).await
+    }
+}
+
+crate::forward::forward_admin!(Link);
+crate::forward::forward_dead_letters!(Link);

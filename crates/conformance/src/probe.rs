@@ -1,0 +1,279 @@
+//! The hands of a test: connections, queues of its own, and the few steps that every rule is told in.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use postrider_core::{
+    DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Feature, Message, MessageId, MessagingError, MessagingService,
+    Nack, QueueAdmin, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Settlement,
+};
+use tokio::time::Instant;
+
+use crate::harness::Harness;
+
+/// How long a test waits for what must happen before it says that it does not.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A lease that outlives its test.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+
+/// Why a test did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The rule is broken.
+    Violation(String),
+    /// The harness lacks what the test needs.
+    NotExercised(String),
+}
+
+impl From<MessagingError> for Stop {
+    fn from(error: MessagingError) -> Self {
+        Self::Violation(format!("a call failed: {error}"))
+    }
+}
+
+/// What a test answers.
+pub(crate) type Check = Result<(), Stop>;
+
+/// Ends the test: the rule is broken.
+pub(crate) fn violation<T>(text: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Violation(text.into()))
+}
+
+/// Ends the test unless `holds`.
+pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Check {
+    if holds { Ok(()) } else { violation(otherwise()) }
+}
+
+/// Ends the test unless both are the same.
+pub(crate) fn ensure_same<T: PartialEq + fmt::Debug>(what: &str, seen: T, expected: T) -> Check {
+    ensure(seen == expected, || format!("{what} is {seen:?}, not {expected:?}"))
+}
+
+/// A deadline for one call.
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(PATIENCE)
+}
+
+/// What one test works with.
+#[derive(Debug)]
+pub(crate) struct Probe<'a, H: Harness> {
+    pub(crate) harness: &'a H,
+    /// The first worker.
+    pub(crate) provider: H::Provider,
+    /// A short time: leases that must run out last this long. Never shorter than the store's smallest unit.
+    pub(crate) unit: Duration,
+    prefix: String,
+    queues: Mutex<Vec<QueueName>>,
+}
+
+impl<'a, H: Harness> Probe<'a, H> {
+    pub(crate) fn new(harness: &'a H, provider: H::Provider, unit: Duration, prefix: String) -> Self {
+        let unit = unit.max(provider.capabilities().limits.time_resolution);
+        Self { harness, provider, unit, prefix, queues: Mutex::new(Vec::new()) }
+    }
+
+    /// Another worker.
+    pub(crate) async fn open(&self) -> Result<H::Provider, Stop> {
+        Ok(self.harness.open().await?)
+    }
+
+    pub(crate) fn offers(&self, feature: Feature) -> bool {
+        self.provider.capabilities().offers(feature)
+    }
+
+    /// A queue of this test's own; it is removed afterwards.
+    pub(crate) async fn queue(&self, tag: &str) -> Result<QueueName, Stop> {
+        let queue = self.unmade_queue(tag)?;
+        self.provider.ensure_queue(&queue, soon()).await?;
+        Ok(queue)
+    }
+
+    /// The name of a queue of this test's own, which is not there yet.
+    pub(crate) fn unmade_queue(&self, tag: &str) -> Result<QueueName, Stop> {
+        let queue = QueueName::new(format!("{}_{tag}", self.prefix))?;
+        self.queues.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(queue.clone());
+        Ok(queue)
+    }
+
+    /// Removes this test's queues. Through a connection of its own: a test may have closed the first.
+    pub(crate) async fn clean_up(&self) -> Result<(), MessagingError> {
+        let queues = std::mem::take(&mut *self.queues.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let provider = self.harness.open().await?;
+        for queue in queues {
+            provider.delete_queue(&queue, soon()).await?;
+        }
+        provider.close(soon()).await
+    }
+
+    pub(crate) async fn send(&self, queue: &QueueName, message: Message) -> Result<MessageId, Stop> {
+        Ok(self.provider.send_message(queue, message, soon()).await?)
+    }
+
+    /// Sends bodies in their order.
+    pub(crate) async fn send_bodies(&self, queue: &QueueName, bodies: &[&str]) -> Result<Vec<MessageId>, Stop> {
+        let messages = bodies.iter().map(|body| Message::new(Bytes::copy_from_slice(body.as_bytes()))).collect();
+        self.send_all(queue, messages).await
+    }
+
+    pub(crate) async fn send_all(&self, queue: &QueueName, messages: Vec<Message>) -> Result<Vec<MessageId>, Stop> {
+        let rows = self.provider.send_batch(queue, messages, soon()).await?;
+        rows.into_iter().map(|row| row.map_err(Stop::from)).collect()
+    }
+
+    /// A lease that will run out during the test.
+    pub(crate) fn short(&self) -> ReceiveOptions {
+        ReceiveOptions::default().visibility(self.unit).max_receive_count(1000)
+    }
+
+    /// A lease that will not run out during the test.
+    pub(crate) fn long(&self) -> ReceiveOptions {
+        ReceiveOptions::default().visibility(LONG).max_receive_count(1000)
+    }
+
+    /// Waits for a message.
+    pub(crate) async fn take(&self, queue: &QueueName, options: &ReceiveOptions) -> Result<QueuedMessage, Stop> {
+        self.take_by(&self.provider, queue, options).await
+    }
+
+    pub(crate) async fn take_by(
+        &self,
+        worker: &H::Provider,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+    ) -> Result<QueuedMessage, Stop> {
+        let mut received = self.take_up_to(worker, queue, 1, options).await?;
+        match received.pop() {
+            Some(message) => Ok(message),
+            None => violation(format!("nothing could be received within {PATIENCE:?}")),
+        }
+    }
+
+    /// Waits for `count` messages. Each receive asks for all that are missing; a store may hand out fewer at a time.
+    pub(crate) async fn take_all(
+        &self,
+        queue: &QueueName,
+        count: usize,
+        options: &ReceiveOptions,
+    ) -> Result<Vec<QueuedMessage>, Stop> {
+        let received = self.take_up_to(&self.provider, queue, count, options).await?;
+        if received.len() < count {
+            return violation(format!("only {} of {count} messages came within {PATIENCE:?}", received.len()));
+        }
+        Ok(received)
+    }
+
+    async fn take_up_to(
+        &self,
+        worker: &H::Provider,
+        queue: &QueueName,
+        count: usize,
+        options: &ReceiveOptions,
+    ) -> Result<Vec<QueuedMessage>, Stop> {
+        let end = Instant::now() + PATIENCE;
+        let mut received = Vec::new();
+        while received.len() < count {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let mut options = options.clone().wait(left);
+            options.max = count - received.len();
+            let more = worker.receive_messages(queue, &options, soon()).await?;
+            if more.is_empty() {
+                // A store that does not wait is polled, with a pause between looks.
+                tokio::time::sleep(self.unit / 10).await;
+            }
+            received.extend(more);
+        }
+        Ok(received)
+    }
+
+    /// Ends the test if a message can be received now, or within the next short time.
+    pub(crate) async fn nothing(&self, queue: &QueueName, why: &str) -> Check {
+        self.nothing_within(queue, self.unit / 4, why).await
+    }
+
+    pub(crate) async fn nothing_within(&self, queue: &QueueName, wait: Duration, why: &str) -> Check {
+        let options = self.long().wait(wait);
+        match self.provider.receive_messages(queue, &options, soon()).await?.pop() {
+            None => Ok(()),
+            Some(message) => violation(format!("message {} was delivered although {why}", message.id())),
+        }
+    }
+
+    pub(crate) async fn ack(&self, receipt: impl Into<ReceiptHandle>) -> Result<(), MessagingError> {
+        self.settle(Settlement::ack(receipt)).await
+    }
+
+    pub(crate) async fn nack(&self, receipt: impl Into<ReceiptHandle>, nack: Nack) -> Result<(), MessagingError> {
+        self.settle(Settlement::nack(receipt, nack)).await
+    }
+
+    async fn settle(&self, settlement: Settlement) -> Result<(), MessagingError> {
+        let queue = settlement.receipt.queue().clone();
+        match settlement.disposition {
+            postrider_core::Disposition::Ack => self.provider.ack_message(&queue, settlement.receipt, soon()).await,
+            postrider_core::Disposition::Nack(nack) => {
+                self.provider.nack_message(&queue, settlement.receipt, nack, soon()).await
+            }
+        }
+    }
+
+    /// Every dead letter of a queue.
+    pub(crate) async fn dead_letters(&self, queue: &QueueName) -> Result<Vec<DeadLetter>, Stop> {
+        list_dead_letters(&self.provider, queue).await.map_err(Stop::from)
+    }
+
+    /// Reads until a queue has `count` dead letters: reading is what sends a message there, unseen.
+    pub(crate) async fn read_until_dead(
+        &self,
+        queue: &QueueName,
+        count: usize,
+        options: &ReceiveOptions,
+    ) -> Result<Vec<DeadLetter>, Stop> {
+        let end = Instant::now() + PATIENCE;
+        let options = options.clone().wait(self.unit / 4);
+        loop {
+            if let Some(message) = self.provider.receive_messages(queue, &options, soon()).await?.pop() {
+                return violation(format!("message {} was handed out and should have died unread", message.id()));
+            }
+            let letters = self.dead_letters(queue).await?;
+            if letters.len() >= count || Instant::now() >= end {
+                ensure_same("the number of dead letters", letters.len(), count)?;
+                return Ok(letters);
+            }
+        }
+    }
+}
+
+/// Every dead letter of a queue, page by page.
+pub(crate) async fn list_dead_letters<P: DeadLetters>(
+    provider: &P,
+    queue: &QueueName,
+) -> Result<Vec<DeadLetter>, MessagingError> {
+    let mut letters = Vec::new();
+    let mut query = DeadLetterQuery::default();
+    loop {
+        let page = provider.list_dead_letters(queue, &query, soon()).await?;
+        letters.extend(page.letters);
+        if page.next.is_none() {
+            return Ok(letters);
+        }
+        query.after = page.next;
+    }
+}
+
+/// Ends the test unless a settle or extend was refused because its lease is over.
+pub(crate) fn ensure_expired(what: &str, result: Result<(), MessagingError>) -> Check {
+    match result {
+        Err(MessagingError::VisibilityExpired { .. }) => Ok(()),
+        Err(other) => violation(format!("{what} answered '{other}', not VisibilityExpired")),
+        Ok(()) => violation(format!("{what} was accepted")),
+    }
+}

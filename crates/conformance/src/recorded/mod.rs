@@ -1,0 +1,205 @@
+//! A provider that keeps a history of everything that is asked of it.
+
+mod admin;
+mod service;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod unanswering;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use postrider_core::{
+    DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Feature, MessageId, MessagingError, MessagingService,
+    QueueAdmin, QueueName, QueuedMessage, ReceiptHandle, ReturnLease, Support, Timestamp,
+};
+
+use crate::history::{BodyHash, DeadRecord, Delivery, Dropped, FinalState, History, LeaseOutcome, Operation, Outcome};
+
+/// A provider with a history: forwards every call and records it.
+///
+/// Several of them, each with its own provider and worker, can write into one history.
+#[derive(Debug)]
+pub struct Recorded<P> {
+    provider: P,
+    history: History,
+    worker: u32,
+}
+
+impl<P> Recorded<P> {
+    /// Records what is asked of `provider` as the doings of `worker`.
+    pub fn new(provider: P, history: History, worker: u32) -> Self {
+        Self { provider, history, worker }
+    }
+
+    /// The provider below. What is asked of it directly is not recorded.
+    pub fn provider(&self) -> &P {
+        &self.provider
+    }
+
+    /// What has been recorded.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    fn begin<R: Into<Operation>>(&self, rows: Vec<R>) -> Call<R> {
+        let (history, worker) = (self.history.clone(), self.worker);
+        Call { start: history.now(), history, worker, rows }
+    }
+
+    /// What the history keeps of a delivery, and the delivery with its drop being watched.
+    fn hand_over(&self, received: QueuedMessage) -> (Delivery, QueuedMessage) {
+        let (body, envelope) = (received.message.clone(), received.envelope.clone());
+        let receipt = received.receipt().clone();
+        let delivery = Delivery {
+            id: envelope.id,
+            token: receipt.token(),
+            receive_count: envelope.receive_count,
+            attempts_count: envelope.attempts_count,
+            ordering_key: envelope.ordering_key.as_ref().map(ToString::to_string),
+            body_hash: BodyHash::of(&body),
+        };
+        let watch =
+            DropWatch { history: self.history.clone(), worker: self.worker, received: Mutex::new(Some(received)) };
+        (delivery, QueuedMessage::new(body, envelope, receipt, Arc::new(watch)))
+    }
+}
+
+impl<P: MessagingService + QueueAdmin + DeadLetters> Recorded<P> {
+    /// Records what the queues hold. To be called once, after everything that could be received has been settled.
+    pub async fn record_final(&self, queues: &[QueueName], deadline: Deadline) -> Result<(), MessagingError> {
+        for queue in queues {
+            let start = self.history.now();
+            let dead_letters = self.all_dead_letters(queue, deadline).await?;
+            let live = self.all_live(queue, deadline).await?;
+            let state = FinalState { queue: queue.clone(), dead_letters, live };
+            self.history.record_call(self.worker, start, [state.into()]);
+        }
+        Ok(())
+    }
+
+    async fn all_dead_letters(&self, queue: &QueueName, deadline: Deadline) -> Result<Vec<DeadRecord>, MessagingError> {
+        let mut records = Vec::new();
+        let mut query = DeadLetterQuery { limit: 1_000, ..DeadLetterQuery::default() };
+        loop {
+            let page = self.provider.list_dead_letters(queue, &query, deadline).await?;
+            records.extend(page.letters.iter().map(DeadRecord::from));
+            if page.next.is_none() {
+                return Ok(records);
+            }
+            query.after = page.next;
+        }
+    }
+
+    async fn all_live(&self, queue: &QueueName, deadline: Deadline) -> Result<Option<Vec<MessageId>>, MessagingError> {
+        // A peek that is made of receives sees a sample, and would make the rest look lost.
+        if *self.provider.capabilities().support(Feature::Peek) != Support::Native {
+            return Ok(None);
+        }
+        let mut limit = 1_000;
+        loop {
+            let live = self.provider.peek(queue, limit, deadline).await?;
+            if live.len() < limit {
+                return Ok(Some(live.iter().map(|message| message.id).collect()));
+            }
+            limit *= 10;
+        }
+    }
+}
+
+impl From<&DeadLetter> for DeadRecord {
+    fn from(letter: &DeadLetter) -> Self {
+        Self {
+            id: letter.id,
+            origin: letter.origin.clone(),
+            reason: letter.reason.clone(),
+            deliveries_count: letter.deliveries_count,
+            body_hash: BodyHash::of(&letter.body),
+        }
+    }
+}
+
+/// A call under way, its rows made out as unknown. It is recorded when it is dropped: with the outcomes that have been
+/// filled in by then, so that a call whose caller gave it up stays unknown.
+struct Call<R: Into<Operation>> {
+    history: History,
+    worker: u32,
+    start: Timestamp,
+    rows: Vec<R>,
+}
+
+impl<R: Into<Operation>> Drop for Call<R> {
+    fn drop(&mut self) {
+        let rows = std::mem::take(&mut self.rows);
+        self.history.record_call(self.worker, self.start, rows.into_iter().map(Into::into));
+    }
+}
+
+/// Stands between a message and its provider, to see it dropped.
+struct DropWatch {
+    history: History,
+    worker: u32,
+    // The provider's own message. Dropping it gives the lease back; a lock, because a lease is given back by `&self`.
+    received: Mutex<Option<QueuedMessage>>,
+}
+
+impl ReturnLease for DropWatch {
+    fn return_lease(&self, receipt: ReceiptHandle) {
+        let dropped = Dropped { queue: receipt.queue().clone(), id: receipt.message_id(), token: receipt.token() };
+        // Recorded first: from here on the lease may end.
+        self.history.record_call(self.worker, self.history.now(), [dropped.into()]);
+        let received = self.received.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(received);
+    }
+}
+
+impl Drop for DropWatch {
+    fn drop(&mut self) {
+        // The receipt was taken out of the message that is watched: the provider's own must not give it back.
+        if let Some(received) = self.received.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            received.into_receipt();
+        }
+    }
+}
+
+impl fmt::Debug for DropWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DropWatch").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}
+
+/// What a failed call leaves behind: nothing, or nobody knows.
+fn failure<T>(error: &MessagingError) -> Outcome<T> {
+    if promises_nothing_done(error) { Outcome::Failed(error.to_string()) } else { Outcome::Unknown }
+}
+
+fn outcome<T>(result: Result<T, &MessagingError>) -> Outcome<T> {
+    result.map_or_else(failure, Outcome::Done)
+}
+
+fn lease_outcome(result: Result<(), &MessagingError>) -> LeaseOutcome {
+    match result {
+        Ok(()) => LeaseOutcome::Done,
+        Err(MessagingError::VisibilityExpired { .. }) => LeaseOutcome::Expired,
+        Err(error) if promises_nothing_done(error) => LeaseOutcome::Failed(error.to_string()),
+        Err(_) => LeaseOutcome::Unknown,
+    }
+}
+
+/// Whether an error says that the store did nothing. One that is not known here may mean anything.
+fn promises_nothing_done(error: &MessagingError) -> bool {
+    matches!(
+        error,
+        MessagingError::Connection { .. }
+            | MessagingError::DeadlineExceeded { .. }
+            | MessagingError::Closed { .. }
+            | MessagingError::InvalidInput { .. }
+            | MessagingError::InvalidReceipt { .. }
+            | MessagingError::NotSupported { .. }
+            | MessagingError::QueueNotFound { .. }
+            | MessagingError::CircuitBreakerOpen { .. }
+            | MessagingError::Provider { .. }
+    )
+}

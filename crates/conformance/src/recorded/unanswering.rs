@@ -1,0 +1,183 @@
+//! A store that does what it is told and never says so.
+
+use std::future::pending;
+use std::time::Duration;
+
+use postrider_core::{
+    Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters,
+    Deadline, Feature, MemoryProvider, Message, MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin,
+    QueueHealthReport, QueueName, QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions, Redrive, RedriveReport,
+    RowResults, Settlement, Support, WakeUps,
+};
+
+#[derive(Debug)]
+pub(super) struct Unanswering {
+    inner: MemoryProvider,
+    capabilities: Capabilities,
+}
+
+impl Unanswering {
+    pub(super) fn new(inner: MemoryProvider) -> Self {
+        let capabilities = inner.capabilities().clone().with(Feature::Peek, Support::emulated("a peek is a receive"));
+        Self { inner, capabilities }
+    }
+}
+
+impl MessagingService for Unanswering {
+    fn provider_name(&self) -> &'static str {
+        self.inner.provider_name()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.ensure_queue(queue, deadline).await?;
+        pending().await
+    }
+
+    async fn send_batch(
+        &self,
+        queue: &QueueName,
+        messages: Vec<Message>,
+        deadline: Deadline,
+    ) -> Result<RowResults<MessageId>, MessagingError> {
+        self.inner.send_batch(queue, messages, deadline).await?;
+        pending().await
+    }
+
+    async fn receive_messages(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        let _received = self.inner.receive_messages(queue, options, deadline).await?;
+        pending().await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        self.inner.settle(settlements, deadline).await?;
+        pending().await
+    }
+
+    async fn extend_visibility(
+        &self,
+        queue: &QueueName,
+        receipt: &ReceiptHandle,
+        extension: Duration,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.inner.extend_visibility(queue, receipt, extension, deadline).await?;
+        pending().await
+    }
+
+    async fn receive_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<QueuedMessage>, MessagingError> {
+        let _received = self.inner.receive_by_id(queue, id, options, deadline).await?;
+        pending().await
+    }
+
+    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
+        self.inner.subscribe(queue).await
+    }
+
+    async fn health_check(&self, _: Deadline) -> Result<(), MessagingError> {
+        pending().await
+    }
+
+    async fn close(&self, _: Deadline) -> Result<(), MessagingError> {
+        pending().await
+    }
+}
+
+impl QueueAdmin for Unanswering {
+    async fn list_queues(&self, _: Deadline) -> Result<Vec<QueueName>, MessagingError> {
+        pending().await
+    }
+
+    async fn queue_stats(&self, _: &QueueName, _: Deadline) -> Result<QueueStats, MessagingError> {
+        pending().await
+    }
+
+    async fn verify_queues(&self, _: &[QueueName], _: Deadline) -> Result<QueueHealthReport, MessagingError> {
+        pending().await
+    }
+
+    async fn peek(
+        &self,
+        queue: &QueueName,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<PeekedMessage>, MessagingError> {
+        self.inner.peek(queue, limit, deadline).await
+    }
+
+    async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
+        self.inner.purge(queue, deadline).await?;
+        pending().await
+    }
+
+    async fn pause(&self, _: &QueueName, _: Deadline) -> Result<(), MessagingError> {
+        pending().await
+    }
+
+    async fn resume(&self, _: &QueueName, _: Deadline) -> Result<(), MessagingError> {
+        pending().await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.delete_queue(queue, deadline).await?;
+        pending().await
+    }
+}
+
+impl DeadLetters for Unanswering {
+    async fn list_dead_letters(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterPage, MessagingError> {
+        self.inner.list_dead_letters(queue, query, deadline).await
+    }
+
+    async fn get_dead_letter(&self, _: &QueueName, _: MessageId, _: Deadline) -> Result<DeadLetter, MessagingError> {
+        pending().await
+    }
+
+    async fn edit_dead_letter(
+        &self,
+        _: &QueueName,
+        _: MessageId,
+        _: DeadLetterEdit,
+        _: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        pending().await
+    }
+
+    async fn redrive_dead_letters(
+        &self,
+        queue: &QueueName,
+        redrive: &Redrive,
+        deadline: Deadline,
+    ) -> Result<RedriveReport, MessagingError> {
+        self.inner.redrive_dead_letters(queue, redrive, deadline).await?;
+        pending().await
+    }
+
+    async fn purge_dead_letters(
+        &self,
+        _: &QueueName,
+        _: &DeadLetterSelection,
+        _: Deadline,
+    ) -> Result<u64, MessagingError> {
+        pending().await
+    }
+}

@@ -1,0 +1,136 @@
+//! L1: a send answers the message's id only after the message is durable; a living dedup key yields one message.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use postrider_core::{ContentType, Message, MessagingService, Nack, Priority};
+
+use crate::harness::Harness;
+use crate::probe::{Check, Probe, Stop, ensure, ensure_same, soon};
+
+pub(super) async fn l1_an_accepted_message_can_be_received_by_another_worker<H: Harness>(
+    probe: &Probe<'_, H>,
+) -> Check {
+    let queue = probe.queue("accepted").await?;
+    let sent: HashSet<_> = probe.send_bodies(&queue, &["a", "b", "c", "d"]).await?.into_iter().collect();
+    let other = probe.open().await?;
+    let mut seen = HashSet::new();
+    for _ in 0..sent.len() {
+        let message = probe.take_by(&other, &queue, &probe.long()).await?;
+        seen.insert(message.id());
+        other.ack_message(&queue, message, soon()).await?;
+    }
+    ensure_same("what arrived", seen, sent)?;
+    other.close(soon()).await?;
+    probe.nothing(&queue, "everything was acknowledged").await
+}
+
+pub(super) async fn l1_a_message_arrives_whole<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("whole").await?;
+    let body: Vec<u8> = (0..=255).collect();
+    let mut message = Message::new(body.clone())
+        .content_type(ContentType::from_static("application/x-postrider"))
+        .header("traceparent", "00-aäß-\u{1F40E}")?
+        .header("empty", "")?;
+    if probe.offers(postrider_core::Feature::OrderByKey) {
+        message = message.ordering_key("clé 7")?;
+    }
+    if probe.offers(postrider_core::Feature::Priority) {
+        message = message.priority(Priority::HIGHEST);
+    }
+    let id = probe.send(&queue, message.clone()).await?;
+    ensure_same("the answered id", id, message.id)?;
+    let received = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the body", &received.message, &Bytes::from(body))?;
+    let envelope = &received.envelope;
+    ensure_same("the id", envelope.id, message.id)?;
+    ensure_same("the queue", &envelope.queue, &queue)?;
+    ensure_same("the content type", &envelope.content_type, &message.content_type)?;
+    ensure_same("the headers", &envelope.headers, &message.headers)?;
+    ensure_same("the ordering key", &envelope.ordering_key, &message.ordering_key)?;
+    ensure_same("the priority", envelope.priority, message.priority)?;
+    let receipt = received.receipt().to_string();
+    ensure(receipt.starts_with("pr1."), || format!("receipt '{receipt}' does not begin with pr1."))?;
+    // A receipt that left the process as text settles as well as the one that stayed.
+    drop(received.into_receipt());
+    let receipt: postrider_core::ReceiptHandle = receipt.parse()?;
+    probe.ack(receipt).await?;
+    Ok(())
+}
+
+pub(super) async fn l1_a_batch_is_accepted_row_by_row<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("rows").await?;
+    ensure(probe.provider.send_batch(&queue, Vec::new(), soon()).await?.is_empty(), || {
+        "an empty batch answered rows".into()
+    })?;
+    let too_large = probe.provider.capabilities().limits.max_body_bytes + 1;
+    let batch = vec![Message::new("good"), Message::new(vec![0; too_large]), Message::new("also good")];
+    let ids: Vec<_> = batch.iter().map(|message| message.id).collect();
+    let rows = probe.provider.send_batch(&queue, batch, soon()).await?;
+    ensure_same("the number of rows", rows.len(), 3)?;
+    ensure(rows[1].is_err(), || "a body over the limit was accepted".into())?;
+    for good in [0, 2] {
+        match &rows[good] {
+            Ok(id) => ensure_same("the answered id", *id, ids[good])?,
+            Err(error) => return Err(Stop::Violation(format!("a good row failed with its neighbour: {error}"))),
+        }
+    }
+    let _held = probe.take_all(&queue, 2, &probe.long()).await?;
+    probe.nothing(&queue, "only two rows were accepted").await
+}
+
+pub(super) async fn l1_a_living_dedup_key_yields_one_message<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("dedup").await?;
+    let other_queue = probe.queue("dedup_other").await?;
+    let keyed = |body: &'static str| Message::new(body).dedup_key("order-7");
+    let first = probe.send(&queue, keyed("first")?).await?;
+    let waiting = probe.send(&queue, keyed("again while it waits")?).await?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    let leased = probe.send(&queue, keyed("again while it is leased")?).await?;
+    probe.nack(message, Nack::retry_after(probe.unit)).await?;
+    let retrying = probe.send(&queue, keyed("again while it retries")?).await?;
+    ensure_same("the answered ids", [waiting, leased, retrying], [first; 3])?;
+    let elsewhere = probe.send(&other_queue, keyed("another queue")?).await?;
+    ensure(elsewhere != first, || "the key was taken in another queue too".into())?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the one message", message.message.clone(), Bytes::from("first"))?;
+    probe.ack(message).await?;
+    probe.nothing(&queue, "one message had the dedup key").await
+}
+
+pub(super) async fn l1_a_dedup_key_is_free_again_after_its_message<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("dedup_free").await?;
+    let first = probe.send(&queue, Message::new("1").dedup_key("k")?).await?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    probe.ack(message).await?;
+    let second = probe.send(&queue, Message::new("2").dedup_key("k")?).await?;
+    ensure(second != first, || "a key was still taken after its message was acknowledged".into())?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    probe.nack(message, Nack::dead_letter("rejected")).await?;
+    let third = probe.send(&queue, Message::new("3").dedup_key("k")?).await?;
+    ensure(third != second, || "a key was still taken after its message died".into())?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the message", message.id(), third)
+}
+
+pub(super) async fn l1_concurrent_sends_with_one_dedup_key_yield_one_message<H: Harness>(
+    probe: &Probe<'_, H>,
+) -> Check {
+    let queue = probe.queue("dedup_race").await?;
+    let workers = [probe.open().await?, probe.open().await?];
+    let mut sends = Vec::new();
+    for turn in 0..8 {
+        let message = Message::new(format!("{turn}")).dedup_key("k")?;
+        sends.push(workers[turn % 2].send_message(&queue, message, soon()));
+    }
+    let mut ids = HashSet::new();
+    for answer in join_all(sends).await {
+        ids.insert(answer?);
+    }
+    ensure_same("the number of ids answered", ids.len(), 1)?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure(ids.contains(&message.id()), || "another id than the answered one was delivered".into())?;
+    probe.ack(message).await?;
+    probe.nothing(&queue, "one message had the dedup key").await
+}

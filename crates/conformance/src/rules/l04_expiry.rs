@@ -1,0 +1,39 @@
+//! L4: when a lease runs out, or its holder dies, the message can be received again with nobody's help.
+
+use postrider_core::{Message, MessagingService};
+use tokio::time::Instant;
+
+use crate::harness::Harness;
+use crate::probe::{Check, Probe, ensure, ensure_same, soon};
+
+pub(super) async fn l4_a_message_comes_back_when_its_lease_runs_out<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("comes_back").await?;
+    probe.send(&queue, Message::new("one")).await?;
+    for delivery in 1..=3 {
+        let before = Instant::now();
+        let message = probe.take(&queue, &probe.short()).await?;
+        ensure_same("the delivery", message.receive_count(), delivery)?;
+        // The holder dies: nobody settles, nobody returns it.
+        drop(message.into_receipt());
+        let again = probe.take(&queue, &probe.short()).await?;
+        let held = before.elapsed();
+        ensure(held >= probe.unit, || format!("it came back after {held:?} of a lease of {:?}", probe.unit))?;
+        // Returned, so that each round begins with a lease of its own.
+        probe.nack(again, postrider_core::Nack::Release).await?;
+        if !probe.offers(postrider_core::Feature::FreeRelease) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn l4_a_waiting_receiver_gets_what_another_lost<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("waiting").await?;
+    let waiter = probe.open().await?;
+    probe.send(&queue, Message::new("one")).await?;
+    let lost = probe.take(&queue, &probe.short()).await?.into_receipt();
+    let message = probe.take_by(&waiter, &queue, &probe.long()).await?;
+    ensure_same("the message", message.id(), lost.message_id())?;
+    waiter.ack_message(&queue, message, soon()).await?;
+    Ok(())
+}

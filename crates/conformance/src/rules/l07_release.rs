@@ -1,0 +1,30 @@
+//! L7: work that was leased but never started goes back at once and costs no attempt.
+
+use postrider_core::{Message, Nack};
+
+use crate::harness::Harness;
+use crate::probe::{Check, Probe, ensure_same};
+
+pub(super) async fn l7_a_released_message_is_back_at_once_and_uncounted<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("uncounted").await?;
+    probe.send(&queue, Message::new("one")).await?;
+    // More releases than the limit allows deliveries: none of them may count.
+    for _ in 0..5 {
+        let message = probe.take(&queue, &probe.long().max_receive_count(3)).await?;
+        ensure_same("the delivery", message.receive_count(), 1)?;
+        ensure_same("the failures", message.envelope.attempts_count, 0)?;
+        probe.nack(message, Nack::Release).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn l7_a_released_message_is_back_at_once<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("at_once").await?;
+    let id = probe.send(&queue, Message::new("one")).await?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    probe.nack(message, Nack::Release).await?;
+    // The lease was long: a release that did nothing would show as a message that stays away.
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the message", message.id(), id)?;
+    ensure_same("the failures", message.envelope.attempts_count, 0)
+}

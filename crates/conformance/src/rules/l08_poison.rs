@@ -1,0 +1,48 @@
+//! L8: the delivery count is checked when reading, so that a message that kills its worker cannot loop for ever.
+
+use postrider_core::{DeadLetterReason, Message};
+
+use crate::harness::Harness;
+use crate::probe::{Check, Probe, ensure_same};
+
+pub(super) async fn l8_the_delivery_count_rises_with_each_lease<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("rises").await?;
+    probe.send(&queue, Message::new("one")).await?;
+    for delivery in 1..=4 {
+        let message = probe.take(&queue, &probe.short()).await?;
+        ensure_same("the delivery", message.receive_count(), delivery)?;
+        drop(message.into_receipt());
+    }
+    Ok(())
+}
+
+pub(super) async fn l8_a_message_past_its_limit_is_dead_lettered_unread<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("limit").await?;
+    let id = probe.send(&queue, Message::new("poison")).await?;
+    let options = probe.short().max_receive_count(2);
+    for _ in 0..2 {
+        // The worker dies with the message in hand, twice.
+        drop(probe.take(&queue, &options).await?.into_receipt());
+    }
+    let good = probe.send(&queue, Message::new("good")).await?;
+    let options = probe.long().max_receive_count(2);
+    let message = probe.take(&queue, &options).await?;
+    ensure_same("the message that was handed out", message.id(), good)?;
+    probe.ack(message).await?;
+    let dead = probe.read_until_dead(&queue, 1, &options).await?;
+    ensure_same("the dead letter", dead[0].id, id)?;
+    ensure_same("the reason", &dead[0].reason, &DeadLetterReason::MAX_RECEIVE_COUNT)?;
+    ensure_same("the deliveries", dead[0].deliveries_count, 2)
+}
+
+pub(super) async fn l8_a_worker_may_allow_more_deliveries<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("more").await?;
+    probe.send(&queue, Message::new("stubborn")).await?;
+    for _ in 0..3 {
+        drop(probe.take(&queue, &probe.short().max_receive_count(3)).await?.into_receipt());
+    }
+    let message = probe.take(&queue, &probe.long().max_receive_count(5)).await?;
+    ensure_same("the delivery", message.receive_count(), 4)?;
+    probe.ack(message).await?;
+    ensure_same("the dead letters", probe.dead_letters(&queue).await?.len(), 0)
+}

@@ -1,0 +1,280 @@
+//! L13: what a provider offers works, what it refuses fails when it is used, and nothing is silently ignored.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use postrider_core::{
+    Feature, LiveState, Measured, Message, MessagingError, MessagingService, Nack, Priority, QueueAdmin,
+    ReceiveOptions, Settlement,
+};
+
+use crate::harness::Harness;
+use crate::probe::{Check, LONG, PATIENCE, Probe, ensure, ensure_same, soon, violation};
+
+fn ensure_refused<T: std::fmt::Debug>(feature: Feature, result: Result<T, MessagingError>) -> Check {
+    match result {
+        Err(MessagingError::NotSupported { feature: named, .. }) if named == feature => Ok(()),
+        other => violation(format!("{feature} is refused, but using it answered {other:?}")),
+    }
+}
+
+pub(super) async fn l13_a_refused_feature_fails_when_it_is_used<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("refused").await?;
+    let provider = &probe.provider;
+    let message = || Message::new("asks for too much");
+    let asking = [
+        (Feature::Dedup, message().dedup_key("k")?),
+        (Feature::OrderByKey, message().ordering_key("k")?),
+        (Feature::Delay, message().delay(LONG)),
+        (Feature::Expiry, message().expires_in(LONG)),
+        (Feature::Priority, message().priority(Priority::HIGHEST)),
+    ];
+    for (feature, message) in asking {
+        if !probe.offers(feature) {
+            ensure_refused(feature, provider.send_message(&queue, message, soon()).await)?;
+        }
+    }
+    if !probe.offers(Feature::Pause) {
+        ensure_refused(Feature::Pause, provider.pause(&queue, soon()).await)?;
+    }
+    if !probe.offers(Feature::Peek) {
+        ensure_refused(Feature::Peek, provider.peek(&queue, 1, soon()).await)?;
+    }
+    if !probe.offers(Feature::WakeUp) {
+        ensure_refused(Feature::WakeUp, provider.subscribe(&queue).await)?;
+    }
+    if !probe.offers(Feature::ReceiveById) {
+        let id = postrider_core::MessageId::generate();
+        ensure_refused(Feature::ReceiveById, provider.receive_by_id(&queue, id, &probe.long(), soon()).await)?;
+    }
+    probe.nothing(&queue, "everything that was sent was refused").await?;
+    provider.health_check(soon()).await?;
+    Ok(())
+}
+
+pub(super) async fn l13_limits_are_kept<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("limits").await?;
+    let limits = probe.provider.capabilities().limits.clone();
+    let whole = Bytes::from(vec![b'x'; limits.max_body_bytes]);
+    probe.send(&queue, Message::new(whole.clone())).await?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure(message.message == whole, || "a body of the largest size arrived changed".into())?;
+    probe.ack(message).await?;
+    let long = limits.max_delay.saturating_add(limits.time_resolution + Duration::from_secs(1));
+    let too_much = [
+        ("a body over the limit", Message::new(vec![0; limits.max_body_bytes + 1])),
+        ("headers over the limit", Message::new("").header("h", "x".repeat(limits.max_header_bytes + 1))?),
+        ("a delay over the limit", Message::new("").delay(long)),
+    ];
+    for (what, message) in too_much {
+        let answer = probe.provider.send_message(&queue, message, soon()).await;
+        ensure(matches!(answer, Err(MessagingError::InvalidInput { .. })), || format!("{what} answered {answer:?}"))?;
+    }
+    probe.nothing(&queue, "everything that was sent was refused").await
+}
+
+pub(super) async fn l13_zeros_and_nonsense_are_refused<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("nonsense").await?;
+    probe.send(&queue, Message::new("one")).await?;
+    let nonsense = [
+        ReceiveOptions::batch(0),
+        ReceiveOptions::default().visibility(Duration::ZERO),
+        ReceiveOptions::default().visibility(Duration::MAX),
+        ReceiveOptions::default().max_receive_count(0),
+    ];
+    for options in nonsense {
+        let answer = probe.provider.receive_messages(&queue, &options, soon()).await;
+        ensure(matches!(answer, Err(MessagingError::InvalidInput { .. })), || {
+            format!("{options:?} answered {answer:?}")
+        })?;
+    }
+    let message = probe.take(&queue, &probe.long()).await?;
+    for extension in [Duration::ZERO, Duration::MAX] {
+        let answer = probe.provider.extend_visibility(&queue, message.receipt(), extension, soon()).await;
+        ensure(answer.is_err(), || format!("an extension of {extension:?} was accepted"))?;
+    }
+    let forever = probe.nack(message.receipt().clone(), Nack::retry_after(Duration::MAX)).await;
+    ensure(forever.is_err(), || "a retry that never comes was accepted".into())?;
+    // None of it touched the message or its lease.
+    ensure_same("the delivery", message.receive_count(), 1)?;
+    probe.ack(message).await?;
+    ensure_same("the dead letters", probe.dead_letters(&queue).await?.len(), 0)
+}
+
+pub(super) async fn l13_a_missing_queue_reads_like_an_empty_one<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let missing = probe.unmade_queue("missing")?;
+    let received = probe.provider.receive_messages(&missing, &probe.long(), soon()).await?;
+    ensure(received.is_empty(), || "a queue that does not exist handed something out".into())?;
+    ensure_same("the dead letters", probe.dead_letters(&missing).await?.len(), 0)?;
+    let stats = probe.provider.queue_stats(&missing, soon()).await?;
+    ensure_same("the ready messages", stats.ready.value().unwrap_or(0), 0)?;
+    let report = probe.provider.verify_queues(std::slice::from_ref(&missing), soon()).await?;
+    ensure_same("the missing queues", report.missing, vec![missing])
+}
+
+pub(super) async fn l13_priority_is_served_first_and_none_is_starved<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("priority").await?;
+    let with = |priority| Ok::<_, MessagingError>(Message::new("x").priority(Priority::new(priority)?));
+    let low = probe.send(&queue, with(1)?).await?;
+    probe.send(&queue, with(4)?).await?;
+    let urgent = probe.send(&queue, with(9)?).await?;
+    let first = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the first message", first.id(), urgent)?;
+    probe.ack(first).await?;
+    // The supply of urgent messages never ends; the low one must come all the same.
+    for served in 0.. {
+        ensure(served < 200, || "a low priority was still waiting after 200 urgent messages".into())?;
+        probe.send(&queue, with(9)?).await?;
+        probe.send(&queue, with(9)?).await?;
+        let message = probe.take(&queue, &probe.long()).await?;
+        let is_low = message.id() == low;
+        probe.ack(message).await?;
+        if is_low {
+            break;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn l13_a_paused_queue_hands_nothing_out<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("pause").await?;
+    probe.send(&queue, Message::new("before")).await?;
+    let held = probe.take(&queue, &probe.long()).await?;
+    probe.provider.pause(&queue, soon()).await?;
+    let id = probe.send(&queue, Message::new("during")).await?;
+    probe.ack(held).await?;
+    probe.nothing_within(&queue, probe.unit, "the queue was paused").await?;
+    let other = probe.open().await?;
+    let seen = other.receive_messages(&queue, &probe.long(), soon()).await?;
+    ensure(seen.is_empty(), || "another worker was given a message of a paused queue".into())?;
+    ensure(other.queue_stats(&queue, soon()).await?.paused, || "the stats do not say that it is paused".into())?;
+    probe.provider.resume(&queue, soon()).await?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the message", message.id(), id)
+}
+
+pub(super) async fn l13_peek_leases_nothing<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("peek").await?;
+    let ids = probe.send_bodies(&queue, &["a", "b", "c"]).await?;
+    let seen = probe.provider.peek(&queue, 2, soon()).await?;
+    ensure_same("the number seen", seen.len(), 2)?;
+    ensure_same("the first body", seen[0].body.clone(), Bytes::from("a"))?;
+    ensure_same("the first state", seen[0].state, LiveState::Pending)?;
+    // Some brokers can only look by receiving and giving back: hidden for a moment, and counted.
+    let received = probe.take_all(&queue, 3, &probe.long()).await?;
+    ensure_same(
+        "what can be received",
+        received.iter().map(postrider_core::QueuedMessage::id).collect::<HashSet<_>>(),
+        ids.into_iter().collect(),
+    )
+}
+
+pub(super) async fn l13_one_message_can_be_received_by_its_id<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("by_id").await?;
+    let ids = probe.send_bodies(&queue, &["a", "b", "c"]).await?;
+    let by_id = async |id, options: &ReceiveOptions| probe.provider.receive_by_id(&queue, id, options, soon()).await;
+    let Some(message) = by_id(ids[1], &probe.long()).await? else {
+        return violation("a message that was ready could not be received by its id");
+    };
+    ensure_same("the body", message.message.clone(), Bytes::from("b"))?;
+    ensure_same("the delivery", message.receive_count(), 1)?;
+    ensure(by_id(ids[1], &probe.long()).await?.is_none(), || "it was leased a second time by its id".into())?;
+    probe.ack(message).await?;
+    ensure(by_id(ids[1], &probe.long()).await?.is_none(), || "it was received after it was acknowledged".into())?;
+    if probe.offers(Feature::Delay) {
+        let later = probe.send(&queue, Message::new("later").delay(LONG)).await?;
+        ensure(by_id(later, &probe.long()).await?.is_none(), || "a delayed message was received by its id".into())?;
+    }
+    if probe.offers(Feature::OrderByKey) {
+        probe.send(&queue, Message::new("1").ordering_key("k")?).await?;
+        let second = probe.send(&queue, Message::new("2").ordering_key("k")?).await?;
+        ensure(by_id(second, &probe.long()).await?.is_none(), || "a key was overtaken by id".into())?;
+    }
+    Ok(())
+}
+
+pub(super) async fn l13_a_hint_follows_a_send<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("hint").await?;
+    let mut hints = probe.provider.subscribe(&queue).await?;
+    let sender = probe.open().await?;
+    sender.send_message(&queue, Message::new("one"), soon()).await?;
+    match tokio::time::timeout(PATIENCE, hints.next()).await {
+        Ok(Some(())) => Ok(()),
+        Ok(None) => violation("the stream of hints ended"),
+        Err(_) => violation(format!("no hint came within {PATIENCE:?} of a send")),
+    }
+}
+
+pub(super) async fn l13_stats_tell_what_the_queue_holds<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("stats").await?;
+    probe.send_bodies(&queue, &["a", "b", "c", "d"]).await?;
+    let mut expected = [3, 1, 0, 1];
+    let held = probe.take(&queue, &probe.long()).await?;
+    let dead = probe.take(&queue, &probe.long()).await?;
+    probe.nack(dead, Nack::dead_letter("rejected")).await?;
+    if probe.offers(Feature::Delay) {
+        probe.send(&queue, Message::new("later").delay(LONG)).await?;
+        expected[2] = 1;
+    }
+    expected[0] = 2;
+    let end = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let stats = probe.provider.queue_stats(&queue, soon()).await?;
+        let numbers = [stats.ready, stats.in_flight, stats.delayed, stats.dead];
+        let wrong: Vec<_> = numbers
+            .iter()
+            .zip(expected)
+            .filter(|(seen, expected)| seen.value().is_some_and(|seen| seen != *expected))
+            .collect();
+        let exact = wrong.iter().any(|(seen, _)| matches!(seen, Measured::Exact(_)));
+        if wrong.is_empty() {
+            let has_age = !matches!(stats.oldest_age, Measured::Exact(None) | Measured::Approximate(None));
+            ensure(has_age, || "two messages are ready, but there is no oldest age".into())?;
+            break;
+        }
+        // What is called exact must be right at once; what is approximate may take its time.
+        ensure(!exact && tokio::time::Instant::now() < end, || {
+            format!("ready, in flight, delayed, dead are {numbers:?}, not {expected:?}")
+        })?;
+        probe.provider.health_check(soon()).await?;
+    }
+    probe.ack(held).await?;
+    Ok(())
+}
+
+pub(super) async fn l13_purge_and_queue_lists_tell_the_truth<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("purge").await?;
+    let unmade = probe.unmade_queue("unmade")?;
+    probe.send_bodies(&queue, &["a", "b", "c"]).await?;
+    let held = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the number purged", probe.provider.purge(&queue, soon()).await?, 2)?;
+    probe.nothing(&queue, "the queue was purged").await?;
+    // The leased message was left to its holder.
+    probe.ack(held).await?;
+    let listed = probe.provider.list_queues(soon()).await?;
+    ensure(listed.contains(&queue), || format!("'{queue}' is not listed"))?;
+    ensure(!listed.contains(&unmade), || format!("'{unmade}' is listed and was never made"))?;
+    let report = probe.provider.verify_queues(&[queue.clone(), unmade.clone()], soon()).await?;
+    ensure_same("the health report", (report.healthy, report.missing), (vec![queue.clone()], vec![unmade]))?;
+    probe.provider.delete_queue(&queue, soon()).await?;
+    let listed = probe.provider.list_queues(soon()).await?;
+    ensure(!listed.contains(&queue), || format!("'{queue}' is listed after it was deleted"))
+}
+
+pub(super) async fn l13_settle_and_receive_does_both<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queues = [probe.queue("both_a").await?, probe.queue("both_b").await?];
+    let first = probe.send(&queues[0], Message::new("1")).await?;
+    let message = probe.take(&queues[0], &probe.long()).await?;
+    probe.send(&queues[1], Message::new("2")).await?;
+    let options = ReceiveOptions::batch(10).visibility(LONG).wait(PATIENCE);
+    let settlements = vec![Settlement::ack(message)];
+    let both = probe.provider.settle_and_receive(settlements, &queues, &options, soon()).await?;
+    for row in both.settled {
+        row?;
+    }
+    let received = both.received?;
+    ensure_same("the number received", received.len(), 1)?;
+    ensure_same("the queue", &received[0].envelope.queue, &queues[1])?;
+    probe.nothing(&queues[0], &format!("message {first} was acknowledged")).await
+}

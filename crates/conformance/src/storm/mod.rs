@@ -1,0 +1,165 @@
+//! Many workers at once, doing everything that workers do and much that they should not, under a recorder.
+//!
+//! Every choice is made by chance from one seed. On a store in memory and under paused time a seed repeats the whole
+//! storm; on a real server it repeats what each worker tries.
+
+mod worker;
+
+use postrider_core::{MessagingError, MessagingService, QueueAdmin, QueueName};
+use tokio::task::JoinSet;
+
+use crate::checker::{CheckOptions, Verdict, check};
+use crate::exercise::Settings;
+use crate::harness::Harness;
+use crate::history::{BodyHash, DeadRecord, FinalState, History, Operation};
+use crate::law::{Outcome, Rule, TestReport};
+use crate::probe::{list_dead_letters, soon};
+use crate::recorded::Recorded;
+use worker::{Plan, drain, receive_and_settle, send};
+
+/// How large a storm is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StormSettings {
+    /// How many messages are sent; 0 leaves the storm out.
+    pub messages: usize,
+    /// How many workers send.
+    pub senders: usize,
+    /// How many workers receive.
+    pub receivers: usize,
+}
+
+impl Default for StormSettings {
+    fn default() -> Self {
+        Self { messages: 2000, senders: 2, receivers: 4 }
+    }
+}
+
+/// What a storm came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StormReport {
+    /// The seed by which it can be repeated.
+    pub seed: u64,
+    /// What the checker says of its history.
+    pub verdict: Verdict,
+}
+
+/// What the checker's findings are reported as, by the rule that they break.
+const TESTS: &[(Rule, &str)] = &[
+    (Rule::L1, "l1_storm_loses_and_doubles_nothing"),
+    (Rule::L2, "l2_storm_holds_one_lease_at_a_time"),
+    (Rule::L3, "l3_storm_obeys_no_dead_token"),
+    (Rule::L6, "l6_storm_retries_nothing_early"),
+    (Rule::L8, "l8_storm_forgets_no_delivery"),
+    (Rule::L10, "l10_storm_keeps_every_dead_letter"),
+    (Rule::L11, "l11_storm_keeps_the_order_of_every_key"),
+    (Rule::L12, "l12_storm_delivers_nothing_early"),
+];
+
+/// The storm's tests of these rules.
+pub(crate) fn tests(rules: &[Rule]) -> Vec<(Rule, &'static str)> {
+    TESTS.iter().filter(|(rule, _)| rules.contains(rule)).copied().collect()
+}
+
+/// Runs a storm and reports it rule by rule.
+pub(crate) async fn run<H: Harness>(
+    harness: &H,
+    settings: &Settings,
+    tests: &[(Rule, &'static str)],
+) -> Vec<TestReport> {
+    let outcome = if settings.storm.messages == 0 {
+        Err(Outcome::NotExercised("the storm was left out".into()))
+    } else {
+        storm(harness, settings).await.map_err(|error| Outcome::Broken(format!("the storm was cut short: {error}")))
+    };
+    let of = |rule: Rule| match &outcome {
+        Err(outcome) => outcome.clone(),
+        Ok(report) => {
+            // A finding for a rule that the storm does not answer for would be lost; it is told with the first.
+            let is_told_here = |number| {
+                let named = tests.iter().any(|(rule, _)| rule.number() == number);
+                number == rule.number() || (!named && Some(rule) == tests.first().map(|(rule, _)| *rule))
+            };
+            let mut found = report.verdict.findings.iter().filter(|finding| is_told_here(finding.rule));
+            match found.next() {
+                None => Outcome::Holds,
+                Some(first) => Outcome::Broken(format!(
+                    "{first} (and {} more; repeat it with seed {})",
+                    found.count(),
+                    report.seed
+                )),
+            }
+        }
+    };
+    tests.iter().map(|(rule, name)| TestReport { rule: *rule, name, outcome: of(*rule) }).collect()
+}
+
+/// Runs a storm on the store and checks its history.
+pub async fn storm<H: Harness>(harness: &H, settings: &Settings) -> Result<StormReport, MessagingError> {
+    let history = History::new();
+    let queue = QueueName::new(format!("{}_storm", settings.prefix))?;
+    let first = harness.open().await?;
+    first.ensure_queue(&queue, soon()).await?;
+    let capabilities = first.capabilities().clone();
+    let plan = Plan::new(settings, queue.clone(), capabilities.clone());
+
+    let mut workers = JoinSet::new();
+    let StormSettings { messages, senders, receivers } = settings.storm;
+    let mut number = 0;
+    for sender in 0..senders.max(1) {
+        let share = messages / senders.max(1) + usize::from(sender < messages % senders.max(1));
+        let provider = Recorded::new(harness.open().await?, history.clone(), number);
+        workers.spawn(send(provider, plan.clone(), number, share));
+        number += 1;
+    }
+    for _ in 0..receivers.max(1) {
+        let provider = Recorded::new(harness.open().await?, history.clone(), number);
+        workers.spawn(receive_and_settle(provider, plan.clone(), number));
+        number += 1;
+    }
+    while let Some(worker) = workers.join_next().await {
+        match worker {
+            Ok(result) => result?,
+            Err(panic) => {
+                return Err(MessagingError::Provider {
+                    provider: capabilities.provider(),
+                    operation: "keep a worker alive",
+                    source: std::sync::Arc::new(panic),
+                    retryable: false,
+                });
+            }
+        }
+    }
+    let recorded = Recorded::new(harness.open().await?, history.clone(), number);
+    drain(&recorded, &plan).await?;
+    record_end(&first, &history, &queue, number).await?;
+    first.delete_queue(&queue, soon()).await?;
+    first.close(soon()).await?;
+    let mut options = CheckOptions::for_limits(&capabilities.limits);
+    options.tolerance += history.lead();
+    let verdict = check(&history.events(), &options);
+    Ok(StormReport { seed: settings.seed, verdict })
+}
+
+/// Writes down what is in the queue when nothing can be received from it any more.
+async fn record_end<P: postrider_core::Provider>(
+    provider: &P,
+    history: &History,
+    queue: &QueueName,
+    worker: u32,
+) -> Result<(), MessagingError> {
+    let start = history.now();
+    let letters = list_dead_letters(provider, queue).await?;
+    let dead_letters = letters
+        .into_iter()
+        .map(|letter| DeadRecord {
+            id: letter.id,
+            origin: letter.origin,
+            reason: letter.reason,
+            deliveries_count: letter.deliveries_count,
+            body_hash: BodyHash::of(&letter.body),
+        })
+        .collect();
+    let state = FinalState { queue: queue.clone(), dead_letters, live: None };
+    history.record_call(worker, start, [Operation::Final(state)]);
+    Ok(())
+}

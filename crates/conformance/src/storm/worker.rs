@@ -1,0 +1,214 @@
+//! What a worker of a storm does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use postrider_core::{
+    Capabilities, Feature, Message, MessagingError, MessagingService, Nack, Priority, Provider, QueueAdmin, QueueName,
+    QueuedMessage, ReceiptHandle, ReceiveOptions,
+};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use tokio::time::Instant;
+
+use crate::exercise::Settings;
+use crate::probe::{PATIENCE, soon};
+use crate::recorded::Recorded;
+
+/// After that many deliveries a message dies.
+const LIMIT: u32 = 6;
+
+/// Enough that keys meet and enough that they do not only meet.
+const KEYS: u32 = 20;
+
+/// What all workers of a storm know.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    queue: QueueName,
+    capabilities: Capabilities,
+    seed: u64,
+    unit: Duration,
+    /// Messages that have not been sent yet.
+    unsent: Arc<AtomicUsize>,
+}
+
+impl Plan {
+    pub(super) fn new(settings: &Settings, queue: QueueName, capabilities: Capabilities) -> Self {
+        let unit = settings.unit.max(capabilities.limits.time_resolution);
+        let unsent = Arc::new(AtomicUsize::new(settings.storm.messages));
+        Self { queue, capabilities, seed: settings.seed, unit, unsent }
+    }
+
+    fn chance(&self, worker: u32) -> StdRng {
+        StdRng::seed_from_u64(self.seed ^ (u64::from(worker) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn offers(&self, feature: Feature) -> bool {
+        self.capabilities.offers(feature)
+    }
+
+    fn message(&self, chance: &mut StdRng) -> Result<Message, MessagingError> {
+        let mut message = Message::new(chance.random::<u64>().to_string());
+        if chance.random_bool(0.6) && self.offers(Feature::OrderByKey) {
+            message = message.ordering_key(format!("key {}", chance.random_range(0..KEYS)))?;
+        }
+        if chance.random_bool(0.1) && self.offers(Feature::Dedup) {
+            message = message.dedup_key(format!("dedup {}", chance.random_range(0..50)))?;
+        }
+        if chance.random_bool(0.1) && self.offers(Feature::Delay) {
+            message = message.delay(self.unit.mul_f64(chance.random_range(0.0..1.0)));
+        }
+        if chance.random_bool(0.02) && self.offers(Feature::Expiry) {
+            message = message.expires_in(self.unit);
+        }
+        if chance.random_bool(0.2) && self.offers(Feature::Priority) {
+            message = message.priority(Priority::new(chance.random_range(0..10))?);
+        }
+        Ok(message)
+    }
+}
+
+/// A failure that a worker goes on after: the history has it, and the checker knows what it may mean.
+fn go_on<T>(result: Result<T, MessagingError>) -> Result<Option<T>, MessagingError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(MessagingError::OutcomeUnknown { .. } | MessagingError::VisibilityExpired { .. }) => Ok(None),
+        Err(error) if error.is_retryable() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sends `count` messages, one or several at a time.
+pub(super) async fn send<P: Provider>(
+    provider: Recorded<P>,
+    plan: Plan,
+    number: u32,
+    count: usize,
+) -> Result<(), MessagingError> {
+    let mut chance = plan.chance(number);
+    let mut left = count;
+    while left > 0 {
+        let batch = chance.random_range(1..=10).min(left);
+        let messages = (0..batch).map(|_| plan.message(&mut chance)).collect::<Result<Vec<_>, _>>()?;
+        go_on(provider.send_batch(&plan.queue, messages, soon()).await)?;
+        left -= batch;
+        plan.unsent.fetch_sub(batch, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+    }
+    provider.close(soon()).await
+}
+
+/// Receives and settles, rightly and wrongly, until everything has been sent and nothing comes any more.
+pub(super) async fn receive_and_settle<P: Provider>(
+    provider: Recorded<P>,
+    plan: Plan,
+    number: u32,
+) -> Result<(), MessagingError> {
+    let mut chance = plan.chance(number);
+    // Receipts whose leases are over or will soon be: they are tried again later and must change nothing.
+    let mut stale: Vec<ReceiptHandle> = Vec::new();
+    loop {
+        let is_short = chance.random_bool(0.3);
+        let visibility = if is_short { plan.unit } else { PATIENCE };
+        let options = ReceiveOptions::batch(chance.random_range(1..=8))
+            .visibility(visibility)
+            .wait(plan.unit / 2)
+            .max_receive_count(LIMIT);
+        let received = go_on(provider.receive_messages(&plan.queue, &options, soon()).await)?;
+        let received = received.unwrap_or_default();
+        if received.is_empty() && plan.unsent.load(Ordering::SeqCst) == 0 {
+            return provider.close(soon()).await;
+        }
+        for message in received {
+            // Others get a turn while these are leased, and late settles come at every moment of a lease.
+            tokio::task::yield_now().await;
+            handle(&provider, &plan, &mut chance, message, is_short, &mut stale).await?;
+            if chance.random_bool(0.2) {
+                use_stale(&provider, &plan, &mut chance, &stale).await?;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn handle<P: Provider>(
+    provider: &Recorded<P>,
+    plan: &Plan,
+    chance: &mut StdRng,
+    message: QueuedMessage,
+    is_short: bool,
+    stale: &mut Vec<ReceiptHandle>,
+) -> Result<(), MessagingError> {
+    let queue = &plan.queue;
+    let nack = match chance.random_range(0..100) {
+        0..15 => Nack::retry_after(plan.unit.mul_f64(chance.random_range(0.0..0.5))).with_error("storm"),
+        15..22 => Nack::Release,
+        22..26 => Nack::dead_letter("storm").with_error("storm"),
+        26..34 if is_short => {
+            // The worker dies with the message in hand.
+            stale.push(message.into_receipt());
+            return Ok(());
+        }
+        34..38 => {
+            drop(message);
+            return Ok(());
+        }
+        roll => {
+            if roll < 46 {
+                go_on(provider.extend_visibility(queue, message.receipt(), PATIENCE, soon()).await)?;
+            }
+            let receipt = message.into_receipt();
+            stale.push(receipt.clone());
+            go_on(provider.ack_message(queue, receipt, soon()).await)?;
+            return Ok(());
+        }
+    };
+    let receipt = message.into_receipt();
+    stale.push(receipt.clone());
+    go_on(provider.nack_message(queue, receipt, nack, soon()).await)?;
+    Ok(())
+}
+
+async fn use_stale<P: Provider>(
+    provider: &Recorded<P>,
+    plan: &Plan,
+    chance: &mut StdRng,
+    stale: &[ReceiptHandle],
+) -> Result<(), MessagingError> {
+    let Some(receipt) = stale.choose(chance) else { return Ok(()) };
+    let (queue, receipt) = (&plan.queue, receipt.clone());
+    let late = match chance.random_range(0..4) {
+        0 => provider.ack_message(queue, receipt, soon()).await,
+        1 => provider.nack_message(queue, receipt, Nack::retry_after(Duration::ZERO), soon()).await,
+        2 => provider.nack_message(queue, receipt, Nack::dead_letter("late"), soon()).await,
+        _ => provider.extend_visibility(queue, &receipt, plan.unit, soon()).await,
+    };
+    go_on(late)?;
+    Ok(())
+}
+
+/// Acknowledges everything that is left, until the queue says that nothing is.
+pub(super) async fn drain<P: Provider>(provider: &Recorded<P>, plan: &Plan) -> Result<(), MessagingError> {
+    let end = Instant::now() + PATIENCE * 6;
+    let options = ReceiveOptions::batch(50).visibility(PATIENCE).wait(plan.unit).max_receive_count(LIMIT);
+    let mut empty_looks = 0;
+    while Instant::now() < end {
+        let received = go_on(provider.receive_messages(&plan.queue, &options, soon()).await)?.unwrap_or_default();
+        empty_looks = if received.is_empty() { empty_looks + 1 } else { 0 };
+        for message in received {
+            go_on(provider.ack_message(&plan.queue, message, soon()).await)?;
+        }
+        let stats = provider.queue_stats(&plan.queue, soon()).await?;
+        // A store that cannot count is taken at its silence, which must outlast every lease of the storm.
+        let is_empty = match stats.message_count() {
+            Some(count) => count == 0,
+            None => plan.unit * empty_looks > PATIENCE,
+        };
+        if is_empty && empty_looks > 0 {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! How fast the reference model is, and what the coalescer costs a lone caller.
+//!
+//! `cargo run --release -p postrider-core --example rates` prints the medians of five runs; with `--check` it fails when
+//! the best of them misses its bar, because what else a machine does can only make a run slower.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer, CoalescerConfig};
+use postrider_core::*;
+
+const MESSAGES: usize = 200_000;
+const BATCH: usize = 100;
+const CALLS: u32 = 100_000;
+const MIN_PER_SECOND: f64 = 300_000.0;
+const MAX_ADDED: Duration = Duration::from_micros(2);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut rates = Vec::new();
+    let mut added = Vec::new();
+    for _ in 0..5 {
+        // In tasks, as callers are: the thread that blocks on the runtime is not one of its workers.
+        rates.push(tokio::spawn(memory_rate()).await.expect("the memory run ends"));
+        added.push(tokio::spawn(coalescer_cost()).await.expect("the coalescer run ends"));
+    }
+    rates.sort_by(f64::total_cmp);
+    added.sort_unstable();
+    println!("memory: {:.0} messages a second through send, lease and ack in batches of {BATCH}", rates[2]);
+    println!("coalescer: {:?} added to a lone call", added[2]);
+    let is_missed = rates[4] < MIN_PER_SECOND || added[0] > MAX_ADDED;
+    if is_missed && std::env::args().any(|arg| arg == "--check") {
+        eprintln!("the bars are {MIN_PER_SECOND} messages a second and {MAX_ADDED:?}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+async fn memory_rate() -> f64 {
+    let provider = MemoryStore::new().open();
+    let queue = QueueName::new("rates").expect("a queue's name");
+    let body = Bytes::from(vec![b'x'; 200]);
+    let start = Instant::now();
+    for _ in 0..MESSAGES / BATCH {
+        let messages = (0..BATCH).map(|_| Message::new(body.clone())).collect();
+        provider.send_batch(&queue, messages, Deadline::never()).await.expect("sent");
+    }
+    let options = ReceiveOptions::batch(BATCH);
+    let mut done = 0;
+    while done < MESSAGES {
+        let received = provider.receive_messages(&queue, &options, Deadline::never()).await.expect("received");
+        done += received.len();
+        let acks = received.into_iter().map(Settlement::ack).collect();
+        for row in provider.settle(acks, Deadline::never()).await.expect("settled") {
+            row.expect("acknowledged");
+        }
+    }
+    MESSAGES as f64 / start.elapsed().as_secs_f64()
+}
+
+/// A store that is infinitely fast, so that only the coalescer's own cost is left.
+struct Instantly;
+
+impl BatchExecutor for Instantly {
+    async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
+        Ok(BatchReply {
+            extends: batch.extends.iter().map(|_| Ok(())).collect(),
+            settles: batch.settles.iter().map(|_| Ok(())).collect(),
+            sends: batch.sends.iter().map(|row| Ok(row.message.id)).collect(),
+        })
+    }
+}
+
+async fn coalescer_cost() -> Duration {
+    let (coalescer, drivers) =
+        Coalescer::new(Instantly, CoalescerConfig::new("rates")).expect("the default configuration is valid");
+    drivers.spawn();
+    let queue = QueueName::new("rates").expect("a queue's name");
+    let message = Message::new("one");
+    let start = Instant::now();
+    for _ in 0..CALLS {
+        let rows = coalescer.send(&queue, vec![message.clone()], Deadline::never()).await.expect("sent");
+        std::hint::black_box(rows);
+    }
+    let coalesced = start.elapsed();
+    let start = Instant::now();
+    for _ in 0..CALLS {
+        let batch = Batch {
+            sends: vec![postrider_core::coalescer::SendRow { queue: queue.clone(), message: message.clone() }],
+            ..Batch::default()
+        };
+        std::hint::black_box(Instantly.execute(&batch).await.is_ok());
+    }
+    coalesced.saturating_sub(start.elapsed()) / CALLS
+}

@@ -1,0 +1,64 @@
+//! How a coalescer is set up.
+
+use crate::error::MessagingError;
+
+/// Which batches may be under way at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lanes {
+    /// One batch in each lane; the lanes do not wait for each other. For stores with several connections.
+    Separate,
+    /// One batch in total, with rows of every lane, so that it can be one transaction. For stores with one writer.
+    Merged,
+}
+
+/// The bounds of a coalescer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoalescerConfig {
+    /// The provider's name, for errors.
+    pub provider: &'static str,
+    /// Which batches may be under way at the same time.
+    pub lanes: Lanes,
+    /// How many rows of one lane a batch has at most.
+    pub max_rows: usize,
+    /// How many bytes the rows of one lane have in a batch at most. A larger row goes alone.
+    pub max_bytes: usize,
+    /// How many rows may be queued in a lane. When they are, callers wait for room.
+    pub queue_rows: usize,
+}
+
+impl CoalescerConfig {
+    /// Separate lanes, batches of 1000 rows and 4 MiB a lane, queues of 10 000 rows.
+    pub const fn new(provider: &'static str) -> Self {
+        Self { provider, lanes: Lanes::Separate, max_rows: 1000, max_bytes: 4 * 1024 * 1024, queue_rows: 10_000 }
+    }
+
+    /// Refuses bounds that would let nothing through.
+    pub(super) fn check(&self) -> Result<(), MessagingError> {
+        for (name, bound) in
+            [("max_rows", self.max_rows), ("max_bytes", self.max_bytes), ("queue_rows", self.queue_rows)]
+        {
+            if bound == 0 {
+                return Err(MessagingError::invalid(name, "it is 0, which would let nothing through; set at least 1"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_of_zero_is_refused_by_its_name() {
+        let good = CoalescerConfig::new("fake");
+        assert!(good.check().is_ok());
+        let refused = |config: CoalescerConfig| match config.check() {
+            Err(MessagingError::InvalidInput { what, .. }) => what,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(CoalescerConfig { max_rows: 0, ..good.clone() }), "max_rows");
+        assert_eq!(refused(CoalescerConfig { max_bytes: 0, ..good.clone() }), "max_bytes");
+        assert_eq!(refused(CoalescerConfig { queue_rows: 0, ..good }), "queue_rows");
+    }
+}

@@ -1,0 +1,254 @@
+//! What callers hear when a batch fails.
+
+use super::*;
+
+/// Carries out the batch that is under way, and answers the one that gathered behind it.
+async fn second_batch(bench: &mut Bench) -> Call {
+    bench.next().await.succeed();
+    bench.next().await
+}
+
+/// A store that rejects every batch with a row of `bad`, until row `last` is through. Answers what it was asked.
+async fn reject(bench: &mut Bench, mut call: Call, bad: &[u128], last: u128) -> Vec<Vec<u128>> {
+    let mut asked = Vec::new();
+    loop {
+        let rows = call.sent();
+        let fault = rows.iter().find(|row| bad.contains(row)).copied();
+        let ends = fault.is_none() && rows.contains(&last);
+        asked.push(rows);
+        match fault {
+            Some(row) => call.reply(Err(BatchFailure::Rejected(refused(&row.to_string())))),
+            None => call.succeed(),
+        }
+        if ends {
+            return asked;
+        }
+        call = bench.next().await;
+    }
+}
+
+fn connection_lost() -> MessagingError {
+    MessagingError::Connection { provider: "fake", detail: "reset".into(), source: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_batch_is_halved_until_the_bad_row_stands_alone() {
+    let mut bench = Bench::start(merged());
+    let _first = bench.send([0]).await;
+    let left = bench.send(1..5).await;
+    let right = bench.send(5..8).await;
+    let call = second_batch(&mut bench).await;
+    let asked = reject(&mut bench, call, &[3], 7).await;
+    let carried_out: Vec<u128> = asked.iter().filter(|rows| !rows.contains(&3)).flatten().copied().collect();
+    assert_eq!(carried_out, [1, 2, 4, 5, 6, 7], "the others went through, once and in order");
+    assert!(asked.contains(&vec![3]));
+    assert!(asked.len() <= 7, "{asked:?}");
+    assert_eq!(words(left.answer().await), ["ok", "ok", "3", "ok"]);
+    assert_eq!(words(right.answer().await), ["ok", "ok", "ok"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_bad_rows_each_get_their_own_error() {
+    let mut bench = Bench::start(merged());
+    let caller = bench.send(0..8).await;
+    let call = bench.next().await;
+    reject(&mut bench, call, &[2, 5], 7).await;
+    let expected = ["ok", "ok", "2", "ok", "ok", "5", "ok", "ok"];
+    assert_eq!(words(caller.answer().await), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_merged_batch_is_halved_across_its_lanes() {
+    let mut bench = Bench::start(merged());
+    let _first = bench.send([0]).await;
+    let extend = bench.extend(1).await;
+    let settle = bench.settle([2]).await;
+    let send = bench.send([3, 4]).await;
+    second_batch(&mut bench).await.reply(Err(BatchFailure::Rejected(refused("some"))));
+    let call = bench.next().await;
+    assert_eq!((call.extended(), call.settled(), call.sent()), (vec![1], vec![2], vec![]));
+    call.reply(Err(BatchFailure::Rejected(refused("some"))));
+    bench.next().await.reply(Err(BatchFailure::Rejected(refused("the extend"))));
+    assert_eq!(word(&extend.error().await), "the extend");
+    let call = bench.next().await;
+    assert_eq!(call.settled(), [2]);
+    call.succeed();
+    assert_eq!(words(settle.answer().await), ["ok"]);
+    let call = bench.next().await;
+    assert_eq!(call.sent(), [3, 4]);
+    call.succeed();
+    assert_eq!(words(send.answer().await), ["ok", "ok"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_rejected_row_is_not_tried_again() {
+    let mut bench = Bench::start(merged());
+    let caller = bench.send([1]).await;
+    bench.next().await.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    assert_eq!(words(caller.answer().await), ["bad"]);
+    bench.nothing_more().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_nothing_was_done_everybody_hears_why() {
+    let mut bench = Bench::start(merged());
+    let _first = bench.send([0]).await;
+    let send = bench.send([1, 2]).await;
+    let settle = bench.settle([3]).await;
+    second_batch(&mut bench).await.reply(Err(BatchFailure::NotDone(refused("down"))));
+    assert_eq!(word(&send.error().await), "down");
+    assert_eq!(word(&settle.error().await), "down");
+    bench.nothing_more().await;
+    let later = bench.send([4]).await;
+    bench.next().await.succeed();
+    assert_eq!(sent(later.answer().await), [4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_connection_makes_all_of_the_batch_unknown() {
+    let mut bench = Bench::start(merged());
+    let _first = bench.send([0]).await;
+    let extend = bench.extend(1).await;
+    let settle = bench.settle([2]).await;
+    let send = bench.send([3, 4]).await;
+    second_batch(&mut bench).await.reply(Err(BatchFailure::Unknown(connection_lost())));
+    let unknown = |error: &MessagingError| match error {
+        MessagingError::OutcomeUnknown { operation, ids, source: Some(source) } => {
+            assert!(source.to_string().contains("reset"), "{source}");
+            (*operation, ids.clone())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(unknown(&extend.error().await), ("extend", vec![id(1)]));
+    let row = |mut rows: Vec<MessagingError>| rows.pop().unwrap();
+    let settled = settle.answer().await.unwrap().into_iter().filter_map(Result::err).collect();
+    assert_eq!(unknown(&row(settled)), ("settle", vec![id(2)]));
+    let sent = send.answer().await.unwrap();
+    let sent: Vec<_> = sent.iter().map(|row| unknown(row.as_ref().unwrap_err())).collect();
+    assert_eq!(sent, [("send", vec![id(3)]), ("send", vec![id(4)])]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_was_not_done_stops_the_rest() {
+    let mut bench = Bench::start(merged());
+    let caller = bench.send(0..8).await;
+    bench.next().await.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    let call = bench.next().await;
+    assert_eq!(call.sent(), [0, 1, 2, 3]);
+    call.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    bench.next().await.succeed();
+    bench.next().await.reply(Err(BatchFailure::NotDone(refused("down"))));
+    let expected = ["ok", "ok", "down", "down", "down", "down", "down", "down"];
+    assert_eq!(words(caller.answer().await), expected);
+    bench.nothing_more().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_part_that_was_under_way_is_unknown() {
+    let mut bench = Bench::start(merged());
+    let _first = bench.send([100]).await;
+    let caller = bench.send(0..8).await;
+    let settle = bench.settle([9]).await;
+    second_batch(&mut bench).await.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    let call = bench.next().await;
+    assert_eq!((call.settled(), call.sent()), (vec![9], vec![0, 1, 2]));
+    call.succeed();
+    let call = bench.next().await;
+    assert_eq!(call.sent(), [3, 4, 5, 6, 7]);
+    call.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    let call = bench.next().await;
+    assert_eq!(call.sent(), [3, 4]);
+    call.reply(Err(BatchFailure::Unknown(connection_lost())));
+    assert_eq!(words(settle.answer().await), ["ok"]);
+    let rows = caller.answer().await;
+    let retryable = |row: &Result<_, MessagingError>| row.as_ref().is_err_and(MessagingError::is_retryable);
+    assert!(rows.as_ref().unwrap()[5..].iter().all(retryable), "nothing was done, so it may be repeated");
+    let not_sent = "not sent";
+    let expected = ["ok", "ok", "ok", "unknown", "unknown", not_sent, not_sent, not_sent];
+    assert_eq!(words(rows), expected);
+    bench.nothing_more().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_was_spread_ends_with_its_first_failed_batch() {
+    let mut bench = Bench::start(CoalescerConfig { max_rows: 2, ..merged() });
+    let caller = bench.send(0..6).await;
+    let behind = bench.send([6]).await;
+    bench.next().await.succeed();
+    bench.next().await.reply(Err(BatchFailure::Unknown(connection_lost())));
+    let expected = ["ok", "ok", "unknown", "unknown", "not sent", "not sent"];
+    assert_eq!(words(caller.answer().await), expected);
+    let call = bench.next().await;
+    assert_eq!(call.sent(), [6], "others are tried");
+    call.succeed();
+    assert_eq!(sent(behind.answer().await), [6]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_did_not_fit_into_a_failed_batch_is_in_the_next_one() {
+    let mut bench = Bench::start(CoalescerConfig { max_bytes: 15, ..merged() });
+    let _first = bench.send([0]).await;
+    let fails = bench.send([1]).await;
+    let next = bench.send([2]).await;
+    second_batch(&mut bench).await.reply(Err(BatchFailure::NotDone(refused("down"))));
+    assert_eq!(word(&fails.error().await), "down");
+    let call = bench.next().await;
+    assert_eq!(call.sent(), [2]);
+    call.succeed();
+    assert_eq!(sent(next.answer().await), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_with_the_wrong_number_of_rows_is_unknown_for_its_lane() {
+    for answered in [0, 1, 3] {
+        let mut bench = Bench::start(merged());
+        let _first = bench.send([0]).await;
+        let settle = bench.settle([1]).await;
+        let send = bench.send([2, 3]).await;
+        let sends = (0..answered).map(|_| Ok(id(2))).collect();
+        second_batch(&mut bench).await.reply(Ok(BatchReply { settles: vec![Ok(())], sends, ..BatchReply::default() }));
+        assert_eq!(words(settle.answer().await), ["ok"]);
+        assert_eq!(words(send.answer().await), ["unknown", "unknown"], "{answered} rows");
+        let later = bench.send([4]).await;
+        bench.next().await.succeed();
+        assert_eq!(sent(later.answer().await), [4]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_costs_the_batch_and_not_the_driver() {
+    let mut bench = Bench::start(merged());
+    let caller = bench.send([1, 2]).await;
+    bench.next().await.panic();
+    let rows = caller.answer().await;
+    match &rows.as_ref().unwrap()[0] {
+        Err(MessagingError::OutcomeUnknown { source: Some(source), .. }) => {
+            assert!(source.to_string().contains("the test says so"), "{source}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(words(rows), ["unknown", "unknown"]);
+    let later = bench.send([3]).await;
+    bench.next().await.succeed();
+    assert_eq!(sent(later.answer().await), [3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_before_the_first_await_is_caught_too() {
+    struct Broken;
+    impl BatchExecutor for Broken {
+        // Not an `async fn`: the panic must come before there is a future.
+        fn execute(&self, _: &Batch) -> impl Future<Output = Reply> + Send {
+            if true {
+                std::panic::resume_unwind(Box::new(String::from("broken")));
+            }
+            async { Ok(BatchReply::default()) }
+        }
+    }
+    let (coalescer, drivers) = Coalescer::new(Broken, merged()).unwrap();
+    drivers.spawn();
+    for _ in 0..2 {
+        let answer = within(coalescer.send(&queue(), vec![message(1)], NEVER)).await;
+        assert_eq!(words(answer), ["unknown"]);
+    }
+}

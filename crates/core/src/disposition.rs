@@ -1,0 +1,138 @@
+//! What becomes of a leased message.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dead_letter::DeadLetterReason;
+use crate::receipt::ReceiptHandle;
+use crate::retry::RetryStrategy;
+
+/// A leased message that was not handled, and what shall happen to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Nack {
+    /// The handler failed: one more attempt is counted, and the message comes back after `after`.
+    Retry {
+        /// How long it stays away. Zero is allowed.
+        after: Duration,
+        /// What the handler said; kept as the message's last error.
+        error: Option<String>,
+    },
+    /// The work was never started: the message goes back at once and the delivery is not counted.
+    Release,
+    /// The message goes to the dead letters now.
+    DeadLetter {
+        /// Why, in a word.
+        reason: DeadLetterReason,
+        /// What the handler said.
+        error: Option<String>,
+    },
+}
+
+impl Nack {
+    /// Comes back after that long.
+    pub const fn retry_after(after: Duration) -> Self {
+        Self::Retry { after, error: None }
+    }
+
+    /// To the dead letters, for that reason.
+    pub fn dead_letter(reason: impl Into<DeadLetterReason>) -> Self {
+        Self::DeadLetter { reason: reason.into(), error: None }
+    }
+
+    /// With the error text that shall be kept. A release keeps none: nothing was tried.
+    #[must_use]
+    pub fn with_error(mut self, text: impl Into<String>) -> Self {
+        match &mut self {
+            Self::Retry { error, .. } | Self::DeadLetter { error, .. } => *error = Some(text.into()),
+            Self::Release => {}
+        }
+        self
+    }
+
+    /// `requeue` as other queues have it: `true` retries with the default strategy's backoff for a message that has
+    /// failed `attempts_count` times before, `false` dead-letters.
+    ///
+    /// A requeue at once would be a hot loop, and no requeue at all would stall the message until its lease runs out.
+    pub fn requeue(requeue: bool, attempts_count: u32) -> Self {
+        if !requeue {
+            return Self::dead_letter(DeadLetterReason::REJECTED);
+        }
+        let strategy = RetryStrategy::default().without_limits();
+        match strategy.next_delay(attempts_count.saturating_add(1), Duration::ZERO, rand::random()) {
+            Some(after) => Self::retry_after(after),
+            None => Self::dead_letter(DeadLetterReason::REJECTED),
+        }
+    }
+}
+
+impl From<bool> for Nack {
+    /// [`Nack::requeue`] for a message whose earlier failures are not known.
+    fn from(requeue: bool) -> Self {
+        Self::requeue(requeue, 0)
+    }
+}
+
+/// How a lease ends by its holder's word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Disposition {
+    /// Handled.
+    Ack,
+    /// Not handled.
+    Nack(Nack),
+}
+
+impl Disposition {
+    /// The word for it in errors and histories.
+    pub fn operation(&self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Nack(Nack::Retry { .. }) => "retry",
+            Self::Nack(Nack::Release) => "release",
+            Self::Nack(Nack::DeadLetter { .. }) => "dead-letter",
+        }
+    }
+}
+
+/// One row of a settle: whose lease ends, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// The lease.
+    pub receipt: ReceiptHandle,
+    /// How it ends.
+    pub disposition: Disposition,
+}
+
+impl Settlement {
+    /// Handled.
+    pub fn ack(receipt: impl Into<ReceiptHandle>) -> Self {
+        Self { receipt: receipt.into(), disposition: Disposition::Ack }
+    }
+
+    /// Not handled.
+    pub fn nack(receipt: impl Into<ReceiptHandle>, nack: impl Into<Nack>) -> Self {
+        Self { receipt: receipt.into(), disposition: Disposition::Nack(nack.into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requeue_true_backs_off_and_requeue_false_dead_letters() {
+        let mut longest = Duration::ZERO;
+        for attempts in [0, 1, 5, 1025, u32::MAX] {
+            match Nack::requeue(true, attempts) {
+                Nack::Retry { after, .. } => {
+                    assert!(after > Duration::ZERO);
+                    longest = longest.max(after);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(longest > Duration::from_secs(1), "the delay grows: {longest:?}");
+        assert_eq!(Nack::from(false), Nack::dead_letter(DeadLetterReason::REJECTED));
+        assert!(matches!(Nack::from(true), Nack::Retry { .. }));
+    }
+}

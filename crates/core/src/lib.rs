@@ -1,0 +1,73 @@
+//! The law of Postrider: one durable message lifecycle, whatever store is below it.
+//!
+//! **The idea.** A message is sent, leased, settled, retried, dead-lettered and replayed by sixteen rules (L1 to L16)
+//! that hold on every provider. This crate has the words of that law: what a message, a receipt and a lease are, which
+//! states a message passes through ([`lifecycle`]), and the three traits that a provider keeps ([`MessagingService`],
+//! [`QueueAdmin`], [`DeadLetters`]). It also has the smallest provider that keeps all of it, [`memory`], which is the
+//! reference that others are compared with.
+//!
+//! **The invariant.** A message has one home at any time, and whoever wants to change it must hold the lease that is
+//! valid at that moment by the store's clock. Everything else (claims, retries, order, dead letters) follows from it.
+//!
+//! **What was rejected.** A generic `send<T: Serialize>` on the provider: encoding belongs above it, once, or one
+//! undecodable message fails a batch inside the store. A trait object on the hot path: providers are chosen by an enum,
+//! and the object-safe twin ([`DynProvider`]) is there for those that the enum does not know. A receipt that is only a
+//! message's id: a late worker would settle another worker's delivery.
+
+pub mod capabilities;
+pub mod client;
+pub mod clock;
+pub mod coalescer;
+pub mod codec;
+pub mod dead_letter;
+pub mod deadline;
+pub mod disposition;
+pub mod error;
+pub mod headers;
+pub mod id;
+pub mod lifecycle;
+pub mod memory;
+pub mod message;
+pub mod object_safe;
+pub mod queue_name;
+pub mod queued_message;
+pub mod receipt;
+pub mod receive_options;
+mod receive_several;
+pub mod retry;
+pub mod router;
+pub mod service;
+pub mod stats;
+mod sync;
+pub mod typed;
+pub mod workflow_message;
+
+pub use bytes::Bytes;
+pub use capabilities::{Capabilities, Feature, Limits, Support};
+pub use client::MessageClient;
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use codec::{Json, MsgPack, QueueMessage};
+pub use dead_letter::{
+    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
+    DeadLetterSelection, Redrive, RedriveReport, RedriveSkip,
+};
+pub use deadline::Deadline;
+pub use disposition::{Disposition, Nack, Settlement};
+pub use error::{ErrorSource, MessagingError};
+pub use headers::Headers;
+pub use id::MessageId;
+pub use lifecycle::{LiveState, State};
+pub use memory::{MemoryProvider, MemoryStore};
+pub use message::{ContentType, Expiry, Key, Message, Priority};
+pub use object_safe::{DynProvider, SharedProvider};
+pub use queue_name::{DEAD_LETTER_SUFFIX, QueueName};
+pub use queued_message::{Envelope, QueuedMessage, ReturnLease};
+pub use receipt::{LeaseToken, NativeRef, ReceiptHandle};
+pub use receive_options::ReceiveOptions;
+pub use retry::{RetryLimits, RetryStrategy};
+pub use router::{DefaultMessageRouter, MessageRouter, MessageRouterKind, QueuesConfig};
+pub use service::{
+    DeadLetters, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived, WakeUps,
+};
+pub use stats::{Measured, QueueHealthReport, QueueStats};
+pub use typed::TypedMessaging;

@@ -1,0 +1,330 @@
+//! The states of a message as types: what is not drawn here does not compile.
+//!
+//! ```text
+//! PENDING ──lease──▶ PROCESSING ──ack──────────────▶ COMPLETED
+//!    ▲                  │  │  └──reject / limit────▶ FAILED
+//!    │   lease expired  │  └──nack, retry allowed──▶ RETRYABLE ──due──▶ PROCESSING
+//!    └──────────────────┘
+//! ```
+//!
+//! [`Life<S>`] is a message's story in state `S`: its counts and times, the same names as in every store. A transition
+//! takes the old story and gives the new one, so a story can be neither used twice nor led where it may not go:
+//!
+//! ```compile_fail
+//! use postrider_core::lifecycle::{Life, Pending};
+//! use postrider_core::Timestamp;
+//! let life = Life::<Pending>::begin(Timestamp::EPOCH, Timestamp::EPOCH);
+//! life.ack(Timestamp::EPOCH); // nobody leased it
+//! ```
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::dead_letter::DeadLetterReason;
+use crate::receipt::LeaseToken;
+
+/// The states, for tables and texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum State {
+    /// Waits to be leased.
+    Pending,
+    /// Leased.
+    Processing,
+    /// Failed, waits to be leased again.
+    Retryable,
+    /// Handled.
+    Completed,
+    /// Dead.
+    Failed,
+}
+
+impl State {
+    /// The state's name in every store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::Processing => "PROCESSING",
+            Self::Retryable => "RETRYABLE",
+            Self::Completed => "COMPLETED",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The states of a message that lives in a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LiveState {
+    /// Waits to be leased.
+    Pending,
+    /// Leased.
+    Processing,
+    /// Failed, waits to be leased again.
+    Retryable,
+}
+
+impl From<LiveState> for State {
+    fn from(state: LiveState) -> Self {
+        match state {
+            LiveState::Pending => Self::Pending,
+            LiveState::Processing => Self::Processing,
+            LiveState::Retryable => Self::Retryable,
+        }
+    }
+}
+
+/// Waits to be leased.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// When it is due.
+    pub next_attempt_at: Timestamp,
+}
+
+/// Leased.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Processing {
+    /// Whose lease it is.
+    pub lease_token: LeaseToken,
+    /// When it was leased.
+    pub acquired_at: Timestamp,
+    /// When the lease runs out.
+    pub lease_expires_at: Timestamp,
+}
+
+/// Failed, waits to be leased again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retryable {
+    /// When it is due.
+    pub next_attempt_at: Timestamp,
+}
+
+/// Handled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completed {
+    /// When it was acknowledged.
+    pub completed_at: Timestamp,
+}
+
+/// Dead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// When it died.
+    pub dead_at: Timestamp,
+    /// Why, in a word.
+    pub reason: DeadLetterReason,
+}
+
+/// What a message's story keeps in every state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// When the store accepted it.
+    pub created_at: Timestamp,
+    /// When it was first delivered.
+    pub first_attempt_at: Option<Timestamp>,
+    /// When it was last delivered.
+    pub last_attempt_at: Option<Timestamp>,
+    /// How often it was delivered, releases taken back.
+    pub deliveries_count: u32,
+    /// How often a handler failed on it.
+    pub attempts_count: u32,
+    /// What the last failing handler said.
+    pub last_error: Option<String>,
+}
+
+/// A message's story in state `S`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Life<S> {
+    /// Counts and times.
+    pub record: Record,
+    /// What only this state has.
+    pub state: S,
+}
+
+impl<S> Life<S> {
+    fn into<T>(self, state: T) -> Life<T> {
+        Life { record: self.record, state }
+    }
+
+    fn fail(mut self, reason: DeadLetterReason, error: Option<String>, now: Timestamp) -> Life<Failed> {
+        if error.is_some() {
+            self.record.last_error = error;
+        }
+        self.into(Failed { dead_at: now, reason })
+    }
+
+    fn leased(mut self, token: LeaseToken, visibility: Duration, now: Timestamp) -> Life<Processing> {
+        self.record.deliveries_count = self.record.deliveries_count.saturating_add(1);
+        self.record.first_attempt_at.get_or_insert(now);
+        self.record.last_attempt_at = Some(now);
+        self.into(Processing { lease_token: token, acquired_at: now, lease_expires_at: now.saturating_add(visibility) })
+    }
+}
+
+impl Life<Pending> {
+    /// A message that the store accepts at `now`.
+    pub fn begin(now: Timestamp, next_attempt_at: Timestamp) -> Self {
+        let record = Record {
+            created_at: now,
+            first_attempt_at: None,
+            last_attempt_at: None,
+            deliveries_count: 0,
+            attempts_count: 0,
+            last_error: None,
+        };
+        Self { record, state: Pending { next_attempt_at } }
+    }
+}
+
+/// A message that can be leased: it waits, and nobody holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waiting {
+    /// Never failed.
+    Pending(Life<Pending>),
+    /// Failed before.
+    Retryable(Life<Retryable>),
+}
+
+impl Waiting {
+    /// Counts and times.
+    pub fn record(&self) -> &Record {
+        match self {
+            Self::Pending(life) => &life.record,
+            Self::Retryable(life) => &life.record,
+        }
+    }
+
+    /// When it is due.
+    pub fn next_attempt_at(&self) -> Timestamp {
+        match self {
+            Self::Pending(life) => life.state.next_attempt_at,
+            Self::Retryable(life) => life.state.next_attempt_at,
+        }
+    }
+
+    /// A worker takes it. One more delivery is counted.
+    pub fn lease(self, token: LeaseToken, visibility: Duration, now: Timestamp) -> Life<Processing> {
+        match self {
+            Self::Pending(life) => life.leased(token, visibility, now),
+            Self::Retryable(life) => life.leased(token, visibility, now),
+        }
+    }
+
+    /// Read past its delivery limit or its expiry: it dies before any handler sees it.
+    pub fn fail(self, reason: DeadLetterReason, now: Timestamp) -> Life<Failed> {
+        match self {
+            Self::Pending(life) => life.fail(reason, None, now),
+            Self::Retryable(life) => life.fail(reason, None, now),
+        }
+    }
+}
+
+impl Life<Processing> {
+    /// Whether the lease has not run out.
+    pub fn is_leased(&self, now: Timestamp) -> bool {
+        now < self.state.lease_expires_at
+    }
+
+    /// Whether `token` is this lease and the lease has not run out: what every settle and extend asks first.
+    pub fn is_held_by(&self, token: LeaseToken, now: Timestamp) -> bool {
+        self.state.lease_token == token && self.is_leased(now)
+    }
+
+    /// The holder goes on working: the lease now ends at *now + extension*.
+    pub fn extend(&mut self, extension: Duration, now: Timestamp) {
+        self.state.lease_expires_at = now.saturating_add(extension);
+    }
+
+    /// Handled.
+    pub fn ack(self, now: Timestamp) -> Life<Completed> {
+        self.into(Completed { completed_at: now })
+    }
+
+    /// The handler failed and may try again: one more attempt is counted.
+    pub fn retry(mut self, after: Duration, error: Option<String>, now: Timestamp) -> Life<Retryable> {
+        self.record.attempts_count = self.record.attempts_count.saturating_add(1);
+        if error.is_some() {
+            self.record.last_error = error;
+        }
+        self.into(Retryable { next_attempt_at: now.saturating_add(after) })
+    }
+
+    /// The work was never started: the delivery is taken back.
+    pub fn release(mut self, now: Timestamp) -> Life<Pending> {
+        self.record.deliveries_count = self.record.deliveries_count.saturating_sub(1);
+        self.into(Pending { next_attempt_at: now })
+    }
+
+    /// The lease ran out, or its holder gave the message up: the delivery stays counted.
+    pub fn expire(self) -> Life<Pending> {
+        let next_attempt_at = self.state.lease_expires_at;
+        self.into(Pending { next_attempt_at })
+    }
+
+    /// The holder rejects it.
+    pub fn reject(self, reason: DeadLetterReason, error: Option<String>, now: Timestamp) -> Life<Failed> {
+        self.fail(reason, error, now)
+    }
+}
+
+impl Life<Failed> {
+    /// Brought back to life: a new story, of the same message.
+    pub fn redrive(self, now: Timestamp) -> Life<Pending> {
+        Life::begin(now, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::EPOCH.saturating_add(Duration::from_secs(seconds))
+    }
+
+    fn leased(now: Timestamp) -> Life<Processing> {
+        Waiting::Pending(Life::begin(at(0), at(0))).lease(LeaseToken(1), LEASE, now)
+    }
+
+    #[test]
+    fn a_lease_belongs_to_its_token_until_it_runs_out() {
+        let mut life = leased(at(1));
+        assert_eq!(life.record.deliveries_count, 1);
+        assert!(life.is_held_by(LeaseToken(1), at(30)));
+        assert!(!life.is_held_by(LeaseToken(2), at(30)));
+        assert!(!life.is_held_by(LeaseToken(1), at(31)));
+        life.extend(Duration::from_secs(5), at(10));
+        assert_eq!(life.state.lease_expires_at, at(15), "set, not added");
+    }
+
+    #[test]
+    fn only_a_release_takes_the_delivery_back_and_only_a_retry_counts_an_attempt() {
+        let counts = |record: &Record| (record.deliveries_count, record.attempts_count);
+        assert_eq!(counts(&leased(at(1)).release(at(2)).record), (0, 0));
+        assert_eq!(counts(&leased(at(1)).expire().record), (1, 0));
+        let retried = leased(at(1)).retry(LEASE, Some("no".into()), at(2));
+        assert_eq!(counts(&retried.record), (1, 1));
+        assert_eq!(retried.state.next_attempt_at, at(32));
+        let failed = Waiting::Retryable(retried).fail(DeadLetterReason::EXPIRED, at(40));
+        assert_eq!(counts(&failed.record), (1, 1));
+        assert_eq!(failed.record.last_error.as_deref(), Some("no"));
+        assert_eq!(counts(&failed.redrive(at(50)).record), (0, 0));
+    }
+
+    #[test]
+    fn first_and_last_delivery_are_remembered() {
+        let again = Waiting::Pending(leased(at(1)).expire()).lease(LeaseToken(2), LEASE, at(40));
+        assert_eq!(again.record.first_attempt_at, Some(at(1)));
+        assert_eq!(again.record.last_attempt_at, Some(at(40)));
+    }
+}

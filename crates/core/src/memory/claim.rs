@@ -1,0 +1,76 @@
+//! Where a message is claimed: leased, or dead-lettered because it was read too often or too late.
+
+use crate::clock::Timestamp;
+use crate::dead_letter::DeadLetterReason;
+use crate::lifecycle::Record;
+use crate::message::Message;
+use crate::queue_name::QueueName;
+use crate::receipt::LeaseToken;
+use crate::receive_options::ReceiveOptions;
+
+use super::queue::{Phase, Queue, RowId};
+use super::store::State;
+
+/// A row that was leased, copied out of the lock.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    pub(super) row: RowId,
+    pub(super) token: LeaseToken,
+    pub(super) message: Message,
+    pub(super) record: Record,
+    pub(super) lease_expires_at: Timestamp,
+}
+
+impl State {
+    /// Leases up to `options.max` rows that are due.
+    pub(super) fn claim(&mut self, queue: &QueueName, options: &ReceiveOptions, now: Timestamp) -> Vec<Claimed> {
+        let mut claimed = Vec::new();
+        while claimed.len() < options.max {
+            let Some(row) = self.queues.get(queue).and_then(|queue| queue.next_due(now)) else { break };
+            claimed.extend(self.claim_row(queue, row, options, now));
+        }
+        claimed
+    }
+
+    /// Leases one row that is due; `None` when reading it sent it to the dead letters.
+    pub(super) fn claim_row(
+        &mut self,
+        name: &QueueName,
+        id: RowId,
+        options: &ReceiveOptions,
+        now: Timestamp,
+    ) -> Option<Claimed> {
+        let token = self.next_token();
+        let queue = self.queues.get_mut(name)?;
+        if let Some(reason) = cause_of_death(queue, id, options, now) {
+            let row = queue.remove(id, now)?;
+            let (message, expires_at) = (row.message, row.expires_at);
+            self.bury(name, message, expires_at, row.phase.into_waiting().fail(reason, now), now);
+            return None;
+        }
+        queue.count_claim();
+        queue.reschedule(id, now, |phase| Phase::Leased(phase.into_waiting().lease(token, options.visibility, now)));
+        let row = queue.rows.get(&id)?;
+        Some(Claimed {
+            row: id,
+            token,
+            message: row.message.clone(),
+            record: row.record().clone(),
+            lease_expires_at: row.next_attempt_at(),
+        })
+    }
+}
+
+/// Why a row that is about to be read must not be handled. Dead letters can be read for ever.
+fn cause_of_death(queue: &Queue, id: RowId, options: &ReceiveOptions, now: Timestamp) -> Option<DeadLetterReason> {
+    let row = queue.rows.get(&id)?;
+    if queue.name.holds_dead_letters() {
+        None
+    } else if row.expires_at.is_some_and(|expires_at| expires_at <= now) {
+        Some(DeadLetterReason::EXPIRED)
+    } else if row.record().deliveries_count >= options.max_receive_count {
+        Some(DeadLetterReason::MAX_RECEIVE_COUNT)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,224 @@
+//! Where dead messages lie, and how they come back.
+
+use std::collections::HashSet;
+
+use crate::capabilities::Limits;
+use crate::clock::Timestamp;
+use crate::dead_letter::{
+    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Redrive,
+    RedriveReport, RedriveSkip,
+};
+use crate::error::MessagingError;
+use crate::id::MessageId;
+use crate::lifecycle::{Failed, Life, Waiting};
+use crate::message::Message;
+use crate::queue_name::QueueName;
+
+use super::queue::{Death, Phase, Queue, Row, RowId};
+use super::store::State;
+
+impl State {
+    /// Moves a message to the dead letters of its queue, with its record. One critical section: it has one home.
+    pub(super) fn bury(
+        &mut self,
+        origin: &QueueName,
+        message: Message,
+        expires_at: Option<Timestamp>,
+        life: Life<Failed>,
+        now: Timestamp,
+    ) {
+        let death = Death { record: life.record, reason: life.state.reason, dead_at: life.state.dead_at, revision: 0 };
+        let phase = Phase::Waiting(Waiting::Pending(Life::begin(now, now)));
+        let id = self.next_row();
+        let dead = self.queue(&origin.dead_letters());
+        dead.exists = true;
+        dead.insert(id, Row { message, expires_at, phase, death: Some(death) }, now);
+    }
+
+    fn dead(&self, queue: &QueueName) -> Option<&Queue> {
+        self.queues.get(&queue.dead_letters())
+    }
+
+    pub(super) fn list_dead(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+    ) -> Result<DeadLetterPage, MessagingError> {
+        let after = match &query.after {
+            None => 0,
+            Some(cursor) => cursor
+                .0
+                .parse::<RowId>()
+                .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+        };
+        let mut page = DeadLetterPage { letters: Vec::new(), next: None };
+        let Some(dead) = self.dead(queue) else { return Ok(page) };
+        let mut last = after;
+        for (id, row) in dead.rows.range(after.saturating_add(1)..) {
+            let Some(letter) = letter(dead, row) else { continue };
+            if !query.selection.includes(letter.id, &letter.reason) {
+                continue;
+            }
+            if page.letters.len() == query.limit {
+                page.next = Some(DeadLetterCursor(last.to_string()));
+                break;
+            }
+            page.letters.push(letter);
+            last = *id;
+        }
+        Ok(page)
+    }
+
+    pub(super) fn get_dead(&self, queue: &QueueName, id: MessageId) -> Result<DeadLetter, MessagingError> {
+        self.dead(queue)
+            .and_then(|dead| dead.rows_of(id).next().and_then(|row| letter(dead, dead.rows.get(&row)?)))
+            .ok_or_else(|| MessagingError::MessageNotFound { queue: queue.dead_letters(), id })
+    }
+
+    pub(super) fn edit_dead(
+        &mut self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: DeadLetterEdit,
+        limits: &Limits,
+        now: Timestamp,
+    ) -> Result<DeadLetter, MessagingError> {
+        let missing = || MessagingError::MessageNotFound { queue: queue.dead_letters(), id };
+        let dead = self.queues.get_mut(&queue.dead_letters()).ok_or_else(missing)?;
+        let row_id = dead.rows_of(id).next().ok_or_else(missing)?;
+        let row = dead.rows.get_mut(&row_id).ok_or_else(missing)?;
+        if row.is_leased(now) {
+            return Err(MessagingError::invalid(
+                "edit",
+                format!("somebody has received dead letter {id} and holds its lease; try again when it has ended"),
+            ));
+        }
+        let mut edited = row.message.clone();
+        if let Some(body) = edit.body {
+            edited.body = body;
+        }
+        if let Some(content_type) = edit.content_type {
+            edited.content_type = content_type;
+        }
+        if let Some(headers) = edit.headers {
+            edited.headers = headers;
+        }
+        edited.check(limits)?;
+        row.message = edited;
+        if let Some(death) = &mut row.death {
+            death.revision = death.revision.saturating_add(1);
+        }
+        self.get_dead(queue, id)
+    }
+
+    pub(super) fn redrive(
+        &mut self,
+        queue: &QueueName,
+        redrive: &Redrive,
+        now: Timestamp,
+    ) -> Result<RedriveReport, MessagingError> {
+        let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
+        if target.holds_dead_letters() {
+            return Err(MessagingError::invalid(
+                "redrive target",
+                format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
+            ));
+        }
+        let mut report = RedriveReport::default();
+        // Dedup keys that this redrive itself has brought back, so that a dry run tells what a real one does.
+        let mut revived_keys = HashSet::new();
+        for (row_id, id) in self.selected(queue, &redrive.selection) {
+            let Some(row) = self.dead(queue).and_then(|dead| dead.rows.get(&row_id)) else { continue };
+            let key = row.message.dedup_key.clone();
+            let taken = key.as_ref().is_some_and(|key| {
+                revived_keys.contains(key)
+                    || self.queues.get(&target).is_some_and(|target| target.dedup_holder(key).is_some())
+            });
+            if row.is_leased(now) {
+                report.skipped.push((id, RedriveSkip::Leased));
+                continue;
+            }
+            if taken {
+                report.skipped.push((id, RedriveSkip::DedupKeyTaken));
+                continue;
+            }
+            revived_keys.extend(key);
+            if !redrive.dry_run {
+                self.revive(queue, row_id, &target, now);
+            }
+            report.redriven.push(id);
+        }
+        if let DeadLetterSelection::Ids(ids) = &redrive.selection {
+            let found: HashSet<_> =
+                report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).copied().collect();
+            let missing = ids.iter().filter(|id| !found.contains(id));
+            report.skipped.extend(missing.map(|id| (*id, RedriveSkip::NotFound)));
+        }
+        Ok(report)
+    }
+
+    fn revive(&mut self, queue: &QueueName, row_id: RowId, target: &QueueName, now: Timestamp) {
+        let Some(row) = self.queues.get_mut(&queue.dead_letters()).and_then(|dead| dead.remove(row_id, now)) else {
+            return;
+        };
+        // It joins the tail of its key: a new row number, after everything that was sent meanwhile.
+        let id = self.next_row();
+        let phase = Phase::Waiting(Waiting::Pending(Life::begin(now, now)));
+        // An expiry that has passed would kill it again unread, and nobody redrives for that.
+        let expires_at = row.expires_at.filter(|expires_at| *expires_at > now);
+        let queue = self.queue(target);
+        queue.exists = true;
+        queue.insert(id, Row { message: row.message, expires_at, phase, death: None }, now);
+    }
+
+    pub(super) fn purge_dead(&mut self, queue: &QueueName, selection: &DeadLetterSelection, now: Timestamp) -> u64 {
+        let selected = self.selected(queue, selection);
+        let Some(dead) = self.queues.get_mut(&queue.dead_letters()) else { return 0 };
+        let mut purged = 0;
+        for (row_id, _) in selected {
+            if dead.rows.get(&row_id).is_some_and(|row| !row.is_leased(now)) {
+                dead.remove(row_id, now);
+                purged += 1;
+            }
+        }
+        purged
+    }
+
+    /// The rows that a selection means, oldest death first.
+    fn selected(&self, queue: &QueueName, selection: &DeadLetterSelection) -> Vec<(RowId, MessageId)> {
+        let Some(dead) = self.dead(queue) else { return Vec::new() };
+        if let DeadLetterSelection::Ids(ids) = selection {
+            let mut rows: Vec<_> = ids.iter().flat_map(|id| dead.rows_of(*id).map(|row| (row, *id))).collect();
+            rows.sort_unstable();
+            rows.dedup();
+            return rows;
+        }
+        let matches =
+            |row: &Row| row.death.as_ref().is_some_and(|death| selection.includes(row.message.id, &death.reason));
+        dead.rows.iter().filter(|(_, row)| matches(row)).map(|(id, row)| (*id, row.message.id)).collect()
+    }
+}
+
+fn letter(dead: &Queue, row: &Row) -> Option<DeadLetter> {
+    let death = row.death.as_ref()?;
+    let message = row.message.clone();
+    Some(DeadLetter {
+        id: message.id,
+        origin: dead.name.origin(),
+        body: message.body,
+        content_type: message.content_type,
+        headers: message.headers,
+        ordering_key: message.ordering_key,
+        dedup_key: message.dedup_key,
+        priority: message.priority,
+        reason: death.reason.clone(),
+        error: death.record.last_error.clone(),
+        deliveries_count: death.record.deliveries_count,
+        attempts_count: death.record.attempts_count,
+        enqueued_at: death.record.created_at,
+        first_attempt_at: death.record.first_attempt_at,
+        last_attempt_at: death.record.last_attempt_at,
+        dead_at: death.dead_at,
+        revision: death.revision,
+    })
+}

@@ -1,0 +1,333 @@
+//! The provider in memory: the whole law in the plainest code, and the model that other providers are compared with.
+//!
+//! Where a message goes: sent in [`store`](self) (`State::send`), claimed in `claim.rs`, settled in `settle.rs`,
+//! dead-lettered and redriven in `dead_letters.rs`. All of it happens under one lock and takes its time from one clock,
+//! which a test can replace. Nothing is ever removed but by an ack, a purge or a deletion.
+
+mod claim;
+mod dead_letters;
+mod queue;
+mod settle;
+mod store;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::capabilities::{Capabilities, Feature};
+use crate::clock::Timestamp;
+use crate::dead_letter::{
+    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Redrive, RedriveReport,
+};
+use crate::deadline::Deadline;
+use crate::disposition::{Disposition, Nack, Settlement};
+use crate::error::MessagingError;
+use crate::id::MessageId;
+use crate::message::{Message, check_duration};
+use crate::queue_name::QueueName;
+use crate::queued_message::{Envelope, QueuedMessage, ReturnLease};
+use crate::receipt::{NativeRef, ReceiptHandle};
+use crate::receive_options::{ReceiveOptions, check_visibility};
+use crate::service::{DeadLetters, MessagingService, PeekedMessage, QueueAdmin, RowResults, WakeUps};
+use crate::stats::{QueueHealthReport, QueueStats};
+use claim::Claimed;
+use store::Shared;
+pub use store::{MemoryStore, MemoryStoreBuilder};
+
+const PROVIDER: &str = "memory";
+
+/// A connection to a [`MemoryStore`]. Clones are the same connection and close together.
+#[derive(Debug, Clone)]
+pub struct MemoryProvider {
+    store: MemoryStore,
+    // A watch channel, because close must reach calls that already wait as well as those that come later.
+    closed: watch::Sender<bool>,
+}
+
+impl MemoryProvider {
+    pub(super) fn new(store: MemoryStore) -> Self {
+        Self { store, closed: watch::Sender::new(false) }
+    }
+
+    /// The store behind this connection, to open another.
+    pub fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.store.shared
+    }
+
+    fn now(&self) -> Timestamp {
+        self.shared().clock.now()
+    }
+
+    /// What every call asks before it does anything.
+    fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
+        if *self.closed.borrow() {
+            return Err(MessagingError::Closed { provider: PROVIDER });
+        }
+        deadline.check(operation)
+    }
+
+    fn deliver(&self, queue: &QueueName, claimed: Claimed) -> QueuedMessage {
+        let Claimed { row, token, message, record, lease_expires_at } = claimed;
+        let receipt = ReceiptHandle::new(PROVIDER, queue.clone(), message.id, token, NativeRef::Row(row));
+        let envelope = Envelope {
+            id: message.id,
+            queue: queue.clone(),
+            content_type: message.content_type,
+            headers: message.headers,
+            ordering_key: message.ordering_key,
+            priority: message.priority,
+            receive_count: record.deliveries_count,
+            attempts_count: record.attempts_count,
+            enqueued_at: record.created_at,
+            first_attempt_at: record.first_attempt_at.unwrap_or(record.created_at),
+            lease_expires_at,
+        };
+        QueuedMessage::new(message.body, envelope, receipt, self.shared().clone())
+    }
+
+    fn check_settlement(&self, settlement: &Settlement) -> Result<(), MessagingError> {
+        match &settlement.disposition {
+            Disposition::Nack(Nack::Retry { after, .. }) => {
+                check_duration("retry delay", *after, self.shared().capabilities.limits.max_delay)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl ReturnLease for Shared {
+    fn return_lease(&self, receipt: ReceiptHandle) {
+        let now = self.clock.now();
+        self.state.lock().give_up(&receipt, now);
+    }
+}
+
+impl MessagingService for MemoryProvider {
+    fn provider_name(&self) -> &'static str {
+        PROVIDER
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared().capabilities
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("ensure_queue", deadline)?;
+        self.shared().state.lock().queue(&queue.origin()).exists = true;
+        Ok(())
+    }
+
+    async fn send_batch(
+        &self,
+        queue: &QueueName,
+        messages: Vec<Message>,
+        deadline: Deadline,
+    ) -> Result<RowResults<MessageId>, MessagingError> {
+        self.begin("send", deadline)?;
+        let shared = self.shared();
+        let mut state = shared.state.lock();
+        if !shared.create_queues && !state.queue(queue).exists {
+            return Err(MessagingError::QueueNotFound { queue: queue.clone() });
+        }
+        let now = self.now();
+        Ok(messages.into_iter().map(|message| state.send(&shared.capabilities, queue, message, now)).collect())
+    }
+
+    async fn receive_messages(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        self.begin("receive", deadline)?;
+        options.check(&self.shared().capabilities.limits)?;
+        let claimed = self.claim_or_wait(queue, options, deadline).await;
+        Ok(claimed.into_iter().map(|claimed| self.deliver(queue, claimed)).collect())
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        self.begin("settle", deadline)?;
+        let mut state = self.shared().state.lock();
+        let now = self.now();
+        let settle = |settlement| {
+            self.check_settlement(&settlement)?;
+            state.settle(settlement, now)
+        };
+        Ok(settlements.into_iter().map(settle).collect())
+    }
+
+    async fn extend_visibility(
+        &self,
+        queue: &QueueName,
+        receipt: &ReceiptHandle,
+        extension: Duration,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.begin("extend", deadline)?;
+        receipt.check_queue(queue)?;
+        check_visibility(extension, &self.shared().capabilities.limits)?;
+        let mut state = self.shared().state.lock();
+        let now = self.now();
+        state.extend(receipt, extension, now)
+    }
+
+    async fn receive_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<QueuedMessage>, MessagingError> {
+        self.begin("receive", deadline)?;
+        options.check(&self.shared().capabilities.limits)?;
+        let claimed = {
+            let mut state = self.shared().state.lock();
+            let now = self.now();
+            let row = state.queues.get(queue).and_then(|queue| queue.rows_of(id).find(|row| queue.is_due(*row, now)));
+            row.and_then(|row| state.claim_row(queue, row, options, now))
+        };
+        Ok(claimed.map(|claimed| self.deliver(queue, claimed)))
+    }
+
+    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
+        self.begin("subscribe", Deadline::never())?;
+        self.capabilities().require(Feature::WakeUp)?;
+        Ok(self.wake_ups(queue))
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("health check", deadline)
+    }
+
+    async fn close(&self, _deadline: Deadline) -> Result<(), MessagingError> {
+        // Every call but a waiting receive is over before it gives control away: there is nothing to finish.
+        self.closed.send_replace(true);
+        Ok(())
+    }
+}
+
+impl QueueAdmin for MemoryProvider {
+    async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
+        self.begin("list queues", deadline)?;
+        let state = self.shared().state.lock();
+        let queues = state.queues.values().filter(|queue| queue.exists && !queue.name.holds_dead_letters());
+        Ok(queues.map(|queue| queue.name.clone()).collect())
+    }
+
+    async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
+        self.begin("stats", deadline)?;
+        Ok(self.shared().state.lock().stats(queue, self.now()))
+    }
+
+    async fn verify_queues(
+        &self,
+        queues: &[QueueName],
+        deadline: Deadline,
+    ) -> Result<QueueHealthReport, MessagingError> {
+        self.begin("verify queues", deadline)?;
+        let state = self.shared().state.lock();
+        let exists = |queue: &&QueueName| state.queues.get(*queue).is_some_and(|queue| queue.exists);
+        let (healthy, missing) = queues.iter().partition::<Vec<&QueueName>, _>(exists);
+        Ok(QueueHealthReport {
+            healthy: healthy.into_iter().cloned().collect(),
+            missing: missing.into_iter().cloned().collect(),
+            errors: Vec::new(),
+        })
+    }
+
+    async fn peek(
+        &self,
+        queue: &QueueName,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<PeekedMessage>, MessagingError> {
+        self.begin("peek", deadline)?;
+        Ok(self.shared().state.lock().peek(queue, limit, self.now()))
+    }
+
+    async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
+        self.begin("purge", deadline)?;
+        Ok(self.shared().state.lock().purge(queue, self.now()))
+    }
+
+    async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("pause", deadline)?;
+        self.shared().state.lock().queue(queue).paused = true;
+        Ok(())
+    }
+
+    async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("resume", deadline)?;
+        let mut state = self.shared().state.lock();
+        let queue = state.queue(queue);
+        queue.paused = false;
+        queue.wake();
+        Ok(())
+    }
+
+    async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("delete queue", deadline)?;
+        self.shared().state.lock().delete(queue);
+        Ok(())
+    }
+}
+
+impl DeadLetters for MemoryProvider {
+    async fn list_dead_letters(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterPage, MessagingError> {
+        self.begin("list dead letters", deadline)?;
+        self.shared().state.lock().list_dead(queue, query)
+    }
+
+    async fn get_dead_letter(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        self.begin("get dead letter", deadline)?;
+        self.shared().state.lock().get_dead(queue, id)
+    }
+
+    async fn edit_dead_letter(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: DeadLetterEdit,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        self.begin("edit dead letter", deadline)?;
+        let shared = self.shared();
+        shared.state.lock().edit_dead(queue, id, edit, &shared.capabilities.limits, self.now())
+    }
+
+    async fn redrive_dead_letters(
+        &self,
+        queue: &QueueName,
+        redrive: &Redrive,
+        deadline: Deadline,
+    ) -> Result<RedriveReport, MessagingError> {
+        self.begin("redrive", deadline)?;
+        self.shared().state.lock().redrive(queue, redrive, self.now())
+    }
+
+    async fn purge_dead_letters(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        deadline: Deadline,
+    ) -> Result<u64, MessagingError> {
+        self.begin("purge dead letters", deadline)?;
+        Ok(self.shared().state.lock().purge_dead(queue, selection, self.now()))
+    }
+}

@@ -1,0 +1,245 @@
+//! What all connections to one store in memory share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::capabilities::{Capabilities, Feature, Limits, Support};
+use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::error::MessagingError;
+use crate::id::MessageId;
+use crate::lifecycle::Life;
+use crate::lifecycle::Waiting;
+use crate::message::{Expiry, Message};
+use crate::queue_name::QueueName;
+use crate::receipt::LeaseToken;
+use crate::service::{PeekedMessage, check_sendable};
+use crate::stats::{Measured, QueueStats};
+use crate::sync::Mutex;
+
+use super::queue::{Phase, Queue, Row, RowId};
+use super::{MemoryProvider, PROVIDER};
+
+/// A store in memory. It lives as long as somebody has it or a connection to it.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) capabilities: Capabilities,
+    pub(super) create_queues: bool,
+    /// One lock for all queues: a dead letter moves between two of them and must have one home at every moment.
+    pub(super) state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) queues: BTreeMap<QueueName, Queue>,
+    rows: RowId,
+    /// Half of every token, so that a receipt of another store is known as such.
+    store: u64,
+    leases: u64,
+}
+
+/// How a store in memory shall be.
+#[derive(Debug, Clone)]
+pub struct MemoryStoreBuilder {
+    clock: Option<Arc<dyn Clock>>,
+    limits: Limits,
+    create_queues: bool,
+    seed: Option<u64>,
+}
+
+impl MemoryStoreBuilder {
+    /// The clock that judges leases and due times; the host's unless told otherwise.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Sizes and times that are accepted.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Whether a send creates a queue that is missing; it does unless told otherwise.
+    #[must_use]
+    pub fn create_queues(mut self, create: bool) -> Self {
+        self.create_queues = create;
+        self
+    }
+
+    /// Makes the lease tokens the same in every run.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The store.
+    pub fn build(self) -> MemoryStore {
+        let state =
+            State { queues: BTreeMap::new(), rows: 0, store: self.seed.unwrap_or_else(rand::random), leases: 0 };
+        MemoryStore {
+            shared: Arc::new(Shared {
+                clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
+                capabilities: capabilities().with_limits(self.limits),
+                create_queues: self.create_queues,
+                state: Mutex::new(state),
+            }),
+        }
+    }
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities::native(PROVIDER)
+        .with(Feature::DurableSend, Support::emulated("messages are kept in this process and end with it"))
+        .with(Feature::Recovery, Support::refused("there is no server to lose, and nothing survives the process"))
+}
+
+impl MemoryStore {
+    /// An empty store with the host's clock.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// An empty store that differs from the default.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder { clock: None, limits: Limits::default(), create_queues: true, seed: None }
+    }
+
+    /// One more connection. Each is closed by itself.
+    pub fn open(&self) -> MemoryProvider {
+        MemoryProvider::new(self.clone())
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    /// The queue of that name; made, but not yet existing for others, when it is not there.
+    pub(super) fn queue(&mut self, name: &QueueName) -> &mut Queue {
+        // Looked up twice, because the entry API would clone the name on every call.
+        if !self.queues.contains_key(name) {
+            self.queues.insert(name.clone(), Queue::new(name.clone()));
+        }
+        match self.queues.get_mut(name) {
+            Some(queue) => queue,
+            None => unreachable!("it was inserted above"),
+        }
+    }
+
+    pub(super) fn next_row(&mut self) -> RowId {
+        self.rows += 1;
+        self.rows
+    }
+
+    pub(super) fn next_token(&mut self) -> LeaseToken {
+        self.leases += 1;
+        LeaseToken(u128::from(self.store) << 64 | u128::from(self.leases))
+    }
+
+    pub(super) fn issued(&self, token: LeaseToken) -> bool {
+        token.0 >> 64 == u128::from(self.store)
+    }
+
+    /// Accepts a message, or answers the living one that has its dedup key.
+    pub(super) fn send(
+        &mut self,
+        capabilities: &Capabilities,
+        queue: &QueueName,
+        message: Message,
+        now: Timestamp,
+    ) -> Result<MessageId, MessagingError> {
+        check_sendable(capabilities, queue, &message)?;
+        let row_id = self.next_row();
+        let queue = self.queue(queue);
+        queue.exists = true;
+        if let Some(holder) = message.dedup_key.as_ref().and_then(|key| queue.dedup_holder(key)) {
+            return Ok(holder);
+        }
+        let id = message.id;
+        let due = now.saturating_add(message.delay);
+        let row = Row {
+            expires_at: message.expires.map(|expiry: Expiry| expiry.resolve(now)),
+            phase: Phase::Waiting(Waiting::Pending(Life::begin(now, due))),
+            message,
+            death: None,
+        };
+        queue.insert(row_id, row, now);
+        Ok(id)
+    }
+
+    pub(super) fn stats(&self, name: &QueueName, now: Timestamp) -> QueueStats {
+        let (mut ready, mut in_flight, mut delayed) = (0, 0, 0);
+        let mut oldest: Option<Timestamp> = None;
+        let queue = self.queues.get(name);
+        for row in queue.into_iter().flat_map(|queue| queue.rows.values()) {
+            if row.is_leased(now) {
+                in_flight += 1;
+            } else if row.next_attempt_at() > now {
+                delayed += 1;
+            } else {
+                ready += 1;
+                let created_at = row.record().created_at;
+                oldest = Some(oldest.map_or(created_at, |oldest| oldest.min(created_at)));
+            }
+        }
+        let dead = if name.holds_dead_letters() { None } else { self.queues.get(&name.dead_letters()) };
+        QueueStats {
+            queue: name.clone(),
+            ready: Measured::Exact(ready),
+            in_flight: Measured::Exact(in_flight),
+            delayed: Measured::Exact(delayed),
+            dead: Measured::Exact(dead.map_or(0, |dead| dead.rows.len() as u64)),
+            oldest_age: Measured::Exact(oldest.map(|oldest| now.since(oldest))),
+            paused: queue.is_some_and(|queue| queue.paused),
+        }
+    }
+
+    pub(super) fn peek(&self, name: &QueueName, limit: usize, now: Timestamp) -> Vec<PeekedMessage> {
+        let rows = self.queues.get(name).into_iter().flat_map(|queue| queue.rows.values());
+        rows.take(limit)
+            .map(|row| PeekedMessage {
+                id: row.message.id,
+                body: row.message.body.clone(),
+                content_type: row.message.content_type.clone(),
+                headers: row.message.headers.clone(),
+                ordering_key: row.message.ordering_key.clone(),
+                priority: row.message.priority,
+                state: row.state(now),
+                deliveries_count: row.record().deliveries_count,
+                attempts_count: row.record().attempts_count,
+                enqueued_at: row.record().created_at,
+                next_attempt_at: row.next_attempt_at(),
+                last_error: row.record().last_error.clone(),
+            })
+            .collect()
+    }
+
+    pub(super) fn purge(&mut self, name: &QueueName, now: Timestamp) -> u64 {
+        let Some(queue) = self.queues.get_mut(name) else { return 0 };
+        let unleased: Vec<_> = queue.rows.iter().filter(|(_, row)| !row.is_leased(now)).map(|(id, _)| *id).collect();
+        for id in &unleased {
+            queue.remove(*id, now);
+        }
+        unleased.len() as u64
+    }
+
+    pub(super) fn delete(&mut self, name: &QueueName) {
+        for name in [name.dead_letters(), name.origin()] {
+            if let Some(queue) = self.queues.get_mut(&name) {
+                queue.clear();
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Receiving from several queues through a provider that reads one at a time.
+
+use std::time::Duration;
+
+use futures_util::stream::{SelectAll, StreamExt};
+
+use crate::capabilities::Feature;
+use crate::deadline::Deadline;
+use crate::error::MessagingError;
+use crate::queue_name::QueueName;
+use crate::queued_message::QueuedMessage;
+use crate::receive_options::ReceiveOptions;
+use crate::service::MessagingService;
+
+/// How long a wait may go on without a look at the queues: hints can be lost, and some providers give none.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Up to `options.max` messages from all queues together.
+pub(crate) async fn receive<S: MessagingService + ?Sized>(
+    service: &S,
+    queues: &[QueueName],
+    options: &ReceiveOptions,
+    deadline: Deadline,
+) -> Result<Vec<QueuedMessage>, MessagingError> {
+    match queues {
+        [] => return Ok(Vec::new()),
+        [queue] => return service.receive_messages(queue, options, deadline).await,
+        _ => {}
+    }
+    options.check(&service.capabilities().limits)?;
+    let wait = deadline.at_most(options.wait);
+    // Registered before the first look, so that no message can arrive unseen between the look and the wait.
+    let mut hints = SelectAll::new();
+    if !options.wait.is_zero() && service.capabilities().offers(Feature::WakeUp) {
+        for queue in queues {
+            hints.push(service.subscribe(queue).await?);
+        }
+    }
+    loop {
+        let messages = look_once(service, queues, options, deadline).await?;
+        if !messages.is_empty() || wait.has_passed() {
+            return Ok(messages);
+        }
+        // `None` is a stream of no hints at all: then only the time-out ends the wait.
+        let hint = async {
+            if hints.next().await.is_none() {
+                std::future::pending::<()>().await;
+            }
+        };
+        wait.at_most(LOOK_AGAIN).limit(hint).await;
+    }
+}
+
+/// One look at every queue, beginning with a random one so that none is always served last.
+async fn look_once<S: MessagingService + ?Sized>(
+    service: &S,
+    queues: &[QueueName],
+    options: &ReceiveOptions,
+    deadline: Deadline,
+) -> Result<Vec<QueuedMessage>, MessagingError> {
+    let mut options = options.clone().wait(Duration::ZERO);
+    let mut messages = Vec::new();
+    let first = rand::random_range(0..queues.len());
+    for queue in queues[first..].iter().chain(&queues[..first]) {
+        match service.receive_messages(queue, &options, deadline).await {
+            Ok(received) => {
+                options.max -= received.len().min(options.max);
+                messages.extend(received);
+            }
+            // What was leased before the failure must not be stranded until its lease runs out.
+            Err(_) if !messages.is_empty() => break,
+            Err(error) => return Err(error),
+        }
+        if options.max == 0 {
+            break;
+        }
+    }
+    Ok(messages)
+}

@@ -1,0 +1,301 @@
+//! Values instead of bytes, and what becomes of bytes that are no value.
+//!
+//! A message that cannot be decoded will not become decodable by being delivered again. Left in its batch it would fail
+//! the batch, for ever. So it leaves the batch: it is dead-lettered with its bytes and the decoder's error, and the
+//! rest of the batch is delivered as if it had not been there. A decoder that panics is one that fails.
+//!
+//! Nothing that goes wrong with a bad message is told as an error while there are good ones to deliver: an error would
+//! cost them their deliveries. A bad message that could not be dead-lettered stays with its lease, is delivered again
+//! when the lease runs out, and dies of its delivery limit at the latest. It is not handed back at once: a store that
+//! cannot dead-letter would then be asked for the same message in a hot loop.
+//!
+//! A dead letter cannot die again. One that cannot be decoded also stays with its lease, so that the next receive
+//! reaches the dead letters behind it, and its record is left as it was.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::codec::QueueMessage;
+use crate::dead_letter::DeadLetterReason;
+use crate::deadline::Deadline;
+use crate::disposition::{Nack, Settlement};
+use crate::error::MessagingError;
+use crate::id::MessageId;
+use crate::message::Message;
+use crate::queue_name::QueueName;
+use crate::queued_message::QueuedMessage;
+use crate::receive_options::ReceiveOptions;
+use crate::service::MessagingService;
+
+/// Sends and receives values. Every [`MessagingService`] has it.
+pub trait TypedMessaging: MessagingService {
+    /// Sends a value, encoded by its own codec.
+    fn send_typed<T: QueueMessage>(
+        &self,
+        queue: &QueueName,
+        value: &T,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<MessageId, MessagingError>> + Send {
+        let message = Message::encode(value);
+        async move { self.send_message(queue, message?, deadline).await }
+    }
+
+    /// Leases messages that are due, as values. Those that cannot be decoded are dead-lettered as `undecodable`.
+    ///
+    /// The answer can be empty before the wait is over, when all that came was bad. An error about bad messages (they
+    /// could not be dead-lettered, or are dead letters already) is answered only when there is no good one.
+    fn receive_typed<T: QueueMessage>(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<Vec<QueuedMessage<T>>, MessagingError>> + Send {
+        async move {
+            let received = self.receive_messages(queue, options, deadline).await?;
+            let Sorted { decoded, undecodable } = sort(received);
+            let failure = match undecodable.first() {
+                None => None,
+                Some((message, error)) if queue.holds_dead_letters() => {
+                    let failure = stays_dead::<T>(message, error);
+                    leave_to_their_leases(undecodable);
+                    Some(failure)
+                }
+                Some(_) => {
+                    // The leases of the good messages run meanwhile: a slow store may not use them up.
+                    let patience = deadline.at_most(options.visibility / 4);
+                    dead_letter(self, undecodable, patience).await.err()
+                }
+            };
+            match failure {
+                Some(error) if decoded.is_empty() => Err(error),
+                _ => Ok(decoded),
+            }
+        }
+    }
+}
+
+impl<S: MessagingService> TypedMessaging for S {}
+
+type Undecodable = Vec<(QueuedMessage, MessagingError)>;
+
+struct Sorted<T> {
+    decoded: Vec<QueuedMessage<T>>,
+    undecodable: Undecodable,
+}
+
+fn sort<T: QueueMessage>(received: Vec<QueuedMessage>) -> Sorted<T> {
+    let mut sorted = Sorted { decoded: Vec::with_capacity(received.len()), undecodable: Vec::new() };
+    for message in received {
+        match catch_unwind(AssertUnwindSafe(|| T::from_bytes(&message.message))) {
+            Ok(Ok(value)) => sorted.decoded.push(message.with_message(value)),
+            Ok(Err(error)) => sorted.undecodable.push((message, error)),
+            Err(panic) => sorted.undecodable.push((message, panicked::<T>(&*panic))),
+        }
+    }
+    sorted
+}
+
+fn panicked<T>(panic: &(dyn Any + Send)) -> MessagingError {
+    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    undecodable_as::<T>(format!("its decoder panicked: {}", said.unwrap_or("it did not say why")))
+}
+
+fn stays_dead<T>(message: &QueuedMessage, error: &MessagingError) -> MessagingError {
+    undecodable_as::<T>(format!(
+        "{error} (dead letter {} of queue '{}'; edit or purge it once this lease is over)",
+        message.id(),
+        message.envelope.queue.origin()
+    ))
+}
+
+fn undecodable_as<T>(why: String) -> MessagingError {
+    MessagingError::Deserialization {
+        content_type: std::any::type_name::<T>(),
+        source: Arc::new(std::io::Error::other(why)),
+    }
+}
+
+fn leave_to_their_leases(undecodable: Undecodable) {
+    for (message, _) in undecodable {
+        message.into_receipt();
+    }
+}
+
+async fn dead_letter<S: MessagingService + ?Sized>(
+    service: &S,
+    undecodable: Undecodable,
+    deadline: Deadline,
+) -> Result<(), MessagingError> {
+    let ids = undecodable.iter().map(|(message, _)| message.id()).collect();
+    // From here on nobody holds the messages but these rows: whatever becomes of the call, their leases have an end.
+    let rows = undecodable
+        .into_iter()
+        .map(|(message, error)| {
+            let nack = Nack::dead_letter(DeadLetterReason::UNDECODABLE).with_error(error.to_string());
+            Settlement::nack(message, nack)
+        })
+        .collect();
+    match deadline.limit(service.settle(rows, deadline)).await {
+        Some(rows) => rows?.into_iter().collect(),
+        None => Err(MessagingError::OutcomeUnknown { operation: "dead-letter", ids, source: None }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::codec::Json;
+    use crate::disposition::Disposition;
+    use crate::message::ContentType;
+    use crate::object_safe::fake_provider::{FakeProvider, Settling};
+
+    fn orders() -> QueueName {
+        QueueName::new("orders").unwrap()
+    }
+
+    fn with(settling: Settling, bodies: &[&'static str]) -> (FakeProvider, Vec<MessageId>) {
+        let provider = FakeProvider::settling(settling);
+        let ids = bodies.iter().map(|body| provider.put(&orders(), body)).collect();
+        (provider, ids)
+    }
+
+    async fn receive<T: QueueMessage>(
+        provider: &FakeProvider,
+        queue: &QueueName,
+    ) -> Result<Vec<QueuedMessage<T>>, MessagingError> {
+        let deadline = Deadline::after(Duration::from_secs(3600));
+        provider.receive_typed(queue, &ReceiveOptions::batch(10), deadline).await
+    }
+
+    fn numbers(received: &[QueuedMessage<Json<u32>>]) -> Vec<u32> {
+        received.iter().map(|message| message.message.0).collect()
+    }
+
+    /// The messages that were dead-lettered in one call, with the reason and the error that each was given.
+    fn dead_lettered(provider: &FakeProvider) -> Vec<(MessageId, DeadLetterReason, String)> {
+        let calls = provider.settle_calls();
+        assert_eq!(calls.len(), 1, "one call for all: {calls:?}");
+        let row = |row: Settlement| match row.disposition {
+            Disposition::Nack(Nack::DeadLetter { reason, error }) => (row.receipt.message_id(), reason, error.unwrap()),
+            other => panic!("{other:?}"),
+        };
+        calls.into_iter().flatten().map(row).collect()
+    }
+
+    #[tokio::test]
+    async fn values_arrive_as_they_were_sent() {
+        let provider = FakeProvider::default();
+        let id = provider.send_typed(&orders(), &Json(7_u32), Deadline::never()).await.unwrap();
+        assert_eq!(provider.waiting(&orders())[0].content_type, ContentType::JSON);
+        let received = receive::<Json<u32>>(&provider, &orders()).await.unwrap();
+        assert_eq!((received[0].id(), received[0].message.0), (id, 7));
+        assert_eq!(provider.calls(), ["send_batch", "receive_messages"]);
+    }
+
+    #[tokio::test]
+    async fn l9_bad_bytes_are_dead_lettered_and_the_rest_is_delivered() {
+        let (provider, ids) = with(Settling::Works, &["1", "no number", "2", "", "3"]);
+        let received = receive::<Json<u32>>(&provider, &orders()).await.unwrap();
+        assert_eq!(numbers(&received), [1, 2, 3]);
+        let dead = dead_lettered(&provider);
+        assert_eq!(dead.iter().map(|row| row.0).collect::<Vec<_>>(), [ids[1], ids[3]]);
+        assert!(dead.iter().all(|row| row.1 == DeadLetterReason::UNDECODABLE));
+        assert!(dead[0].2.starts_with("cannot decode the message as JSON: expected ident"), "{}", dead[0].2);
+        assert!(provider.returned().is_empty());
+    }
+
+    /// Decodes `ok`, panics on everything else.
+    #[derive(Debug)]
+    struct Touchy;
+
+    impl QueueMessage for Touchy {
+        const CONTENT_TYPE: ContentType = ContentType::OCTET_STREAM;
+
+        fn to_bytes(&self) -> Result<Bytes, MessagingError> {
+            Ok(Bytes::from_static(b"ok"))
+        }
+
+        fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
+            assert_eq!(bytes, b"ok", "not ok");
+            Ok(Self)
+        }
+    }
+
+    #[tokio::test]
+    async fn l9_a_decoder_that_panics_is_one_that_fails() {
+        let (provider, ids) = with(Settling::Works, &["ok", "boom", "ok"]);
+        let received = receive::<Touchy>(&provider, &orders()).await.unwrap();
+        assert_eq!(received.iter().map(QueuedMessage::id).collect::<Vec<_>>(), [ids[0], ids[2]]);
+        assert!(provider.returned().is_empty(), "it is dead, not back in the queue");
+        let (id, reason, error) = dead_lettered(&provider).remove(0);
+        assert_eq!((id, reason), (ids[1], DeadLetterReason::UNDECODABLE));
+        assert!(error.contains("Touchy: its decoder panicked") && error.contains("not ok"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn l9_a_batch_of_nothing_but_bad_bytes_is_empty() {
+        let (provider, _) = with(Settling::Works, &["a", "b"]);
+        assert!(receive::<Json<u32>>(&provider, &orders()).await.unwrap().is_empty());
+        assert_eq!(dead_lettered(&provider).len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn l9_a_failing_dead_letter_call_costs_the_good_messages_nothing() {
+        for settling in [Settling::Fails, Settling::RefusesRows, Settling::Hangs] {
+            let (provider, _) = with(settling, &["1", "bad", "2"]);
+            let begun = tokio::time::Instant::now();
+            let received = receive::<Json<u32>>(&provider, &orders()).await.unwrap();
+            assert_eq!(numbers(&received), [1, 2], "{settling:?}");
+            assert!(begun.elapsed() < ReceiveOptions::default().visibility / 2, "{settling:?}");
+            assert_eq!(dead_lettered(&provider).len(), 1);
+            assert!(provider.returned().is_empty(), "{settling:?}: the bad one waits for the end of its lease");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn l9_a_failing_dead_letter_call_is_told_when_there_is_nothing_else_to_tell() {
+        let failure = |settling| async move {
+            let (provider, ids) = with(settling, &["bad"]);
+            (receive::<Json<u32>>(&provider, &orders()).await.unwrap_err(), ids)
+        };
+        assert!(matches!(failure(Settling::Fails).await.0, MessagingError::Closed { .. }));
+        assert!(matches!(failure(Settling::RefusesRows).await.0, MessagingError::VisibilityExpired { .. }));
+        match failure(Settling::Hangs).await {
+            (MessagingError::OutcomeUnknown { ids, .. }, expected) => assert_eq!(ids, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn l9_a_receive_that_is_given_up_hands_the_good_messages_back() {
+        let (provider, ids) = with(Settling::Hangs, &["1", "bad"]);
+        let queue = orders();
+        let receiving = receive::<Json<u32>>(&provider, &queue);
+        assert!(tokio::time::timeout(Duration::from_millis(1), receiving).await.is_err());
+        assert_eq!(provider.calls(), ["receive_messages", "settle"]);
+        assert_eq!(provider.returned(), [ids[0]]);
+    }
+
+    #[tokio::test]
+    async fn l9_a_dead_letter_that_cannot_be_decoded_stays_dead_and_lets_others_pass() {
+        let dead = orders().dead_letters();
+        let provider = FakeProvider::default();
+        provider.put(&dead, "bad");
+        provider.put(&dead, "1");
+        let received = receive::<Json<u32>>(&provider, &dead).await.unwrap();
+        assert_eq!(numbers(&received), [1]);
+        let id = provider.put(&dead, "bad");
+        let error = receive::<Json<u32>>(&provider, &dead).await.unwrap_err();
+        assert!(matches!(error, MessagingError::Deserialization { .. }));
+        let text = error.to_string();
+        assert!(text.contains(&format!("dead letter {id} of queue 'orders'; edit or purge it")), "{text}");
+        assert_eq!(provider.calls(), ["receive_messages"; 2], "its record is left alone");
+        assert!(provider.returned().is_empty(), "nor is it the first to be received again");
+    }
+}

@@ -1,0 +1,198 @@
+//! What the provider in memory does beyond the law's own tests: its clock, its waits, its own limits.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::poll;
+use postrider_core::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn soon() -> Deadline {
+    Deadline::after(SECOND * 30)
+}
+
+fn queue() -> QueueName {
+    QueueName::new("orders").expect("a queue's name")
+}
+
+fn by_hand() -> (ManualClock, MemoryProvider) {
+    let clock = ManualClock::default();
+    let store = MemoryStore::builder().clock(clock.clone()).seed(7).build();
+    (clock, store.open())
+}
+
+async fn receive(provider: &MemoryProvider, options: &ReceiveOptions) -> Vec<QueuedMessage> {
+    provider.receive_messages(&queue(), options, soon()).await.expect("received")
+}
+
+/// Polls a future once and says that it has to wait.
+async fn must_wait<F: Future>(future: std::pin::Pin<&mut F>) {
+    assert!(poll!(future).is_pending());
+}
+
+#[tokio::test]
+async fn nothing_happens_while_the_clock_stands_still() {
+    let (clock, provider) = by_hand();
+    provider.send_message(&queue(), Message::new("later").delay(SECOND), soon()).await.unwrap();
+    let options = ReceiveOptions::default().visibility(SECOND);
+    assert!(receive(&provider, &options).await.is_empty());
+    clock.advance(SECOND - Duration::from_micros(1));
+    assert!(receive(&provider, &options).await.is_empty(), "a microsecond early");
+    clock.advance(Duration::from_micros(1));
+    let lost = receive(&provider, &options).await.pop().unwrap().into_receipt();
+    clock.advance(SECOND - Duration::from_micros(1));
+    provider.extend_visibility(&queue(), &lost, SECOND, soon()).await.unwrap();
+    clock.advance(SECOND);
+    let late = provider.ack_message(&queue(), lost, soon()).await;
+    assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "at its very end a lease is over");
+    assert_eq!(receive(&provider, &options).await[0].receive_count(), 2);
+}
+
+#[tokio::test]
+async fn a_waiting_receive_is_woken_by_a_send_a_due_time_and_a_lost_lease() {
+    let (clock, provider) = by_hand();
+    let orders = queue();
+    let wait = ReceiveOptions::default().visibility(SECOND).wait(SECOND * 3600);
+
+    let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
+    must_wait(waiting.as_mut()).await;
+    provider.send_message(&queue(), Message::new("now"), soon()).await.unwrap();
+    let held = waiting.await.unwrap().pop().unwrap();
+
+    // A waiter that knows of nothing must learn of the lease that ends in a second, and of the delay that ends sooner.
+    let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
+    must_wait(waiting.as_mut()).await;
+    let sooner = Message::new("sooner").delay(SECOND / 2);
+    provider.send_message(&queue(), sooner.clone(), soon()).await.unwrap();
+    must_wait(waiting.as_mut()).await;
+    clock.advance(SECOND / 2);
+    assert_eq!(waiting.await.unwrap()[0].id(), sooner.id);
+
+    let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
+    must_wait(waiting.as_mut()).await;
+    let id = held.id();
+    drop(held.into_receipt());
+    clock.advance(SECOND / 2);
+    assert_eq!(waiting.await.unwrap()[0].id(), id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_its_time_or_its_deadline() {
+    let provider = MemoryStore::new().open();
+    let start = tokio::time::Instant::now();
+    let wait = ReceiveOptions::default().wait(SECOND * 5);
+    assert!(receive(&provider, &wait).await.is_empty());
+    assert_eq!(start.elapsed(), SECOND * 5);
+    let received = provider.receive_messages(&queue(), &wait, Deadline::after(SECOND)).await.unwrap();
+    assert!(received.is_empty());
+    assert_eq!(start.elapsed(), SECOND * 6);
+}
+
+#[tokio::test]
+async fn several_waiters_are_all_served() {
+    let provider = MemoryStore::new().open();
+    let wait = ReceiveOptions::default().wait(SECOND * 3600);
+    let waiters: Vec<_> = (0..10)
+        .map(|_| {
+            let (provider, wait) = (provider.clone(), wait.clone());
+            tokio::spawn(async move {
+                let received = provider.receive_messages(&queue(), &wait, Deadline::never()).await.unwrap();
+                // The receipt is taken out, or the message would go back when the task ends.
+                received.into_iter().next().unwrap().into_receipt().message_id()
+            })
+        })
+        .collect();
+    let messages: Vec<_> = (0..10).map(|n| Message::new(n.to_string())).collect();
+    let mut sent: Vec<_> = messages.iter().map(|message| message.id).collect();
+    for message in messages {
+        provider.send_message(&queue(), message, soon()).await.unwrap();
+    }
+    let mut seen = Vec::new();
+    for waiter in waiters {
+        seen.push(waiter.await.unwrap());
+    }
+    seen.sort_unstable();
+    sent.sort_unstable();
+    assert_eq!(seen, sent);
+}
+
+#[tokio::test]
+async fn hints_follow_changes_and_due_times_and_do_not_repeat_themselves() {
+    let (clock, provider) = by_hand();
+    let mut hints = provider.subscribe(&queue()).await.unwrap();
+    assert!(poll!(std::pin::pin!(hints.next())).is_pending(), "nothing has happened");
+    provider.send_message(&queue(), Message::new("now"), soon()).await.unwrap();
+    hints.next().await.unwrap();
+    assert!(poll!(std::pin::pin!(hints.next())).is_pending(), "one change, one hint, though the message is there");
+    provider.send_message(&queue(), Message::new("later").delay(SECOND), soon()).await.unwrap();
+    while poll!(std::pin::pin!(hints.next())).is_ready() {}
+    clock.advance(SECOND);
+    hints.next().await.unwrap();
+    assert!(poll!(std::pin::pin!(hints.next())).is_pending());
+    provider.close(soon()).await.unwrap();
+    assert_eq!(hints.next().await, None, "a closed connection gives no more hints");
+}
+
+#[tokio::test]
+async fn a_receipt_of_another_store_is_refused_and_changes_nothing() {
+    let (a, b) = (MemoryStore::new().open(), MemoryStore::new().open());
+    for provider in [&a, &b] {
+        provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
+    }
+    let held = receive(&a, &ReceiveOptions::default()).await.pop().unwrap();
+    let foreign = receive(&b, &ReceiveOptions::default()).await.pop().unwrap();
+    let refused = a.ack_message(&queue(), foreign.receipt().clone(), soon()).await;
+    assert!(matches!(refused, Err(MessagingError::InvalidReceipt { .. })), "{refused:?}");
+    a.ack_message(&queue(), held, soon()).await.unwrap();
+    b.ack_message(&queue(), foreign, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn queues_are_not_made_by_sends_when_that_is_forbidden() {
+    let provider = MemoryStore::builder().create_queues(false).build().open();
+    let refused = provider.send_message(&queue(), Message::new("one"), soon()).await;
+    assert!(matches!(refused, Err(MessagingError::QueueNotFound { .. })), "{refused:?}");
+    provider.ensure_queue(&queue(), soon()).await.unwrap();
+    provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_whose_deadline_has_passed_does_nothing() {
+    let provider = MemoryStore::new().open();
+    let late = provider.send_message(&queue(), Message::new("one"), Deadline::after(Duration::ZERO)).await;
+    assert!(matches!(late, Err(MessagingError::DeadlineExceeded { operation: "send" })), "{late:?}");
+    assert!(provider.list_queues(soon()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_deleted_queue_takes_its_leases_with_it() {
+    let provider = MemoryStore::new().open();
+    provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
+    let held = receive(&provider, &ReceiveOptions::default()).await.pop().unwrap().into_receipt();
+    provider.delete_queue(&queue(), soon()).await.unwrap();
+    let gone = provider.ack_message(&queue(), held, soon()).await;
+    assert!(matches!(gone, Err(MessagingError::VisibilityExpired { .. })), "{gone:?}");
+}
+
+#[tokio::test]
+async fn two_stores_with_one_seed_and_one_clock_do_the_same() {
+    let run = async || {
+        let (clock, provider) = by_hand();
+        let mut told = Vec::new();
+        for n in 0..20_u128 {
+            let id = MessageId::from_uuid(uuid::Uuid::from_u128(n));
+            let message = Message::new("x").id(id).priority(Priority::new((n % 10) as u8).unwrap());
+            provider.send_message(&queue(), message, soon()).await.unwrap();
+            clock.advance(SECOND);
+            if n % 3 == 0 {
+                let options = ReceiveOptions::batch(2).visibility(SECOND * 2);
+                for message in receive(&provider, &options).await {
+                    told.push(message.into_receipt().to_string());
+                }
+            }
+        }
+        told
+    };
+    assert_eq!(run().await, run().await);
+}

@@ -1,0 +1,45 @@
+//! One durable message lifecycle, on whatever queue you already run.
+//!
+//! **The idea.** An application depends on this crate, names its queue by a URL, and is leased, acknowledged, retried,
+//! ordered and dead-lettered by the same law wherever that URL leads. [`connect`] answers a [`MessagingProvider`];
+//! everything else is the contract of [`postrider_core`], which is re-exported here.
+//!
+//! **The invariant.** Changing the URL changes where messages are kept and nothing else; where a store cannot keep a
+//! promise it says so in its [`Capabilities`] and refuses, it never pretends.
+//!
+//! **What was rejected.** A boxed trait object for every call: the providers are an enum, so the compiler sees through
+//! it, and one variant holds any provider that is not in the enum.
+//!
+//! ```
+//! use postrider::{Deadline, Json, MessagingService, QueueName, ReceiveOptions, TypedMessaging};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Debug, PartialEq, Serialize, Deserialize)]
+//! struct Order { id: u64 }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), postrider::MessagingError> {
+//! let provider = postrider::connect("memory:").await?;
+//! let orders = QueueName::new("orders")?;
+//! provider.send_typed(&orders, &Json(Order { id: 7 }), Deadline::default()).await?;
+//!
+//! let options = ReceiveOptions::batch(10);
+//! for delivery in provider.receive_typed::<Json<Order>>(&orders, &options, Deadline::default()).await? {
+//!     assert_eq!(delivery.message.0, Order { id: 7 });
+//!     provider.ack_message(&orders, delivery, Deadline::default()).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod endpoint;
+mod provider;
+
+/// The examples of the README are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+pub use endpoint::{Endpoint, connect};
+pub use postrider_core::*;
+pub use provider::MessagingProvider;
