@@ -5,7 +5,7 @@ use postrider_conformance::checker::FindingKind;
 use postrider_conformance::link::Cable;
 use postrider_conformance::{Settings, StormReport, StormSettings, storm};
 
-use crate::in_paused_time;
+use crate::{in_paused_time, short_or_long};
 
 fn settings(seed: u64, messages: usize) -> Settings {
     Settings { seed, storm: StormSettings { messages, ..StormSettings::default() }, ..Settings::default() }
@@ -21,7 +21,7 @@ fn weather(store: SimulatedStore, seed: u64, messages: usize) -> StormReport {
 
 #[test]
 fn a_lawful_store_weathers_storms() {
-    for seed in 0..10 {
+    for seed in 0..u64::from(short_or_long(10, 500)) {
         let report = weather(SimulatedStore::lawful(), seed, 1000);
         assert!(report.verdict.is_clean(), "seed {seed}: {}", report.verdict);
         let counts = &report.verdict.counts;
@@ -32,7 +32,7 @@ fn a_lawful_store_weathers_storms() {
 #[test]
 fn lost_answers_are_counted_apart_and_accuse_nobody() {
     let mut duplicates = 0;
-    for seed in 0..10 {
+    for seed in 0..u64::from(short_or_long(10, 500)) {
         let store = SimulatedStore::lawful().cable(Cable::losing(0.05, seed));
         let report = weather(store, seed, 1000);
         assert!(report.verdict.is_clean(), "seed {seed}: {}", report.verdict);
