@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use postrider_core::{Disposition, LeaseToken, MessageId, Nack, QueueName, Timestamp};
 
-use super::index::{Birth, Dead, Delivered, Extended, Index, MessageLog, QueueLog, Sent, Settled, Span, Stay};
+use super::index::{Dead, Delivered, Extended, Index, MessageLog, QueueLog, Sent, Settled, Stay};
 use super::lease::{self, LeaseBounds};
+use super::spans::{Birth, Span};
 use super::{CheckOptions, Counts};
 use crate::history::{
     Event, FinalState, LeaseOutcome, Operation, Outcome, PurgeCall, Purged, ReceiveCall, RedriveCall, Selection,
@@ -59,14 +60,16 @@ struct Builder<'a> {
     counts: Counts,
 }
 
-fn seen(event: &Event) -> Span {
-    Span { start: event.start, end: event.end }
+/// The call as its caller saw it, with room for a clock that differs from others'.
+fn seen(event: &Event, options: &CheckOptions) -> Span {
+    let skew = options.clock_skew;
+    Span { start: event.start.saturating_sub(skew), end: event.end.saturating_add(skew) }
 }
 
 /// When it took effect: without an answer it may be any time after the start.
-fn effect<T>(event: &Event, outcome: &Outcome<T>) -> Span {
-    let end = if outcome.done().is_some() { event.end } else { Timestamp::MAX };
-    Span { start: event.start, end }
+fn effect<T>(seen: Span, outcome: &Outcome<T>) -> Span {
+    let end = if outcome.done().is_some() { seen.end } else { Timestamp::MAX };
+    Span { end, ..seen }
 }
 
 impl<'a> Builder<'a> {
@@ -106,14 +109,15 @@ impl<'a> Builder<'a> {
 
     /// Everything but the uses of leases, whose deliveries may stand later in the history.
     fn take_in(&mut self, number: usize, event: &'a Event) {
+        let seen = seen(event, self.index.options);
         match &event.operation {
-            Operation::Send(call) => self.take_in_send(number, event, call),
-            Operation::Receive(call) => self.take_in_receive(number, event, call),
-            Operation::Redrive(call) => self.take_in_redrive(number, event, call),
-            Operation::Purge(call) => self.take_in_purge(event, call),
+            Operation::Send(call) => self.take_in_send(number, seen, call),
+            Operation::Receive(call) => self.take_in_receive(number, seen, call),
+            Operation::Redrive(call) => self.take_in_redrive(number, seen, call),
+            Operation::Purge(call) => self.take_in_purge(seen, call),
             Operation::Delete(call) if call.outcome.may_have_happened() => {
                 let queue = self.origin(&call.queue);
-                let span = effect(event, &call.outcome);
+                let span = effect(seen, &call.outcome);
                 let log = &mut self.index.queues[queue];
                 log.removals.add(span);
                 log.dead_purged_until = log.dead_purged_until.max(Some(span.end));
@@ -128,14 +132,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn take_in_send(&mut self, number: usize, event: &'a Event, call: &'a SendCall) {
+    fn take_in_send(&mut self, number: usize, seen: Span, call: &'a SendCall) {
         let queue = self.queue(&call.queue);
-        let span = effect(event, &call.outcome);
+        let span = effect(seen, &call.outcome);
         match &call.outcome {
             Outcome::Done(answered) => {
                 self.counts.sends += 1;
                 let message = self.message(*answered);
-                let by = message.certain_by.map_or(event.end, |by| by.min(event.end));
+                let by = message.certain_by.map_or(seen.end, |by| by.min(seen.end));
                 message.certain_by = Some(by);
             }
             Outcome::Unknown => self.counts.unknown_sends += 1,
@@ -149,7 +153,7 @@ impl<'a> Builder<'a> {
         self.message(call.id).sends.push(sent);
     }
 
-    fn take_in_receive(&mut self, number: usize, event: &'a Event, call: &'a ReceiveCall) {
+    fn take_in_receive(&mut self, number: usize, seen: Span, call: &'a ReceiveCall) {
         let queue = self.queue(&call.queue);
         let log = &mut self.index.queues[queue];
         let limit = call.max_receive_count;
@@ -160,7 +164,7 @@ impl<'a> Builder<'a> {
                 for delivery in deliveries {
                     self.stay(delivery.id, queue).deliveries.push(Delivered {
                         event: number,
-                        span: seen(event),
+                        span: seen,
                         visibility: call.visibility,
                         limit,
                         delivery,
@@ -179,7 +183,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn take_in_redrive(&mut self, number: usize, event: &'a Event, call: &'a RedriveCall) {
+    fn take_in_redrive(&mut self, number: usize, seen: Span, call: &'a RedriveCall) {
         let from = self.origin(&call.queue);
         let into = call.to.as_ref().map_or(from, |to| self.queue(to));
         let (ids, unknown) = match (&call.outcome, &call.selection) {
@@ -187,18 +191,18 @@ impl<'a> Builder<'a> {
             (Outcome::Done(ids), _) => (ids, 0),
             (Outcome::Unknown, Selection::Ids(ids)) => (ids, 1),
             (Outcome::Unknown, Selection::All | Selection::Reason(_)) => {
-                self.index.queues[from].loose_redrives.add(event.start, number);
+                self.index.queues[from].loose_redrives.add(seen.start, number);
                 if into != from {
-                    self.index.queues[into].loose_redrives.add(event.start, number);
+                    self.index.queues[into].loose_redrives.add(seen.start, number);
                 }
-                self.index.queues[into].loose_redrives_into.add(event.start, number);
+                self.index.queues[into].loose_redrives_into.add(seen.start, number);
                 return;
             }
         };
         if unknown == 0 {
             self.counts.redriven += ids.len() as u64;
         }
-        let span = effect(event, &call.outcome);
+        let span = effect(seen, &call.outcome);
         for id in ids {
             let birth = Birth { event: number, span, delay: Duration::ZERO };
             self.stay(*id, into).births.push(birth);
@@ -208,12 +212,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn take_in_purge(&mut self, event: &'a Event, call: &'a PurgeCall) {
+    fn take_in_purge(&mut self, seen: Span, call: &'a PurgeCall) {
         if matches!(call.outcome, Outcome::Failed(_) | Outcome::Done(0)) {
             return;
         }
         let queue = self.origin(&call.queue);
-        let span = effect(event, &call.outcome);
+        let span = effect(seen, &call.outcome);
         let log = &mut self.index.queues[queue];
         match &call.what {
             Purged::Waiting => log.removals.add(span),
@@ -292,8 +296,9 @@ impl<'a> Builder<'a> {
     }
 
     fn take_in_lease_use(&mut self, number: usize, event: &'a Event, tokens: &Tokens) {
+        let seen = seen(event, self.index.options);
         match &event.operation {
-            Operation::Settle(call) => self.take_in_settle(number, event, call, tokens),
+            Operation::Settle(call) => self.take_in_settle(number, seen, call, tokens),
             Operation::Extend(call) => {
                 match call.outcome {
                     LeaseOutcome::Done => self.counts.extends += 1,
@@ -305,12 +310,9 @@ impl<'a> Builder<'a> {
                 }
                 let done = call.outcome == LeaseOutcome::Done;
                 match self.delivered(&call.queue, call.id, call.token, tokens) {
-                    Some(delivered) => delivered.extends.push(Extended {
-                        event: number,
-                        span: seen(event),
-                        extension: call.extension,
-                        done,
-                    }),
+                    Some(delivered) => {
+                        delivered.extends.push(Extended { event: number, span: seen, extension: call.extension, done })
+                    }
                     None if done => self.index.strays.push(number),
                     None => {}
                 }
@@ -319,7 +321,7 @@ impl<'a> Builder<'a> {
                 self.counts.dropped += 1;
                 let (queue, id, token) = (&dropped.queue, dropped.id, dropped.token);
                 if let Some(delivered) = self.delivered(queue, id, token, tokens) {
-                    let since = delivered.dropped.map_or(event.start, |at| at.min(event.start));
+                    let since = delivered.dropped.map_or(seen.start, |at| at.min(seen.start));
                     delivered.dropped = Some(since);
                 }
             }
@@ -327,8 +329,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn take_in_settle(&mut self, number: usize, event: &'a Event, call: &'a SettleCall, tokens: &Tokens) {
-        let settled = Settled { event: number, span: seen(event), queue: self.queue(&call.queue), call };
+    fn take_in_settle(&mut self, number: usize, seen: Span, call: &'a SettleCall, tokens: &Tokens) {
+        let settled = Settled { event: number, span: seen, queue: self.queue(&call.queue), call };
         match (&call.outcome, &call.disposition) {
             (LeaseOutcome::Expired, _) => self.counts.expired += 1,
             (LeaseOutcome::Done, Disposition::Ack) => self.counts.acks += 1,

@@ -105,9 +105,11 @@ fn answers_are_of_sent_messages(index: &Index<'_>, findings: &mut Findings, mess
 
 #[cfg(test)]
 mod tests {
+    use postrider_core::QueueName;
+
     use super::*;
     use crate::checker::story::{Story, body, id, queue};
-    use crate::history::{Delivery, EditCall, ReceiveCall};
+    use crate::history::{Delivery, EditCall, ReceiveCall, RedriveCall, Selection};
 
     fn sent() -> Story {
         let mut story = Story::default();
@@ -155,6 +157,27 @@ mod tests {
             let mut story = sent();
             story.receive_with(30..40, &[message], |call| call.queue = queue().dead_letters());
             assert_eq!(story.verdict().has(FindingKind::Phantom), phantom);
+        }
+    }
+
+    #[test]
+    fn a_redriven_message_is_delivered_from_where_it_went() {
+        let other = || QueueName::new("other").unwrap();
+        let redrives = [
+            (Selection::All, Outcome::Done(vec![id(1)]), false),
+            (Selection::Ids(vec![id(1)]), Outcome::Unknown, false),
+            (Selection::All, Outcome::Unknown, false),
+            (Selection::All, Outcome::Failed("no".into()), true),
+            (Selection::All, Outcome::Done(vec![id(2)]), true),
+        ];
+        for (selection, outcome, phantom) in redrives {
+            let mut story = sent();
+            let queue = queue().dead_letters();
+            story.record(21..22, RedriveCall { queue, to: Some(other()), selection, outcome });
+            story.receive_with(30..40, &[1], |call| call.queue = other());
+            let verdict = story.verdict();
+            assert_eq!(verdict.has(FindingKind::Phantom), phantom, "{verdict}");
+            assert_eq!(verdict.is_clean(), !phantom, "{verdict}");
         }
     }
 

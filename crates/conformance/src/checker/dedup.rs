@@ -42,8 +42,7 @@ impl Keyed<'_, '_> {
                 let stay = self.message.stay(self.sent.queue)?;
                 stay.deliveries.first().map(|delivered| delivered.span.end)
             }
-            Outcome::Unknown => None,
-            Outcome::Failed(_) => None,
+            Outcome::Unknown | Outcome::Failed(_) => None,
         }
     }
 }
@@ -64,7 +63,8 @@ fn one_message_while_the_first_lives(index: &Index<'_>, findings: &mut Findings,
             };
             let mut until = index.alive_until(first.message, stay);
             if let DedupScope::Window(window) = index.options.dedup {
-                until = until.min(first.sent.span.start.saturating_add(window));
+                let window_end = first.sent.span.start.saturating_add(window);
+                until = until.min(window_end.saturating_sub(index.options.tolerance));
             }
             if holder.is_none_or(|(longest, _)| longest < until) {
                 holder = Some((until, first));
@@ -132,7 +132,8 @@ fn ended(index: &Index<'_>, id: MessageId, queue: usize) -> Option<Ended> {
     let mut key_free_by = first.span.end;
     if let DedupScope::Window(window) = index.options.dedup {
         let sent = message.possible_sends().map(|sent| sent.span.end).max()?;
-        key_free_by = key_free_by.max(sent.saturating_add(window));
+        let window_end = sent.saturating_add(window).saturating_add(index.options.tolerance);
+        key_free_by = key_free_by.max(window_end);
     }
     Some(Ended { key_free_by, event: first.event })
 }
@@ -238,18 +239,18 @@ mod tests {
         assert!(text.contains("which had ended with the ack"), "{text}");
         sent_twice(1_010..1_020, 1).assert_clean();
 
-        story.options.dedup = DedupScope::Window(ms(2_000));
+        story.options.dedup = DedupScope::Window(ms(996));
         story.assert_clean();
-        story.options.dedup = DedupScope::Window(ms(1_000));
+        story.options.dedup = DedupScope::Window(ms(995));
         story.assert_accused(FindingKind::Lost, 1);
     }
 
     #[test]
     fn a_window_ends_although_the_message_lives() {
         let mut story = sent_twice(20..30, 2);
-        story.options.dedup = DedupScope::Window(ms(30));
+        story.options.dedup = DedupScope::Window(ms(35));
         story.assert_clean();
-        story.options.dedup = DedupScope::Window(ms(31));
+        story.options.dedup = DedupScope::Window(ms(36));
         story.assert_accused(FindingKind::Duplicated, 1);
     }
 

@@ -164,6 +164,29 @@ mod tests {
     }
 
     #[test]
+    fn every_bulk_redrive_without_an_answer_may_have_brought_it_back() {
+        let mut story = dead();
+        story.redrive(31..40, &[], false);
+        let token = story.receive(41..50, 1);
+        story.nack(51..52, token, Nack::dead_letter("rejected"));
+        story.redrive(53..60, &[], false);
+        story.receive(61..70, 1);
+        story.assert_clean();
+    }
+
+    #[test]
+    fn an_interrupted_redrive_may_leave_a_copy() {
+        for ids in [&[1][..], &[][..]] {
+            let mut story = dead();
+            story.redrive(31..40, ids, false);
+            let token = story.receive(41..50, 1);
+            story.ack(51..52, token);
+            story.finish(&[(1, "rejected", 1)], &[]);
+            story.assert_clean();
+        }
+    }
+
+    #[test]
     fn an_interrupted_move_to_the_dead_letters_may_leave_a_copy() {
         let mut story = Story::default();
         story.send(0..1, 1);

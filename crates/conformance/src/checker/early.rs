@@ -181,6 +181,17 @@ mod tests {
     }
 
     #[test]
+    fn a_delivery_before_the_retry_is_another_matter() {
+        let mut story = Story::default();
+        story.send(0..1, 1);
+        let token = story.receive(10..12, 1);
+        story.receive(20..30, 1);
+        story.nack(40..50, token, Nack::retry_after(ms(500)));
+        let verdict = story.verdict();
+        assert!(verdict.has(FindingKind::TwoLeases) && !verdict.has(KIND), "{verdict}");
+    }
+
+    #[test]
     fn a_redrive_ends_the_wait_for_a_retry() {
         let mut story = retried(LeaseOutcome::Done);
         story.redrive(100..110, &[1], false);

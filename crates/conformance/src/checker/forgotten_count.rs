@@ -3,7 +3,8 @@
 use postrider_core::Timestamp;
 
 use super::finding::{FindingKind, Findings};
-use super::index::{Delivered, Index, MessageLog, Redrives, Span, Stay};
+use super::index::{Delivered, Index, MessageLog, Stay};
+use super::spans::{Redrives, Span};
 
 const KIND: (FindingKind, u8) = (FindingKind::ForgottenCount, 8);
 

@@ -24,6 +24,7 @@ mod index;
 mod lease;
 mod lost;
 mod reordered;
+mod spans;
 mod stale_settle;
 mod two_leases;
 mod verdict;
@@ -52,6 +53,9 @@ pub struct CheckOptions {
     pub time_resolution: Duration,
     /// How far the clocks of store and callers may drift apart over one lease or delay.
     pub tolerance: Duration,
+    /// How far the clocks of several processes may differ whose histories were put together. Each call is taken to
+    /// have begun that much earlier and ended that much later than it says.
+    pub clock_skew: Duration,
     /// How long a dedup key is taken.
     pub dedup: DedupScope,
     /// How many findings of each kind are listed; all are counted.
@@ -63,6 +67,7 @@ impl Default for CheckOptions {
         Self {
             time_resolution: Duration::from_micros(1),
             tolerance: Duration::from_millis(5),
+            clock_skew: Duration::ZERO,
             dedup: DedupScope::WhileAlive,
             findings_per_kind: 20,
         }
@@ -101,4 +106,58 @@ pub fn check(events: &[Event], options: &CheckOptions) -> Verdict {
     wrong_dead_letter::check(&index, &mut findings);
     let (findings, found) = findings.into_parts();
     Verdict { findings, found, counts }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::story::Story;
+    use super::*;
+
+    #[test]
+    fn an_empty_history_shows_nothing() {
+        let verdict = check(&[], &CheckOptions::default());
+        assert!(verdict.is_clean());
+        let text = verdict.to_string();
+        assert!(text.contains("no final state was recorded") && text.contains("no breach of the law"), "{text}");
+    }
+
+    #[test]
+    fn a_provider_that_breaks_a_rule_always_is_told_so_a_few_times() {
+        let mut story = Story::default();
+        for message in 0..50 {
+            story.send(message..message + 1, message);
+        }
+        story.finish(&[], &[]);
+        let verdict = story.verdict();
+        assert_eq!((verdict.findings.len(), verdict.found[&FindingKind::Lost]), (20, 50));
+        let text = verdict.to_string();
+        assert!(text.contains("L1 lost: message 00000000-"), "{text}");
+        assert!(text.contains("30 more: lost"), "{text}");
+        assert!(!text.contains("no breach"), "{text}");
+    }
+
+    #[test]
+    fn clocks_that_differ_leave_room() {
+        let mut story = Story::default();
+        story.send(0..1, 1);
+        let token = story.receive(10..12, 1);
+        story.ack(20..30, token);
+        story.receive(35..40, 1);
+        assert!(story.verdict().has(FindingKind::Duplicated));
+        story.options.clock_skew = Duration::from_millis(2);
+        assert!(story.verdict().has(FindingKind::Duplicated));
+        story.options.clock_skew = Duration::from_millis(3);
+        story.assert_clean();
+    }
+
+    #[test]
+    fn a_verdict_survives_as_json() {
+        let mut story = Story::default();
+        story.send(0..1, 1);
+        story.finish(&[], &[]);
+        let verdict = story.verdict();
+        let json = serde_json::to_string(&verdict).unwrap();
+        assert!(json.contains(r#""found":{"lost":1}"#), "{json}");
+        assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), verdict);
+    }
 }

@@ -80,19 +80,18 @@ fn earlier_rows_come_first(index: &Index<'_>, findings: &mut Findings, key: &str
     });
     for (_, mut rows) in group(rows) {
         rows.sort_by_key(|(row, _)| *row);
-        let mut holder: Option<(u32, &Member<'_, '_>)> = None;
-        for (row, member) in rows {
+        let mut holder: Option<&Member<'_, '_>> = None;
+        for (_, member) in rows {
             for delivered in &member.stay.deliveries {
-                let early = holder.filter(|(before, holder)| *before < row && delivered.span.end < holder.alive_until);
-                if let Some((_, holder)) = early {
+                if let Some(holder) = holder.filter(|holder| delivered.span.end < holder.alive_until) {
                     report(index, findings, Turn { member: *member, delivered }, || {
                         let first = holder.message.id;
                         format!("with key '{key}', before message {first} that stood before it in its batch")
                     });
                 }
             }
-            if holder.is_none_or(|(_, holder)| holder.alive_until < member.alive_until) {
-                holder = Some((row, member));
+            if holder.is_none_or(|holder| holder.alive_until < member.alive_until) {
+                holder = Some(member);
             }
         }
     }
@@ -159,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::checker::story::{LEASE, Story, id, ms, queue};
-    use crate::history::{LeaseOutcome, Outcome, PurgeCall, Purged};
+    use crate::history::{LeaseOutcome, Outcome, PurgeCall, Purged, ReceiveCall};
 
     const REORDERED: FindingKind = FindingKind::Reordered;
 
@@ -251,6 +250,29 @@ mod tests {
         story.send(4..5, 3);
         story.receive_with(10..12, &[1, 3], |_| {});
         story.assert_clean();
+
+        // Also when everything happens at one moment, as it does while a test holds its clock still.
+        let mut story = two();
+        for token in story.receive_with(10..10, &[1, 2], |_| {}) {
+            story.ack(10..10, token);
+        }
+        story.assert_accused(REORDERED, 11);
+    }
+
+    #[test]
+    fn every_delivery_out_of_turn_is_counted() {
+        let mut story = Story::default();
+        story.send_keyed(0..3, 1);
+        story.send_keyed(2..5, 2);
+        let brief = |call: &mut ReceiveCall| call.visibility = ms(1);
+        story.receive_with(10..11, &[1], brief);
+        let second = story.receive(20..21, 2);
+        story.receive_with(30..31, &[1], brief);
+        story.receive_with(40..41, &[1], brief);
+        story.ack(500..501, second);
+        story.finish(&[], &[1]);
+        let verdict = story.verdict();
+        assert_eq!(verdict.found.get(&REORDERED), Some(&3), "{verdict}");
     }
 
     #[test]

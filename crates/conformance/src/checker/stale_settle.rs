@@ -3,7 +3,8 @@
 use postrider_core::Timestamp;
 
 use super::finding::{FindingKind, Findings};
-use super::index::{Delivered, Index, MessageLog, Span, Stay};
+use super::index::{Delivered, Index, MessageLog, Stay};
+use super::spans::Span;
 use crate::history::Operation;
 
 const KIND: (FindingKind, u8) = (FindingKind::StaleSettle, 3);

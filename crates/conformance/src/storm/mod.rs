@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use crate::checker::{CheckOptions, Verdict, check};
 use crate::exercise::Settings;
 use crate::harness::Harness;
-use crate::history::{BodyHash, DeadRecord, FinalState, History, Operation};
+use crate::history::History;
 use crate::law::{Outcome, Rule, TestReport};
-use crate::probe::{list_dead_letters, soon};
+use crate::probe::soon;
 use crate::recorded::Recorded;
 use worker::{Plan, drain, receive_and_settle, send};
 
@@ -79,6 +79,13 @@ pub(crate) async fn run<H: Harness>(
                 let named = tests.iter().any(|(rule, _)| rule.number() == number);
                 number == rule.number() || (!named && Some(rule) == tests.first().map(|(rule, _)| *rule))
             };
+            let stuck = report.verdict.counts.live;
+            if rule == Rule::L1 && stuck > 0 {
+                let seed = report.seed;
+                return Outcome::Broken(format!(
+                    "{stuck} messages are in the queue and can no longer be received; repeat it with seed {seed}"
+                ));
+            }
             let mut found = report.verdict.findings.iter().filter(|finding| is_told_here(finding.rule));
             match found.next() {
                 None => Outcome::Holds,
@@ -131,35 +138,11 @@ pub async fn storm<H: Harness>(harness: &H, settings: &Settings) -> Result<Storm
     }
     let recorded = Recorded::new(harness.open().await?, history.clone(), number);
     drain(&recorded, &plan).await?;
-    record_end(&first, &history, &queue, number).await?;
+    recorded.record_final(std::slice::from_ref(&queue), soon()).await?;
     first.delete_queue(&queue, soon()).await?;
     first.close(soon()).await?;
     let mut options = CheckOptions::for_limits(&capabilities.limits);
     options.tolerance += history.lead();
     let verdict = check(&history.events(), &options);
     Ok(StormReport { seed: settings.seed, verdict })
-}
-
-/// Writes down what is in the queue when nothing can be received from it any more.
-async fn record_end<P: postrider_core::Provider>(
-    provider: &P,
-    history: &History,
-    queue: &QueueName,
-    worker: u32,
-) -> Result<(), MessagingError> {
-    let start = history.now();
-    let letters = list_dead_letters(provider, queue).await?;
-    let dead_letters = letters
-        .into_iter()
-        .map(|letter| DeadRecord {
-            id: letter.id,
-            origin: letter.origin,
-            reason: letter.reason,
-            deliveries_count: letter.deliveries_count,
-            body_hash: BodyHash::of(&letter.body),
-        })
-        .collect();
-    let state = FinalState { queue: queue.clone(), dead_letters, live: None };
-    history.record_call(worker, start, [Operation::Final(state)]);
-    Ok(())
 }

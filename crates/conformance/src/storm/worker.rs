@@ -20,8 +20,9 @@ use crate::recorded::Recorded;
 /// After that many deliveries a message dies.
 const LIMIT: u32 = 6;
 
-/// Enough that keys meet and enough that they do not only meet.
-const KEYS: u32 = 20;
+/// How many messages share an ordering key: so many that they meet, and so few that a large storm, in which every key
+/// is held up again and again, comes to its end.
+const MESSAGES_A_KEY: usize = 50;
 
 /// What all workers of a storm know.
 #[derive(Debug, Clone)]
@@ -30,6 +31,7 @@ pub(super) struct Plan {
     capabilities: Capabilities,
     seed: u64,
     unit: Duration,
+    keys: usize,
     /// Messages that have not been sent yet.
     unsent: Arc<AtomicUsize>,
 }
@@ -37,8 +39,9 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn new(settings: &Settings, queue: QueueName, capabilities: Capabilities) -> Self {
         let unit = settings.unit.max(capabilities.limits.time_resolution);
-        let unsent = Arc::new(AtomicUsize::new(settings.storm.messages));
-        Self { queue, capabilities, seed: settings.seed, unit, unsent }
+        let messages = settings.storm.messages;
+        let keys = (messages / MESSAGES_A_KEY).max(5);
+        Self { queue, capabilities, seed: settings.seed, unit, keys, unsent: Arc::new(AtomicUsize::new(messages)) }
     }
 
     fn chance(&self, worker: u32) -> StdRng {
@@ -52,7 +55,7 @@ impl Plan {
     fn message(&self, chance: &mut StdRng) -> Result<Message, MessagingError> {
         let mut message = Message::new(chance.random::<u64>().to_string());
         if chance.random_bool(0.6) && self.offers(Feature::OrderByKey) {
-            message = message.ordering_key(format!("key {}", chance.random_range(0..KEYS)))?;
+            message = message.ordering_key(format!("key {}", chance.random_range(0..self.keys)))?;
         }
         if chance.random_bool(0.1) && self.offers(Feature::Dedup) {
             message = message.dedup_key(format!("dedup {}", chance.random_range(0..50)))?;

@@ -5,17 +5,16 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use postrider_core::{DeadLetterReason, Disposition, LeaseToken, MessageId, Nack, QueueName, Timestamp};
-use uuid::Uuid;
 
 use super::dice::Dice;
 use super::queue::{Fault, Held, NewMessage, Queue};
 use crate::checker::CheckOptions;
 use crate::history::{
-    BodyHash, DeadRecord, Delivery, Dropped, Event, ExtendCall, FinalState, LeaseOutcome, Operation, Outcome,
-    PurgeCall, Purged, ReceiveCall, RedriveCall, Selection, SendCall, SettleCall,
+    BodyHash, DeadRecord, Delivery, Event, FinalState, LeaseOutcome, Operation, Outcome, Purged, ReceiveCall,
+    Selection, SendCall, SettleCall,
 };
 
-const fn ms(millis: u64) -> Duration {
+pub(super) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
@@ -23,7 +22,9 @@ const fn ms(millis: u64) -> Duration {
 pub(super) fn history(seed: u64, fault: Option<Fault>) -> (Vec<Event>, CheckOptions) {
     let mut dice = Dice::new(seed);
     let resolution = if dice.percent(70) { Duration::from_micros(1) } else { ms(50) };
+    let clock_skew = if dice.percent(80) { Duration::ZERO } else { ms(2) };
     let mut world = World {
+        clock_skew,
         queue: Queue::new(resolution, fault),
         trouble: [0, 5, 25][dice.below(3)],
         slowness: [ms(1), ms(30), ms(200)][dice.below(3)],
@@ -43,26 +44,29 @@ pub(super) fn history(seed: u64, fault: Option<Fault>) -> (Vec<Event>, CheckOpti
     }
     world.run();
     world.finish();
-    let options = CheckOptions { time_resolution: resolution, tolerance: Duration::ZERO, ..CheckOptions::default() };
+    let options =
+        CheckOptions { time_resolution: resolution, tolerance: Duration::ZERO, clock_skew, ..CheckOptions::default() };
     (world.events, options)
 }
 
-struct World {
-    dice: Dice,
-    queue: Queue,
+pub(super) struct World {
+    pub(super) dice: Dice,
+    pub(super) queue: Queue,
+    /// How far a worker's clock goes before or after the queue's.
+    clock_skew: Duration,
     /// How many calls in a hundred go wrong.
     trouble: usize,
     /// How long a call takes at most, before and after its effect.
     slowness: Duration,
     calls_left: usize,
-    now: Timestamp,
+    pub(super) now: Timestamp,
     agenda: BinaryHeap<Reverse<(Timestamp, u64, Step)>>,
     calls: BTreeMap<u64, Call>,
     number: u64,
     /// What somebody was handed, and since when it is known.
-    receipts: Vec<(Timestamp, QueueName, MessageId, LeaseToken)>,
+    pub(super) receipts: Vec<(Timestamp, QueueName, MessageId, LeaseToken)>,
     /// Sends without an answer, to be made again.
-    resends: Vec<(Timestamp, SendCall)>,
+    pub(super) resends: Vec<(Timestamp, SendCall)>,
     events: Vec<Event>,
 }
 
@@ -81,7 +85,7 @@ struct Call {
     answered: bool,
 }
 
-fn orders() -> QueueName {
+pub(super) fn orders() -> QueueName {
     QueueName::new("orders").unwrap()
 }
 
@@ -155,7 +159,12 @@ impl World {
 
     fn record(&mut self, call: &Call, operation: Operation) {
         let Call { worker, start, end, .. } = *call;
-        self.events.push(Event { worker, start, end, operation });
+        let clock = |time: Timestamp| match worker % 3 {
+            0 => time.saturating_sub(self.clock_skew),
+            1 => time.saturating_add(self.clock_skew),
+            _ => time,
+        };
+        self.events.push(Event { worker, start: clock(start), end: clock(end), operation });
     }
 
     fn effect(&mut self, mut call: Call) {
@@ -233,126 +242,6 @@ impl World {
         }
     }
 
-    /// What a worker does next.
-    fn choose(&mut self) -> Vec<Operation> {
-        match self.dice.below(100) {
-            0..25 => self.choose_sends(),
-            25..55 => vec![self.choose_receive().into()],
-            55..63 => {
-                let mut rows = self.choose_settle();
-                rows.push(self.choose_receive().into());
-                rows
-            }
-            63..88 => self.choose_settle(),
-            88..94 => self.choose_extend(),
-            94..97 => self.choose_drop(),
-            97 => self.choose_redrive(),
-            _ if self.dice.percent(20) => {
-                let selection = Purged::DeadLetters(Selection::All);
-                let what = if self.dice.percent(50) { Purged::Waiting } else { selection };
-                vec![PurgeCall { queue: orders(), what, outcome: Outcome::Unknown }.into()]
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    fn choose_sends(&mut self) -> Vec<Operation> {
-        let known = self.resends.iter().position(|(since, _)| *since <= self.now);
-        if let Some(known) = known.filter(|_| self.dice.percent(50)) {
-            return vec![self.resends.swap_remove(known).1.into()];
-        }
-        let rows = if self.dice.percent(70) { 1 } else { 1 + self.dice.below(4) as u32 };
-        let first = self.dice.next();
-        let id = |row: u32| MessageId::from_uuid(Uuid::from_u128(u128::from(first) + u128::from(row)));
-        (0..rows)
-            .map(|row| {
-                let dice = &mut self.dice;
-                let key = dice.percent(60).then(|| format!("key {}", dice.below(2)));
-                let dedup = dice.percent(15).then(|| format!("dedup {}", dice.below(3)));
-                let delay = if dice.percent(20) { dice.duration(ms(300)) } else { Duration::ZERO };
-                let expires = dice.percent(15).then(|| dice.duration(ms(400)));
-                SendCall {
-                    queue: orders(),
-                    id: id(row),
-                    ordering_key: key,
-                    dedup_key: dedup,
-                    delay,
-                    expires_in: expires,
-                    expires_at: None,
-                    body_hash: body(id(row).as_uuid().as_u128() as u64),
-                    row,
-                    batch: id(0),
-                    outcome: Outcome::Unknown,
-                }
-                .into()
-            })
-            .collect()
-    }
-
-    fn choose_receive(&mut self) -> ReceiveCall {
-        let queue = if self.dice.percent(8) { orders().dead_letters() } else { orders() };
-        ReceiveCall {
-            queue,
-            visibility: ms([1, 100][self.dice.below(2)]) + self.dice.duration(ms(300)),
-            max_receive_count: 2 + self.dice.below(3) as u32,
-            outcome: Outcome::Unknown,
-        }
-    }
-
-    /// A receipt that somebody has: mostly a new one, sometimes one that was used long ago.
-    fn choose_receipt(&mut self) -> Option<(QueueName, MessageId, LeaseToken)> {
-        let known = self.receipts.iter().enumerate().filter(|(_, (since, ..))| *since <= self.now);
-        let known: Vec<_> = known.map(|(place, _)| place).collect();
-        let recent = &known[known.len().saturating_sub(8)..];
-        let from = if self.dice.percent(85) { recent } else { &known[..] };
-        let (_, queue, id, token) = self.receipts[from[self.dice.pick(from)?]].clone();
-        Some((queue, id, token))
-    }
-
-    fn choose_settle(&mut self) -> Vec<Operation> {
-        let Some((queue, id, token)) = self.choose_receipt() else {
-            return Vec::new();
-        };
-        let least = if self.dice.percent(50) { ms(100) } else { Duration::ZERO };
-        let retry = Nack::retry_after(least + self.dice.duration(ms(200)));
-        let disposition = match self.dice.below(100) {
-            0..50 => Disposition::Ack,
-            50..75 => Disposition::Nack(retry),
-            75..85 => Disposition::Nack(Nack::Release),
-            _ if queue.holds_dead_letters() => Disposition::Ack,
-            _ => Disposition::Nack(Nack::dead_letter("rejected")),
-        };
-        let outcome = LeaseOutcome::Unknown;
-        vec![SettleCall { queue, id, token, disposition, outcome }.into()]
-    }
-
-    fn choose_extend(&mut self) -> Vec<Operation> {
-        let Some((queue, id, token)) = self.choose_receipt() else {
-            return Vec::new();
-        };
-        let extension = ms(1) + self.dice.duration(ms(400));
-        let outcome = LeaseOutcome::Unknown;
-        vec![ExtendCall { queue, id, token, extension, outcome }.into()]
-    }
-
-    fn choose_drop(&mut self) -> Vec<Operation> {
-        let Some((queue, id, token)) = self.choose_receipt() else {
-            return Vec::new();
-        };
-        vec![Dropped { queue, id, token }.into()]
-    }
-
-    fn choose_redrive(&mut self) -> Vec<Operation> {
-        let dead = self.queue.held.iter().filter(|held| held.dead.is_some());
-        let dead: Vec<_> = dead.map(|held| held.id).collect();
-        let Some(one) = self.dice.pick(&dead) else {
-            return Vec::new();
-        };
-        let all = self.dice.percent(10);
-        let selection = if all { Selection::All } else { Selection::Ids(vec![dead[one]]) };
-        vec![RedriveCall { queue: orders(), to: None, selection, outcome: Outcome::Unknown }.into()]
-    }
-
     /// Drains the queue, or leaves it as it is, and looks at what is there.
     fn finish(&mut self) {
         if self.dice.percent(80) {
@@ -413,7 +302,7 @@ impl World {
     }
 }
 
-fn body(body: u64) -> BodyHash {
+pub(super) fn body(body: u64) -> BodyHash {
     BodyHash::of(&body.to_le_bytes())
 }
 
