@@ -163,8 +163,8 @@ impl<P: MessagingService> MessagingService for Link<P> {
         self.call(deadline, self.inner.receive_by_id(queue, id, options, deadline)).await
     }
 
-    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
-        self.call(Deadline::default(), self.inner.subscribe(queue)).await
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.call(deadline, self.inner.subscribe(queue, deadline)).await
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {

@@ -79,7 +79,7 @@ async fn coalescer_cost() -> Duration {
     let message = Message::new("one");
     let start = Instant::now();
     for _ in 0..CALLS {
-        let rows = coalescer.send(&queue, vec![message.clone()], Deadline::never()).await.expect("sent");
+        let rows = coalescer.send(&queue, vec![message.clone()], Deadline::default()).await.expect("sent");
         std::hint::black_box(rows);
     }
     let coalesced = start.elapsed();

@@ -21,7 +21,8 @@ pub enum Support {
         /// The cost, in a sentence.
         cost: Cow<'static, str>,
     },
-    /// Not at all: the call fails with [`MessagingError::NotSupported`].
+    /// Not at all: a call that asks for it fails with [`MessagingError::NotSupported`], unless the feature says what
+    /// else happens.
     Refused {
         /// Why, in a sentence.
         why: Cow<'static, str>,
@@ -74,13 +75,16 @@ features! {
     SingleLease = "one lease at a time",
     /// A dead lease's token changes nothing (L3).
     Fencing = "fencing of late settles",
+    /// A receipt can be used on another connection than the one that it was received on.
+    PortableReceipts = "receipts on another connection",
     /// A lease that runs out gives the message back (L4).
     LeaseExpiry = "lease expiry",
     /// A lease can be extended (L5).
     ExtendLease = "lease extension",
     /// A failed delivery comes back after the strategy's delay (L6).
     Retry = "retry with delay",
-    /// Work that was never started goes back uncounted (L7).
+    /// Work that was never started goes back uncounted (L7). Refused, a release still gives the message back at once,
+    /// with its delivery counted.
     FreeRelease = "uncounted release",
     /// The delivery count is checked on reading (L8).
     DeliveryLimit = "delivery limit",
@@ -131,6 +135,9 @@ pub struct Limits {
     pub max_visibility: Duration,
     /// The store's smallest unit of time. Shorter or odd durations are rounded **up** to it.
     pub time_resolution: Duration,
+    /// How long a dedup key is taken, counted from its send, on a store that does not know how long its message lives;
+    /// `None` where the law holds as it is written: as long as the message lives.
+    pub dedup_window: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -141,6 +148,7 @@ impl Default for Limits {
             max_delay: MAX_DURATION,
             max_visibility: MAX_DURATION,
             time_resolution: Duration::from_micros(1),
+            dedup_window: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Time as a store sees it.
 //!
-//! Due times and leases are judged by one clock, the store's. A store that keeps no clock of its own (memory, an
-//! embedded file) takes one from here, so that a test can hold time still and move it by hand.
+//! Due times and leases are judged by one clock, the store's. A store that keeps no clock of its own takes one from
+//! here, so that a test can hold time still and move it by hand.
 
 use std::fmt;
 use std::future::Future;
@@ -125,6 +125,9 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 ///
 /// A wall clock that is set back would stretch every lease, one that is set forward would end them all at once; this
 /// one only ever moves at the speed of the monotonic clock. It follows tokio's paused time.
+///
+/// Two processes that share a store must not use it: after the wall clock was set, one that started before and one that
+/// started later would disagree for ever.
 #[derive(Debug, Clone)]
 pub struct SystemClock {
     started_at: Timestamp,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::error::MessagingError;
 use crate::headers::Headers;
 use crate::id::MessageId;
 use crate::message::{ContentType, Key, Priority};
@@ -72,6 +73,8 @@ pub struct DeadLetter {
     pub dedup_key: Option<Key>,
     /// How urgent it was.
     pub priority: Priority,
+    /// When it was, or will be, too late to handle it.
+    pub expires_at: Option<Timestamp>,
     /// Why it died, in a word.
     pub reason: DeadLetterReason,
     /// The last error text that is known.
@@ -129,6 +132,16 @@ pub struct DeadLetterQuery {
 impl Default for DeadLetterQuery {
     fn default() -> Self {
         Self { selection: DeadLetterSelection::All, limit: 100, after: None }
+    }
+}
+
+impl DeadLetterQuery {
+    /// Refuses a page of nothing: its cursor would lead nowhere, again and again.
+    pub fn check(&self) -> Result<(), MessagingError> {
+        if self.limit == 0 {
+            return Err(MessagingError::invalid("limit", "a page has at least one dead letter"));
+        }
+        Ok(())
     }
 }
 

@@ -60,6 +60,17 @@ pub enum MessagingError {
         id: MessageId,
     },
 
+    /// Somebody holds the message's lease. Nothing was changed.
+    #[error(
+        "somebody holds the lease on message {id} of queue '{queue}'; nothing was changed. Try again when it has ended"
+    )]
+    MessageLeased {
+        /// The message's queue.
+        queue: QueueName,
+        /// The message.
+        id: MessageId,
+    },
+
     /// The lease has run out, or was settled or released. Nothing was changed.
     #[error(
         "the lease on message {id} of queue '{queue}' is over; nothing was changed. Receive the message again: \
@@ -169,7 +180,10 @@ impl MessagingError {
     /// An unknown outcome is not: whether it may be repeated is the caller's to decide.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Connection { .. } | Self::CircuitBreakerOpen { .. } | Self::DeadlineExceeded { .. } => true,
+            Self::Connection { .. }
+            | Self::CircuitBreakerOpen { .. }
+            | Self::DeadlineExceeded { .. }
+            | Self::MessageLeased { .. } => true,
             Self::Provider { retryable, .. } => *retryable,
             Self::QueueNotFound { .. }
             | Self::Serialization { .. }

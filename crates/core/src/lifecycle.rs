@@ -7,15 +7,27 @@
 //!    └──────────────────┘
 //! ```
 //!
-//! [`Life<S>`] is a message's story in state `S`: its counts and times, the same names as in every store. A transition
-//! takes the old story and gives the new one, so a story can be neither used twice nor led where it may not go:
+//! [`Life<S>`] is a message's story in state `S`: its counts and times, the same names as in every store. It can only
+//! be begun, and led on by a transition that takes the old story and gives the new one. What depends on the moment is
+//! asked of the transition itself: a lease must be due, and whoever ends or extends one must have its token before it
+//! runs out. Refused, a transition gives the story back unchanged.
 //!
-//! ```compile_fail
-//! use postrider_core::lifecycle::{Life, Pending};
-//! use postrider_core::Timestamp;
-//! let life = Life::<Pending>::begin(Timestamp::EPOCH, Timestamp::EPOCH);
-//! life.ack(Timestamp::EPOCH); // nobody leased it
+//! ```compile_fail,E0599
+//! use postrider_core::lifecycle::Life;
+//! use postrider_core::{LeaseToken, Timestamp};
+//! let pending = Life::begin(Timestamp::EPOCH, Timestamp::EPOCH);
+//! pending.ack(LeaseToken(1), Timestamp::EPOCH); // nobody leased it
 //! ```
+//!
+//! ```compile_fail,E0451
+//! use postrider_core::lifecycle::{Completed, Life};
+//! use postrider_core::Timestamp;
+//! let pending = Life::begin(Timestamp::EPOCH, Timestamp::EPOCH);
+//! // A story cannot be made up.
+//! let done = Life { record: pending.record().clone(), state: Completed { completed_at: Timestamp::EPOCH } };
+//! ```
+
+#![expect(clippy::result_large_err, reason = "the error is the story itself, given back unchanged")]
 
 use std::fmt;
 use std::time::Duration;
@@ -143,13 +155,21 @@ pub struct Record {
 /// A message's story in state `S`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Life<S> {
-    /// Counts and times.
-    pub record: Record,
-    /// What only this state has.
-    pub state: S,
+    record: Record,
+    state: S,
 }
 
 impl<S> Life<S> {
+    /// Counts and times.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// What only this state has.
+    pub fn state(&self) -> &S {
+        &self.state
+    }
+
     fn into<T>(self, state: T) -> Life<T> {
         Life { record: self.record, state }
     }
@@ -184,7 +204,7 @@ impl Life<Pending> {
     }
 }
 
-/// A message that can be leased: it waits, and nobody holds it.
+/// A message that can be leased once it is due: it waits, and nobody holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting {
     /// Never failed.
@@ -210,16 +230,17 @@ impl Waiting {
         }
     }
 
-    /// A worker takes it. One more delivery is counted.
-    pub fn lease(self, token: LeaseToken, visibility: Duration, now: Timestamp) -> Life<Processing> {
+    /// A worker takes it, if it is due. One more delivery is counted.
+    pub fn lease(self, token: LeaseToken, visibility: Duration, now: Timestamp) -> Result<Life<Processing>, Self> {
         match self {
-            Self::Pending(life) => life.leased(token, visibility, now),
-            Self::Retryable(life) => life.leased(token, visibility, now),
+            waiting if waiting.next_attempt_at() > now => Err(waiting),
+            Self::Pending(life) => Ok(life.leased(token, visibility, now)),
+            Self::Retryable(life) => Ok(life.leased(token, visibility, now)),
         }
     }
 
-    /// Read past its delivery limit or its expiry: it dies before any handler sees it.
-    pub fn fail(self, reason: DeadLetterReason, now: Timestamp) -> Life<Failed> {
+    /// Found past its delivery limit or its expiry: it dies before any handler sees it.
+    pub fn die_unread(self, reason: DeadLetterReason, now: Timestamp) -> Life<Failed> {
         match self {
             Self::Pending(life) => life.fail(reason, None, now),
             Self::Retryable(life) => life.fail(reason, None, now),
@@ -238,40 +259,73 @@ impl Life<Processing> {
         self.state.lease_token == token && self.is_leased(now)
     }
 
+    fn held(self, token: LeaseToken, now: Timestamp) -> Result<Self, Self> {
+        if self.is_held_by(token, now) { Ok(self) } else { Err(self) }
+    }
+
     /// The holder goes on working: the lease now ends at *now + extension*.
-    pub fn extend(&mut self, extension: Duration, now: Timestamp) {
-        self.state.lease_expires_at = now.saturating_add(extension);
+    pub fn extend(self, token: LeaseToken, extension: Duration, now: Timestamp) -> Result<Self, Self> {
+        let mut life = self.held(token, now)?;
+        life.state.lease_expires_at = now.saturating_add(extension);
+        Ok(life)
     }
 
     /// Handled.
-    pub fn ack(self, now: Timestamp) -> Life<Completed> {
-        self.into(Completed { completed_at: now })
+    pub fn ack(self, token: LeaseToken, now: Timestamp) -> Result<Life<Completed>, Self> {
+        Ok(self.held(token, now)?.into(Completed { completed_at: now }))
     }
 
     /// The handler failed and may try again: one more attempt is counted.
-    pub fn retry(mut self, after: Duration, error: Option<String>, now: Timestamp) -> Life<Retryable> {
-        self.record.attempts_count = self.record.attempts_count.saturating_add(1);
+    pub fn retry(
+        self,
+        token: LeaseToken,
+        after: Duration,
+        error: Option<String>,
+        now: Timestamp,
+    ) -> Result<Life<Retryable>, Self> {
+        let mut life = self.held(token, now)?;
+        life.record.attempts_count = life.record.attempts_count.saturating_add(1);
         if error.is_some() {
-            self.record.last_error = error;
+            life.record.last_error = error;
         }
-        self.into(Retryable { next_attempt_at: now.saturating_add(after) })
+        Ok(life.into(Retryable { next_attempt_at: now.saturating_add(after) }))
     }
 
-    /// The work was never started: the delivery is taken back.
-    pub fn release(mut self, now: Timestamp) -> Life<Pending> {
-        self.record.deliveries_count = self.record.deliveries_count.saturating_sub(1);
-        self.into(Pending { next_attempt_at: now })
+    /// The work was never started: the delivery is taken back, as if it had not been.
+    pub fn release(self, token: LeaseToken, now: Timestamp) -> Result<Life<Pending>, Self> {
+        let mut life = self.held(token, now)?;
+        life.record.deliveries_count = life.record.deliveries_count.saturating_sub(1);
+        if life.record.deliveries_count == 0 {
+            // A strategy counts its time from the first delivery, and there has been none.
+            life.record.first_attempt_at = None;
+            life.record.last_attempt_at = None;
+        }
+        Ok(life.into(Pending { next_attempt_at: now }))
     }
 
-    /// The lease ran out, or its holder gave the message up: the delivery stays counted.
-    pub fn expire(self) -> Life<Pending> {
-        let next_attempt_at = self.state.lease_expires_at;
-        self.into(Pending { next_attempt_at })
+    /// The holder lost interest: the message is due again, its delivery stays counted.
+    pub fn give_up(self, token: LeaseToken, now: Timestamp) -> Result<Life<Pending>, Self> {
+        Ok(self.held(token, now)?.into(Pending { next_attempt_at: now }))
     }
 
     /// The holder rejects it.
-    pub fn reject(self, reason: DeadLetterReason, error: Option<String>, now: Timestamp) -> Life<Failed> {
-        self.fail(reason, error, now)
+    pub fn reject(
+        self,
+        token: LeaseToken,
+        reason: DeadLetterReason,
+        error: Option<String>,
+        now: Timestamp,
+    ) -> Result<Life<Failed>, Self> {
+        Ok(self.held(token, now)?.fail(reason, error, now))
+    }
+
+    /// The lease ran out: the message has been due since then, its delivery stays counted.
+    pub fn expire(self, now: Timestamp) -> Result<Life<Pending>, Self> {
+        if self.is_leased(now) {
+            return Err(self);
+        }
+        let next_attempt_at = self.state.lease_expires_at;
+        Ok(self.into(Pending { next_attempt_at }))
     }
 }
 
@@ -287,35 +341,57 @@ mod tests {
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
+    const MINE: LeaseToken = LeaseToken(1);
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::EPOCH.saturating_add(Duration::from_secs(seconds))
     }
 
     fn leased(now: Timestamp) -> Life<Processing> {
-        Waiting::Pending(Life::begin(at(0), at(0))).lease(LeaseToken(1), LEASE, now)
+        Waiting::Pending(Life::begin(at(0), at(0))).lease(MINE, LEASE, now).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_leased_before_it_is_due() {
+        let waiting = Waiting::Pending(Life::begin(at(0), at(5)));
+        assert_eq!(waiting.clone().lease(MINE, LEASE, at(4)), Err(waiting.clone()));
+        assert!(waiting.lease(MINE, LEASE, at(5)).is_ok());
     }
 
     #[test]
     fn a_lease_belongs_to_its_token_until_it_runs_out() {
-        let mut life = leased(at(1));
-        assert_eq!(life.record.deliveries_count, 1);
-        assert!(life.is_held_by(LeaseToken(1), at(30)));
-        assert!(!life.is_held_by(LeaseToken(2), at(30)));
-        assert!(!life.is_held_by(LeaseToken(1), at(31)));
-        life.extend(Duration::from_secs(5), at(10));
-        assert_eq!(life.state.lease_expires_at, at(15), "set, not added");
+        for (token, now) in [(LeaseToken(2), at(30)), (MINE, at(31))] {
+            let life = leased(at(1));
+            assert_eq!(life.clone().ack(token, now), Err(life.clone()));
+            assert_eq!(life.clone().retry(token, LEASE, None, now), Err(life.clone()));
+            assert_eq!(life.clone().release(token, now), Err(life.clone()));
+            assert_eq!(life.clone().give_up(token, now), Err(life.clone()));
+            assert_eq!(life.clone().extend(token, LEASE, now), Err(life.clone()));
+            assert_eq!(life.clone().reject(token, DeadLetterReason::REJECTED, None, now), Err(life));
+        }
+        assert!(leased(at(1)).ack(MINE, at(30)).is_ok());
+        assert!(leased(at(1)).expire(at(30)).is_err(), "a lease that is held does not run out");
+        assert_eq!(leased(at(1)).expire(at(40)).unwrap().state.next_attempt_at, at(31));
+    }
+
+    #[test]
+    fn an_extension_is_set_and_not_added() {
+        let life = leased(at(1)).extend(MINE, Duration::from_secs(5), at(10)).unwrap();
+        assert_eq!(life.state.lease_expires_at, at(15));
     }
 
     #[test]
     fn only_a_release_takes_the_delivery_back_and_only_a_retry_counts_an_attempt() {
         let counts = |record: &Record| (record.deliveries_count, record.attempts_count);
-        assert_eq!(counts(&leased(at(1)).release(at(2)).record), (0, 0));
-        assert_eq!(counts(&leased(at(1)).expire().record), (1, 0));
-        let retried = leased(at(1)).retry(LEASE, Some("no".into()), at(2));
+        let released = leased(at(1)).release(MINE, at(2)).unwrap();
+        assert_eq!(counts(&released.record), (0, 0));
+        assert_eq!(released.record.first_attempt_at, None, "no delivery has been");
+        assert_eq!(counts(&leased(at(1)).expire(at(31)).unwrap().record), (1, 0));
+        assert_eq!(counts(&leased(at(1)).give_up(MINE, at(2)).unwrap().record), (1, 0));
+        let retried = leased(at(1)).retry(MINE, LEASE, Some("no".into()), at(2)).unwrap();
         assert_eq!(counts(&retried.record), (1, 1));
         assert_eq!(retried.state.next_attempt_at, at(32));
-        let failed = Waiting::Retryable(retried).fail(DeadLetterReason::EXPIRED, at(40));
+        let failed = Waiting::Retryable(retried).die_unread(DeadLetterReason::EXPIRED, at(40));
         assert_eq!(counts(&failed.record), (1, 1));
         assert_eq!(failed.record.last_error.as_deref(), Some("no"));
         assert_eq!(counts(&failed.redrive(at(50)).record), (0, 0));
@@ -323,8 +399,11 @@ mod tests {
 
     #[test]
     fn first_and_last_delivery_are_remembered() {
-        let again = Waiting::Pending(leased(at(1)).expire()).lease(LeaseToken(2), LEASE, at(40));
+        let expired = Waiting::Pending(leased(at(1)).expire(at(31)).unwrap());
+        let again = expired.lease(LeaseToken(2), LEASE, at(40)).unwrap();
         assert_eq!(again.record.first_attempt_at, Some(at(1)));
         assert_eq!(again.record.last_attempt_at, Some(at(40)));
+        let released = again.release(LeaseToken(2), at(41)).unwrap();
+        assert_eq!(released.record.first_attempt_at, Some(at(1)), "one delivery is left");
     }
 }

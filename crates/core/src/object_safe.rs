@@ -150,7 +150,7 @@ twin! {
         receive_by_id as dyn_receive_by_id(
             queue: ref QueueName, id: MessageId, options: ref ReceiveOptions, deadline: Deadline
         ) -> Option<QueuedMessage>;
-        subscribe as dyn_subscribe(queue: ref QueueName) -> WakeUps;
+        subscribe as dyn_subscribe(queue: ref QueueName, deadline: Deadline) -> WakeUps;
         health_check as dyn_health_check(deadline: Deadline) -> ();
         close as dyn_close(deadline: Deadline) -> ();
     }
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(both.received.unwrap()[0].id(), ids[1]);
         let by_id = provider.receive_by_id(&queue, ids[2], &options, deadline).await.unwrap().unwrap();
         assert_eq!(by_id.id(), ids[2]);
-        assert_eq!(provider.subscribe(&queue).await.unwrap().next().await, Some(()));
+        assert_eq!(provider.subscribe(&queue, deadline).await.unwrap().next().await, Some(()));
         provider.health_check(deadline).await.unwrap();
         assert_eq!(provider.list_queues(deadline).await.unwrap(), queues);
         assert_eq!(provider.queue_stats(&queue, deadline).await.unwrap().ready.value(), Some(1));

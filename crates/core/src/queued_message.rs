@@ -47,8 +47,12 @@ pub struct Envelope {
     pub headers: Headers,
     /// The key that it is ordered by.
     pub ordering_key: Option<Key>,
+    /// The key that keeps it single.
+    pub dedup_key: Option<Key>,
     /// How urgent it is.
     pub priority: Priority,
+    /// When it is too late to handle it.
+    pub expires_at: Option<Timestamp>,
     /// Which delivery this is: 1 the first time.
     pub receive_count: u32,
     /// How often a handler has failed on it before.

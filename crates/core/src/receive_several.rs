@@ -33,21 +33,23 @@ pub(crate) async fn receive<S: MessagingService + ?Sized>(
     let mut hints = SelectAll::new();
     if !options.wait.is_zero() && service.capabilities().offers(Feature::WakeUp) {
         for queue in queues {
-            hints.push(service.subscribe(queue).await?);
+            hints.push(service.subscribe(queue, deadline).await?);
         }
     }
     loop {
         let messages = look_once(service, queues, options, deadline).await?;
-        if !messages.is_empty() || wait.has_passed() {
+        if !messages.is_empty() || options.wait.is_zero() {
             return Ok(messages);
         }
-        // `None` is a stream of no hints at all: then only the time-out ends the wait.
-        let hint = async {
-            if hints.next().await.is_none() {
-                std::future::pending::<()>().await;
-            }
-        };
-        wait.at_most(LOOK_AGAIN).limit(hint).await;
+        if hints.is_empty() {
+            wait.at_most(LOOK_AGAIN).limit(std::future::pending::<()>()).await;
+        } else if let Some(None) = wait.at_most(LOOK_AGAIN).limit(hints.next()).await {
+            // Hints end when the connection is closed, and a wait ends with it, empty-handed.
+            return Ok(Vec::new());
+        }
+        if wait.has_passed() {
+            return Ok(Vec::new());
+        }
     }
 }
 

@@ -77,6 +77,9 @@ pub trait MessagingService: Send + Sync + 'static {
 
     /// Sends messages, in their order. Each answers its id once it is durable.
     ///
+    /// An id is the sender's to keep single: sent twice without a dedup key, it names two messages, and whatever asks
+    /// for a message by its id gets the older.
+    ///
     /// A message whose dedup key is taken answers the id of the message that has it.
     fn send_batch(
         &self,
@@ -195,13 +198,19 @@ pub trait MessagingService: Send + Sync + 'static {
     /// A stream of hints that the queue may have something to receive.
     ///
     /// A hint carries no message and promises none; it only shortens a wait. Hints that nobody took are merged.
-    fn subscribe(&self, queue: &QueueName) -> impl Future<Output = Result<WakeUps, MessagingError>> + Send;
+    fn subscribe(
+        &self,
+        queue: &QueueName,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<WakeUps, MessagingError>> + Send;
 
     /// Whether the store answers.
     fn health_check(&self, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
 
-    /// Ends this connection: nothing new is begun, waiting receives end, what was begun is finished. Leases stay with
-    /// whoever has their receipts, until they run out.
+    /// Ends this connection: nothing new is begun, waiting receives end, what was begun is finished.
+    ///
+    /// Leases stay with whoever has their receipts, until they run out, where receipts work on another connection
+    /// ([`Feature::PortableReceipts`]); elsewhere their messages go back.
     fn close(&self, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
 }
 
@@ -249,6 +258,8 @@ pub trait QueueAdmin: Send + Sync + 'static {
     fn resume(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
 
     /// Removes the queue with everything in it, dead letters included. Leases on its messages end.
+    ///
+    /// A dead-letter queue cannot be removed by itself; [`DeadLetters::purge_dead_letters`] empties it.
     fn delete_queue(
         &self,
         queue: &QueueName,

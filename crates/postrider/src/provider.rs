@@ -109,8 +109,8 @@ impl MessagingService for MessagingProvider {
         each!(self, provider => provider.receive_by_id(queue, id, options, deadline).await)
     }
 
-    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
-        each!(self, provider => provider.subscribe(queue).await)
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        each!(self, provider => provider.subscribe(queue, deadline).await)
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {

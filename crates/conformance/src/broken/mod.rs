@@ -388,8 +388,8 @@ impl<P: Provider> MessagingService for Broken<P> {
         Ok(received.map(|message| self.spoil_delivery(message)))
     }
 
-    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
-        self.inner.subscribe(queue).await
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.inner.subscribe(queue, deadline).await
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {

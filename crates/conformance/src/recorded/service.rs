@@ -175,8 +175,8 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Record
         Ok(received.into_iter().next())
     }
 
-    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
-        self.provider.subscribe(queue).await
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.provider.subscribe(queue, deadline).await
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {

@@ -84,8 +84,8 @@ impl MessagingService for Unanswering {
         pending().await
     }
 
-    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
-        self.inner.subscribe(queue).await
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.inner.subscribe(queue, deadline).await
     }
 
     async fn health_check(&self, _: Deadline) -> Result<(), MessagingError> {

@@ -42,7 +42,7 @@ pub(super) async fn l13_a_refused_feature_fails_when_it_is_used<H: Harness>(prob
         ensure_refused(Feature::Peek, provider.peek(&queue, 1, soon()).await)?;
     }
     if !probe.offers(Feature::WakeUp) {
-        ensure_refused(Feature::WakeUp, provider.subscribe(&queue).await)?;
+        ensure_refused(Feature::WakeUp, provider.subscribe(&queue, soon()).await)?;
     }
     if !probe.offers(Feature::ReceiveById) {
         let id = postrider_core::MessageId::generate();
@@ -196,7 +196,7 @@ pub(super) async fn l13_one_message_can_be_received_by_its_id<H: Harness>(probe:
 
 pub(super) async fn l13_a_hint_follows_a_send<H: Harness>(probe: &Probe<'_, H>) -> Check {
     let queue = probe.queue("hint").await?;
-    let mut hints = probe.provider.subscribe(&queue).await?;
+    let mut hints = probe.provider.subscribe(&queue, soon()).await?;
     let sender = probe.open().await?;
     sender.send_message(&queue, Message::new("one"), soon()).await?;
     match tokio::time::timeout(PATIENCE, hints.next()).await {

@@ -17,6 +17,9 @@ pub trait BatchExecutor: Send + Sync + 'static {
     ///
     /// A row that fails by itself without harm to the others (a lease that is over) is a row's result, not a failure
     /// of the batch.
+    ///
+    /// It must end: while it runs, its lane stands still. Whoever talks to a server bounds its own waiting and answers
+    /// [`BatchFailure::Unknown`] when the bound is reached.
     fn execute(&self, batch: &Batch) -> impl Future<Output = Result<BatchReply, BatchFailure>> + Send;
 }
 

@@ -24,19 +24,32 @@ pub struct CoalescerConfig {
     pub max_bytes: usize,
     /// How many rows may be queued in a lane. When they are, callers wait for room.
     pub queue_rows: usize,
+    /// How many bytes these rows may have.
+    pub queue_bytes: usize,
 }
 
 impl CoalescerConfig {
-    /// Separate lanes, batches of 1000 rows and 4 MiB a lane, queues of 10 000 rows.
+    /// Separate lanes, batches of 1000 rows and 4 MiB a lane, queues of 10 000 rows and 32 MiB.
     pub const fn new(provider: &'static str) -> Self {
-        Self { provider, lanes: Lanes::Separate, max_rows: 1000, max_bytes: 4 * 1024 * 1024, queue_rows: 10_000 }
+        Self {
+            provider,
+            lanes: Lanes::Separate,
+            max_rows: 1000,
+            max_bytes: 4 * 1024 * 1024,
+            queue_rows: 10_000,
+            queue_bytes: 32 * 1024 * 1024,
+        }
     }
 
     /// Refuses bounds that would let nothing through.
     pub(super) fn check(&self) -> Result<(), MessagingError> {
-        for (name, bound) in
-            [("max_rows", self.max_rows), ("max_bytes", self.max_bytes), ("queue_rows", self.queue_rows)]
-        {
+        let bounds = [
+            ("max_rows", self.max_rows),
+            ("max_bytes", self.max_bytes),
+            ("queue_rows", self.queue_rows),
+            ("queue_bytes", self.queue_bytes),
+        ];
+        for (name, bound) in bounds {
             if bound == 0 {
                 return Err(MessagingError::invalid(name, "it is 0, which would let nothing through; set at least 1"));
             }
@@ -59,6 +72,7 @@ mod tests {
         };
         assert_eq!(refused(CoalescerConfig { max_rows: 0, ..good.clone() }), "max_rows");
         assert_eq!(refused(CoalescerConfig { max_bytes: 0, ..good.clone() }), "max_bytes");
-        assert_eq!(refused(CoalescerConfig { queue_rows: 0, ..good }), "queue_rows");
+        assert_eq!(refused(CoalescerConfig { queue_rows: 0, ..good.clone() }), "queue_rows");
+        assert_eq!(refused(CoalescerConfig { queue_bytes: 0, ..good }), "queue_bytes");
     }
 }

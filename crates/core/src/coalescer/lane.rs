@@ -87,7 +87,7 @@ pub(super) enum Idle {
     Ended,
 }
 
-/// A queue of operations, bounded by their rows.
+/// A queue of operations, bounded by their rows and bytes.
 pub(super) struct Lane<R: Row> {
     pub(super) config: Arc<CoalescerConfig>,
     /// Held for a few pointer moves: rows are counted, moved into batches and dropped outside of it.
@@ -103,6 +103,8 @@ struct State<R: Row> {
     admitted: usize,
     /// The rows of the admitted operations.
     rows: usize,
+    /// The bytes of those rows.
+    bytes: usize,
     next_ticket: u64,
     /// Whom to wake when rows come in. Set only while the driver has nothing to do, so that a busy one is not woken
     /// for nothing.
@@ -113,22 +115,31 @@ struct State<R: Row> {
 impl<R: Row> State<R> {
     /// Lets those in that there is room for. An empty lane has room for any operation, so the driver can only run out
     /// of work when nobody waits.
-    fn admit(&mut self, queue_rows: usize) {
+    fn admit(&mut self, config: &CoalescerConfig) {
         while let Some(next) = self.operations.get(self.admitted) {
             let rows = self.rows.saturating_add(next.row_count);
-            if self.admitted > 0 && rows > queue_rows {
+            let bytes = self.bytes.saturating_add(next.bytes);
+            if self.admitted > 0 && (rows > config.queue_rows || bytes > config.queue_bytes) {
                 break;
             }
             self.admitted += 1;
             self.rows = rows;
+            self.bytes = bytes;
         }
     }
 }
 
 impl<R: Row> Lane<R> {
     pub(super) fn new(config: Arc<CoalescerConfig>) -> Self {
-        let state =
-            State { operations: VecDeque::new(), admitted: 0, rows: 0, next_ticket: 0, driver: None, closed: false };
+        let state = State {
+            operations: VecDeque::new(),
+            admitted: 0,
+            rows: 0,
+            bytes: 0,
+            next_ticket: 0,
+            driver: None,
+            closed: false,
+        };
         Self { config, state: Mutex::new(state) }
     }
 
@@ -169,7 +180,7 @@ impl<R: Row> Lane<R> {
         state.next_ticket += 1;
         operation.ticket = ticket;
         state.operations.push_back(operation);
-        state.admit(self.config.queue_rows);
+        state.admit(&self.config);
         let queued = state.admitted == state.operations.len();
         let driver = state.driver.take();
         drop(state);
@@ -190,7 +201,7 @@ impl<R: Row> Lane<R> {
         let withdrawn = state.operations.remove(index);
         // It may have been a large one, with smaller ones behind it. The driver has work already: somebody fills the
         // lane, or nobody would have had to wait.
-        state.admit(self.config.queue_rows);
+        state.admit(&self.config);
         drop(state);
         drop(withdrawn);
         true
@@ -208,7 +219,8 @@ impl<R: Row> Lane<R> {
             };
             state.admitted -= 1;
             state.rows = state.rows.saturating_sub(operation.row_count);
-            state.admit(self.config.queue_rows);
+            state.bytes = state.bytes.saturating_sub(operation.bytes);
+            state.admit(&self.config);
             rows = rows.saturating_add(operation.row_count);
             bytes = bytes.saturating_add(operation.bytes);
             begun.push_back(operation);
@@ -248,6 +260,7 @@ impl<R: Row> Lane<R> {
         state.closed = true;
         state.admitted = 0;
         state.rows = 0;
+        state.bytes = 0;
         let driver = state.driver.take();
         let refused = std::mem::take(&mut state.operations);
         drop(state);

@@ -17,6 +17,7 @@ pub(super) struct Claimed {
     pub(super) row: RowId,
     pub(super) token: LeaseToken,
     pub(super) message: Message,
+    pub(super) expires_at: Option<Timestamp>,
     pub(super) record: Record,
     pub(super) lease_expires_at: Timestamp,
 }
@@ -43,18 +44,23 @@ impl State {
         let token = self.next_token();
         let queue = self.queues.get_mut(name)?;
         if let Some(reason) = cause_of_death(queue, id, options, now) {
-            let row = queue.remove(id, now)?;
-            let (message, expires_at) = (row.message, row.expires_at);
-            self.bury(name, message, expires_at, row.phase.into_waiting().fail(reason, now), now);
+            self.bury_unread(name, id, reason, now);
             return None;
         }
         queue.count_claim();
-        queue.reschedule(id, now, |phase| Phase::Leased(phase.into_waiting().lease(token, options.visibility, now)));
+        queue.reschedule(id, now, |phase| match phase.expire(now) {
+            Phase::Waiting(waiting) => match waiting.lease(token, options.visibility, now) {
+                Ok(life) => Phase::Leased(life),
+                Err(waiting) => Phase::Waiting(waiting),
+            },
+            held @ Phase::Leased(_) => held,
+        });
         let row = queue.rows.get(&id)?;
         Some(Claimed {
             row: id,
             token,
             message: row.message.clone(),
+            expires_at: row.expires_at,
             record: row.record().clone(),
             lease_expires_at: row.next_attempt_at(),
         })

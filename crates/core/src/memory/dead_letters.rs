@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use crate::capabilities::Limits;
 use crate::clock::Timestamp;
 use crate::dead_letter::{
-    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Redrive,
-    RedriveReport, RedriveSkip,
+    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
+    DeadLetterSelection, Redrive, RedriveReport, RedriveSkip,
 };
 use crate::error::MessagingError;
 use crate::id::MessageId;
@@ -27,12 +27,20 @@ impl State {
         life: Life<Failed>,
         now: Timestamp,
     ) {
-        let death = Death { record: life.record, reason: life.state.reason, dead_at: life.state.dead_at, revision: 0 };
+        let death = Death { life, revision: 0 };
         let phase = Phase::Waiting(Waiting::Pending(Life::begin(now, now)));
         let id = self.next_row();
         let dead = self.queue(&origin.dead_letters());
         dead.exists = true;
         dead.insert(id, Row { message, expires_at, phase, death: Some(death) }, now);
+    }
+
+    /// Moves a row that was found dead, expired or delivered too often, to the dead letters.
+    pub(super) fn bury_unread(&mut self, name: &QueueName, id: RowId, reason: DeadLetterReason, now: Timestamp) {
+        let Some(row) = self.queues.get_mut(name).and_then(|queue| queue.remove(id, now)) else { return };
+        if let Phase::Waiting(waiting) = row.phase.expire(now) {
+            self.bury(name, row.message, row.expires_at, waiting.die_unread(reason, now), now);
+        }
     }
 
     fn dead(&self, queue: &QueueName) -> Option<&Queue> {
@@ -44,6 +52,7 @@ impl State {
         queue: &QueueName,
         query: &DeadLetterQuery,
     ) -> Result<DeadLetterPage, MessagingError> {
+        query.check()?;
         let after = match &query.after {
             None => 0,
             Some(cursor) => cursor
@@ -88,10 +97,7 @@ impl State {
         let row_id = dead.rows_of(id).next().ok_or_else(missing)?;
         let row = dead.rows.get_mut(&row_id).ok_or_else(missing)?;
         if row.is_leased(now) {
-            return Err(MessagingError::invalid(
-                "edit",
-                format!("somebody has received dead letter {id} and holds its lease; try again when it has ended"),
-            ));
+            return Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id });
         }
         let mut edited = row.message.clone();
         if let Some(body) = edit.body {
@@ -163,7 +169,8 @@ impl State {
         };
         // It joins the tail of its key: a new row number, after everything that was sent meanwhile.
         let id = self.next_row();
-        let phase = Phase::Waiting(Waiting::Pending(Life::begin(now, now)));
+        let Some(Death { life, .. }) = row.death else { return };
+        let phase = Phase::Waiting(Waiting::Pending(life.redrive(now)));
         // An expiry that has passed would kill it again unread, and nobody redrives for that.
         let expires_at = row.expires_at.filter(|expires_at| *expires_at > now);
         let queue = self.queue(target);
@@ -193,14 +200,16 @@ impl State {
             rows.dedup();
             return rows;
         }
-        let matches =
-            |row: &Row| row.death.as_ref().is_some_and(|death| selection.includes(row.message.id, &death.reason));
+        let matches = |row: &Row| {
+            row.death.as_ref().is_some_and(|death| selection.includes(row.message.id, &death.life.state().reason))
+        };
         dead.rows.iter().filter(|(_, row)| matches(row)).map(|(id, row)| (*id, row.message.id)).collect()
     }
 }
 
 fn letter(dead: &Queue, row: &Row) -> Option<DeadLetter> {
     let death = row.death.as_ref()?;
+    let (record, state) = (death.life.record(), death.life.state());
     let message = row.message.clone();
     Some(DeadLetter {
         id: message.id,
@@ -211,14 +220,15 @@ fn letter(dead: &Queue, row: &Row) -> Option<DeadLetter> {
         ordering_key: message.ordering_key,
         dedup_key: message.dedup_key,
         priority: message.priority,
-        reason: death.reason.clone(),
-        error: death.record.last_error.clone(),
-        deliveries_count: death.record.deliveries_count,
-        attempts_count: death.record.attempts_count,
-        enqueued_at: death.record.created_at,
-        first_attempt_at: death.record.first_attempt_at,
-        last_attempt_at: death.record.last_attempt_at,
-        dead_at: death.dead_at,
+        expires_at: row.expires_at,
+        reason: state.reason.clone(),
+        error: record.last_error.clone(),
+        deliveries_count: record.deliveries_count,
+        attempts_count: record.attempts_count,
+        enqueued_at: record.created_at,
+        first_attempt_at: record.first_attempt_at,
+        last_attempt_at: record.last_attempt_at,
+        dead_at: state.dead_at,
         revision: death.revision,
     })
 }

@@ -73,7 +73,7 @@ impl MemoryProvider {
     }
 
     fn deliver(&self, queue: &QueueName, claimed: Claimed) -> QueuedMessage {
-        let Claimed { row, token, message, record, lease_expires_at } = claimed;
+        let Claimed { row, token, message, expires_at, record, lease_expires_at } = claimed;
         let receipt = ReceiptHandle::new(PROVIDER, queue.clone(), message.id, token, NativeRef::Row(row));
         let envelope = Envelope {
             id: message.id,
@@ -81,7 +81,9 @@ impl MemoryProvider {
             content_type: message.content_type,
             headers: message.headers,
             ordering_key: message.ordering_key,
+            dedup_key: message.dedup_key,
             priority: message.priority,
+            expires_at,
             receive_count: record.deliveries_count,
             attempts_count: record.attempts_count,
             enqueued_at: record.created_at,
@@ -103,8 +105,9 @@ impl MemoryProvider {
 
 impl ReturnLease for Shared {
     fn return_lease(&self, receipt: ReceiptHandle) {
+        let mut state = self.state.lock();
         let now = self.clock.now();
-        self.state.lock().give_up(&receipt, now);
+        state.give_up(&receipt, now);
     }
 }
 
@@ -195,8 +198,8 @@ impl MessagingService for MemoryProvider {
         Ok(claimed.map(|claimed| self.deliver(queue, claimed)))
     }
 
-    async fn subscribe(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
-        self.begin("subscribe", Deadline::never())?;
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.begin("subscribe", deadline)?;
         self.capabilities().require(Feature::WakeUp)?;
         Ok(self.wake_ups(queue))
     }
@@ -273,6 +276,12 @@ impl QueueAdmin for MemoryProvider {
 
     async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         self.begin("delete queue", deadline)?;
+        if queue.holds_dead_letters() {
+            return Err(MessagingError::invalid(
+                "queue name",
+                format!("'{queue}' belongs to '{}' and goes with it; purge the dead letters instead", queue.origin()),
+            ));
+        }
         self.shared().state.lock().delete(queue);
         Ok(())
     }
@@ -318,7 +327,15 @@ impl DeadLetters for MemoryProvider {
         deadline: Deadline,
     ) -> Result<RedriveReport, MessagingError> {
         self.begin("redrive", deadline)?;
-        self.shared().state.lock().redrive(queue, redrive, self.now())
+        let shared = self.shared();
+        let mut state = shared.state.lock();
+        if let Some(target) = &redrive.to
+            && !shared.create_queues
+            && !state.queue(target).exists
+        {
+            return Err(MessagingError::QueueNotFound { queue: target.clone() });
+        }
+        state.redrive(queue, redrive, self.now())
     }
 
     async fn purge_dead_letters(

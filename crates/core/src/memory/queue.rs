@@ -12,9 +12,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::clock::Timestamp;
-use crate::dead_letter::DeadLetterReason;
 use crate::id::MessageId;
-use crate::lifecycle::{Life, LiveState, Processing, Record, Waiting};
+use crate::lifecycle::{Failed, Life, LiveState, Processing, Record, Waiting};
 use crate::message::{Key, Message, Priority};
 use crate::queue_name::QueueName;
 
@@ -41,12 +40,11 @@ pub(super) enum Phase {
     Leased(Life<Processing>),
 }
 
-/// What a dead letter keeps of its life.
-#[derive(Debug, Clone)]
+/// The life that a dead letter had.
+#[derive(Debug)]
 pub(super) struct Death {
-    pub(super) record: Record,
-    pub(super) reason: DeadLetterReason,
-    pub(super) dead_at: Timestamp,
+    pub(super) life: Life<Failed>,
+    /// How often it has been edited since.
     pub(super) revision: u32,
 }
 
@@ -54,7 +52,7 @@ impl Row {
     pub(super) fn record(&self) -> &Record {
         match &self.phase {
             Phase::Waiting(waiting) => waiting.record(),
-            Phase::Leased(life) => &life.record,
+            Phase::Leased(life) => life.record(),
         }
     }
 
@@ -62,7 +60,7 @@ impl Row {
     pub(super) fn next_attempt_at(&self) -> Timestamp {
         match &self.phase {
             Phase::Waiting(waiting) => waiting.next_attempt_at(),
-            Phase::Leased(life) => life.state.lease_expires_at,
+            Phase::Leased(life) => life.state().lease_expires_at,
         }
     }
 
@@ -87,11 +85,14 @@ impl Row {
 }
 
 impl Phase {
-    /// The row as it waits for the next claim; a lease that has run out has become waiting.
-    pub(super) fn into_waiting(self) -> Waiting {
+    /// A lease that has run out has become waiting.
+    pub(super) fn expire(self, now: Timestamp) -> Self {
         match self {
-            Self::Waiting(waiting) => waiting,
-            Self::Leased(life) => Waiting::Pending(life.expire()),
+            Self::Leased(life) => match life.expire(now) {
+                Ok(pending) => Self::Waiting(Waiting::Pending(pending)),
+                Err(held) => Self::Leased(held),
+            },
+            waiting @ Self::Waiting(_) => waiting,
         }
     }
 }
@@ -144,10 +145,10 @@ impl Queue {
         !self.name.holds_dead_letters()
     }
 
-    /// The living message that has this dedup key.
-    pub(super) fn dedup_holder(&self, key: &Key) -> Option<MessageId> {
-        let row = self.rows.get(self.dedup.get(key)?)?;
-        Some(row.message.id)
+    /// The row that has this dedup key.
+    pub(super) fn dedup_holder(&self, key: &Key) -> Option<(RowId, &Row)> {
+        let id = *self.dedup.get(key)?;
+        Some((id, self.rows.get(&id)?))
     }
 
     /// Rows with this message id, in send order. More than one only when a sender used an id twice.

@@ -9,24 +9,30 @@ use crate::lifecycle::{Life, Processing, Waiting};
 use crate::receipt::ReceiptHandle;
 
 use super::PROVIDER;
-use super::queue::{Phase, Queue, RowId};
+use super::queue::{Phase, Queue, Row, RowId};
 use super::store::State;
 
 impl State {
     pub(super) fn settle(&mut self, settlement: Settlement, now: Timestamp) -> Result<(), MessagingError> {
         let Settlement { receipt, disposition } = settlement;
+        let token = receipt.token();
         let (queue, row) = self.held(&receipt, now)?;
         match disposition {
             Disposition::Ack => {
-                queue.remove(row, now);
+                // Completed, and with no archive in memory that is the end of its story.
+                if let Some(Row { phase: Phase::Leased(life), .. }) = queue.remove(row, now) {
+                    drop(life.ack(token, now));
+                }
             }
             Disposition::Nack(Nack::Retry { after, error }) => {
                 queue.reschedule(row, now, |phase| {
-                    end_lease(phase, |life| Waiting::Retryable(life.retry(after, error, now)))
+                    lead(phase, |life| Ok(waiting(Waiting::Retryable(life.retry(token, after, error, now)?))))
                 });
             }
             Disposition::Nack(Nack::Release) => {
-                queue.reschedule(row, now, |phase| end_lease(phase, |life| Waiting::Pending(life.release(now))));
+                queue.reschedule(row, now, |phase| {
+                    lead(phase, |life| Ok(waiting(Waiting::Pending(life.release(token, now)?))))
+                });
             }
             Disposition::Nack(Nack::DeadLetter { reason, error }) => {
                 if queue.name.holds_dead_letters() {
@@ -36,10 +42,10 @@ impl State {
                     ));
                 }
                 let name = queue.name.clone();
-                if let Some(removed) = queue.remove(row, now)
-                    && let Phase::Leased(life) = removed.phase
+                if let Some(Row { message, expires_at, phase: Phase::Leased(life), .. }) = queue.remove(row, now)
+                    && let Ok(failed) = life.reject(token, reason, error, now)
                 {
-                    self.bury(&name, removed.message, removed.expires_at, life.reject(reason, error, now), now);
+                    self.bury(&name, message, expires_at, failed, now);
                 }
             }
         }
@@ -52,25 +58,18 @@ impl State {
         extension: Duration,
         now: Timestamp,
     ) -> Result<(), MessagingError> {
+        let token = receipt.token();
         let (queue, row) = self.held(receipt, now)?;
-        queue.reschedule(row, now, |phase| match phase {
-            Phase::Leased(mut life) => {
-                life.extend(extension, now);
-                Phase::Leased(life)
-            }
-            waiting @ Phase::Waiting(_) => waiting,
-        });
+        queue.reschedule(row, now, |phase| lead(phase, |life| Ok(Phase::Leased(life.extend(token, extension, now)?))));
         Ok(())
     }
 
     /// A message was dropped unsettled: its lease ends now, its delivery stays counted.
     pub(super) fn give_up(&mut self, receipt: &ReceiptHandle, now: Timestamp) {
+        let token = receipt.token();
         if let Ok((queue, row)) = self.held(receipt, now) {
             queue.reschedule(row, now, |phase| {
-                end_lease(phase, |mut life| {
-                    life.extend(Duration::ZERO, now);
-                    Waiting::Pending(life.expire())
-                })
+                lead(phase, |life| Ok(waiting(Waiting::Pending(life.give_up(token, now)?))))
             });
         }
     }
@@ -92,9 +91,14 @@ impl State {
     }
 }
 
-fn end_lease(phase: Phase, end: impl FnOnce(Life<Processing>) -> Waiting) -> Phase {
+fn waiting(waiting: Waiting) -> Phase {
+    Phase::Waiting(waiting)
+}
+
+/// Leads a leased row on. What the lifecycle refuses stays as it is; `held` has asked the same before.
+fn lead(phase: Phase, transition: impl FnOnce(Life<Processing>) -> Result<Phase, Life<Processing>>) -> Phase {
     match phase {
-        Phase::Leased(life) => Phase::Waiting(end(life)),
+        Phase::Leased(life) => transition(life).unwrap_or_else(Phase::Leased),
         waiting @ Phase::Waiting(_) => waiting,
     }
 }

@@ -43,10 +43,11 @@ impl MemoryProvider {
             let mut closed = self.closed.subscribe();
             let news = async {
                 tokio::select! {
+                    // Close comes first: what arrives at the same moment is left to other connections.
                     biased;
+                    _ = closed.wait_for(|closed| *closed) => true,
                     () = notified => false,
                     () = self.until(next) => false,
-                    _ = closed.wait_for(|closed| *closed) => true,
                 }
             };
             if wait.limit(news).await == Some(true) {

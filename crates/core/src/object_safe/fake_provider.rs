@@ -137,6 +137,8 @@ impl FakeProvider {
             content_type: message.content_type,
             headers: message.headers,
             ordering_key: message.ordering_key,
+            dedup_key: None,
+            expires_at: None,
             priority: message.priority,
             receive_count: 1,
             attempts_count: 0,
@@ -157,6 +159,7 @@ pub(crate) fn dead_letter(queue: &QueueName, id: MessageId, body: &'static str) 
         headers: Headers::new(),
         ordering_key: None,
         dedup_key: None,
+        expires_at: None,
         priority: Priority::default(),
         reason: DeadLetterReason::REJECTED,
         error: None,
@@ -261,7 +264,7 @@ impl MessagingService for FakeProvider {
         Ok(self.waiting(queue).into_iter().find(|message| message.id == id).map(|m| self.lease(queue, m)))
     }
 
-    async fn subscribe(&self, _: &QueueName) -> Result<WakeUps, MessagingError> {
+    async fn subscribe(&self, _: &QueueName, _: Deadline) -> Result<WakeUps, MessagingError> {
         self.called("subscribe");
         Ok(WakeUps::new(futures_util::stream::iter([()])))
     }

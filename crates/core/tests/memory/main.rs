@@ -67,7 +67,8 @@ async fn a_waiting_receive_is_woken_by_a_send_a_due_time_and_a_lost_lease() {
     provider.send_message(&queue(), sooner.clone(), soon()).await.unwrap();
     must_wait(waiting.as_mut()).await;
     clock.advance(SECOND / 2);
-    assert_eq!(waiting.await.unwrap()[0].id(), sooner.id);
+    let served = waiting.await.unwrap();
+    assert_eq!(served[0].id(), sooner.id);
 
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
     must_wait(waiting.as_mut()).await;
@@ -75,6 +76,87 @@ async fn a_waiting_receive_is_woken_by_a_send_a_due_time_and_a_lost_lease() {
     drop(held.into_receipt());
     clock.advance(SECOND / 2);
     assert_eq!(waiting.await.unwrap()[0].id(), id);
+    drop(served);
+}
+
+#[tokio::test]
+async fn a_dropped_message_is_back_at_once_and_its_delivery_is_counted() {
+    let (_, provider) = by_hand();
+    provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
+    let long = ReceiveOptions::default().visibility(SECOND * 3600);
+    drop(receive(&provider, &long).await);
+    let again = receive(&provider, &long).await;
+    assert_eq!(again[0].receive_count(), 2, "the clock stood still: only the drop can have brought it back");
+}
+
+#[tokio::test]
+async fn an_expired_message_gives_its_dedup_key_up() {
+    let (clock, provider) = by_hand();
+    let keyed = |body: &'static str| Message::new(body).dedup_key("k").unwrap();
+    let old = keyed("old").expires_in(SECOND);
+    provider.send_message(&queue(), old.clone(), soon()).await.unwrap();
+    clock.advance(SECOND);
+    let new = keyed("new");
+    assert_eq!(provider.send_message(&queue(), new.clone(), soon()).await.unwrap(), new.id);
+    assert_eq!(receive(&provider, &ReceiveOptions::default()).await[0].id(), new.id);
+    let dead = provider.get_dead_letter(&queue(), old.id, soon()).await.unwrap();
+    assert_eq!(dead.reason, DeadLetterReason::EXPIRED);
+}
+
+#[tokio::test]
+async fn after_close_nothing_is_leased_although_it_was_sent_before() {
+    let (_, provider) = by_hand();
+    let other = provider.store().open();
+    let orders = queue();
+    let wait = ReceiveOptions::default().wait(SECOND * 3600);
+    let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
+    must_wait(waiting.as_mut()).await;
+    other.send_message(&orders, Message::new("one"), soon()).await.unwrap();
+    provider.close(soon()).await.unwrap();
+    assert!(waiting.await.unwrap().is_empty());
+    assert_eq!(receive(&other, &ReceiveOptions::default()).await[0].receive_count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_queues_are_waited_for_like_one() {
+    let provider = MemoryStore::new().open();
+    let queues = [queue(), QueueName::new("payments").unwrap()];
+    let wait = ReceiveOptions::batch(3).wait(SECOND * 60);
+    let receive = async |deadline| {
+        provider.settle_and_receive(Vec::new(), &queues, &wait, deadline).await.unwrap().received.unwrap()
+    };
+    let start = tokio::time::Instant::now();
+    assert!(receive(Deadline::after(SECOND * 5)).await.is_empty(), "the deadline ends the wait");
+    assert_eq!(start.elapsed(), SECOND * 5);
+
+    let sending = async {
+        tokio::time::advance(SECOND * 2).await;
+        let messages = (0..5).map(|n| Message::new(n.to_string())).collect();
+        provider.send_batch(&queues[1], messages, soon()).await.unwrap();
+        provider.send_message(&queues[0], Message::new("x"), soon()).await.unwrap();
+    };
+    let (received, ()) = futures_util::future::join(receive(Deadline::never()), sending).await;
+    assert!((1..=3).contains(&received.len()), "at most what was asked for, of all queues together");
+    assert_eq!(start.elapsed(), SECOND * 7);
+
+    provider.purge(&queues[1], soon()).await.unwrap();
+    provider.purge(&queues[0], soon()).await.unwrap();
+    let closing = async {
+        tokio::time::advance(SECOND / 2).await;
+        provider.close(soon()).await.unwrap();
+    };
+    let (received, ()) = futures_util::future::join(receive(Deadline::never()), closing).await;
+    assert!(received.is_empty(), "close ends the wait");
+    assert_eq!(start.elapsed(), SECOND * 15 / 2);
+}
+
+#[tokio::test]
+async fn a_dead_letter_queue_goes_only_with_its_origin() {
+    let (_, provider) = by_hand();
+    provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
+    let refused = provider.delete_queue(&queue().dead_letters(), soon()).await;
+    assert!(matches!(refused, Err(MessagingError::InvalidInput { .. })), "{refused:?}");
+    assert_eq!(receive(&provider, &ReceiveOptions::default()).await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +202,7 @@ async fn several_waiters_are_all_served() {
 #[tokio::test]
 async fn hints_follow_changes_and_due_times_and_do_not_repeat_themselves() {
     let (clock, provider) = by_hand();
-    let mut hints = provider.subscribe(&queue()).await.unwrap();
+    let mut hints = provider.subscribe(&queue(), soon()).await.unwrap();
     assert!(poll!(std::pin::pin!(hints.next())).is_pending(), "nothing has happened");
     provider.send_message(&queue(), Message::new("now"), soon()).await.unwrap();
     hints.next().await.unwrap();
@@ -155,6 +237,9 @@ async fn queues_are_not_made_by_sends_when_that_is_forbidden() {
     assert!(matches!(refused, Err(MessagingError::QueueNotFound { .. })), "{refused:?}");
     provider.ensure_queue(&queue(), soon()).await.unwrap();
     provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
+    let elsewhere = Redrive { to: Some(QueueName::new("typo").unwrap()), ..Redrive::default() };
+    let refused = provider.redrive_dead_letters(&queue(), &elsewhere, soon()).await;
+    assert!(matches!(refused, Err(MessagingError::QueueNotFound { .. })), "{refused:?}");
 }
 
 #[tokio::test]

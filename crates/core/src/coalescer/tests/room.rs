@@ -49,6 +49,22 @@ async fn a_full_lane_admits_no_more_than_its_bound() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lane_is_full_by_its_bytes_too() {
+    let mut bench = Bench::start(CoalescerConfig { queue_bytes: 1, max_rows: 1, ..merged() });
+    let _first = bench.send([1]).await;
+    let call = bench.next().await;
+    // An empty lane has room for one, whatever its size; the next must wait.
+    let _second = bench.send([2]).await;
+    let third = bench.send_until([3], Deadline::after(Duration::from_secs(5))).await;
+    assert!(matches!(third.error().await, MessagingError::DeadlineExceeded { operation: "send" }));
+    call.succeed();
+    let call = bench.next().await;
+    assert_eq!(call.sent(), [2]);
+    call.succeed();
+    bench.nothing_more().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deadline_that_has_passed_does_nothing() {
     let mut bench = Bench::start(merged());
     let caller = bench.send_until([1], Deadline::after(Duration::ZERO)).await;
