@@ -7,12 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
-use futures_util::future::BoxFuture;
 use indicatif::{ProgressBar, ProgressStyle};
 use postrider::{Endpoint, MessagingError, MessagingProvider};
-use postrider_conformance::{
-    ClockShift, Harness, Observer, Outcome, Report, Rule, Settings, StormSettings, exercise, sweep,
-};
+use postrider_conformance::{Harness, Observer, Outcome, Report, Rule, Settings, StormSettings, exercise, sweep};
 use serde::Serialize;
 
 use crate::args::Global;
@@ -59,12 +56,6 @@ impl Harness for Verified {
     async fn open(&self) -> Result<MessagingProvider, MessagingError> {
         self.0.connect().await
     }
-
-    fn open_with_clock(&self, _: ClockShift) -> Option<BoxFuture<'_, Result<MessagingProvider, MessagingError>>> {
-        // The clock of this process cannot be made wrong from inside. In memory, though, there is no other clock than
-        // the store's: a connection reads none, so every worker is one whose clock cannot matter.
-        self.0.is_ephemeral().then(|| Box::pin(self.0.connect()) as BoxFuture<'_, _>)
-    }
 }
 
 pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure> {
@@ -95,6 +86,9 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
         }
     };
     bar.finish_and_clear();
+    if let Some(why) = &report.left_behind {
+        eprintln!("postrider: queues whose names begin with '{prefix}_' may have been left behind: {why}");
+    }
     let mut out = std::io::stdout().lock();
     if global.json {
         for rule in &report.rules {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt, stream};
 use postrider_core::{Capabilities, Feature, MessagingError, MessagingService, QueueAdmin, Support};
+use tokio::time::Instant;
 
 use crate::harness::Harness;
 use crate::law::{Outcome, Report, Rule, TestReport};
@@ -64,6 +65,7 @@ impl fmt::Debug for Settings {
 /// Fails only when the store cannot be reached at all; whatever goes wrong later is a rule that is broken.
 pub async fn exercise<H: Harness>(harness: H, settings: Settings) -> Result<Report, MessagingError> {
     let first = harness.open().await?;
+    let settings = Settings { unit: fitting_unit(&first, settings.unit).await?, ..settings };
     let capabilities = first.capabilities().clone();
     let tests: Vec<Test<H>> = rules::all().into_iter().filter(|test| settings.rules.contains(&test.rule)).collect();
     let storm_tests = storm::tests(&settings.rules);
@@ -76,23 +78,46 @@ pub async fn exercise<H: Harness>(harness: H, settings: Settings) -> Result<Repo
         reports.push(report);
     };
 
-    let runs = tests.iter().enumerate().map(|(index, test)| run(&harness, &settings, &capabilities, index, test));
-    let mut runs = stream::iter(runs).buffer_unordered(settings.parallel.max(1));
-    while let Some(report) = runs.next().await {
+    let run = |(index, test)| run(&harness, &settings, &capabilities, index, test);
+    // Whoever takes the server away runs alone: the others promise nothing about a store that is not there.
+    let (alone, together): (Vec<_>, Vec<_>) = tests.iter().enumerate().partition(|(_, test)| test.is_disruptive());
+    let mut together = stream::iter(together).map(run).buffer_unordered(settings.parallel.max(1));
+    while let Some(report) = together.next().await {
         tell(&mut reports, report);
     }
-    drop(runs);
+    drop(together);
     if !storm_tests.is_empty() {
         for report in storm::run(&harness, &settings, &storm_tests).await {
             tell(&mut reports, report);
         }
     }
+    for test in alone {
+        let report = run(test).await;
+        tell(&mut reports, report);
+    }
     // Tests come back in the order in which they ended; a report has them in the order in which they are written.
     let order = |name| tests.iter().position(|test| test.name == name).unwrap_or(usize::MAX);
     reports.sort_by_key(|report| (report.rule, order(report.name), report.name));
-    sweep(&first, &settings.prefix).await?;
-    first.close(soon()).await?;
-    Ok(Report::new(capabilities, settings.seed, reports))
+    let left_behind = leave(&harness, &settings.prefix).await.err();
+    Ok(Report::new(capabilities, settings.seed, reports, left_behind))
+}
+
+/// How long a lease must last that a test has to do something under: several round trips, however slow the store is.
+async fn fitting_unit<P: MessagingService>(provider: &P, unit: Duration) -> Result<Duration, MessagingError> {
+    let mut slowest = Duration::ZERO;
+    for _ in 0..3 {
+        let before = Instant::now();
+        provider.health_check(soon()).await?;
+        slowest = slowest.max(before.elapsed());
+    }
+    Ok(unit.max(slowest * 10).max(provider.capabilities().limits.time_resolution))
+}
+
+/// Removes what the run may have left, through a connection that no restart has touched.
+async fn leave<H: Harness>(harness: &H, prefix: &str) -> Result<(), MessagingError> {
+    let provider = harness.open().await?;
+    sweep(&provider, prefix).await?;
+    provider.close(soon()).await
 }
 
 /// Removes every queue whose name begins with a run's prefix: what the run would remove itself if it came to its end.
@@ -112,7 +137,8 @@ async fn run<H: Harness>(
     index: usize,
     test: &Test<H>,
 ) -> TestReport {
-    let outcome = match refusal(capabilities, test.needs) {
+    let own = test.rule.feature();
+    let outcome = match refusal(capabilities, own.iter().chain(test.needs)) {
         Some(refused) => refused,
         None => {
             let attempt = attempt(harness, settings, index, test);
@@ -126,8 +152,8 @@ async fn run<H: Harness>(
     TestReport { rule: test.rule, name: test.name, outcome }
 }
 
-fn refusal(capabilities: &Capabilities, needs: &[Feature]) -> Option<Outcome> {
-    needs.iter().find_map(|feature| match capabilities.support(*feature) {
+fn refusal<'a>(capabilities: &Capabilities, needs: impl IntoIterator<Item = &'a Feature>) -> Option<Outcome> {
+    needs.into_iter().find_map(|feature| match capabilities.support(*feature) {
         Support::Refused { why } => Some(Outcome::Refused(why.to_string())),
         Support::Native | Support::Emulated { .. } => None,
     })
@@ -138,13 +164,16 @@ async fn attempt<H: Harness>(harness: &H, settings: &Settings, index: usize, tes
         Ok(provider) => provider,
         Err(error) => return Outcome::Broken(format!("no further connection could be opened: {error}")),
     };
-    let probe = Probe::new(harness, provider, settings.unit, format!("{}_{index}", settings.prefix));
+    let probe = Probe::new(harness, provider, settings, format!("{}_{index}", settings.prefix));
     let outcome = match (test.run)(&probe).await {
         Ok(()) => Outcome::Holds,
         Err(Stop::Violation(why)) => Outcome::Broken(why),
         Err(Stop::NotExercised(why)) => Outcome::NotExercised(why),
     };
-    match (outcome, probe.clean_up().await) {
+    let cleaned = probe.clean_up().await;
+    // Closed already by some tests, cut off by others; nothing depends on it.
+    let _ = probe.provider.close(soon()).await;
+    match (outcome, cleaned) {
         (Outcome::Holds, Err(error)) => Outcome::Broken(format!("its queues could not be removed: {error}")),
         (outcome, _) => outcome,
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use postrider_core::{Capabilities, Feature, Support};
+use postrider_core::{Capabilities, Feature, MessagingError, Support};
 use serde::{Deserialize, Serialize};
 
 macro_rules! rules {
@@ -197,13 +197,21 @@ pub struct Report {
     pub rules: Vec<RuleReport>,
     /// What the provider says of itself.
     pub capabilities: Capabilities,
+    /// Why queues of the run could not be removed, if that is so.
+    pub left_behind: Option<String>,
 }
 
 impl Report {
-    pub(crate) fn new(capabilities: Capabilities, seed: u64, tests: Vec<TestReport>) -> Self {
+    pub(crate) fn new(
+        capabilities: Capabilities,
+        seed: u64,
+        tests: Vec<TestReport>,
+        left_behind: Option<MessagingError>,
+    ) -> Self {
+        let left_behind = left_behind.map(|error| error.to_string());
         let of = |rule| tests.iter().filter(|test| test.rule == rule).cloned().collect();
         let rules = Rule::ALL.into_iter().map(|rule| RuleReport::new(rule, &capabilities, of(rule))).collect();
-        Self { provider: capabilities.provider(), seed, rules, capabilities }
+        Self { provider: capabilities.provider(), seed, rules, capabilities, left_behind }
     }
 
     /// Whether no rule is broken.
@@ -230,6 +238,9 @@ impl fmt::Display for Report {
             write!(f, "{:<9}", rule.how().unwrap_or(""))?;
             writeln!(f, "{}", rule.reason().unwrap_or_default())?;
         }
+        if let Some(why) = &self.left_behind {
+            writeln!(f, "queues may have been left behind: {why}")?;
+        }
         Ok(())
     }
 }
@@ -245,7 +256,7 @@ mod tests {
     #[test]
     fn one_broken_test_breaks_its_rule_and_is_named() {
         let tests = vec![test("a", Outcome::Holds), test("b", Outcome::Broken("lost one".into()))];
-        let report = Report::new(Capabilities::native("paper"), 7, tests);
+        let report = Report::new(Capabilities::native("paper"), 7, tests, None);
         assert!(!report.is_lawful());
         assert_eq!(report.rule(Rule::L1).reason().unwrap(), "b: lost one");
         assert_eq!(report.rule(Rule::L2).outcome.as_str(), "not_exercised");
@@ -254,7 +265,7 @@ mod tests {
     #[test]
     fn a_rule_that_holds_tells_what_was_left_out() {
         let tests = vec![test("a", Outcome::Holds), test("b", Outcome::Refused("no keys".into()))];
-        let report = Report::new(Capabilities::native("paper"), 7, tests);
+        let report = Report::new(Capabilities::native("paper"), 7, tests, None);
         assert_eq!(report.rule(Rule::L1).outcome, Outcome::Holds);
         assert_eq!(report.rule(Rule::L1).reason().unwrap(), "b: refused: no keys");
         assert_eq!(report.rule(Rule::L1).how(), Some("native"));

@@ -19,6 +19,15 @@ pub struct Cable {
     up: watch::Sender<bool>,
     chance: Arc<Mutex<StdRng>>,
     lost_answers: f64,
+    /// What a call does while the cable is cut.
+    while_cut: WhileCut,
+}
+
+/// What a call does while the cable is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WhileCut {
+    Waits,
+    Fails,
 }
 
 impl Cable {
@@ -30,7 +39,12 @@ impl Cable {
     /// A cable that loses this part of all answers to sends and settles, by the chance of `seed`.
     pub fn losing(lost_answers: f64, seed: u64) -> Self {
         let chance = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
-        Self { up: watch::Sender::new(true), chance, lost_answers }
+        Self { up: watch::Sender::new(true), chance, lost_answers, while_cut: WhileCut::Waits }
+    }
+
+    /// A cable on which calls fail at once while it is cut, instead of waiting for it.
+    pub fn failing_while_cut() -> Self {
+        Self { while_cut: WhileCut::Fails, ..Self::new() }
     }
 
     /// Cuts the cable for that long.
@@ -63,13 +77,20 @@ pub struct Link<P> {
 impl<P: MessagingService> Link<P> {
     /// Puts the cable between the caller and `inner`.
     pub fn new(inner: P, cable: Cable) -> Self {
-        let recovery = Support::emulated("calls wait until the link is up again");
+        let recovery = Support::emulated(match cable.while_cut {
+            WhileCut::Waits => "calls wait until the link is up again",
+            WhileCut::Fails => "calls fail until the link is up again",
+        });
         let capabilities = inner.capabilities().clone().with(Feature::Recovery, recovery);
         Self { inner, cable, capabilities }
     }
 
     async fn connected(&self, deadline: Deadline) -> Result<(), MessagingError> {
         let mut up = self.cable.up.subscribe();
+        let deadline = match self.cable.while_cut {
+            WhileCut::Waits => deadline,
+            WhileCut::Fails => Deadline::after(Duration::ZERO),
+        };
         match deadline.limit(up.wait_for(|up| *up)).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(_)) | None => Err(MessagingError::Connection {

@@ -1,6 +1,7 @@
 //! The hands of a test: connections, queues of its own, and the few steps that every rule is told in.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use postrider_core::{
 };
 use tokio::time::Instant;
 
+use crate::exercise::Settings;
 use crate::harness::Harness;
 
 /// How long a test waits for what must happen before it says that it does not.
@@ -63,16 +65,15 @@ pub(crate) struct Probe<'a, H: Harness> {
     pub(crate) harness: &'a H,
     /// The first worker.
     pub(crate) provider: H::Provider,
-    /// A short time: leases that must run out last this long. Never shorter than the store's smallest unit.
+    /// A short time: leases that must run out last this long. Long enough for several round trips.
     pub(crate) unit: Duration,
     prefix: String,
     queues: Mutex<Vec<QueueName>>,
 }
 
 impl<'a, H: Harness> Probe<'a, H> {
-    pub(crate) fn new(harness: &'a H, provider: H::Provider, unit: Duration, prefix: String) -> Self {
-        let unit = unit.max(provider.capabilities().limits.time_resolution);
-        Self { harness, provider, unit, prefix, queues: Mutex::new(Vec::new()) }
+    pub(crate) fn new(harness: &'a H, provider: H::Provider, settings: &Settings, prefix: String) -> Self {
+        Self { harness, provider, unit: settings.unit, prefix, queues: Mutex::new(Vec::new()) }
     }
 
     /// Another worker.
@@ -222,6 +223,29 @@ impl<'a, H: Harness> Probe<'a, H> {
             postrider_core::Disposition::Nack(nack) => {
                 self.provider.nack_message(&queue, settlement.receipt, nack, soon()).await
             }
+        }
+    }
+
+    /// Asks again and again until the answer is right; what it was last is told when it never is.
+    pub(crate) async fn eventually<T, F>(
+        &self,
+        mut ask: impl FnMut() -> F,
+        is_right: impl Fn(&T) -> bool,
+    ) -> Result<T, Stop>
+    where
+        F: Future<Output = Result<T, MessagingError>>,
+        T: fmt::Debug,
+    {
+        let end = Instant::now() + PATIENCE * 4;
+        loop {
+            let answer = ask().await?;
+            if is_right(&answer) {
+                return Ok(answer);
+            }
+            if Instant::now() >= end {
+                return violation(format!("the answer is still {answer:?}"));
+            }
+            tokio::time::sleep(self.unit / 4).await;
         }
     }
 

@@ -27,8 +27,6 @@
 //! let done = Life { record: pending.record().clone(), state: Completed { completed_at: Timestamp::EPOCH } };
 //! ```
 
-#![expect(clippy::result_large_err, reason = "the error is the story itself, given back unchanged")]
-
 use std::fmt;
 use std::time::Duration;
 

@@ -27,13 +27,6 @@ impl Endpoint {
             Kind::Memory(store) => Ok(MessagingProvider::Memory(store.open())),
         }
     }
-
-    /// Whether everything in it ends with this process.
-    pub fn is_ephemeral(&self) -> bool {
-        match &self.0 {
-            Kind::Memory(_) => true,
-        }
-    }
 }
 
 impl FromStr for Endpoint {

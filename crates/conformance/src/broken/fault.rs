@@ -40,6 +40,8 @@ faults! {
     IgnoresToken, L3, l3_a_late_settle_changes_nothing_for_the_new_holder;
     /// Accepts a settle after the lease has run out, if nobody has the message.
     AcceptsExpiredLeases, L3, l3_a_lease_that_ran_out_is_over_although_nobody_took_the_message;
+    /// Settles by the first row that names a lease, and answers the same to every other.
+    AnswersRowsAlike, L3, l3_one_receipt_settles_once_within_a_batch;
     /// Answers a second ack as if it had done something.
     AcksTwice, L3, l3_a_settled_lease_is_over;
     /// Takes the queue's name from the receipt and not from the call.
@@ -60,6 +62,8 @@ faults! {
     ChargesReleases, L7, l7_a_released_message_is_back_at_once_and_uncounted;
     /// Leaves a release to the end of its lease.
     IgnoresReleases, L7, l7_a_released_message_is_back_at_once;
+    /// Looks at the limit, but not when a message is asked for by its id.
+    IgnoresLimitById, L8, l8_a_message_past_its_limit_is_not_received_by_its_id;
     /// Says that every delivery is the first, and keeps no limit.
     ForgetsCount, L8, l8_the_delivery_count_rises_with_each_lease;
     /// Keeps the count and never looks at it.
@@ -74,6 +78,8 @@ faults! {
     CopiesDeadLetters, L10, l10_a_dead_letter_keeps_its_record;
     /// Gives a redriven message a new id.
     RenamesOnRedrive, L10, l10_a_redrive_keeps_the_id_and_resets_the_counts;
+    /// Makes a second message for a dedup key when it redrives.
+    RedrivesTwins, L10, l10_a_redrive_makes_no_second_message_for_a_dedup_key;
     /// Redrives in a dry run.
     IgnoresDryRun, L10, l10_a_dry_run_changes_nothing;
     /// Hands out messages of one key side by side.
@@ -82,14 +88,24 @@ faults! {
     RetriesLosePlace, L11, l11_a_retrying_message_holds_its_key;
     /// Delivers a delayed message at once.
     DeliversEarly, L12, l12_a_delayed_message_is_never_early;
+    /// Lets an expired head hold its key for ever.
+    HoldsKeysOfTheExpired, L12, l12_an_expired_head_frees_its_key;
     /// Delivers an expired message.
     DeliversExpired, L12, l12_an_expired_message_is_dead_lettered_unread;
     /// Accepts what it says it refuses.
     AcceptsWhatItRefuses, L13, l13_a_refused_feature_fails_when_it_is_used;
+    /// Says that it emulates, and not at what cost.
+    HidesCosts, L13, l13_an_emulation_names_its_cost;
+    /// Hands out one more than it was asked for.
+    HandsOutTooMany, L13, l13_a_receive_brings_at_most_what_was_asked_for;
+    /// Begins what its caller no longer waits for.
+    IgnoresDeadlines, L13, l13_a_passed_deadline_does_nothing;
     /// Accepts a pause and does nothing.
     PausesNothing, L13, l13_a_paused_queue_hands_nothing_out;
     /// Comes back from a restart with nothing.
     ForgetsOnRestart, L14, l14_nothing_accepted_is_lost_over_a_restart;
+    /// Answers a send before the message is safe from a restart.
+    AnswersTooSoon, L1, l1_an_accepted_message_survives_a_restart;
     /// Accepts a close and goes on.
     ClosesNothing, L15, l15_close_finishes_what_was_begun_and_begins_nothing_new;
     /// Lets those wait who waited when it was closed.

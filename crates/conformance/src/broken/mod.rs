@@ -6,10 +6,12 @@
 mod fault;
 mod notes;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use postrider_core::service::check_sendable;
 use postrider_core::*;
 
 use crate::harness::{ClockShift, Harness};
@@ -27,6 +29,7 @@ pub struct SimulatedStore {
     store: MemoryStore,
     cable: Cable,
     fault: Option<Fault>,
+    refused: Option<Feature>,
     notes: Arc<Notes>,
 }
 
@@ -42,13 +45,20 @@ impl SimulatedStore {
     }
 
     fn new(fault: Option<Fault>) -> Self {
-        Self { store: MemoryStore::new(), cable: Cable::new(), fault, notes: Arc::default() }
+        Self { store: MemoryStore::new(), cable: Cable::new(), fault, refused: None, notes: Arc::default() }
     }
 
     /// On top of this store.
     #[must_use]
     pub fn on(mut self, store: MemoryStore) -> Self {
         self.store = store;
+        self
+    }
+
+    /// Without this feature, and honest about it.
+    #[must_use]
+    pub fn refusing(mut self, feature: Feature) -> Self {
+        self.refused = Some(feature);
         self
     }
 
@@ -61,13 +71,18 @@ impl SimulatedStore {
 
     fn worker(&self, shift: Option<ClockShift>) -> Broken<Link<MemoryProvider>> {
         let link = Link::new(self.store.open(), self.cable.clone());
-        let capabilities = match self.fault {
+        let mut capabilities = match self.fault {
             Some(Fault::AcceptsWhatItRefuses) => {
                 link.capabilities().clone().with(Feature::Delay, Support::refused("it says so"))
             }
+            Some(Fault::HidesCosts) => link.capabilities().clone().with(Feature::Peek, Support::emulated(" ")),
             _ => link.capabilities().clone(),
         };
-        Broken { inner: link, fault: self.fault, notes: self.notes.clone(), capabilities, shift }
+        if let Some(feature) = self.refused {
+            capabilities = capabilities.with(feature, Support::refused("this store does without it"));
+        }
+        let (fault, refused, notes) = (self.fault, self.refused, self.notes.clone());
+        Broken { inner: link, fault, refused, notes, capabilities, shift }
     }
 
     async fn forget_everything(&self) -> Result<(), MessagingError> {
@@ -90,7 +105,7 @@ impl Harness for SimulatedStore {
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
             self.cable.cut(Duration::from_secs(1)).await;
-            if self.fault == Some(Fault::ForgetsOnRestart) {
+            if matches!(self.fault, Some(Fault::ForgetsOnRestart | Fault::AnswersTooSoon)) {
                 self.forget_everything().await?;
             }
             Ok(())
@@ -107,6 +122,7 @@ impl Harness for SimulatedStore {
 pub struct Broken<P> {
     inner: P,
     fault: Option<Fault>,
+    refused: Option<Feature>,
     /// Shared by all connections, as a broken store would be.
     notes: Arc<Notes>,
     capabilities: Capabilities,
@@ -116,6 +132,11 @@ pub struct Broken<P> {
 impl<P: Provider> Broken<P> {
     fn has(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
+    }
+
+    /// Fails when the feature is the one that this store does without.
+    fn offer(&self, feature: Feature) -> Result<(), MessagingError> {
+        if self.refused == Some(feature) { self.capabilities.require(feature) } else { Ok(()) }
     }
 
     /// A duration as it reaches the store.
@@ -129,6 +150,10 @@ impl<P: Provider> Broken<P> {
         if duration.is_zero() { duration } else { spoiled.max(Duration::from_micros(1)) }
     }
 
+    fn spoil_deadline(&self, deadline: Deadline) -> Deadline {
+        if self.has(Fault::IgnoresDeadlines) { Deadline::never() } else { deadline }
+    }
+
     fn spoil_options(&self, options: &ReceiveOptions) -> ReceiveOptions {
         let mut options = options.clone();
         options.visibility = match self.fault {
@@ -138,6 +163,9 @@ impl<P: Provider> Broken<P> {
         };
         if matches!(self.fault, Some(Fault::ForgetsCount | Fault::IgnoresLimit)) && options.max_receive_count > 0 {
             options.max_receive_count = u32::MAX;
+        }
+        if self.has(Fault::HandsOutTooMany) && options.max > 0 {
+            options.max += 1;
         }
         options
     }
@@ -149,6 +177,10 @@ impl<P: Provider> Broken<P> {
             Some(Fault::DeliversEarly | Fault::AcceptsWhatItRefuses) => message.delay = Duration::ZERO,
             Some(Fault::DeliversExpired) => message.expires = None,
             Some(Fault::LosesOrder | Fault::OrdersByIds) => self.notes.take_key(&mut message),
+            Some(Fault::HoldsKeysOfTheExpired) if message.expires.is_some() && message.ordering_key.is_some() => {
+                message.expires = None;
+                message.delay = DAY;
+            }
             _ => message.delay = self.spoil_duration(message.delay),
         }
         message
@@ -250,13 +282,17 @@ impl<P: Provider> Broken<P> {
         if self.has(Fault::IgnoresDryRun) {
             redrive.dry_run = false;
         }
-        if !self.has(Fault::RenamesOnRedrive) {
+        if !matches!(self.fault, Some(Fault::RenamesOnRedrive | Fault::RedrivesTwins)) {
             return self.inner.redrive_dead_letters(queue, &redrive, deadline).await;
         }
         let mut report = RedriveReport::default();
         for letter in list_dead_letters(&self.inner, queue).await? {
             self.inner.purge_dead_letters(queue, &DeadLetterSelection::Ids(vec![letter.id]), deadline).await?;
-            self.inner.send_message(queue, Message::new(letter.body), deadline).await?;
+            let message = match self.fault {
+                Some(Fault::RedrivesTwins) => Message::new(letter.body).id(letter.id),
+                _ => Message::new(letter.body),
+            };
+            self.inner.send_message(queue, message, deadline).await?;
             report.redriven.push(letter.id);
         }
         Ok(report)
@@ -282,6 +318,7 @@ impl<P: Provider> MessagingService for Broken<P> {
         messages: Vec<Message>,
         deadline: Deadline,
     ) -> Result<RowResults<MessageId>, MessagingError> {
+        let deadline = self.spoil_deadline(deadline);
         if self.has(Fault::FailsWholeBatches) {
             for message in &messages {
                 message.check(&self.capabilities.limits)?;
@@ -292,6 +329,12 @@ impl<P: Provider> MessagingService for Broken<P> {
             let id = message.id;
             if self.has(Fault::LosesSends) && self.notes.every_second_send() {
                 rows.push(Ok(id));
+                continue;
+            }
+            if self.refused.is_some()
+                && let Err(refused) = check_sendable(&self.capabilities, queue, &message)
+            {
+                rows.push(Err(refused));
                 continue;
             }
             let message = self.spoil_message(message);
@@ -306,6 +349,7 @@ impl<P: Provider> MessagingService for Broken<P> {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        let deadline = self.spoil_deadline(deadline);
         let spoiled = self.spoil_options(options);
         if self.has(Fault::LeasesTwice)
             && let Some(message) = self.notes.leased_copy(queue)
@@ -333,8 +377,18 @@ impl<P: Provider> MessagingService for Broken<P> {
     }
 
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
-        let mut rows = Vec::new();
+        let mut rows: RowResults<()> = Vec::new();
+        let mut first_answers = HashMap::new();
         for settlement in settlements {
+            let token = settlement.receipt.token();
+            if self.has(Fault::AnswersRowsAlike)
+                && let Some(row) = first_answers.get(&token)
+            {
+                let answer: &Result<(), MessagingError> = &rows[*row];
+                rows.push(answer.clone());
+                continue;
+            }
+            first_answers.insert(token, rows.len());
             match self.settle_one(settlement, deadline).await {
                 Err(error @ MessagingError::Closed { .. }) => return Err(error),
                 row => rows.push(row),
@@ -384,11 +438,17 @@ impl<P: Provider> MessagingService for Broken<P> {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Option<QueuedMessage>, MessagingError> {
-        let received = self.inner.receive_by_id(queue, id, &self.spoil_options(options), deadline).await?;
+        self.offer(Feature::ReceiveById)?;
+        let mut options = self.spoil_options(options);
+        if self.has(Fault::IgnoresLimitById) {
+            options.max_receive_count = u32::MAX;
+        }
+        let received = self.inner.receive_by_id(queue, id, &options, deadline).await?;
         Ok(received.map(|message| self.spoil_delivery(message)))
     }
 
     async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.offer(Feature::WakeUp)?;
         self.inner.subscribe(queue, deadline).await
     }
 
@@ -405,6 +465,7 @@ impl<P: Provider> MessagingService for Broken<P> {
 }
 
 crate::forward::forward_admin!(Broken, pause: |this, queue, deadline| async {
+    this.offer(Feature::Pause)?;
     if this.has(Fault::PausesNothing) {
         return Ok(());
     }

@@ -71,6 +71,7 @@ fn kind<T>(result: &Result<T, MessagingError>) -> &'static str {
         Ok(_) => "done",
         Err(MessagingError::VisibilityExpired { .. }) => "VisibilityExpired",
         Err(MessagingError::MessageNotFound { .. }) => "MessageNotFound",
+        Err(MessagingError::MessageLeased { .. }) => "MessageLeased",
         Err(MessagingError::InvalidInput { .. }) => "InvalidInput",
         Err(MessagingError::InvalidReceipt { .. }) => "InvalidReceipt",
         Err(_) => "another error",
@@ -107,7 +108,11 @@ impl<H: TimedHarness> Sides<'_, H> {
                 let options = ReceiveOptions::batch(usize::from(*max))
                     .visibility(self.span(*lease))
                     .max_receive_count(u32::from(*limit));
-                self.receive(&options).await
+                self.receive(&self.queue.clone(), &options).await
+            }
+            Step::ReceiveDead { max, lease } => {
+                let options = ReceiveOptions::batch(usize::from(*max)).visibility(self.span(*lease));
+                self.receive(&self.queue.dead_letters(), &options).await
             }
             Step::ReceiveById { message, lease } => {
                 let options = ReceiveOptions::default().visibility(self.span(*lease)).max_receive_count(1000);
@@ -131,8 +136,8 @@ impl<H: TimedHarness> Sides<'_, H> {
             Step::Extend { receipt, lease } => {
                 let Some((ours, models)) = self.receipt(*receipt) else { return Ok(()) };
                 let span = self.span(*lease);
-                let provider = self.provider.extend_visibility(&self.queue, &ours, span, soon()).await;
-                let model = self.model.extend_visibility(&self.queue, &models, span, soon()).await;
+                let provider = self.provider.extend_visibility(ours.queue(), &ours, span, soon()).await;
+                let model = self.model.extend_visibility(models.queue(), &models, span, soon()).await;
                 same("the extend", &kind(&provider), &kind(&model))
             }
             Step::Elapse => {
@@ -221,21 +226,21 @@ impl<H: TimedHarness> Sides<'_, H> {
         Ok(())
     }
 
-    async fn receive(&mut self, options: &ReceiveOptions) -> Result<(), String> {
+    async fn receive(&mut self, queue: &QueueName, options: &ReceiveOptions) -> Result<(), String> {
         let mut left = options.max;
         for look in 1..=LOOKS {
             let options = ReceiveOptions { max: left, ..options.clone() };
-            let received = self.provider.receive_messages(&self.queue, &options, soon()).await.map_err(text)?;
+            let received = self.provider.receive_messages(queue, &options, soon()).await.map_err(text)?;
             left -= received.len().min(left);
             self.follow_deaths(&options).await?;
             for message in received {
-                self.follow(message, &options).await?;
+                self.follow(queue, message, &options).await?;
             }
             if left == 0 {
                 return Ok(());
             }
             // The provider looked at everything that is due, so the model may too: what it still finds was withheld.
-            match self.receivable_in_model(&options).await? {
+            match self.receivable_in_model(queue, &options).await? {
                 Some(id) if look == LOOKS => return Err(format!("the provider withholds {id}")),
                 Some(_) => {}
                 None => return Ok(()),
@@ -245,19 +250,28 @@ impl<H: TimedHarness> Sides<'_, H> {
     }
 
     /// A message that the model would hand out now. It is given back as it was.
-    async fn receivable_in_model(&self, options: &ReceiveOptions) -> Result<Option<MessageId>, String> {
+    async fn receivable_in_model(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+    ) -> Result<Option<MessageId>, String> {
         let options = ReceiveOptions { max: 1, ..options.clone() };
-        let found = self.model.receive_messages(&self.queue, &options, soon()).await.map_err(text)?.pop();
+        let found = self.model.receive_messages(queue, &options, soon()).await.map_err(text)?.pop();
         let Some(message) = found else { return Ok(None) };
         let id = message.id();
-        self.model.nack_message(&self.queue, message, Nack::Release, soon()).await.map_err(text)?;
+        self.model.nack_message(queue, message, Nack::Release, soon()).await.map_err(text)?;
         Ok(Some(id))
     }
 
     /// The model leases what the provider leased.
-    async fn follow(&mut self, message: QueuedMessage, options: &ReceiveOptions) -> Result<(), String> {
+    async fn follow(
+        &mut self,
+        queue: &QueueName,
+        message: QueuedMessage,
+        options: &ReceiveOptions,
+    ) -> Result<(), String> {
         let id = message.id();
-        let followed = self.model.receive_by_id(&self.queue, id, options, soon()).await.map_err(text)?;
+        let followed = self.model.receive_by_id(queue, id, options, soon()).await.map_err(text)?;
         let Some(followed) = followed else {
             return Err(format!("the provider handed out {id}, which may not be received now"));
         };
@@ -290,7 +304,7 @@ impl<H: TimedHarness> Sides<'_, H> {
         let received = self.provider.receive_by_id(&self.queue, id, options, soon()).await.map_err(text)?;
         self.follow_deaths(options).await?;
         match received {
-            Some(message) => self.follow(message, options).await,
+            Some(message) => self.follow(&self.queue.clone(), message, options).await,
             None => {
                 let model = self.model.receive_by_id(&self.queue, id, options, soon()).await.map_err(text)?;
                 same("whether it may be received by its id", &false, &model.is_some())

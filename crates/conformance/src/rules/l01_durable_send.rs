@@ -9,6 +9,8 @@ use postrider_core::{ContentType, Message, MessagingService, Nack, Priority};
 use crate::harness::Harness;
 use crate::probe::{Check, Probe, Stop, ensure, ensure_same, soon};
 
+use super::l14_recovery::{restart, take_over_failures};
+
 pub(super) async fn l1_an_accepted_message_can_be_received_by_another_worker<H: Harness>(
     probe: &Probe<'_, H>,
 ) -> Check {
@@ -100,6 +102,9 @@ pub(super) async fn l1_a_living_dedup_key_yields_one_message<H: Harness>(probe: 
 }
 
 pub(super) async fn l1_a_dedup_key_is_free_again_after_its_message<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    if let Some(window) = probe.provider.capabilities().limits.dedup_window {
+        return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
+    }
     let queue = probe.queue("dedup_free").await?;
     let first = probe.send(&queue, Message::new("1").dedup_key("k")?).await?;
     let message = probe.take(&queue, &probe.long()).await?;
@@ -133,4 +138,47 @@ pub(super) async fn l1_concurrent_sends_with_one_dedup_key_yield_one_message<H: 
     ensure(ids.contains(&message.id()), || "another id than the answered one was delivered".into())?;
     probe.ack(message).await?;
     probe.nothing(&queue, "one message had the dedup key").await
+}
+
+pub(super) async fn l1_rows_of_one_batch_with_one_dedup_key_yield_one_message<H: Harness>(
+    probe: &Probe<'_, H>,
+) -> Check {
+    let queue = probe.queue("dedup_batch").await?;
+    let messages = vec![Message::new("1").dedup_key("k")?, Message::new("2"), Message::new("3").dedup_key("k")?];
+    let ids = probe.send_all(&queue, messages).await?;
+    ensure_same("the id answered to the second row with the key", ids[2], ids[0])?;
+    let mut bodies: Vec<_> =
+        probe.take_all(&queue, 2, &probe.long()).await?.into_iter().map(|message| message.into_parts().0).collect();
+    bodies.sort();
+    ensure_same("what arrived", bodies, vec![Bytes::from("1"), Bytes::from("2")])?;
+    probe.nothing(&queue, "one message had the dedup key").await
+}
+
+/// More rows than fit into the parameters of one SQL statement.
+pub(super) async fn l1_thousands_of_rows_go_through_in_one_call<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    const ROWS: usize = 7000;
+    let queue = probe.queue("rows_thousands").await?;
+    let messages = (0..ROWS).map(|n| Message::new(n.to_string())).collect();
+    let sent: HashSet<_> = probe.send_all(&queue, messages).await?.into_iter().collect();
+    ensure_same("the number of ids", sent.len(), ROWS)?;
+    let received = probe.take_all(&queue, ROWS, &probe.long()).await?;
+    let seen: HashSet<_> = received.iter().map(postrider_core::QueuedMessage::id).collect();
+    ensure(seen == sent, || format!("{} of {ROWS} messages arrived", seen.len()))?;
+    let acks = received.into_iter().map(postrider_core::Settlement::ack).collect();
+    let rows = probe.provider.settle(acks, soon()).await?;
+    let failed = rows.iter().filter(|row| row.is_err()).count();
+    ensure_same("the number of acks that failed", failed, 0)
+}
+
+pub(super) async fn l1_an_accepted_message_survives_a_restart<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("survives").await?;
+    let sent: HashSet<_> = probe.send_bodies(&queue, &["a", "b", "c"]).await?.into_iter().collect();
+    restart(probe).await?;
+    let mut seen = HashSet::new();
+    while seen.len() < sent.len() {
+        let message = take_over_failures(probe, &queue).await?;
+        seen.insert(message.id());
+        drop(message.into_receipt());
+    }
+    ensure_same("what survived", seen, sent)
 }

@@ -1,7 +1,7 @@
 //! L3: a token dies with its lease. Whoever uses it afterwards changes nothing and is told so.
 
 use postrider_core::{
-    LeaseToken, Message, MessagingError, MessagingService, Nack, NativeRef, ReceiptHandle, Settlement,
+    Feature, LeaseToken, Message, MessagingError, MessagingService, Nack, NativeRef, ReceiptHandle, Settlement,
 };
 
 use crate::harness::Harness;
@@ -15,6 +15,9 @@ async fn every_use_is_expired<H: Harness>(probe: &Probe<'_, H>, receipt: &Receip
     for nack in [Nack::retry_after(LONG), Nack::Release, Nack::dead_letter("late")] {
         let text = format!("{nack:?} {when}");
         ensure_expired(&text, probe.nack(receipt.clone(), nack).await)?;
+    }
+    if !probe.offers(Feature::ExtendLease) {
+        return Ok(());
     }
     let extend = probe.provider.extend_visibility(queue, receipt, LONG, soon()).await;
     ensure_expired(&format!("an extend {when}"), extend)
@@ -157,4 +160,34 @@ pub(super) async fn l3_one_bad_row_does_not_spoil_a_settle<H: Harness>(probe: &P
     probe.nothing(&queue, "all four were settled").await?;
     let dead = probe.dead_letters(&queue).await?;
     ensure_same("the dead letters", dead.iter().map(|letter| letter.id).collect(), vec![receipts[3].message_id()])
+}
+
+pub(super) async fn l3_one_receipt_settles_once_within_a_batch<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("same_batch").await?;
+    probe.send(&queue, Message::new("one")).await?;
+    let receipt = probe.take(&queue, &probe.long()).await?.into_receipt();
+    let twice = vec![
+        Settlement::nack(receipt.clone(), Nack::dead_letter("first")),
+        Settlement::ack(receipt.clone()),
+        Settlement::nack(receipt, Nack::dead_letter("third")),
+    ];
+    let rows = probe.provider.settle(twice, soon()).await?;
+    ensure_same("which rows were accepted", rows.iter().map(Result::is_ok).collect(), vec![true, false, false])?;
+    let dead = probe.dead_letters(&queue).await?;
+    ensure_same("the dead letters' reasons", dead.iter().map(|letter| letter.reason.as_str()).collect(), vec!["first"])
+}
+
+pub(super) async fn l3_a_receipt_can_be_used_on_another_connection<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("portable").await?;
+    probe.send_bodies(&queue, &["a", "b"]).await?;
+    let other = probe.open().await?;
+    let acked = probe.take(&queue, &probe.long()).await?.into_receipt().to_string();
+    other.ack_message(&queue, acked.parse::<ReceiptHandle>()?, soon()).await?;
+    let released = probe.take(&queue, &probe.long()).await?.into_receipt();
+    other.nack_message(&queue, released.clone(), Nack::Release, soon()).await?;
+    ensure_expired("an ack after a release through another connection", probe.ack(released).await)?;
+    other.close(soon()).await?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    probe.ack(message).await?;
+    probe.nothing(&queue, "both were acknowledged").await
 }

@@ -15,7 +15,7 @@ pub(super) async fn l4_a_message_comes_back_when_its_lease_runs_out<H: Harness>(
         ensure_same("the delivery", message.receive_count(), delivery)?;
         // The holder dies: nobody settles, nobody returns it.
         drop(message.into_receipt());
-        let again = probe.take(&queue, &probe.short()).await?;
+        let again = probe.take(&queue, &probe.long()).await?;
         let held = before.elapsed();
         ensure(held >= probe.unit, || format!("it came back after {held:?} of a lease of {:?}", probe.unit))?;
         // Returned, so that each round begins with a lease of its own.

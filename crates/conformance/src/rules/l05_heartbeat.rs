@@ -34,8 +34,12 @@ pub(super) async fn l5_parts_of_a_second_count<H: Harness>(probe: &Probe<'_, H>)
     let part = Duration::from_millis(600);
     probe.send(&queue, Message::new("one")).await?;
     let before = Instant::now();
-    let receipt = probe.take(&queue, &probe.long().visibility(part)).await?.into_receipt();
-    drop(receipt);
+    let message = probe.take(&queue, &probe.long().visibility(part)).await?;
+    let (told, accepted) = (message.envelope.lease_expires_at, message.envelope.enqueued_at);
+    ensure(told >= accepted.saturating_add(part), || {
+        format!("a message accepted at {accepted} is said to be leased for {part:?} until {told}")
+    })?;
+    drop(message.into_receipt());
     let message = probe.take(&queue, &probe.long()).await?;
     let held = before.elapsed();
     // Cut to whole seconds a lease would be no lease; rounded up it may only be longer.

@@ -42,10 +42,13 @@ pub(super) async fn l6_a_long_retry_is_kept<H: Harness>(probe: &Probe<'_, H>) ->
         row?;
     }
     probe.nothing(&queue, "its retry was days away").await?;
-    let stats = probe.provider.queue_stats(&queue, soon()).await?;
-    ensure(stats.delayed.value().is_none_or(|delayed| delayed == 2), || {
-        format!("two retries wait, but the stats say {:?}", stats.delayed)
-    })
+    probe
+        .eventually(
+            || probe.provider.queue_stats(&queue, soon()),
+            |stats| stats.delayed.value().is_none_or(|delayed| delayed == 2),
+        )
+        .await?;
+    Ok(())
 }
 
 pub(super) async fn l6_failures_are_counted_by_the_store<H: Harness>(probe: &Probe<'_, H>) -> Check {

@@ -1,9 +1,11 @@
 //! L8: the delivery count is checked when reading, so that a message that kills its worker cannot loop for ever.
 
-use postrider_core::{DeadLetterReason, Message};
+use std::time::Duration;
+
+use postrider_core::{DeadLetterReason, Message, MessagingService, Nack};
 
 use crate::harness::Harness;
-use crate::probe::{Check, Probe, ensure_same};
+use crate::probe::{Check, Probe, ensure, ensure_same, soon};
 
 pub(super) async fn l8_the_delivery_count_rises_with_each_lease<H: Harness>(probe: &Probe<'_, H>) -> Check {
     let queue = probe.queue("rises").await?;
@@ -45,4 +47,17 @@ pub(super) async fn l8_a_worker_may_allow_more_deliveries<H: Harness>(probe: &Pr
     ensure_same("the delivery", message.receive_count(), 4)?;
     probe.ack(message).await?;
     ensure_same("the dead letters", probe.dead_letters(&queue).await?.len(), 0)
+}
+
+pub(super) async fn l8_a_message_past_its_limit_is_not_received_by_its_id<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("by_id").await?;
+    let id = probe.send(&queue, Message::new("poison")).await?;
+    let once = probe.long().max_receive_count(1);
+    let message = probe.take(&queue, &once).await?;
+    probe.nack(message, Nack::retry_after(Duration::ZERO).with_error("died of it")).await?;
+    let again = probe.provider.receive_by_id(&queue, id, &once, soon()).await?;
+    ensure(again.is_none(), || "it was received by its id once more than is allowed".into())?;
+    let dead = probe.read_until_dead(&queue, 1, &once).await?;
+    ensure_same("the reason", &dead[0].reason, &DeadLetterReason::MAX_RECEIVE_COUNT)?;
+    ensure_same("the error", dead[0].error.as_deref(), Some("died of it"))
 }

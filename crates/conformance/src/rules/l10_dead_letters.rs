@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_core::{
     DeadLetter, DeadLetterEdit, DeadLetterQuery, DeadLetterReason, DeadLetterSelection, DeadLetters, Feature, Headers,
-    Message, MessageId, MessagingError, MessagingService, Nack, QueueName, Redrive, RedriveSkip,
+    Message, MessageId, MessagingError, MessagingService, Nack, QueueName, Redrive, RedriveSkip, Timestamp,
 };
 
 use crate::harness::Harness;
@@ -40,6 +40,7 @@ pub(super) async fn l10_a_dead_letter_keeps_its_record<H: Harness>(probe: &Probe
     let sent = message.clone();
     let id = probe.send(&queue, message).await?;
     let first = probe.take(&queue, &probe.long()).await?;
+    let accepted = first.envelope.enqueued_at;
     probe.nack(first, Nack::retry_after(Duration::ZERO).with_error("first failure")).await?;
     let second = probe.take(&queue, &probe.long()).await?;
     probe.nack(second, Nack::dead_letter("rejected").with_error("second failure")).await?;
@@ -57,6 +58,10 @@ pub(super) async fn l10_a_dead_letter_keeps_its_record<H: Harness>(probe: &Probe
     ensure_same("the error", letter.error.as_deref(), Some("second failure"))?;
     ensure_same("the deliveries", letter.deliveries_count, 2)?;
     ensure_same("the failures", letter.attempts_count, 1)?;
+    ensure_same("when it was accepted", letter.enqueued_at, accepted)?;
+    ensure(letter.last_attempt_at >= letter.first_attempt_at, || {
+        format!("it was last tried before it was first: {letter:?}")
+    })?;
     let first_attempt_at = letter.first_attempt_at.unwrap_or_default();
     let in_order = letter.enqueued_at <= first_attempt_at && first_attempt_at <= letter.dead_at;
     ensure(in_order, || format!("the times are out of order: {letter:?}"))?;
@@ -84,6 +89,8 @@ pub(super) async fn l10_dead_letters_are_listed_once_and_by_pages<H: Harness>(pr
             break;
         }
     }
+    let times: Vec<_> = probe.dead_letters(&queue).await?.iter().map(|letter| letter.dead_at).collect();
+    ensure(times.is_sorted(), || format!("the oldest death is not listed first: {times:?}"))?;
     let (mut sorted, mut wanted) = (seen, expected.clone());
     sorted.sort_unstable();
     wanted.sort_unstable();
@@ -114,7 +121,7 @@ pub(super) async fn l10_a_dead_letter_can_be_edited<H: Harness>(probe: &Probe<'_
 
 pub(super) async fn l10_a_redrive_keeps_the_id_and_resets_the_counts<H: Harness>(probe: &Probe<'_, H>) -> Check {
     let queue = probe.queue("redrive").await?;
-    let id = probe.send(&queue, Message::new("one")).await?;
+    let id = probe.send(&queue, Message::new("one").header("tenant", "acme")?).await?;
     let message = probe.take(&queue, &probe.long()).await?;
     probe.nack(message, Nack::retry_after(Duration::ZERO)).await?;
     let message = probe.take(&queue, &probe.long()).await?;
@@ -125,6 +132,7 @@ pub(super) async fn l10_a_redrive_keeps_the_id_and_resets_the_counts<H: Harness>
     ensure_same("the dead letters left", probe.dead_letters(&queue).await?.len(), 0)?;
     let message = probe.take(&queue, &probe.long()).await?;
     ensure_same("the id", message.id(), id)?;
+    ensure_same("the header", message.envelope.headers.get("tenant"), Some("acme"))?;
     ensure_same("the delivery", message.receive_count(), 1)?;
     ensure_same("the failures", message.envelope.attempts_count, 0)?;
     probe.ack(message).await?;
@@ -211,4 +219,48 @@ pub(super) async fn l10_nobody_can_send_to_the_dead_letters<H: Harness>(probe: &
     probe.nack(message, Nack::retry_after(Duration::ZERO)).await?;
     let dead = probe.read_until_dead(&queue, 1, &limit).await?;
     ensure_same("the reason", &dead[0].reason, &DeadLetterReason::MAX_RECEIVE_COUNT)
+}
+
+pub(super) async fn l10_a_leased_dead_letter_is_left_alone<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("leased").await?;
+    let id = kill(probe, &queue, Message::new("one"), "rejected").await?;
+    let held = probe.take(&queue.dead_letters(), &probe.long()).await?;
+    let edit = DeadLetterEdit { body: Some("changed".into()), ..DeadLetterEdit::default() };
+    let edited = probe.provider.edit_dead_letter(&queue, id, edit, soon()).await;
+    ensure(matches!(edited, Err(MessagingError::MessageLeased { .. })), || format!("an edit answered {edited:?}"))?;
+    let purged = probe.provider.purge_dead_letters(&queue, &DeadLetterSelection::All, soon()).await?;
+    ensure_same("the number purged", purged, 0)?;
+    probe.nack(held, Nack::Release).await?;
+    let letter = probe.provider.get_dead_letter(&queue, id, soon()).await?;
+    ensure_same("the body", letter.body, Bytes::from("one"))
+}
+
+pub(super) async fn l10_a_redrive_makes_no_second_message_for_a_dedup_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    if let Some(window) = probe.provider.capabilities().limits.dedup_window {
+        return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
+    }
+    let queue = probe.queue("redrive_dedup").await?;
+    let dead = kill(probe, &queue, Message::new("old").dedup_key("k")?, "rejected").await?;
+    let living = probe.send(&queue, Message::new("new").dedup_key("k")?).await?;
+    let report = probe.provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await?;
+    ensure_same("what a redrive skips", report.skipped, vec![(dead, RedriveSkip::DedupKeyTaken)])?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the message", message.id(), living)?;
+    probe.ack(message).await?;
+    let report = probe.provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await?;
+    ensure_same("the redriven", report.redriven, vec![dead])?;
+    let again = probe.send(&queue, Message::new("newer").dedup_key("k")?).await?;
+    ensure_same("the message that has the key", again, dead)
+}
+
+pub(super) async fn l10_a_redriven_message_outlives_its_old_expiry<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("redrive_expired").await?;
+    let id = probe.send(&queue, Message::new("late").expires_at(Timestamp::from_micros(1))).await?;
+    probe.read_until_dead(&queue, 1, &probe.long()).await?;
+    let from_the_dead = probe.take(&queue.dead_letters(), &probe.long()).await?;
+    ensure_same("the dead letter that was received", from_the_dead.id(), id)?;
+    probe.nack(from_the_dead, Nack::Release).await?;
+    probe.provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the message", message.id(), id)
 }

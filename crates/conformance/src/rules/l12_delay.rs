@@ -1,25 +1,28 @@
 //! L12: a delayed message is never received early; an expired one is never handled.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use postrider_core::{DeadLetterReason, Message, MessagingService, Timestamp};
 use tokio::time::Instant;
 
 use crate::harness::Harness;
-use crate::probe::{Check, Probe, ensure, ensure_same};
+use crate::probe::{Check, Probe, ensure, ensure_same, violation};
 
 pub(super) async fn l12_a_delayed_message_is_never_early<H: Harness>(probe: &Probe<'_, H>) -> Check {
     let queue = probe.queue("early").await?;
     let delays = [probe.unit * 3, probe.unit / 2, probe.unit];
-    let before = Instant::now();
-    let mut sent = Vec::new();
+    let mut sent = HashMap::new();
     for delay in delays {
-        sent.push((probe.send(&queue, Message::new("later").delay(delay)).await?, delay));
+        let before = Instant::now();
+        sent.insert(probe.send(&queue, Message::new("later").delay(delay)).await?, (before, delay));
     }
     for _ in delays {
         let message = probe.take(&queue, &probe.long()).await?;
+        let Some((before, delay)) = sent.remove(&message.id()) else {
+            return violation(format!("message {} was never sent, or came twice", message.id()));
+        };
         let after = before.elapsed();
-        let delay = sent.iter().find(|(id, _)| *id == message.id()).map_or(Duration::MAX, |(_, delay)| *delay);
         ensure(after >= delay, || format!("a message with a delay of {delay:?} came after {after:?}"))?;
         probe.ack(message).await?;
     }
@@ -53,11 +56,13 @@ pub(super) async fn l12_a_delayed_head_holds_its_key<H: Harness>(probe: &Probe<'
 
 pub(super) async fn l12_an_expired_message_is_dead_lettered_unread<H: Harness>(probe: &Probe<'_, H>) -> Check {
     let queue = probe.queue("expired").await?;
-    // The due time lies after the expiry: whenever it is read, it is too late.
-    let mut late = Message::new("late").expires_in(probe.unit / 4);
-    if probe.offers(postrider_core::Feature::Delay) {
-        late = late.delay(probe.unit);
-    }
+    // The due time lies after the expiry, also when that is rounded up: whenever it is read, it is too late. Without
+    // delays nothing can be sent that is in time and certainly read too late.
+    let late = if probe.offers(postrider_core::Feature::Delay) {
+        Message::new("late").expires_in(probe.unit / 4).delay(probe.unit * 3)
+    } else {
+        Message::new("late").expires_at(Timestamp::from_micros(2))
+    };
     let late = probe.send(&queue, late).await?;
     let long_ago = probe.send(&queue, Message::new("long ago").expires_at(Timestamp::from_micros(1))).await?;
     let in_time = probe.send(&queue, Message::new("in time").expires_in(Duration::from_secs(3600))).await?;
@@ -72,4 +77,13 @@ pub(super) async fn l12_an_expired_message_is_dead_lettered_unread<H: Harness>(p
         ensure_same("the deliveries", letter.deliveries_count, 0)?;
     }
     Ok(())
+}
+
+pub(super) async fn l12_an_expired_head_frees_its_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("expired_head").await?;
+    let head = Message::new("head").ordering_key("k")?.expires_at(Timestamp::from_micros(1));
+    probe.send(&queue, head).await?;
+    let next = probe.send(&queue, Message::new("next").ordering_key("k")?).await?;
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the message behind an expired one", message.id(), next)
 }

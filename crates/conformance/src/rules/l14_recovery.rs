@@ -3,37 +3,53 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use postrider_core::{Message, MessageId, MessagingError, MessagingService, QueuedMessage};
+use futures_util::future::join;
+use postrider_core::{Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle};
+use tokio::time::Instant;
 
 use crate::harness::Harness;
-use crate::probe::{Check, PATIENCE, Probe, Stop, ensure, soon};
+use crate::probe::{Check, PATIENCE, Probe, Stop, ensure, soon, violation};
 
-async fn restart<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn restart<H: Harness>(probe: &Probe<'_, H>) -> Check {
     match probe.harness.restart() {
         Some(restart) => Ok(restart.await?),
         None => Err(Stop::NotExercised("nobody can restart this server or cut its network".into())),
     }
 }
 
+/// Whether a provider may answer so while it is connecting again.
+fn is_passing(error: &MessagingError) -> bool {
+    error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
+}
+
 /// Receives, over however many failures it takes to be connected again.
-async fn take_over_failures<H: Harness>(
+pub(super) async fn take_over_failures<H: Harness>(
     probe: &Probe<'_, H>,
-    queue: &postrider_core::QueueName,
+    queue: &QueueName,
 ) -> Result<QueuedMessage, Stop> {
-    let end = tokio::time::Instant::now() + PATIENCE * 3;
-    loop {
+    let end = Instant::now() + PATIENCE * 3;
+    while Instant::now() < end {
         let options = probe.long().wait(Duration::from_secs(1));
         match probe.provider.receive_messages(queue, &options, soon()).await {
-            Ok(mut received) => {
-                if let Some(message) = received.pop() {
+            Ok(received) => {
+                if let Some(message) = received.into_iter().next() {
                     return Ok(message);
                 }
             }
-            Err(error) if error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. }) => {}
+            Err(error) if is_passing(&error) => tokio::time::sleep(probe.unit / 4).await,
             Err(error) => return Err(error.into()),
         }
-        if tokio::time::Instant::now() > end {
-            return Err(Stop::Violation("what had been accepted did not come back after the restart".into()));
+    }
+    violation("what had been accepted did not come back after the restart")
+}
+
+/// Acknowledges, over failures; what the last answer was that says something.
+async fn ack_over_failures<H: Harness>(probe: &Probe<'_, H>, receipt: &ReceiptHandle) -> Result<(), MessagingError> {
+    let end = Instant::now() + PATIENCE * 3;
+    loop {
+        match probe.ack(receipt.clone()).await {
+            Err(error) if is_passing(&error) && Instant::now() < end => tokio::time::sleep(probe.unit / 4).await,
+            answer => return answer,
         }
     }
 }
@@ -54,14 +70,14 @@ pub(super) async fn l14_nothing_accepted_is_lost_over_a_restart<H: Harness>(prob
                 Err(MessagingError::OutcomeUnknown { .. }) => {
                     perhaps.insert(id);
                 }
-                Err(error) if error.is_retryable() => {}
+                Err(error) if error.is_retryable() => tokio::time::sleep(probe.unit / 10).await,
                 Err(error) => return Err(Stop::from(error)),
             }
             tokio::task::yield_now().await;
         }
         Ok(())
     };
-    let (restarted, sent) = futures_util::future::join(restart(probe), sending).await;
+    let (restarted, sent) = join(restart(probe), sending).await;
     restarted?;
     sent?;
     let mut missing = accepted.clone();
@@ -69,11 +85,11 @@ pub(super) async fn l14_nothing_accepted_is_lost_over_a_restart<H: Harness>(prob
         let message = take_over_failures(probe, &queue).await?;
         let id = message.id();
         ensure(accepted.contains(&id) || perhaps.contains(&id), || format!("message {id} was never sent"))?;
-        match probe.ack(message).await {
-            Ok(()) | Err(MessagingError::OutcomeUnknown { .. } | MessagingError::VisibilityExpired { .. }) => {
-                missing.remove(&id);
-            }
-            Err(error) if error.is_retryable() => {}
+        missing.remove(&id);
+        // Acknowledged or not: it is there, and that is what counts. What comes again is asked for again.
+        match ack_over_failures(probe, &message.into_receipt()).await {
+            Ok(()) | Err(MessagingError::VisibilityExpired { .. }) => {}
+            Err(error) if is_passing(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -85,28 +101,42 @@ pub(super) async fn l14_a_lease_from_before_a_restart_is_never_another_messages<
 ) -> Check {
     let queue = probe.queue("old_lease").await?;
     probe.send_bodies(&queue, &["a", "b"]).await?;
+    // Long enough to be valid over the restart, short enough that what was not settled comes back.
+    let options = probe.long().visibility(Duration::from_secs(5) + probe.unit * 10);
     let held: Vec<_> =
-        probe.take_all(&queue, 2, &probe.long()).await?.into_iter().map(QueuedMessage::into_receipt).collect();
+        probe.take_all(&queue, 2, &options).await?.into_iter().map(QueuedMessage::into_receipt).collect();
     restart(probe).await?;
-    // Whether the lease survived is the provider's affair; what must not happen is that it settles something else.
-    let mut gone = HashSet::new();
-    if probe.ack(held[0].clone()).await.is_ok() {
-        gone.insert(held[0].message_id());
+    // Whether the lease survived is the provider's affair. What must not happen is that it settles something else:
+    // after an ack that was accepted the other message, and only that, is still there.
+    let first = ack_over_failures(probe, &held[0]).await;
+    let message = take_over_failures(probe, &queue).await?;
+    let is_second = message.id() == held[1].message_id();
+    match first {
+        Ok(()) => ensure(is_second, || format!("message {} came back although it was acknowledged", message.id())),
+        Err(_) => ensure(is_second || message.id() == held[0].message_id(), || {
+            format!("message {} was never sent", message.id())
+        }),
     }
-    if gone.is_empty() {
-        let message = take_over_failures(probe, &queue).await?;
-        ensure(held.iter().any(|receipt| receipt.message_id() == message.id()), || {
-            "something else than the two messages came back".into()
-        })?;
-        return Ok(());
-    }
-    match probe.ack(held[1].clone()).await {
-        Ok(()) | Err(MessagingError::OutcomeUnknown { .. }) => Ok(()),
-        Err(_) => {
-            let message = take_over_failures(probe, &queue).await?;
-            ensure(message.id() == held[1].message_id(), || {
-                format!("message {} came back although it was acknowledged", message.id())
-            })
+}
+
+pub(super) async fn l14_a_waiting_receive_outlasts_a_restart<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("waits_on").await?;
+    let sender = probe.open().await?;
+    // Begun before the restart; a provider may end it with an error, then it is begun again on the same connection.
+    let waiting = take_over_failures(probe, &queue);
+    let sending = async {
+        restart(probe).await?;
+        // The same id each time: a send without an answer may have been carried out.
+        let message = Message::new("after");
+        loop {
+            match sender.send_message(&queue, message.clone(), soon()).await {
+                Ok(id) => return Ok::<_, Stop>(id),
+                Err(error) if is_passing(&error) => tokio::time::sleep(probe.unit / 4).await,
+                Err(error) => return Err(error.into()),
+            }
         }
-    }
+    };
+    let (received, sent) = join(waiting, sending).await;
+    let sent = sent?;
+    ensure(received?.id() == sent, || "another message than the one sent after the restart came".into())
 }

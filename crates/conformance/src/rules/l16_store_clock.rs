@@ -63,9 +63,13 @@ pub(super) async fn l16_a_workers_clock_moves_no_lease_and_no_due_time<H: Harnes
         worker.send_message(&queue, Message::new("leased"), soon()).await?;
         let message = probe.take_by(&worker, &queue, &probe.long()).await?;
         probe.nothing(&queue, &format!("its holder's clock, {tag} by an hour, says nothing about its lease")).await?;
-        worker.extend_visibility(&queue, message.receipt(), probe.unit, soon()).await?;
-        drop(message.into_receipt());
-        let message = probe.take_by(&worker, &queue, &probe.long()).await?;
+        let message = if probe.offers(Feature::ExtendLease) {
+            worker.extend_visibility(&queue, message.receipt(), probe.unit, soon()).await?;
+            drop(message.into_receipt());
+            probe.take_by(&worker, &queue, &probe.long()).await?
+        } else {
+            message
+        };
         let before = Instant::now();
         worker.nack_message(&queue, message, Nack::retry_after(probe.unit), soon()).await?;
         let message = probe.take(&queue, &probe.long()).await?;

@@ -33,6 +33,13 @@ pub(crate) struct Test<H: Harness> {
     pub(crate) run: for<'p> fn(&'p Probe<'p, H>) -> BoxFuture<'p, Check>,
 }
 
+impl<H: Harness> Test<H> {
+    /// Whether it takes the server away while it runs.
+    pub(crate) fn is_disruptive(&self) -> bool {
+        self.needs.contains(&Feature::Recovery)
+    }
+}
+
 macro_rules! tests {
     ($($rule:ident $module:ident { $($name:ident $([$($need:ident),*])?,)* })*) => {
         /// Every test of every rule.
@@ -55,6 +62,9 @@ tests! {
         l1_a_living_dedup_key_yields_one_message [Dedup],
         l1_a_dedup_key_is_free_again_after_its_message [Dedup, DeadLetters],
         l1_concurrent_sends_with_one_dedup_key_yield_one_message [Dedup],
+        l1_rows_of_one_batch_with_one_dedup_key_yield_one_message [Dedup],
+        l1_thousands_of_rows_go_through_in_one_call,
+        l1_an_accepted_message_survives_a_restart [Recovery],
     }
     L2 l02_one_lease {
         l2_a_leased_message_is_not_handed_out_again,
@@ -67,8 +77,10 @@ tests! {
         l3_a_lease_that_ran_out_is_over_although_nobody_took_the_message,
         l3_a_settled_lease_is_over,
         l3_a_receipt_of_another_queue_or_provider_is_refused,
-        l3_a_receipt_survives_an_extend,
+        l3_a_receipt_survives_an_extend [ExtendLease],
         l3_one_bad_row_does_not_spoil_a_settle,
+        l3_one_receipt_settles_once_within_a_batch,
+        l3_a_receipt_can_be_used_on_another_connection [PortableReceipts],
     }
     L4 l04_expiry {
         l4_a_message_comes_back_when_its_lease_runs_out,
@@ -93,6 +105,7 @@ tests! {
         l8_the_delivery_count_rises_with_each_lease,
         l8_a_message_past_its_limit_is_dead_lettered_unread,
         l8_a_worker_may_allow_more_deliveries,
+        l8_a_message_past_its_limit_is_not_received_by_its_id [ReceiveById],
     }
     L9 l09_bad_bytes {
         l9_an_undecodable_message_dies_alone_with_its_bytes,
@@ -106,6 +119,9 @@ tests! {
         l10_a_redrive_can_go_elsewhere_and_by_reason,
         l10_dead_letters_can_be_received_without_a_limit,
         l10_dead_letters_can_be_purged,
+        l10_a_leased_dead_letter_is_left_alone,
+        l10_a_redrive_makes_no_second_message_for_a_dedup_key [Dedup],
+        l10_a_redriven_message_outlives_its_old_expiry [Expiry],
         l10_nobody_can_send_to_the_dead_letters,
     }
     L11 l11_order {
@@ -116,15 +132,22 @@ tests! {
         l11_a_dead_head_frees_its_key [OrderByKey, DeadLetters],
         l11_a_redriven_message_joins_the_tail_of_its_key [OrderByKey, DeadLetters],
         l11_concurrent_workers_keep_the_order_of_every_key [OrderByKey],
+        l11_a_batch_has_one_message_of_a_key [OrderByKey],
+        l11_priority_does_not_overtake_within_a_key [OrderByKey, Priority],
     }
     L12 l12_delay {
         l12_a_delayed_message_is_never_early [Delay],
         l12_a_long_delay_is_kept [Delay],
         l12_a_delayed_head_holds_its_key [Delay, OrderByKey],
         l12_an_expired_message_is_dead_lettered_unread [Expiry, DeadLetters],
+        l12_an_expired_head_frees_its_key [Expiry, OrderByKey],
     }
     L13 l13_capabilities {
         l13_a_refused_feature_fails_when_it_is_used,
+        l13_an_emulation_names_its_cost,
+        l13_a_receive_brings_at_most_what_was_asked_for,
+        l13_a_wait_ends_with_the_first_message,
+        l13_a_passed_deadline_does_nothing,
         l13_limits_are_kept,
         l13_zeros_and_nonsense_are_refused,
         l13_a_missing_queue_reads_like_an_empty_one,
@@ -140,6 +163,7 @@ tests! {
     L14 l14_recovery {
         l14_nothing_accepted_is_lost_over_a_restart [Recovery],
         l14_a_lease_from_before_a_restart_is_never_another_messages [Recovery],
+        l14_a_waiting_receive_outlasts_a_restart [Recovery],
     }
     L15 l15_clean_stop {
         l15_close_finishes_what_was_begun_and_begins_nothing_new,

@@ -8,7 +8,7 @@ mod worker;
 use postrider_core::{MessagingError, MessagingService, QueueAdmin, QueueName};
 use tokio::task::JoinSet;
 
-use crate::checker::{CheckOptions, Verdict, check};
+use crate::checker::{CheckOptions, DedupScope, Verdict, check};
 use crate::exercise::Settings;
 use crate::harness::Harness;
 use crate::history::History;
@@ -143,6 +143,9 @@ pub async fn storm<H: Harness>(harness: &H, settings: &Settings) -> Result<Storm
     first.close(soon()).await?;
     let mut options = CheckOptions::for_limits(&capabilities.limits);
     options.tolerance += history.lead();
+    if let Some(window) = capabilities.limits.dedup_window {
+        options.dedup = DedupScope::Window(window);
+    }
     let verdict = check(&history.events(), &options);
     Ok(StormReport { seed: settings.seed, verdict })
 }

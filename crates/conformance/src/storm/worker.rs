@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postrider_core::{
-    Capabilities, Feature, Message, MessagingError, MessagingService, Nack, Priority, Provider, QueueAdmin, QueueName,
-    QueuedMessage, ReceiptHandle, ReceiveOptions,
+    Capabilities, Feature, Measured, Message, MessagingError, MessagingService, Nack, Priority, Provider, QueueAdmin,
+    QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -159,7 +159,7 @@ async fn handle<P: Provider>(
             return Ok(());
         }
         roll => {
-            if roll < 46 {
+            if roll < 46 && plan.offers(Feature::ExtendLease) {
                 go_on(provider.extend_visibility(queue, message.receipt(), PATIENCE, soon()).await)?;
             }
             let receipt = message.into_receipt();
@@ -186,7 +186,8 @@ async fn use_stale<P: Provider>(
         0 => provider.ack_message(queue, receipt, soon()).await,
         1 => provider.nack_message(queue, receipt, Nack::retry_after(Duration::ZERO), soon()).await,
         2 => provider.nack_message(queue, receipt, Nack::dead_letter("late"), soon()).await,
-        _ => provider.extend_visibility(queue, &receipt, plan.unit, soon()).await,
+        _ if plan.offers(Feature::ExtendLease) => provider.extend_visibility(queue, &receipt, plan.unit, soon()).await,
+        _ => Ok(()),
     };
     go_on(late)?;
     Ok(())
@@ -204,10 +205,12 @@ pub(super) async fn drain<P: Provider>(provider: &Recorded<P>, plan: &Plan) -> R
             go_on(provider.ack_message(&plan.queue, message, soon()).await)?;
         }
         let stats = provider.queue_stats(&plan.queue, soon()).await?;
-        // A store that cannot count is taken at its silence, which must outlast every lease of the storm.
-        let is_empty = match stats.message_count() {
-            Some(count) => count == 0,
-            None => plan.unit * empty_looks > PATIENCE,
+        // A store that cannot count exactly is taken at its silence, which must outlast every lease of the storm.
+        let numbers = [stats.ready, stats.in_flight, stats.delayed];
+        let is_empty = if numbers.iter().all(|number| matches!(number, Measured::Exact(_))) {
+            stats.message_count() == Some(0)
+        } else {
+            plan.unit * empty_looks > PATIENCE
         };
         if is_empty && empty_looks > 0 {
             break;

@@ -1,8 +1,9 @@
 //! Stores that keep the law are found to keep it.
 
 use postrider_conformance::broken::SimulatedStore;
+use postrider_conformance::link::Cable;
 use postrider_conformance::{Outcome, Rule, Settings, exercise};
-use postrider_core::{MemoryStore, QueueAdmin, SharedProvider};
+use postrider_core::{Feature, MemoryStore, QueueAdmin, SharedProvider};
 
 use crate::in_paused_time;
 
@@ -44,6 +45,37 @@ fn every_hook_is_used_when_the_harness_has_it() {
             }
         }
     });
+}
+
+#[test]
+fn a_store_whose_calls_fail_while_it_is_away_keeps_the_law() {
+    in_paused_time(async {
+        let store = SimulatedStore::lawful().cable(Cable::failing_while_cut());
+        let report = exercise(store, settings()).await.unwrap();
+        assert!(report.is_lawful(), "{report}");
+        assert_eq!(report.rule(Rule::L14).outcome, Outcome::Holds, "{report}");
+    });
+}
+
+#[test]
+fn what_is_refused_is_not_held_against_a_store() {
+    let features = [
+        Feature::Dedup,
+        Feature::OrderByKey,
+        Feature::Delay,
+        Feature::Expiry,
+        Feature::Priority,
+        Feature::Pause,
+        Feature::ReceiveById,
+        Feature::WakeUp,
+        Feature::PortableReceipts,
+    ];
+    for feature in features {
+        in_paused_time(async {
+            let report = exercise(SimulatedStore::lawful().refusing(feature), settings()).await.unwrap();
+            assert!(report.is_lawful(), "{feature} refused: {report}");
+        });
+    }
 }
 
 #[test]
