@@ -21,6 +21,8 @@ pub struct Cable {
     lost_answers: f64,
     /// What a call does while the cable is cut.
     while_cut: WhileCut,
+    /// How long a call is on its way.
+    latency: Duration,
 }
 
 /// What a call does while the cable is cut.
@@ -39,12 +41,17 @@ impl Cable {
     /// A cable that loses this part of all answers to sends and settles, by the chance of `seed`.
     pub fn losing(lost_answers: f64, seed: u64) -> Self {
         let chance = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
-        Self { up: watch::Sender::new(true), chance, lost_answers, while_cut: WhileCut::Waits }
+        Self { up: watch::Sender::new(true), chance, lost_answers, while_cut: WhileCut::Waits, latency: Duration::ZERO }
     }
 
     /// A cable on which calls fail at once while it is cut, instead of waiting for it.
     pub fn failing_while_cut() -> Self {
         Self { while_cut: WhileCut::Fails, ..Self::new() }
+    }
+
+    /// A cable on which every call takes that long.
+    pub fn slow(latency: Duration) -> Self {
+        Self { latency, ..Self::new() }
     }
 
     /// Cuts the cable for that long.
@@ -101,13 +108,24 @@ impl<P: MessagingService> Link<P> {
         }
     }
 
+    /// Half of the latency there, half of it back.
+    async fn travel(&self) {
+        // Even a sleep of no length would take a tick of the timer.
+        if !self.cable.latency.is_zero() {
+            tokio::time::sleep(self.cable.latency / 2).await;
+        }
+    }
+
     async fn call<T>(
         &self,
         deadline: Deadline,
         call: impl Future<Output = Result<T, MessagingError>>,
     ) -> Result<T, MessagingError> {
         self.connected(deadline).await?;
-        call.await
+        self.travel().await;
+        let answer = call.await;
+        self.travel().await;
+        answer
     }
 
     /// A call that changes something: its answer can be lost after the fact.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::exercise::Settings;
 use crate::harness::Harness;
 
-/// How long a test waits for what must happen before it says that it does not.
+/// How long a call or a wait may take on a store of ordinary speed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A lease that outlives its test.
@@ -74,6 +74,11 @@ pub(crate) struct Probe<'a, H: Harness> {
 impl<'a, H: Harness> Probe<'a, H> {
     pub(crate) fn new(harness: &'a H, provider: H::Provider, settings: &Settings, prefix: String) -> Self {
         Self { harness, provider, unit: settings.unit, prefix, queues: Mutex::new(Vec::new()) }
+    }
+
+    /// How long a test waits for what must happen before it says that it does not: longer on a slow store.
+    pub(crate) fn patience(&self) -> Duration {
+        PATIENCE.max(self.unit * 10)
     }
 
     /// Another worker.
@@ -151,7 +156,7 @@ impl<'a, H: Harness> Probe<'a, H> {
         let mut received = self.take_up_to(worker, queue, 1, options).await?;
         match received.pop() {
             Some(message) => Ok(message),
-            None => violation(format!("nothing could be received within {PATIENCE:?}")),
+            None => violation(format!("nothing could be received within {:?}", self.patience())),
         }
     }
 
@@ -164,7 +169,8 @@ impl<'a, H: Harness> Probe<'a, H> {
     ) -> Result<Vec<QueuedMessage>, Stop> {
         let received = self.take_up_to(&self.provider, queue, count, options).await?;
         if received.len() < count {
-            return violation(format!("only {} of {count} messages came within {PATIENCE:?}", received.len()));
+            let (came, patience) = (received.len(), self.patience());
+            return violation(format!("only {came} of {count} messages came within {patience:?}"));
         }
         Ok(received)
     }
@@ -176,7 +182,7 @@ impl<'a, H: Harness> Probe<'a, H> {
         count: usize,
         options: &ReceiveOptions,
     ) -> Result<Vec<QueuedMessage>, Stop> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + self.patience();
         let mut received = Vec::new();
         while received.len() < count {
             let left = end.saturating_duration_since(Instant::now());
@@ -236,7 +242,7 @@ impl<'a, H: Harness> Probe<'a, H> {
         F: Future<Output = Result<T, MessagingError>>,
         T: fmt::Debug,
     {
-        let end = Instant::now() + PATIENCE * 4;
+        let end = Instant::now() + self.patience() * 4;
         loop {
             let answer = ask().await?;
             if is_right(&answer) {
@@ -261,7 +267,7 @@ impl<'a, H: Harness> Probe<'a, H> {
         count: usize,
         options: &ReceiveOptions,
     ) -> Result<Vec<DeadLetter>, Stop> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + self.patience();
         let options = options.clone().wait(self.unit / 4);
         loop {
             if let Some(message) = self.provider.receive_messages(queue, &options, soon()).await?.pop() {

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use postrider_core::{ContentType, Message, MessagingService, Nack, Priority};
+use postrider_core::{ContentType, Deadline, Message, MessagingService, Nack, Priority};
 
 use crate::harness::Harness;
-use crate::probe::{Check, Probe, Stop, ensure, ensure_same, soon};
+use crate::probe::{Check, PATIENCE, Probe, Stop, ensure, ensure_same, soon};
 
 use super::l14_recovery::{restart, take_over_failures};
 
@@ -159,13 +159,15 @@ pub(super) async fn l1_thousands_of_rows_go_through_in_one_call<H: Harness>(prob
     const ROWS: usize = 7000;
     let queue = probe.queue("rows_thousands").await?;
     let messages = (0..ROWS).map(|n| Message::new(n.to_string())).collect();
-    let sent: HashSet<_> = probe.send_all(&queue, messages).await?.into_iter().collect();
+    let patience = Deadline::after(PATIENCE * 10);
+    let sent = probe.provider.send_batch(&queue, messages, patience).await?;
+    let sent = sent.into_iter().collect::<Result<HashSet<_>, _>>()?;
     ensure_same("the number of ids", sent.len(), ROWS)?;
     let received = probe.take_all(&queue, ROWS, &probe.long()).await?;
     let seen: HashSet<_> = received.iter().map(postrider_core::QueuedMessage::id).collect();
     ensure(seen == sent, || format!("{} of {ROWS} messages arrived", seen.len()))?;
     let acks = received.into_iter().map(postrider_core::Settlement::ack).collect();
-    let rows = probe.provider.settle(acks, soon()).await?;
+    let rows = probe.provider.settle(acks, Deadline::after(PATIENCE * 10)).await?;
     let failed = rows.iter().filter(|row| row.is_err()).count();
     ensure_same("the number of acks that failed", failed, 0)
 }

@@ -8,7 +8,7 @@ use postrider_core::{Message, MessageId, MessagingError, MessagingService, Queue
 use tokio::time::Instant;
 
 use crate::harness::Harness;
-use crate::probe::{Check, PATIENCE, Probe, Stop, ensure, soon, violation};
+use crate::probe::{Check, Probe, Stop, ensure, soon, violation};
 
 pub(super) async fn restart<H: Harness>(probe: &Probe<'_, H>) -> Check {
     match probe.harness.restart() {
@@ -27,7 +27,7 @@ pub(super) async fn take_over_failures<H: Harness>(
     probe: &Probe<'_, H>,
     queue: &QueueName,
 ) -> Result<QueuedMessage, Stop> {
-    let end = Instant::now() + PATIENCE * 3;
+    let end = Instant::now() + probe.patience() * 3;
     while Instant::now() < end {
         let options = probe.long().wait(Duration::from_secs(1));
         match probe.provider.receive_messages(queue, &options, soon()).await {
@@ -45,7 +45,7 @@ pub(super) async fn take_over_failures<H: Harness>(
 
 /// Acknowledges, over failures; what the last answer was that says something.
 async fn ack_over_failures<H: Harness>(probe: &Probe<'_, H>, receipt: &ReceiptHandle) -> Result<(), MessagingError> {
-    let end = Instant::now() + PATIENCE * 3;
+    let end = Instant::now() + probe.patience() * 3;
     loop {
         match probe.ack(receipt.clone()).await {
             Err(error) if is_passing(&error) && Instant::now() < end => tokio::time::sleep(probe.unit / 4).await,

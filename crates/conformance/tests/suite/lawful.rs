@@ -1,5 +1,7 @@
 //! Stores that keep the law are found to keep it.
 
+use std::time::Duration;
+
 use postrider_conformance::broken::SimulatedStore;
 use postrider_conformance::link::Cable;
 use postrider_conformance::{Outcome, Rule, Settings, exercise};
@@ -55,6 +57,17 @@ fn a_store_whose_calls_fail_while_it_is_away_keeps_the_law() {
         assert!(report.is_lawful(), "{report}");
         assert_eq!(report.rule(Rule::L14).outcome, Outcome::Holds, "{report}");
     });
+}
+
+#[test]
+fn a_slow_store_keeps_the_law() {
+    for latency in [50, 300, 1000].map(Duration::from_millis) {
+        in_paused_time(async {
+            let store = SimulatedStore::lawful().cable(Cable::slow(latency));
+            let report = exercise(store, settings()).await.unwrap();
+            assert!(report.is_lawful(), "{latency:?}: {report}");
+        });
+    }
 }
 
 #[test]
