@@ -16,7 +16,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 mod duration_text;
 mod validate;
@@ -44,7 +44,7 @@ const DEFAULT_MAX_ATTEMPTS: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "strategy", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(remote = "Self", tag = "strategy", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RetryStrategy {
     /// One attempt, no more.
     #[serde(deserialize_with = "nothing_else")]
@@ -116,6 +116,21 @@ pub enum RetryStrategy {
         #[serde(default)]
         limits: RetryLimits,
     },
+}
+
+impl Serialize for RetryStrategy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+/// What is read is validated: a strategy from a file is as good as one from code.
+impl<'de> Deserialize<'de> for RetryStrategy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let strategy = Self::deserialize(deserializer)?;
+        strategy.validate().map_err(de::Error::custom)?;
+        Ok(strategy)
+    }
 }
 
 /// When a strategy gives up. What is `None` has no limit.

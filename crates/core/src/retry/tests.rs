@@ -267,3 +267,10 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<RetryStrategy>(&text).unwrap(), strategy, "{}", text);
     }
 }
+
+#[test]
+fn what_is_read_is_validated() {
+    let text = r#"{"strategy": "exponential", "multiplier": 0.5}"#;
+    let refused = serde_json::from_str::<RetryStrategy>(text).unwrap_err();
+    assert!(refused.to_string().contains("multiplier"), "{refused}");
+}
