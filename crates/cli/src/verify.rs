@@ -9,7 +9,9 @@ use std::time::Duration;
 use clap::builder::RangedU64ValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 use postrider::{Endpoint, MessagingError, MessagingProvider};
-use postrider_conformance::{Harness, Observer, Outcome, Report, Rule, Settings, StormSettings, exercise, sweep};
+use postrider_conformance::{
+    Harness, Observer, Outcome, Report, Rule, RuleReport, Settings, StormSettings, exercise, sweep,
+};
 use serde::Serialize;
 
 use crate::args::Global;
@@ -25,7 +27,7 @@ use crate::failure::Failure;
 pub(crate) struct Verify {
     /// The store; by default the one that --url or POSTRIDER_URL names
     #[arg(value_name = "URL")]
-    url: Option<String>,
+    store: Option<String>,
 
     /// Try only these rules, for instance 'L3,L11'
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
@@ -59,7 +61,7 @@ impl Harness for Verified {
 }
 
 pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure> {
-    let Some(url) = command.url.as_deref().or(global.url.as_deref()) else {
+    let Some(url) = command.store.as_deref().or(global.url.as_deref()).filter(|url| !url.is_empty()) else {
         return Err(Failure::usage("no store was named; give its URL, for instance 'postrider verify memory:'"));
     };
     let endpoint: Endpoint = url.parse()?;
@@ -79,7 +81,7 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
 
     let report = tokio::select! {
         report = exercise(Verified(endpoint.clone()), settings) => report?,
-        _ = tokio::signal::ctrl_c() => {
+        () = stop_signal() => {
             bar.finish_and_clear();
             sweep(&endpoint.connect().await?, &prefix).await?;
             return Err(Failure::failed("interrupted; the queues of the run were removed"));
@@ -92,7 +94,7 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
     let mut out = std::io::stdout().lock();
     if global.json {
         for rule in &report.rules {
-            serde_json::to_writer(&mut out, &Row::of(rule)).map_err(std::io::Error::from)?;
+            serde_json::to_writer(&mut out, &Row::of(&report, rule)).map_err(std::io::Error::from)?;
             writeln!(out)?;
         }
     } else {
@@ -110,6 +112,22 @@ fn conclude(report: &Report) -> Result<(), Failure> {
     Err(Failure::Told)
 }
 
+/// Completes when somebody wants the program to end.
+async fn stop_signal() {
+    #[cfg(unix)]
+    if let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        return;
+    }
+    // A failure to listen is not a signal.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// One line of `--json`.
 #[derive(Serialize)]
 struct Row {
@@ -118,11 +136,15 @@ struct Row {
     outcome: &'static str,
     how: Option<&'static str>,
     reason: Option<String>,
+    provider: &'static str,
+    seed: u64,
 }
 
 impl Row {
-    fn of(rule: &postrider_conformance::RuleReport) -> Self {
+    fn of(report: &Report, rule: &RuleReport) -> Self {
         Self {
+            provider: report.provider,
+            seed: report.seed,
             rule: rule.rule.to_string(),
             name: rule.rule.title(),
             outcome: rule.outcome.as_str(),

@@ -67,6 +67,7 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
         let number = text.strip_prefix(['L', 'l']).unwrap_or(text).parse::<u8>().ok();
         Self::ALL
             .into_iter()

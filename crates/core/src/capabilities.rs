@@ -125,9 +125,9 @@ impl fmt::Display for Feature {
 /// Sizes and times that a provider accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// The largest body, in bytes.
+    /// The largest body, in bytes. 1 MiB by default.
     pub max_body_bytes: usize,
-    /// The largest sum of all header names and values, in bytes.
+    /// The largest sum of all header names and values, in bytes. 64 KiB by default.
     pub max_header_bytes: usize,
     /// The longest delay of a send or a retry.
     pub max_delay: Duration,

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::capabilities::Limits;
 use crate::dead_letter::DeadLetterReason;
+use crate::error::MessagingError;
+use crate::message::check_duration;
 use crate::receipt::ReceiptHandle;
 use crate::retry::RetryStrategy;
 
@@ -115,9 +118,72 @@ impl Settlement {
     }
 }
 
+/// The longest reason of a dead letter, in bytes.
+const MAX_REASON: usize = 128;
+/// The longest error text that is kept, in bytes.
+const MAX_ERROR: usize = 8 * 1024;
+
+impl Settlement {
+    /// Refuses what cannot be meant, and cuts an error text to what every store can hold. What a provider does with
+    /// each row before anything else.
+    pub fn checked(mut self, limits: &Limits) -> Result<Self, MessagingError> {
+        let error = match &mut self.disposition {
+            Disposition::Nack(Nack::Retry { after, error }) => {
+                check_duration("retry delay", *after, limits.max_delay)?;
+                error
+            }
+            Disposition::Nack(Nack::DeadLetter { reason, error }) => {
+                let reason = reason.as_str();
+                if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
+                    return Err(MessagingError::invalid(
+                        "dead-letter reason",
+                        format!("it must be 1 to {MAX_REASON} bytes of text in one line; details go into the error"),
+                    ));
+                }
+                error
+            }
+            Disposition::Ack | Disposition::Nack(Nack::Release) => return Ok(self),
+        };
+        if let Some(text) = error {
+            if text.len() > MAX_ERROR {
+                text.truncate(text.floor_char_boundary(MAX_ERROR));
+            }
+            if text.contains('\0') {
+                *text = text.replace('\0', "\u{fffd}");
+            }
+        }
+        Ok(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::MessageId;
+    use crate::queue_name::QueueName;
+    use crate::receipt::{LeaseToken, NativeRef};
+
+    fn checked(nack: Nack) -> Result<Settlement, MessagingError> {
+        let queue = QueueName::new("orders").unwrap();
+        let receipt = ReceiptHandle::new("memory", queue, MessageId::generate(), LeaseToken(1), NativeRef::Row(1));
+        Settlement::nack(receipt, nack).checked(&Limits::default())
+    }
+
+    #[test]
+    fn reasons_are_short_and_errors_are_cut() {
+        for reason in ["", " ", "two\nlines", &"x".repeat(129)] {
+            assert!(checked(Nack::dead_letter(reason)).is_err(), "{reason:?}");
+        }
+        assert!(checked(Nack::retry_after(Duration::MAX)).is_err());
+        let long = format!("\0{}", "ä".repeat(5000));
+        let kept = checked(Nack::dead_letter("rejected").with_error(long)).unwrap();
+        match kept.disposition {
+            Disposition::Nack(Nack::DeadLetter { error: Some(error), .. }) => {
+                assert!(error.len() <= 8 * 1024 + 2 && error.starts_with('\u{fffd}') && error.ends_with('ä'));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn requeue_true_backs_off_and_requeue_false_dead_letters() {

@@ -148,9 +148,7 @@ pub enum MessagingError {
     },
 
     /// The deadline passed before the operation began. Nothing was done.
-    #[error(
-        "the deadline passed before {operation} could begin; nothing was done. Allow more time, or send less at once"
-    )]
+    #[error("the deadline passed before {operation} could begin; nothing was done. Allow more time")]
     DeadlineExceeded {
         /// What was asked.
         operation: &'static str,

@@ -9,6 +9,8 @@
 //! **The invariant.** A message has one home at any time, and whoever wants to change it must hold the lease that is
 //! valid at that moment by the store's clock. Everything else (claims, retries, order, dead letters) follows from it.
 //!
+//! Waits and deadlines need a tokio runtime with its timer on (`enable_time`).
+//!
 //! **What was rejected.** A generic `send<T: Serialize>` on the provider: encoding belongs above it, once, or one
 //! undecodable message fails a batch inside the store. A trait object on the hot path: providers are chosen by an enum,
 //! and the object-safe twin ([`DynProvider`]) is there for those that the enum does not know. A receipt that is only a

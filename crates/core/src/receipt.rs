@@ -201,7 +201,8 @@ impl FromStr for ReceiptHandle {
     type Err = MessagingError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let Some(encoded) = text.strip_prefix(PREFIX) else {
+        // A file or a pipe brings its line's end along.
+        let Some(encoded) = text.trim().strip_prefix(PREFIX) else {
             return Err(MessagingError::invalid_receipt(format!("it does not begin with '{PREFIX}'")));
         };
         BASE64URL_NOPAD
@@ -242,6 +243,7 @@ mod tests {
             assert!(text.starts_with("pr1."));
             assert!(text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)), "{text}");
             assert_eq!(text.parse::<ReceiptHandle>().unwrap(), receipt);
+            assert_eq!(format!("{text}\n").parse::<ReceiptHandle>().unwrap(), receipt);
         }
     }
 

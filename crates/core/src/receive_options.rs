@@ -9,13 +9,15 @@ use crate::message::check_duration;
 /// What [`receive_messages`](crate::MessagingService::receive_messages) is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiveOptions {
-    /// At most that many messages.
+    /// At most that many messages. One by default.
     pub max: usize,
-    /// How long they are leased.
+    /// How long they are leased. Thirty seconds by default.
     pub visibility: Duration,
-    /// How long to wait for the first one; zero looks once.
+    /// How long to wait for the first one; zero, the default, looks once.
     pub wait: Duration,
-    /// A message that has been delivered that often is dead-lettered instead of delivered once more.
+    /// A message that has been delivered that often is dead-lettered instead of delivered once more. Three by default;
+    /// a delivery that was dropped or whose lease ran out counts, one that was released does not. A retry strategy
+    /// with more attempts needs a higher limit here.
     pub max_receive_count: u32,
 }
 
@@ -70,7 +72,7 @@ impl ReceiveOptions {
 /// Refuses a lease that would be over before it began, or that the store cannot hold.
 pub fn check_visibility(visibility: Duration, limits: &Limits) -> Result<(), MessagingError> {
     if visibility.is_zero() {
-        return Err(MessagingError::invalid("visibility", "a lease of no length protects nothing; use at least 1 ms"));
+        return Err(MessagingError::invalid("visibility", "a lease of no length protects nothing"));
     }
     check_duration("visibility", visibility, limits.max_visibility)
 }

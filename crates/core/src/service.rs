@@ -117,6 +117,9 @@ pub trait MessagingService: Send + Sync + 'static {
     ) -> impl Future<Output = Result<RowResults<()>, MessagingError>> + Send;
 
     /// Acknowledges one message.
+    ///
+    /// Takes the message, or its receipt. A message that is taken is gone also when the call fails, and then waits for
+    /// the end of its lease; lend it (`&message`) to have it still at hand.
     fn ack_message(
         &self,
         queue: &QueueName,

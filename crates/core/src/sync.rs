@@ -14,13 +14,17 @@ impl<T> Mutex<T> {
         Self(std::sync::Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, T> {
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
+/// The lock, held.
+#[cfg(not(shuttle))]
+pub(crate) type Guard<'a, T> = std::sync::MutexGuard<'a, T>;
+
 #[cfg(shuttle)]
-pub(crate) use explored::Mutex;
+pub(crate) use explored::{Guard, Mutex};
 
 #[cfg(shuttle)]
 mod explored {

@@ -23,7 +23,7 @@ use crate::deadline::Deadline;
 use crate::disposition::{Nack, Settlement};
 use crate::error::MessagingError;
 use crate::id::MessageId;
-use crate::message::Message;
+use crate::message::{ContentType, Message};
 use crate::queue_name::QueueName;
 use crate::queued_message::QueuedMessage;
 use crate::receive_options::ReceiveOptions;
@@ -88,6 +88,10 @@ struct Sorted<T> {
 fn sort<T: QueueMessage>(received: Vec<QueuedMessage>) -> Sorted<T> {
     let mut sorted = Sorted { decoded: Vec::with_capacity(received.len()), undecodable: Vec::new() };
     for message in received {
+        if let Some(error) = mismatch::<T>(&message) {
+            sorted.undecodable.push((message, error));
+            continue;
+        }
         match catch_unwind(AssertUnwindSafe(|| T::from_bytes(&message.message))) {
             Ok(Ok(value)) => sorted.decoded.push(message.with_message(value)),
             Ok(Err(error)) => sorted.undecodable.push((message, error)),
@@ -95,6 +99,15 @@ fn sort<T: QueueMessage>(received: Vec<QueuedMessage>) -> Sorted<T> {
         }
     }
     sorted
+}
+
+/// Bytes of one codec can by chance be a value of another: five in JSON is fifty-three in MessagePack. What does not
+/// say how it is encoded, or says something that no codec here writes, is tried.
+fn mismatch<T: QueueMessage>(message: &QueuedMessage) -> Option<MessagingError> {
+    let codecs = [ContentType::JSON, ContentType::MSGPACK];
+    let (is, wanted) = (&message.envelope.content_type, T::CONTENT_TYPE);
+    let differs = *is != wanted && codecs.contains(is) && codecs.contains(&wanted);
+    differs.then(|| undecodable_as::<T>(format!("it is {is}, not {wanted}")))
 }
 
 fn panicked<T>(panic: &(dyn Any + Send)) -> MessagingError {

@@ -38,6 +38,7 @@ fn wrong_usage_says_what_to_do() {
     insta::assert_snapshot!("usage_no_command", seen(&[]));
     insta::assert_snapshot!("usage_unknown_command", seen(&["verfy"]));
     insta::assert_snapshot!("usage_no_store", seen(&["verify"]));
+    assert_eq!(seen(&["verify", "--url", ""]), seen(&["verify"]));
     insta::assert_snapshot!("usage_unknown_scheme", seen(&["verify", "kafka://host"]));
     insta::assert_snapshot!("usage_no_scheme", seen(&["verify", "orders"]));
     insta::assert_snapshot!("usage_unknown_rule", seen(&["verify", "memory:", "--rules", "L17"]));
@@ -85,6 +86,14 @@ fn verify_takes_the_store_from_the_environment_and_only_the_rules_that_are_asked
         .map(|line| line[..12].to_owned())
         .collect();
     assert_eq!(holding, [r#"{"rule":"L3""#, r#"{"rule":"L7""#]);
+}
+
+#[test]
+fn verify_takes_the_store_from_the_flag_before_or_after_the_command() {
+    for args in [["--url", "memory:", "verify"], ["verify", "--url", "memory:"]] {
+        let output = postrider(&[&args[..], &["--rules", "L3, L7", "--messages", "0"]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -53,6 +53,8 @@ pub(super) async fn l1_a_message_arrives_whole<H: Harness>(probe: &Probe<'_, H>)
     ensure_same("the ordering key", &envelope.ordering_key, &message.ordering_key)?;
     ensure_same("the priority", envelope.priority, message.priority)?;
     let receipt = received.receipt().to_string();
+    let issuer = received.receipt().provider().to_owned();
+    ensure_same("who issued the receipt", issuer.as_str(), probe.provider.provider_name())?;
     ensure(receipt.starts_with("pr1."), || format!("receipt '{receipt}' does not begin with pr1."))?;
     // A receipt that left the process as text settles as well as the one that stayed.
     drop(received.into_receipt());

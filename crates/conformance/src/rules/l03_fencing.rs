@@ -63,7 +63,8 @@ pub(super) async fn l3_a_settled_lease_is_over<H: Harness>(probe: &Probe<'_, H>)
     for ending in endings {
         probe.send(&queue, Message::new("one")).await?;
         let receipt = probe.take(&queue, &probe.long()).await?.into_receipt();
-        let text = format!("after it was settled by {ending:?}");
+        let how = ending.as_ref().map_or("an ack".to_owned(), |nack| format!("{nack:?}"));
+        let text = format!("after it was settled by {how}");
         let released = ending == Some(Nack::Release);
         match ending {
             None => probe.ack(receipt.clone()).await?,

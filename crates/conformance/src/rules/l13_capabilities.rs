@@ -98,6 +98,8 @@ pub(super) async fn l13_zeros_and_nonsense_are_refused<H: Harness>(probe: &Probe
     }
     let forever = probe.nack(message.receipt().clone(), Nack::retry_after(Duration::MAX)).await;
     ensure(forever.is_err(), || "a retry that never comes was accepted".into())?;
+    let unnamed = probe.nack(message.receipt().clone(), Nack::dead_letter("")).await;
+    ensure(unnamed.is_err(), || "a death without a reason was accepted".into())?;
     // None of it touched the message or its lease.
     ensure_same("the delivery", message.receive_count(), 1)?;
     probe.ack(message).await?;
@@ -290,6 +292,8 @@ pub(super) async fn l13_settle_and_receive_does_both<H: Harness>(probe: &Probe<'
 }
 
 pub(super) async fn l13_an_emulation_names_its_cost<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let name = probe.provider.provider_name();
+    ensure_same("whose capabilities they are", probe.provider.capabilities().provider(), name)?;
     for (feature, support) in probe.provider.capabilities().iter() {
         let said = match support {
             Support::Native => continue,

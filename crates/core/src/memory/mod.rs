@@ -22,19 +22,20 @@ use crate::dead_letter::{
     DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Redrive, RedriveReport,
 };
 use crate::deadline::Deadline;
-use crate::disposition::{Disposition, Nack, Settlement};
+use crate::disposition::Settlement;
 use crate::error::MessagingError;
 use crate::id::MessageId;
-use crate::message::{Message, check_duration};
+use crate::message::Message;
 use crate::queue_name::QueueName;
 use crate::queued_message::{Envelope, QueuedMessage, ReturnLease};
 use crate::receipt::{NativeRef, ReceiptHandle};
 use crate::receive_options::{ReceiveOptions, check_visibility};
 use crate::service::{DeadLetters, MessagingService, PeekedMessage, QueueAdmin, RowResults, WakeUps};
 use crate::stats::{QueueHealthReport, QueueStats};
+use crate::sync::Guard;
 use claim::Claimed;
-use store::Shared;
 pub use store::{MemoryStore, MemoryStoreBuilder};
+use store::{Shared, State};
 
 const PROVIDER: &str = "memory";
 
@@ -64,12 +65,15 @@ impl MemoryProvider {
         self.shared().clock.now()
     }
 
-    /// What every call asks before it does anything.
-    fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
+    /// How every call begins: with the lock, and then with what may forbid it. Close takes the lock too, so whatever a
+    /// call does under it is done before the connection is closed, or not at all.
+    fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<Guard<'_, State>, MessagingError> {
+        let state = self.shared().state.lock();
         if *self.closed.borrow() {
             return Err(MessagingError::Closed { provider: PROVIDER });
         }
-        deadline.check(operation)
+        deadline.check(operation)?;
+        Ok(state)
     }
 
     fn deliver(&self, queue: &QueueName, claimed: Claimed) -> QueuedMessage {
@@ -92,15 +96,6 @@ impl MemoryProvider {
         };
         QueuedMessage::new(message.body, envelope, receipt, self.shared().clone())
     }
-
-    fn check_settlement(&self, settlement: &Settlement) -> Result<(), MessagingError> {
-        match &settlement.disposition {
-            Disposition::Nack(Nack::Retry { after, .. }) => {
-                check_duration("retry delay", *after, self.shared().capabilities.limits.max_delay)
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 impl ReturnLease for Shared {
@@ -121,8 +116,7 @@ impl MessagingService for MemoryProvider {
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.begin("ensure_queue", deadline)?;
-        self.shared().state.lock().queue(&queue.origin()).exists = true;
+        self.begin("ensure_queue", deadline)?.queue(&queue.origin()).exists = true;
         Ok(())
     }
 
@@ -132,9 +126,8 @@ impl MessagingService for MemoryProvider {
         messages: Vec<Message>,
         deadline: Deadline,
     ) -> Result<RowResults<MessageId>, MessagingError> {
-        self.begin("send", deadline)?;
         let shared = self.shared();
-        let mut state = shared.state.lock();
+        let mut state = self.begin("send", deadline)?;
         if !shared.create_queues && !state.queue(queue).exists {
             return Err(MessagingError::QueueNotFound { queue: queue.clone() });
         }
@@ -148,20 +141,17 @@ impl MessagingService for MemoryProvider {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
-        self.begin("receive", deadline)?;
+        drop(self.begin("receive", deadline)?);
         options.check(&self.shared().capabilities.limits)?;
         let claimed = self.claim_or_wait(queue, options, deadline).await;
         Ok(claimed.into_iter().map(|claimed| self.deliver(queue, claimed)).collect())
     }
 
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
-        self.begin("settle", deadline)?;
-        let mut state = self.shared().state.lock();
+        let mut state = self.begin("settle", deadline)?;
         let now = self.now();
-        let settle = |settlement| {
-            self.check_settlement(&settlement)?;
-            state.settle(settlement, now)
-        };
+        let limits = &self.shared().capabilities.limits;
+        let settle = |settlement: Settlement| state.settle(settlement.checked(limits)?, now);
         Ok(settlements.into_iter().map(settle).collect())
     }
 
@@ -172,10 +162,9 @@ impl MessagingService for MemoryProvider {
         extension: Duration,
         deadline: Deadline,
     ) -> Result<(), MessagingError> {
-        self.begin("extend", deadline)?;
+        let mut state = self.begin("extend", deadline)?;
         receipt.check_queue(queue)?;
         check_visibility(extension, &self.shared().capabilities.limits)?;
-        let mut state = self.shared().state.lock();
         let now = self.now();
         state.extend(receipt, extension, now)
     }
@@ -187,10 +176,9 @@ impl MessagingService for MemoryProvider {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Option<QueuedMessage>, MessagingError> {
-        self.begin("receive", deadline)?;
-        options.check(&self.shared().capabilities.limits)?;
         let claimed = {
-            let mut state = self.shared().state.lock();
+            let mut state = self.begin("receive", deadline)?;
+            options.check(&self.shared().capabilities.limits)?;
             let now = self.now();
             let row = state.queues.get(queue).and_then(|queue| queue.rows_of(id).find(|row| queue.is_due(*row, now)));
             row.and_then(|row| state.claim_row(queue, row, options, now))
@@ -199,17 +187,18 @@ impl MessagingService for MemoryProvider {
     }
 
     async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
-        self.begin("subscribe", deadline)?;
+        drop(self.begin("subscribe", deadline)?);
         self.capabilities().require(Feature::WakeUp)?;
         Ok(self.wake_ups(queue))
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        self.begin("health check", deadline)
+        self.begin("health check", deadline).map(drop)
     }
 
     async fn close(&self, _deadline: Deadline) -> Result<(), MessagingError> {
-        // Every call but a waiting receive is over before it gives control away: there is nothing to finish.
+        // Every call but a waiting receive does its work under the lock: there is nothing to finish.
+        let _state = self.shared().state.lock();
         self.closed.send_replace(true);
         Ok(())
     }
@@ -217,15 +206,13 @@ impl MessagingService for MemoryProvider {
 
 impl QueueAdmin for MemoryProvider {
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
-        self.begin("list queues", deadline)?;
-        let state = self.shared().state.lock();
+        let state = self.begin("list queues", deadline)?;
         let queues = state.queues.values().filter(|queue| queue.exists && !queue.name.holds_dead_letters());
         Ok(queues.map(|queue| queue.name.clone()).collect())
     }
 
     async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
-        self.begin("stats", deadline)?;
-        Ok(self.shared().state.lock().stats(queue, self.now()))
+        Ok(self.begin("stats", deadline)?.stats(queue, self.now()))
     }
 
     async fn verify_queues(
@@ -233,8 +220,7 @@ impl QueueAdmin for MemoryProvider {
         queues: &[QueueName],
         deadline: Deadline,
     ) -> Result<QueueHealthReport, MessagingError> {
-        self.begin("verify queues", deadline)?;
-        let state = self.shared().state.lock();
+        let state = self.begin("verify queues", deadline)?;
         let exists = |queue: &&QueueName| state.queues.get(*queue).is_some_and(|queue| queue.exists);
         let (healthy, missing) = queues.iter().partition::<Vec<&QueueName>, _>(exists);
         Ok(QueueHealthReport {
@@ -250,24 +236,20 @@ impl QueueAdmin for MemoryProvider {
         limit: usize,
         deadline: Deadline,
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
-        self.begin("peek", deadline)?;
-        Ok(self.shared().state.lock().peek(queue, limit, self.now()))
+        Ok(self.begin("peek", deadline)?.peek(queue, limit, self.now()))
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
-        self.begin("purge", deadline)?;
-        Ok(self.shared().state.lock().purge(queue, self.now()))
+        Ok(self.begin("purge", deadline)?.purge(queue, self.now()))
     }
 
     async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.begin("pause", deadline)?;
-        self.shared().state.lock().queue(queue).paused = true;
+        self.begin("pause", deadline)?.queue(queue).paused = true;
         Ok(())
     }
 
     async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.begin("resume", deadline)?;
-        let mut state = self.shared().state.lock();
+        let mut state = self.begin("resume", deadline)?;
         let queue = state.queue(queue);
         queue.paused = false;
         queue.wake();
@@ -275,14 +257,14 @@ impl QueueAdmin for MemoryProvider {
     }
 
     async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.begin("delete queue", deadline)?;
+        let mut state = self.begin("delete queue", deadline)?;
         if queue.holds_dead_letters() {
             return Err(MessagingError::invalid(
                 "queue name",
                 format!("'{queue}' belongs to '{}' and goes with it; purge the dead letters instead", queue.origin()),
             ));
         }
-        self.shared().state.lock().delete(queue);
+        state.delete(queue);
         Ok(())
     }
 }
@@ -294,8 +276,7 @@ impl DeadLetters for MemoryProvider {
         query: &DeadLetterQuery,
         deadline: Deadline,
     ) -> Result<DeadLetterPage, MessagingError> {
-        self.begin("list dead letters", deadline)?;
-        self.shared().state.lock().list_dead(queue, query)
+        self.begin("list dead letters", deadline)?.list_dead(queue, query)
     }
 
     async fn get_dead_letter(
@@ -304,8 +285,7 @@ impl DeadLetters for MemoryProvider {
         id: MessageId,
         deadline: Deadline,
     ) -> Result<DeadLetter, MessagingError> {
-        self.begin("get dead letter", deadline)?;
-        self.shared().state.lock().get_dead(queue, id)
+        self.begin("get dead letter", deadline)?.get_dead(queue, id)
     }
 
     async fn edit_dead_letter(
@@ -315,9 +295,8 @@ impl DeadLetters for MemoryProvider {
         edit: DeadLetterEdit,
         deadline: Deadline,
     ) -> Result<DeadLetter, MessagingError> {
-        self.begin("edit dead letter", deadline)?;
-        let shared = self.shared();
-        shared.state.lock().edit_dead(queue, id, edit, &shared.capabilities.limits, self.now())
+        let limits = &self.shared().capabilities.limits;
+        self.begin("edit dead letter", deadline)?.edit_dead(queue, id, edit, limits, self.now())
     }
 
     async fn redrive_dead_letters(
@@ -326,11 +305,9 @@ impl DeadLetters for MemoryProvider {
         redrive: &Redrive,
         deadline: Deadline,
     ) -> Result<RedriveReport, MessagingError> {
-        self.begin("redrive", deadline)?;
-        let shared = self.shared();
-        let mut state = shared.state.lock();
+        let mut state = self.begin("redrive", deadline)?;
         if let Some(target) = &redrive.to
-            && !shared.create_queues
+            && !self.shared().create_queues
             && !state.queue(target).exists
         {
             return Err(MessagingError::QueueNotFound { queue: target.clone() });
@@ -344,7 +321,6 @@ impl DeadLetters for MemoryProvider {
         selection: &DeadLetterSelection,
         deadline: Deadline,
     ) -> Result<u64, MessagingError> {
-        self.begin("purge dead letters", deadline)?;
-        Ok(self.shared().state.lock().purge_dead(queue, selection, self.now()))
+        Ok(self.begin("purge dead letters", deadline)?.purge_dead(queue, selection, self.now()))
     }
 }

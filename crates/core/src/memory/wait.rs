@@ -23,20 +23,14 @@ impl MemoryProvider {
         deadline: Deadline,
     ) -> Vec<Claimed> {
         if options.wait.is_zero() {
-            return self.shared().state.lock().claim(queue, options, self.now());
+            return self.claim_unless_closed(queue, options).0;
         }
         let wait = deadline.at_most(options.wait);
         let changed = self.changed(queue);
         loop {
             // Hears of every change from here on, although it is polled only after the look.
             let notified = changed.notified();
-            let (claimed, next) = {
-                let mut state = self.shared().state.lock();
-                let now = self.now();
-                let claimed = state.claim(queue, options, now);
-                let next = if claimed.is_empty() { state.queue(queue).next_wake_up(now) } else { Timestamp::MAX };
-                (claimed, next)
-            };
+            let (claimed, next) = self.claim_unless_closed(queue, options);
             if !claimed.is_empty() || wait.has_passed() {
                 return claimed;
             }
@@ -54,6 +48,18 @@ impl MemoryProvider {
                 return Vec::new();
             }
         }
+    }
+
+    /// Claims what is due, or tells when something will be. A connection that was closed meanwhile claims nothing.
+    fn claim_unless_closed(&self, queue: &QueueName, options: &ReceiveOptions) -> (Vec<Claimed>, Timestamp) {
+        let mut state = self.shared().state.lock();
+        if *self.closed.borrow() {
+            return (Vec::new(), Timestamp::MAX);
+        }
+        let now = self.now();
+        let claimed = state.claim(queue, options, now);
+        let next = if claimed.is_empty() { state.queue(queue).next_wake_up(now) } else { Timestamp::MAX };
+        (claimed, next)
     }
 
     /// Hints: one for every change that could have made a message receivable, and one whenever a time comes at which
