@@ -40,13 +40,13 @@ pub trait Harness: Send + Sync + 'static {
     fn open(&self) -> impl Future<Output = Result<Self::Provider, MessagingError>> + Send;
 
     /// Takes the server away, or cuts the network, and brings it back; connections stay open meanwhile. Without this
-    /// hook, recovery (L14) is not exercised.
+    /// hook, recovery (L14) is not exercised, and L1 not over a restart.
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         None
     }
 
-    /// Opens a connection for a worker whose clock is wrong. Without this hook, the store's clock (L16) is not
-    /// exercised.
+    /// Opens a connection for a worker whose clock is wrong. Without this hook, only the ids of senders with wrong
+    /// clocks are tried of L16.
     fn open_with_clock(&self, shift: ClockShift) -> Option<BoxFuture<'_, Result<Self::Provider, MessagingError>>> {
         let _ = shift;
         None

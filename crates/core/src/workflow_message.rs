@@ -183,13 +183,13 @@ pub struct TaskRequestMessage {
     /// Who asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
-    /// Two requests with the same key begin one task.
+    /// Carried to whoever begins tasks: two requests with the same key shall begin one. The queue delivers both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
     /// How urgent the task is.
     #[serde(default)]
     pub priority: Priority,
-    /// Not to be begun earlier.
+    /// Carried to whoever begins tasks: not to be begun earlier. The request itself is delivered at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_for: Option<Timestamp>,
 }

@@ -59,7 +59,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Connects to the store that `url` leads to.
+/// Connects to the store that `url` leads to. Each `memory:` is a store of its own; connect twice to one of them
+/// through an [`Endpoint`].
 pub async fn connect(url: &str) -> Result<MessagingProvider, MessagingError> {
     url.parse::<Endpoint>()?.connect().await
 }

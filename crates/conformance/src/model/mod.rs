@@ -45,7 +45,8 @@ pub trait TimedHarness: Harness {
 
 /// Runs `cases` programs, chosen by `seed`, on the model and on the provider.
 ///
-/// The error names the first difference, the shortest program found that shows it, and the seed.
+/// The error names the first difference, the shortest program found that shows it, and the seed. It starts a runtime
+/// of its own and so cannot be called from inside one.
 pub fn compare_with_model<H: TimedHarness>(harness: &H, cases: u32, seed: u64) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
