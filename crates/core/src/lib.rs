@@ -24,6 +24,7 @@ pub mod codec;
 pub mod dead_letter;
 pub mod deadline;
 pub mod disposition;
+pub mod duration_text;
 pub mod error;
 pub mod headers;
 pub mod id;

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-mod duration_text;
+use crate::duration_text;
+
 mod validate;
 
 const DEFAULT_INITIAL_DELAY: Duration = Duration::from_secs(1);

@@ -1,0 +1,1 @@
+select created_at from message where id = ?1

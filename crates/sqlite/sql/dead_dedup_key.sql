@@ -1,0 +1,1 @@
+select dedup_key from dead_letter where id = ?1

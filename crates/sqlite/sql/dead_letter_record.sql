@@ -1,0 +1,7 @@
+-- Written first, while the message still is what it was when it died.
+-- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
+insert into dead_letter (id, message_id, queue, reason, error, deliveries_count, attempts_count, created_at,
+                         first_attempt_at, last_attempt_at, dead_at, dedup_key)
+select id, message_id, ?2, ?3, coalesce(?4, last_error), deliveries_count, attempts_count, created_at,
+       first_attempt_at, last_attempt_at, ?5, dedup_key
+from message where id = ?1

@@ -1,0 +1,8 @@
+-- Which priorities have something due: one probe each, so that neither a backlog of another queue nor messages that are
+-- delayed or leased are ever walked. One ordered scan over all priorities would walk them: with 150 000 rows not due it
+-- took 9.75 ms, this takes 0.09.
+-- Plan: SEARCH message EXISTS USING COVERING INDEX message_claim (queue=? AND blocked=? AND priority=? AND next_attempt_at<?)
+with urgency (priority) as (values (9), (8), (7), (6), (5), (4), (3), (2), (1), (0))
+select priority from urgency
+where exists (select 1 from message
+              where queue = ?1 and blocked = 0 and priority = urgency.priority and next_attempt_at <= ?2)

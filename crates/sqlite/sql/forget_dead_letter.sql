@@ -1,0 +1,1 @@
+delete from dead_letter where id = ?1

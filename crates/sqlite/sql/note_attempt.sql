@@ -1,0 +1,2 @@
+insert or replace into message_attempt (message_id, attempt, started_at, failed_at, worker, error)
+values (?1, ?2, ?3, ?4, ?5, ?6)

@@ -1,0 +1,6 @@
+-- For a queue of few messages: all of them by the index, then sorted.
+-- Plan: SEARCH message USING INDEX message_claim (queue=?)
+-- Plan: USE TEMP B-TREE FOR ORDER BY
+select message_id, payload, content_type, headers, ordering_key, priority, state, lease_token is not null,
+       deliveries_count, attempts_count, created_at, next_attempt_at, last_error, id
+from message indexed by message_claim where queue = ?1 order by id limit ?2

@@ -1,0 +1,1 @@
+delete from message_archive where archive_id = ?1

@@ -1,0 +1,1 @@
+delete from queue_pause where queue = ?1

@@ -1,0 +1,1 @@
+delete from message_attempt where message_id = ?1 and attempt <= ?2

@@ -1,0 +1,109 @@
+//! Connections to the file, and how the one write lock is waited for.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use crate::error::{FileError, Trouble, is_busy};
+use crate::options::{Durability, SqliteOptions};
+use crate::turns::Turns;
+
+const STATEMENTS: usize = 96;
+/// A reader only ever waits while another process recovers the file after a crash.
+const READER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether a file that is not there is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    Create,
+    Refuse,
+}
+
+/// A connection that writes. Nothing in the file is changed by opening it, except that it uses a write-ahead log.
+pub(crate) fn open_writer(path: &Path, options: &SqliteOptions, missing: Missing) -> Result<Connection, FileError> {
+    let connection = open(path, missing)?;
+    configure(&connection, options).map_err(|error| explain(path, error))?;
+    use_write_ahead_log(&connection, path, options.lock_timeout)?;
+    Ok(connection)
+}
+
+/// A connection that only reads.
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, FileError> {
+    let connection = open(path, Missing::Refuse)?;
+    let configured = connection
+        .busy_timeout(READER_PATIENCE)
+        .and_then(|()| connection.execute_batch("pragma query_only = on; pragma cache_size = -2000"));
+    configured.map_err(|error| explain(path, error))?;
+    Ok(connection)
+}
+
+fn open(path: &Path, missing: Missing) -> Result<Connection, FileError> {
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if missing == Missing::Create {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // SQLite opens what it may not write for reading, without a word.
+    if connection.is_readonly("main").map_err(|error| explain(path, error))? {
+        return Err(FileError::ReadOnly(path.to_owned()));
+    }
+    Ok(connection)
+}
+
+fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
+    // Until the writer takes over, which waits in its own way.
+    connection.busy_timeout(options.lock_timeout)?;
+    let synchronous = match options.durability {
+        Durability::PowerLoss => "full",
+        Durability::ProcessCrashOnly => "normal",
+    };
+    // The writer works the log into the file itself, after it has answered, so that nobody waits for it.
+    connection.execute_batch(&format!(
+        "pragma synchronous = {synchronous}; pragma wal_autocheckpoint = 0; pragma cache_size = -16000; \
+         pragma temp_store = memory; pragma journal_size_limit = {}",
+        options.wal_limit_bytes
+    ))
+}
+
+/// The switch needs the file for itself for a moment, so processes that open a new file together take turns.
+fn use_write_ahead_log(connection: &Connection, path: &Path, patience: Duration) -> Result<(), FileError> {
+    let switch = || connection.query_row("pragma journal_mode = wal", [], |row| row.get::<_, String>(0));
+    match Turns::new(path).wait(patience, switch) {
+        Ok(mode) if mode == "wal" => Ok(()),
+        Ok(_) => Err(FileError::NoWriteAheadLog(path.to_owned())),
+        Err(error) if is_busy(&error) => Err(FileError::Locked { path: path.to_owned(), waited: patience }),
+        Err(error) => Err(explain(path, error)),
+    }
+}
+
+/// Takes the write lock.
+///
+/// `begin immediate`, because a transaction that begins by reading and then wants to write fails at once when another
+/// process wrote in between, whatever the time-out.
+pub(crate) fn begin(connection: &Connection, turns: &Turns, patience: Duration) -> rusqlite::Result<()> {
+    turns.wait(patience, || connection.prepare_cached("begin immediate")?.execute([]).map(|_| ()))
+}
+
+/// Why the write lock could not be had.
+pub(crate) fn begin_trouble(path: &Path, waited: Duration, error: rusqlite::Error) -> Trouble {
+    if is_busy(&error) {
+        return FileError::Locked { path: path.to_owned(), waited }.into();
+    }
+    error.into()
+}
+
+/// What an error means that comes before a file was ever used.
+pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> FileError {
+    let path: PathBuf = path.to_owned();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => FileError::NotADatabase(path),
+        Some(ErrorCode::ReadOnly) => FileError::ReadOnly(path),
+        Some(ErrorCode::DatabaseCorrupt) => FileError::Damaged { path, detail: error.to_string() },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            FileError::Locked { path, waited: READER_PATIENCE }
+        }
+        _ => FileError::CannotOpen { path, detail: error.to_string() },
+    }
+}

@@ -1,0 +1,261 @@
+//! Where dead messages lie, and how they come back.
+
+use std::collections::HashSet;
+
+use postrider_core::{
+    ContentType, DeadLetter, DeadLetterEdit, DeadLetterReason, DeadLetterSelection, Limits, Message, MessageId,
+    MessagingError, QueueName, Redrive, RedriveReport, RedriveSkip, Timestamp,
+};
+use rusqlite::{Connection, OptionalExtension, Row};
+use uuid::Uuid;
+
+use crate::PROVIDER;
+use crate::error::Failure;
+use crate::options::ArchivePolicy;
+use crate::rows::{self, content_type_column, headers_column};
+use crate::send::dedup_holder;
+use crate::session::Session;
+use crate::sql;
+
+/// So many dead letters are redriven or purged in one transaction.
+pub(crate) const CHUNK: usize = 500;
+
+/// A dead letter, as a redrive or a purge sees it.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    pub(crate) death: i64,
+    id: i64,
+    message_id: MessageId,
+    dedup_key: Option<String>,
+    is_leased: bool,
+}
+
+impl Dead {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let id: i64 = row.get(1)?;
+        let message_id = row.get::<_, [u8; 16]>(2).map_or_else(
+            |_| MessageId::derived(PROVIDER, "", &id.to_string()),
+            |bytes| MessageId::from_uuid(Uuid::from_bytes(bytes)),
+        );
+        Ok(Self { death: row.get(0)?, id, message_id, dedup_key: row.get(3)?, is_leased: row.get(4)? })
+    }
+}
+
+/// A part of a selection: what died after `after`, in the order of deaths.
+#[derive(Debug, Clone)]
+pub(crate) struct Part<'a> {
+    pub(crate) queue: &'a QueueName,
+    pub(crate) selection: &'a DeadLetterSelection,
+    pub(crate) after: i64,
+    pub(crate) limit: usize,
+}
+
+/// The dead letters that a part of a selection means.
+pub(crate) fn select(connection: &Connection, part: &Part<'_>, now: i64) -> rusqlite::Result<Vec<Dead>> {
+    let origin = part.queue.origin();
+    let reason = match part.selection {
+        DeadLetterSelection::Ids(ids) => {
+            let mut dead = Vec::new();
+            let mut statement = connection.prepare_cached(sql::SELECT_DEAD_BY_ID)?;
+            for id in ids {
+                let found = statement.query_map((id.as_uuid().as_bytes(), origin.as_str(), now), Dead::read)?;
+                for found in found {
+                    dead.push(found?);
+                }
+            }
+            dead.sort_by_key(|dead| dead.death);
+            dead.dedup_by_key(|dead| dead.death);
+            return Ok(dead);
+        }
+        DeadLetterSelection::All => None,
+        DeadLetterSelection::Reason(reason) => Some(reason.as_str()),
+    };
+    let limit = i64::try_from(part.limit).unwrap_or(i64::MAX);
+    let mut statement = connection.prepare_cached(sql::SELECT_DEAD)?;
+    let dead = statement.query_map((origin.as_str(), part.after, reason, now, limit), Dead::read)?;
+    dead.collect()
+}
+
+/// The queue that a redrive goes to.
+pub(crate) fn redrive_target(queue: &QueueName, redrive: &Redrive) -> Result<QueueName, MessagingError> {
+    let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
+    if target.holds_dead_letters() {
+        return Err(MessagingError::invalid(
+            "redrive target",
+            format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
+        ));
+    }
+    Ok(target)
+}
+
+/// The ids that a selection names and that are not among the dead.
+pub(crate) fn report_missing(selection: &DeadLetterSelection, report: &mut RedriveReport) {
+    if let DeadLetterSelection::Ids(ids) = selection {
+        let found: HashSet<_> = report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).collect();
+        let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
+        report.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
+    }
+}
+
+/// What a redrive would do, told by a connection that only reads.
+pub(crate) fn rehearse(
+    connection: &Connection,
+    part: &Part<'_>,
+    target: &QueueName,
+    now: Timestamp,
+) -> rusqlite::Result<RedriveReport> {
+    let mut report = RedriveReport::default();
+    let mut revived_keys = HashSet::new();
+    for dead in select(connection, part, now.as_micros())? {
+        let is_taken = match &dead.dedup_key {
+            Some(key) => revived_keys.contains(key) || dedup_holder(connection, target, key, now)?.is_some(),
+            None => false,
+        };
+        if dead.is_leased {
+            report.skipped.push((dead.message_id, RedriveSkip::Leased));
+        } else if is_taken {
+            report.skipped.push((dead.message_id, RedriveSkip::DedupKeyTaken));
+        } else {
+            revived_keys.extend(dead.dedup_key);
+            report.redriven.push(dead.message_id);
+        }
+    }
+    Ok(report)
+}
+
+/// Reads one dead letter.
+pub(crate) fn get(
+    connection: &Connection,
+    queue: &QueueName,
+    id: MessageId,
+) -> rusqlite::Result<Option<(i64, DeadLetter)>> {
+    let origin = queue.origin();
+    let mut statement = connection.prepare_cached(sql::GET_DEAD_LETTER)?;
+    let found = statement
+        .query_row((id.as_uuid().as_bytes(), origin.as_str()), |row| rows::dead_letter(row, &origin))
+        .optional()?;
+    Ok(found.map(|(_, row, letter)| (row, letter)))
+}
+
+impl Session<'_> {
+    /// Moves a message to the dead letters of its queue, with its record. One transaction: it has one home.
+    pub(crate) fn bury(
+        &mut self,
+        origin: &QueueName,
+        id: i64,
+        key: Option<&str>,
+        reason: &DeadLetterReason,
+        error: Option<&str>,
+    ) -> rusqlite::Result<()> {
+        let now = self.now.as_micros();
+        let dead = origin.dead_letters();
+        let mut record = self.connection.prepare_cached(sql::DEAD_LETTER_RECORD)?;
+        record.execute((id, origin.as_str(), reason.as_str(), error, now))?;
+        self.connection.prepare_cached(sql::DEAD_LETTER)?.execute((id, dead.as_str(), now))?;
+        if let Some(key) = key {
+            self.promote(origin, key)?;
+        }
+        self.touch(&dead, self.now);
+        Ok(())
+    }
+
+    pub(crate) fn edit_dead(
+        &mut self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: &DeadLetterEdit,
+        limits: &Limits,
+    ) -> Result<DeadLetter, Failure> {
+        let missing = || MessagingError::MessageNotFound { queue: queue.dead_letters(), id };
+        let selection = DeadLetterSelection::Ids(vec![id]);
+        let part = Part { queue, selection: &selection, after: 0, limit: 1 };
+        let dead = select(self.connection, &part, self.now.as_micros())?.into_iter().next().ok_or_else(missing)?;
+        if dead.is_leased {
+            return Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id }.into());
+        }
+        let (_, letter) = get(self.connection, queue, id)?.ok_or_else(missing)?;
+        let mut edited = Message::new(edit.body.clone().unwrap_or(letter.body)).id(id);
+        edited.headers = edit.headers.clone().unwrap_or(letter.headers);
+        edited.check(limits)?;
+        let content_type: ContentType = edit.content_type.clone().unwrap_or(letter.content_type);
+        let headers = edit.headers.as_ref().map(headers_column);
+        self.connection.prepare_cached(sql::EDIT_DEAD_LETTER)?.execute((
+            dead.id,
+            edit.body.as_deref(),
+            content_type_column(&content_type),
+            headers.as_deref(),
+        ))?;
+        self.connection.prepare_cached(sql::COUNT_REVISION)?.execute([dead.id])?;
+        let (_, letter) = get(self.connection, queue, id)?.ok_or_else(missing)?;
+        Ok(letter)
+    }
+
+    /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
+    pub(crate) fn redrive(
+        &mut self,
+        part: &Part<'_>,
+        target: &QueueName,
+    ) -> Result<(RedriveReport, Option<i64>), Failure> {
+        let mut report = RedriveReport::default();
+        let chosen = select(self.connection, part, self.now.as_micros())?;
+        let next = next_part(part, &chosen);
+        for dead in chosen {
+            let is_taken = match &dead.dedup_key {
+                Some(key) => dedup_holder(self.connection, target, key, self.now)?.is_some(),
+                None => false,
+            };
+            if dead.is_leased {
+                report.skipped.push((dead.message_id, RedriveSkip::Leased));
+            } else if is_taken {
+                report.skipped.push((dead.message_id, RedriveSkip::DedupKeyTaken));
+            } else {
+                self.require_queue(target)?;
+                self.revive(part.queue, &dead, target)?;
+                report.redriven.push(dead.message_id);
+            }
+        }
+        Ok((report, next))
+    }
+
+    /// It joins the tail of its key: a new row number, after everything that was sent meanwhile.
+    fn revive(&mut self, queue: &QueueName, dead: &Dead, target: &QueueName) -> rusqlite::Result<()> {
+        let mut statement = self.connection.prepare_cached(sql::REDRIVE)?;
+        statement.execute((dead.id, target.as_str(), self.now.as_micros()))?;
+        self.forget_attempts(dead.message_id)?;
+        self.remove(&queue.dead_letters(), dead.id, None)?;
+        self.touch(target, self.now);
+        Ok(())
+    }
+
+    /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
+    pub(crate) fn purge_dead(&mut self, part: &Part<'_>) -> rusqlite::Result<(u64, Option<i64>)> {
+        let chosen = select(self.connection, part, self.now.as_micros())?;
+        let next = next_part(part, &chosen);
+        let mut purged = 0;
+        for dead in chosen.into_iter().filter(|dead| !dead.is_leased) {
+            self.throw_away(part.queue, &dead)?;
+            purged += 1;
+        }
+        Ok((purged, next))
+    }
+
+    fn throw_away(&mut self, queue: &QueueName, dead: &Dead) -> rusqlite::Result<()> {
+        match self.rules.archive {
+            ArchivePolicy::All | ArchivePolicy::Failed => {
+                self.connection.prepare_cached(sql::ARCHIVE_DEAD)?.execute((dead.id, self.now.as_micros()))?;
+                self.archived += 1;
+            }
+            ArchivePolicy::None => self.forget_attempts(dead.message_id)?,
+        }
+        self.remove(&queue.dead_letters(), dead.id, None)
+    }
+}
+
+fn next_part(part: &Part<'_>, chosen: &[Dead]) -> Option<i64> {
+    match part.selection {
+        DeadLetterSelection::Ids(_) => None,
+        DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
+            chosen.last().filter(|_| chosen.len() >= part.limit).map(|last| last.death)
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What SQLite says, in words that tell what to do.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::{ErrorSource, MessagingError};
+use rusqlite::ErrorCode;
+
+use crate::PROVIDER;
+
+/// Why a file cannot be used as it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    #[error("'{}' is a folder; name a file in it, such as '{}'", .0.display(), .0.join("postrider.db").display())]
+    IsFolder(PathBuf),
+    #[error("'{}' is no regular file; name another one", .0.display())]
+    NotAFile(PathBuf),
+    #[error("the folder '{}' does not exist; create it, or name a file elsewhere", .0.display())]
+    NoFolder(PathBuf),
+    #[error("'{}' does not exist and auto_migrate is off; create it with `postrider migrate`", .0.display())]
+    Missing(PathBuf),
+    #[error(
+        "'{}' is on a network file system ({kind}), where the locks of several hosts do not hold and messages would be \
+         lost; put it on a local disk, or use a database server", path.display()
+    )]
+    Network { path: PathBuf, kind: String },
+    #[error(
+        "'{}' belongs to another program; name another file, or allow this one to be shared (share_file)", .0.display()
+    )]
+    Foreign(PathBuf),
+    #[error("'{}' is no SQLite database; name another file, or restore it from a backup", .0.display())]
+    NotADatabase(PathBuf),
+    #[error("'{}' is damaged ({detail}); restore it from a backup", path.display())]
+    Damaged { path: PathBuf, detail: String },
+    #[error("'{}' may not be written; check the permissions of the file and of its folder", .0.display())]
+    ReadOnly(PathBuf),
+    #[error("'{}' cannot be opened ({detail}); check the permissions of the file and of its folder", path.display())]
+    CannotOpen { path: PathBuf, detail: String },
+    #[error("'{}' does not support the write-ahead log; put it on a local disk", .0.display())]
+    NoWriteAheadLog(PathBuf),
+    #[error(
+        "'{}' has schema version {found} and this program knows version {known}; use a newer program", path.display()
+    )]
+    TooNew { path: PathBuf, found: i64, known: i64 },
+    #[error(
+        "'{}' lacks the migrations {missing} and auto_migrate is off; apply them with `postrider migrate`",
+        path.display()
+    )]
+    NeedsMigration { path: PathBuf, missing: String },
+    #[error("migration {name} could not be applied to '{}': {source}; nothing was changed", path.display())]
+    Migration { path: PathBuf, name: &'static str, source: rusqlite::Error },
+    #[error("'{}' was removed or replaced while it was open; put it back, or open it again", .0.display())]
+    Gone(PathBuf),
+    #[error(
+        "'{}' has been locked by another process for {waited:.1?}: one that writes very much, that is stopped in the \
+         middle of a write, or that has a transaction open (a database shell, a backup); find it with `fuser -v`",
+        path.display()
+    )]
+    Locked { path: PathBuf, waited: Duration },
+}
+
+impl FileError {
+    /// As the answer to a call in which nothing was done.
+    pub(crate) fn into_error(self, operation: &'static str) -> MessagingError {
+        Trouble::from(self).error(operation)
+    }
+}
+
+/// Why nothing was done. Shared, so that one failure can be told to everybody who was in the same transaction.
+#[derive(Debug, Clone)]
+pub(crate) struct Trouble {
+    source: ErrorSource,
+    retryable: bool,
+}
+
+impl Trouble {
+    /// As the answer to a call.
+    pub(crate) fn error(&self, operation: &'static str) -> MessagingError {
+        let (source, retryable) = (self.source.clone(), self.retryable);
+        MessagingError::Provider { provider: PROVIDER, operation, source, retryable }
+    }
+}
+
+impl From<FileError> for Trouble {
+    fn from(error: FileError) -> Self {
+        let retryable = matches!(error, FileError::Locked { .. } | FileError::Gone(_));
+        Self { source: Arc::new(error), retryable }
+    }
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        let (meaning, retryable) = match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => ("the disk is full; free some space and try again: ", true),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                ("another process has the file locked: ", true)
+            }
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                ("the file is damaged; restore it from a backup: ", false)
+            }
+            Some(ErrorCode::ReadOnly) => ("the file may not be written; check its permissions: ", false),
+            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => ("the disk or its file system failed: ", true),
+            Some(ErrorCode::TooBig) => ("it is larger than SQLite can hold: ", false),
+            _ => ("", false),
+        };
+        Self { source: Arc::new(SqlError { meaning, source: error }), retryable }
+    }
+}
+
+/// What SQLite said, with what it means.
+#[derive(Debug, thiserror::Error)]
+#[error("{meaning}{source}")]
+struct SqlError {
+    meaning: &'static str,
+    source: rusqlite::Error,
+}
+
+/// An answer that says that nothing was done, because of what SQLite said.
+pub(crate) fn not_done(operation: &'static str, error: rusqlite::Error) -> MessagingError {
+    Trouble::from(error).error(operation)
+}
+
+/// Whether the fault lies with the file and not with a row: everybody's work fails, not only that row's.
+pub(crate) fn concerns_everybody(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            ErrorCode::DiskFull
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::DatabaseCorrupt
+                | ErrorCode::NotADatabase
+                | ErrorCode::CannotOpen
+                | ErrorCode::ReadOnly
+                | ErrorCode::OutOfMemory
+                | ErrorCode::FileLockingProtocolFailed
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::InternalMalfunction
+                | ErrorCode::OperationInterrupted
+        )
+    )
+}
+
+pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Why a step inside a transaction did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The law forbids it; nothing was written by this step.
+    Law(MessagingError),
+    /// SQLite failed.
+    Sql(rusqlite::Error),
+}
+
+impl From<MessagingError> for Failure {
+    fn from(error: MessagingError) -> Self {
+        Self::Law(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+/// Takes a row's own failure apart from SQLite's.
+pub(crate) fn by_law<T>(result: Result<T, Failure>) -> rusqlite::Result<Result<T, MessagingError>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Failure::Law(error)) => Ok(Err(error)),
+        Err(Failure::Sql(error)) => Err(error),
+    }
+}

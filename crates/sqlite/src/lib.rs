@@ -1,0 +1,77 @@
+//! The embedded default: the whole law on one SQLite file.
+//!
+//! **The idea.** A team that starts has a disk and nothing else. One file is a durable queue for all processes of a
+//! host: leases, retries, order, dead letters and archive are rows, and everything that belongs together is one
+//! transaction.
+//!
+//! **The invariant.** Whoever writes holds the file's one write lock, at one time by the host's clock, and leaves the
+//! file as the law wants it. So nothing here needs a second lock: the head of a key is a flag, a dead letter moves by one
+//! update, and a lease that has run out is simply due again. What was answered is on the disk.
+//!
+//! **How it is fast.** An fsync is what a commit costs, so one thread writes for everybody in the process and takes all
+//! that waits into one transaction ([`writer`](self)). Statements touch rows by their number; the one search, for what
+//! is due, has an index that matches it. The plan of each statement stands beside it and is tested.
+//!
+//! **What was rejected.** SQLite's own waiting for the lock: it sleeps up to 100 ms at a time, and of four processes one
+//! starved. A pool of writers: they would only queue at the same lock. A task on the runtime instead of a thread: an
+//! await inside a write transaction stops every other process. Network file systems: their locks do not hold.
+//!
+//! ```
+//! use postrider_core::{Deadline, Message, MessagingService, QueueName, ReceiveOptions};
+//! use postrider_sqlite::{SqliteOptions, SqliteStore};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), postrider_core::MessagingError> {
+//! # let folder = tempfile::tempdir().expect("a folder");
+//! let store = SqliteStore::open(folder.path().join("queues.db"), SqliteOptions::default()).await?;
+//! let provider = store.connect().await?;
+//! let orders = QueueName::new("orders")?;
+//! provider.send_message(&orders, Message::new("hello"), Deadline::default()).await?;
+//! for message in provider.receive_messages(&orders, &ReceiveOptions::default(), Deadline::default()).await? {
+//!     provider.ack_message(&orders, message, Deadline::default()).await?;
+//! }
+//! provider.close(Deadline::default()).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub use rusqlite;
+
+mod admin;
+mod archive;
+mod claim;
+mod clock;
+mod connection;
+#[cfg(test)]
+mod costs;
+mod dead_letters;
+mod error;
+mod in_transaction;
+mod location;
+mod look;
+mod migrations;
+mod options;
+#[cfg(test)]
+mod plans;
+mod provider;
+mod purge;
+mod readers;
+mod rows;
+mod send;
+mod session;
+mod settle;
+mod sql;
+mod store;
+mod turns;
+mod wait;
+mod wakes;
+mod writer;
+
+pub use clock::WallClock;
+pub use migrations::Migration;
+pub use options::{ArchivePolicy, Durability, SqliteOptions};
+pub use provider::SqliteProvider;
+pub use store::SqliteStore;
+
+/// The provider's name in receipts and errors.
+const PROVIDER: &str = "sqlite";

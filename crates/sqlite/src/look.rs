@@ -1,0 +1,172 @@
+//! What people and tools see of a queue, through connections that only read.
+
+use postrider_core::{
+    DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, LiveState, Measured, MessageId,
+    MessagingError, PeekedMessage, QueueHealthReport, QueueName, QueueStats, State, Timestamp,
+};
+use rusqlite::Connection;
+
+use crate::dead_letters;
+use crate::error::Failure;
+use crate::rows::{self, Label};
+use crate::session::{is_paused, queue_exists};
+use crate::sql;
+
+/// A queue with fewer messages is gone through by its index; a longer one is met soon enough when the table is walked.
+const SHORT: i64 = 10_000;
+
+pub(crate) fn list_queues(connection: &Connection) -> rusqlite::Result<Vec<QueueName>> {
+    let mut statement = connection.prepare_cached(sql::LIST_QUEUES)?;
+    let names = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    // A name that is none was not written by us.
+    Ok(names.into_iter().filter_map(|name| QueueName::new(name).ok()).collect())
+}
+
+pub(crate) fn verify_queues(connection: &Connection, queues: &[QueueName]) -> rusqlite::Result<QueueHealthReport> {
+    let mut report = QueueHealthReport::default();
+    for queue in queues {
+        let list = if queue_exists(connection, queue)? { &mut report.healthy } else { &mut report.missing };
+        list.push(queue.clone());
+    }
+    Ok(report)
+}
+
+pub(crate) fn stats(connection: &Connection, queue: &QueueName, now: Timestamp) -> rusqlite::Result<QueueStats> {
+    let at = (queue.as_str(), now.as_micros());
+    let (ready, oldest): (i64, Option<i64>) =
+        connection.prepare_cached(sql::COUNT_DUE)?.query_row(at, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (in_flight, not_due): (i64, i64) =
+        connection.prepare_cached(sql::COUNT_NOT_DUE)?.query_row(at, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let oldest = match oldest {
+        Some(id) => Some(connection.prepare_cached(sql::CREATED_AT)?.query_row([id], |row| rows::time(row, 0))?),
+        None => None,
+    };
+    let dead: i64 = if queue.holds_dead_letters() {
+        0
+    } else {
+        connection.prepare_cached(sql::COUNT_DEAD)?.query_row([queue.as_str()], |row| row.get(0))?
+    };
+    let exact = |count: i64| Measured::Exact(count.max(0).cast_unsigned());
+    Ok(QueueStats {
+        queue: queue.clone(),
+        ready: exact(ready),
+        in_flight: exact(in_flight),
+        delayed: exact(not_due - in_flight),
+        dead: exact(dead),
+        oldest_age: Measured::Exact(oldest.map(|oldest| now.since(oldest))),
+        paused: is_paused(connection, queue)?,
+    })
+}
+
+/// The rows that have a message's id, in send order.
+pub(crate) fn find(connection: &Connection, queue: &QueueName, id: MessageId) -> rusqlite::Result<Vec<i64>> {
+    let statement = if is_short(connection, queue)? { sql::FIND_BY_ID } else { sql::FIND_BY_ID_LONG };
+    let mut statement = connection.prepare_cached(statement)?;
+    let found = statement.query_map((queue.as_str(), id.as_uuid().as_bytes()), |row| row.get(0))?;
+    let mut rows = found.collect::<rusqlite::Result<Vec<i64>>>()?;
+    rows.sort_unstable();
+    Ok(rows)
+}
+
+fn is_short(connection: &Connection, queue: &QueueName) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(sql::COUNT_SOME)?;
+    statement.query_row((queue.as_str(), SHORT), |row| row.get::<_, i64>(0)).map(|some| some < SHORT)
+}
+
+pub(crate) fn peek(
+    connection: &Connection,
+    queue: &QueueName,
+    limit: usize,
+    now: Timestamp,
+) -> rusqlite::Result<Vec<PeekedMessage>> {
+    let statement = if is_short(connection, queue)? { sql::PEEK } else { sql::PEEK_LONG };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut statement = connection.prepare_cached(statement)?;
+    let rows = statement.query_map((queue.as_str(), limit), |row| {
+        let next_attempt_at = rows::time(row, 11)?;
+        let is_leased = row.get::<_, bool>(7)?;
+        let state: String = row.get(6)?;
+        let state = if is_leased {
+            if next_attempt_at > now { LiveState::Processing } else { LiveState::Pending }
+        } else if state == State::Retryable.as_str() {
+            LiveState::Retryable
+        } else {
+            LiveState::Pending
+        };
+        let label = Label::read_leniently(row, [0, 2, 3, 4, 5], queue, row.get(13)?);
+        Ok(PeekedMessage {
+            id: label.id,
+            body: rows::bytes(row, 1)?,
+            content_type: label.content_type,
+            headers: label.headers,
+            ordering_key: label.ordering_key,
+            priority: label.priority,
+            state,
+            deliveries_count: rows::count(row, 8)?,
+            attempts_count: rows::count(row, 9)?,
+            enqueued_at: rows::time(row, 10)?,
+            next_attempt_at,
+            last_error: row.get(12)?,
+        })
+    })?;
+    rows.collect()
+}
+
+pub(crate) fn list_dead(
+    connection: &Connection,
+    queue: &QueueName,
+    query: &DeadLetterQuery,
+) -> Result<DeadLetterPage, Failure> {
+    query.check()?;
+    let after = match &query.after {
+        None => 0,
+        Some(cursor) => cursor
+            .0
+            .parse::<i64>()
+            .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+    };
+    let origin = queue.origin();
+    let mut letters = Vec::new();
+    if let DeadLetterSelection::Ids(ids) = &query.selection {
+        let mut statement = connection.prepare_cached(sql::GET_DEAD_LETTER)?;
+        for id in ids {
+            let found = statement
+                .query_map((id.as_uuid().as_bytes(), origin.as_str()), |row| rows::dead_letter(row, &origin))?;
+            for found in found {
+                letters.push(found?);
+            }
+        }
+        letters.retain(|(death, ..)| *death > after);
+        letters.sort_by_key(|(death, ..)| *death);
+        letters.dedup_by_key(|(death, ..)| *death);
+    } else {
+        let reason = match &query.selection {
+            DeadLetterSelection::Reason(reason) => Some(reason.as_str()),
+            DeadLetterSelection::All | DeadLetterSelection::Ids(_) => None,
+        };
+        let limit = i64::try_from(query.limit.saturating_add(1)).unwrap_or(i64::MAX);
+        let mut statement = connection.prepare_cached(sql::LIST_DEAD_LETTERS)?;
+        let found =
+            statement.query_map((origin.as_str(), after, reason, limit), |row| rows::dead_letter(row, &origin))?;
+        for found in found {
+            letters.push(found?);
+        }
+    }
+    let has_more = letters.len() > query.limit;
+    letters.truncate(query.limit);
+    let last = letters.last().map_or(after, |(death, ..)| *death);
+    Ok(DeadLetterPage {
+        letters: letters.into_iter().map(|(_, _, letter)| letter).collect(),
+        next: has_more.then(|| DeadLetterCursor(last.to_string())),
+    })
+}
+
+pub(crate) fn get_dead(
+    connection: &Connection,
+    queue: &QueueName,
+    id: MessageId,
+) -> Result<postrider_core::DeadLetter, Failure> {
+    let found = dead_letters::get(connection, queue, id)?;
+    let missing = || MessagingError::MessageNotFound { queue: queue.dead_letters(), id };
+    Ok(found.map(|(_, letter)| letter).ok_or_else(missing)?)
+}

@@ -1,0 +1,137 @@
+//! The schema, step by step.
+//!
+//! What was applied is written down in a table of its own and not in `user_version`, which belongs to the owner of the
+//! file when that is shared. A step names the oldest program that can still work with it: a program before it opens a
+//! newer file when all newer steps allow it, so that programs of two versions can run side by side during an upgrade.
+
+use std::path::Path;
+
+use postrider_core::Timestamp;
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::connection::{begin, explain};
+use crate::error::{FileError, is_busy};
+use crate::options::SqliteOptions;
+use crate::turns::Turns;
+
+/// What a file of ours carries in its header: "PRdr".
+const APPLICATION_ID: i64 = 0x5052_6472;
+
+const CREATE_RECORD: &str = "create table if not exists postrider_migration (version integer not null primary key, \
+     name text not null, works_since integer not null, applied_at integer not null)";
+
+/// A step of the schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migration {
+    /// Its number; steps are applied in this order.
+    pub version: i64,
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub sql: &'static str,
+    /// The schema version of the oldest program that can work with the file afterwards.
+    pub works_since: i64,
+}
+
+const ALL: &[Migration] = &[Migration {
+    version: 1,
+    name: "0001_queue",
+    sql: include_str!("../sql/migrations/0001_queue.sql"),
+    works_since: 1,
+}];
+
+const KNOWN: i64 = ALL[ALL.len() - 1].version;
+
+/// Every step that this program knows.
+pub(crate) fn all() -> &'static [Migration] {
+    ALL
+}
+
+/// The steps that a file lacks. Refuses a file of another program and one that is too new.
+pub(crate) fn pending(
+    connection: &Connection,
+    path: &Path,
+    options: &SqliteOptions,
+) -> Result<Vec<Migration>, FileError> {
+    let applied = applied(connection, path, options.share_file)?;
+    let newest = applied.iter().map(|(version, _)| *version).max().unwrap_or(0);
+    if applied.iter().any(|(version, works_since)| *version > KNOWN && *works_since > KNOWN) {
+        return Err(FileError::TooNew { path: path.to_owned(), found: newest, known: KNOWN });
+    }
+    Ok(ALL.iter().filter(|step| !applied.iter().any(|(version, _)| *version == step.version)).copied().collect())
+}
+
+/// Applies what is missing, all of it or nothing, and answers what it was.
+pub(crate) fn apply(
+    connection: &Connection,
+    path: &Path,
+    options: &SqliteOptions,
+) -> Result<Vec<Migration>, FileError> {
+    // Nobody needs the write lock to open a file that lacks nothing.
+    if pending(connection, path, options)?.is_empty() {
+        return Ok(Vec::new());
+    }
+    begin(connection, &Turns::new(path), options.lock_timeout).map_err(|error| {
+        if is_busy(&error) {
+            return FileError::Locked { path: path.to_owned(), waited: options.lock_timeout };
+        }
+        explain(path, error)
+    })?;
+    // Looked at again inside the transaction: another process may have been faster.
+    let result = pending(connection, path, options).and_then(|steps| {
+        for step in &steps {
+            run(connection, step).map_err(|source| FileError::Migration {
+                path: path.to_owned(),
+                name: step.name,
+                source,
+            })?;
+        }
+        connection.execute_batch("commit").map_err(|error| explain(path, error))?;
+        Ok(steps)
+    });
+    if !connection.is_autocommit() {
+        // It failed already; a rollback that fails as well leaves the file as it was all the same.
+        let _ = connection.execute_batch("rollback");
+    }
+    result
+}
+
+fn run(connection: &Connection, step: &Migration) -> rusqlite::Result<()> {
+    let is_empty =
+        |c: &Connection| c.query_row("select count(*) = 0 from sqlite_schema", [], |row| row.get::<_, bool>(0));
+    if is_empty(connection)? {
+        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+    }
+    connection.execute_batch(CREATE_RECORD)?;
+    connection.execute_batch(step.sql)?;
+    connection.execute(
+        "insert into postrider_migration (version, name, works_since, applied_at) values (?1, ?2, ?3, ?4)",
+        (step.version, step.name, step.works_since, Timestamp::now().as_micros()),
+    )?;
+    Ok(())
+}
+
+/// The steps that a file has: their versions, and since which version a program can work with each.
+fn applied(connection: &Connection, path: &Path, share_file: bool) -> Result<Vec<(i64, i64)>, FileError> {
+    let look = || -> rusqlite::Result<Option<Vec<(i64, i64)>>> {
+        // One moment for all of it: another process may be about to make the tables.
+        let _moment = connection.is_autocommit().then(|| connection.unchecked_transaction()).transpose()?;
+        let is_ours = connection
+            .query_row("select 1 from sqlite_schema where name = 'postrider_migration'", [], |_| Ok(()))
+            .optional()?;
+        if is_ours.is_none() {
+            let id: i64 = connection.query_row("pragma application_id", [], |row| row.get(0))?;
+            let tables: i64 = connection.query_row("select count(*) from sqlite_schema", [], |row| row.get(0))?;
+            let is_new = id == 0 && tables == 0;
+            return Ok((is_new || share_file).then(Vec::new));
+        }
+        let mut statement = connection.prepare("select version, works_since from postrider_migration")?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        rows.collect::<rusqlite::Result<Vec<_>>>().map(Some)
+    };
+    match look() {
+        Ok(Some(applied)) => Ok(applied),
+        Ok(None) => Err(FileError::Foreign(path.to_owned())),
+        Err(error) => Err(explain(path, error)),
+    }
+}

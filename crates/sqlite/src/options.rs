@@ -1,0 +1,86 @@
+//! How a file is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::{Clock, Limits};
+
+use crate::clock::WallClock;
+
+/// What an accepted message survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Everything up to a failure of the disk: each commit is on the disk before it is answered (`synchronous=FULL`).
+    #[default]
+    PowerLoss,
+    /// The end of the process, but not of the host: a power loss or a crash of the system may take the last commits,
+    /// which were already answered (`synchronous=NORMAL`). The file stays sound.
+    ProcessCrashOnly,
+}
+
+/// Which messages are kept after their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ArchivePolicy {
+    /// Those that were acknowledged, and dead letters that were purged.
+    #[default]
+    All,
+    /// Dead letters that were purged.
+    Failed,
+    /// None.
+    None,
+}
+
+/// How a file is opened. The defaults are safe.
+#[derive(Debug, Clone)]
+pub struct SqliteOptions {
+    /// What an accepted message survives.
+    pub durability: Durability,
+    /// Which messages are kept after their end.
+    pub archive: ArchivePolicy,
+    /// How long they are kept.
+    pub archive_retention: Duration,
+    /// Whether opening creates the file and applies missing migrations.
+    pub auto_migrate: bool,
+    /// Whether the tables may be put into a database that another program made. The owner's `application_id` and
+    /// `user_version` are left alone.
+    pub share_file: bool,
+    /// Whether a send creates a queue that is missing.
+    pub create_queues: bool,
+    /// Sizes and times that are accepted.
+    pub limits: Limits,
+    /// How long a call waits while other processes write, before it fails with an error that can be retried.
+    pub lock_timeout: Duration,
+    /// How large the write-ahead log may grow before it is worked into the file at the next opportunity.
+    pub wal_limit_bytes: u64,
+    /// What failed attempts are signed with; unset, the host's name and the process's number.
+    pub worker: Option<String>,
+    /// The clock that judges leases and due times. All processes on a file must agree on it.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self {
+            durability: Durability::default(),
+            archive: ArchivePolicy::default(),
+            archive_retention: Duration::from_secs(7 * 24 * 3600),
+            auto_migrate: true,
+            share_file: false,
+            create_queues: true,
+            limits: Limits::default(),
+            lock_timeout: Duration::from_secs(10),
+            wal_limit_bytes: 16 * 1024 * 1024,
+            worker: None,
+            clock: Arc::new(WallClock::new()),
+        }
+    }
+}
+
+impl SqliteOptions {
+    pub(crate) fn worker_name(&self) -> String {
+        self.worker.clone().unwrap_or_else(|| {
+            let host = nix::sys::utsname::uname().map(|host| host.nodename().to_string_lossy().into_owned());
+            format!("{}:{}", host.unwrap_or_else(|_| "unknown".into()), std::process::id())
+        })
+    }
+}

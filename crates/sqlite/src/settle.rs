@@ -1,0 +1,154 @@
+//! Where a lease ends or is extended: nothing happens without the token that is valid now.
+
+use std::time::Duration;
+
+use postrider_core::{Disposition, MessageId, MessagingError, Nack, QueueName, ReceiptHandle, Settlement, Timestamp};
+use rusqlite::OptionalExtension;
+
+use crate::PROVIDER;
+use crate::claim::token;
+use crate::error::Failure;
+use crate::options::ArchivePolicy;
+use crate::rows;
+use crate::session::Session;
+use crate::sql;
+
+/// So many failed attempts of a message are kept.
+const KEPT_ATTEMPTS: u32 = 10;
+
+/// A row whose lease is valid.
+struct Held {
+    id: i64,
+    message_id: MessageId,
+    ordering_key: Option<String>,
+    attempts_count: u32,
+    last_attempt_at: Option<Timestamp>,
+}
+
+impl Session<'_> {
+    pub(crate) fn settle(&mut self, settlement: &Settlement) -> Result<(), Failure> {
+        let checked;
+        let Settlement { receipt, disposition } = match &settlement.disposition {
+            Disposition::Ack => settlement,
+            Disposition::Nack(_) => {
+                checked = settlement.clone().checked(&self.rules.capabilities.limits)?;
+                &checked
+            }
+        };
+        let held = self.held(receipt)?;
+        let queue = receipt.queue();
+        match disposition {
+            Disposition::Ack => self.complete(queue, &held)?,
+            Disposition::Nack(Nack::Retry { after, error }) => {
+                self.note_attempt(queue, &held, error.as_deref())?;
+                let due = self.now.saturating_add(*after);
+                self.connection.prepare_cached(sql::RETRY)?.execute((held.id, due.as_micros(), error))?;
+                self.touch(queue, due);
+            }
+            Disposition::Nack(Nack::Release) => {
+                self.connection.prepare_cached(sql::RELEASE)?.execute((held.id, self.now.as_micros()))?;
+                self.touch(queue, self.now);
+            }
+            Disposition::Nack(Nack::DeadLetter { reason, error }) => {
+                if queue.holds_dead_letters() {
+                    return Err(MessagingError::invalid(
+                        "disposition",
+                        format!("'{queue}' has no dead letters of its own; redrive the message or purge it"),
+                    )
+                    .into());
+                }
+                self.note_attempt(queue, &held, error.as_deref())?;
+                self.bury(queue, held.id, held.ordering_key.as_deref(), reason, error.as_deref())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn extend(&mut self, receipt: &ReceiptHandle, extension: Duration) -> Result<(), Failure> {
+        let held = self.held(receipt)?;
+        let end = self.now.saturating_add(extension);
+        self.connection.prepare_cached(sql::EXTEND)?.execute((held.id, end.as_micros()))?;
+        self.touch(receipt.queue(), end);
+        Ok(())
+    }
+
+    /// A message was dropped unsettled: its lease ends now, its delivery stays counted.
+    pub(crate) fn give_up(&mut self, receipt: &ReceiptHandle) -> Result<(), Failure> {
+        let held = self.held(receipt)?;
+        self.connection.prepare_cached(sql::GIVE_UP)?.execute((held.id, self.now.as_micros()))?;
+        self.touch(receipt.queue(), self.now);
+        Ok(())
+    }
+
+    /// The row that a receipt holds, if its lease is valid now.
+    fn held(&mut self, receipt: &ReceiptHandle) -> Result<Held, Failure> {
+        receipt.check_provider(PROVIDER)?;
+        let expired = || Failure::Law(receipt.expired());
+        let id = i64::try_from(receipt.row()?).map_err(|_| expired())?;
+        let lease = ((receipt.token().0 >> 64) as u64).cast_signed();
+        if receipt.token() != token(lease, id) {
+            return Err(expired());
+        }
+        let statement = self.hot.held.get(self.connection, sql::HELD)?;
+        let message_id = receipt.message_id();
+        let parameters = (id, receipt.queue().as_str(), message_id.as_uuid().as_bytes(), lease, self.now.as_micros());
+        let held = statement.query_row(parameters, |row| {
+            Ok(Held {
+                id,
+                message_id,
+                ordering_key: row.get(0)?,
+                attempts_count: rows::count(row, 1)?,
+                last_attempt_at: rows::optional_time(row, 2)?,
+            })
+        });
+        held.optional()?.ok_or_else(expired)
+    }
+
+    fn complete(&mut self, queue: &QueueName, held: &Held) -> rusqlite::Result<()> {
+        if self.rules.archive == ArchivePolicy::All {
+            self.hot.archive.get(self.connection, sql::ARCHIVE)?.execute((held.id, self.now.as_micros()))?;
+            self.archived += 1;
+        } else if held.attempts_count > 0 || queue.holds_dead_letters() {
+            self.forget_attempts(held.message_id)?;
+        }
+        self.remove(queue, held.id, held.ordering_key.as_deref())
+    }
+
+    /// Takes a row out. If it was the head of its key, the next one becomes the head.
+    pub(crate) fn remove(&mut self, queue: &QueueName, id: i64, key: Option<&str>) -> rusqlite::Result<()> {
+        self.hot.remove.get(self.connection, sql::REMOVE)?.execute([id])?;
+        if queue.holds_dead_letters() {
+            self.connection.prepare_cached(sql::FORGET_DEAD_LETTER)?.execute([id])?;
+        } else if let Some(key) = key {
+            self.promote(queue, key)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn forget_attempts(&mut self, message: MessageId) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql::FORGET_ATTEMPTS)?.execute([message.as_uuid().as_bytes()])?;
+        Ok(())
+    }
+
+    /// Writes a failed attempt down. A dead letter's are not: its story is over.
+    fn note_attempt(&mut self, queue: &QueueName, held: &Held, error: Option<&str>) -> rusqlite::Result<()> {
+        if queue.holds_dead_letters() {
+            return Ok(());
+        }
+        let attempt = held.attempts_count.saturating_add(1);
+        self.connection.prepare_cached(sql::NOTE_ATTEMPT)?.execute((
+            held.message_id.as_uuid().as_bytes(),
+            attempt,
+            held.last_attempt_at.map(Timestamp::as_micros),
+            self.now.as_micros(),
+            &self.rules.worker,
+            error,
+        ))?;
+        if let Some(oldest) = attempt.checked_sub(KEPT_ATTEMPTS).filter(|oldest| *oldest > 0) {
+            self.connection
+                .prepare_cached(sql::TRIM_ATTEMPTS)?
+                .execute((held.message_id.as_uuid().as_bytes(), oldest))?;
+        }
+        Ok(())
+    }
+}

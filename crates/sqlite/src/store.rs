@@ -1,0 +1,160 @@
+//! What all connections to one file share.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use postrider_core::{Capabilities, Feature, MessagingError, Support};
+use rusqlite::Connection;
+
+use crate::PROVIDER;
+use crate::connection::{Missing, open_writer};
+use crate::error::FileError;
+use crate::location;
+use crate::migrations::{self, Migration};
+use crate::options::SqliteOptions;
+use crate::provider::SqliteProvider;
+use crate::readers::Readers;
+use crate::session::Rules;
+use crate::wakes::Wakes;
+use crate::writer::{Desk, WriterHandle};
+
+const OPEN: &str = "open the file";
+
+/// A file that holds queues. Clones are the same store.
+///
+/// Several processes can have the file open at once, and one process can open it several times.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) desk: Desk,
+    pub(crate) readers: Arc<Readers>,
+    /// The writer, while a connection is open.
+    writer: Mutex<Weak<WriterHandle>>,
+    /// The connection that the file was checked with, for the first writer.
+    checked: Mutex<Option<Connection>>,
+}
+
+impl SqliteStore {
+    /// Opens a file; creates it and applies missing migrations unless `auto_migrate` is off.
+    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, MessagingError> {
+        let path = path.as_ref().to_owned();
+        blocking(OPEN, move || Self::open_now(&path, options)).await
+    }
+
+    fn open_now(path: &Path, options: SqliteOptions) -> Result<Self, FileError> {
+        let path = location::check(path)?;
+        if !options.auto_migrate && !path.exists() {
+            return Err(FileError::Missing(path));
+        }
+        let connection = open_checked(&path, &options)?;
+        if options.auto_migrate {
+            migrations::apply(&connection, &path, &options)?;
+        } else {
+            let missing = migrations::pending(&connection, &path, &options)?;
+            if !missing.is_empty() {
+                let missing = missing.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
+                return Err(FileError::NeedsMigration { path, missing });
+            }
+        }
+        let rules = Rules {
+            capabilities: capabilities().with_limits(options.limits.clone()),
+            create_queues: options.create_queues,
+            archive: options.archive,
+            worker: options.worker_name(),
+        };
+        let desk = Desk { path: path.clone(), options, rules: Arc::new(rules), wakes: Arc::new(Wakes::default()) };
+        let readers = Arc::new(Readers::new(path));
+        let shared = Shared { desk, readers, writer: Mutex::default(), checked: Mutex::new(Some(connection)) };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The migrations that a file lacks; all of them when it does not exist. Changes nothing.
+    pub async fn pending_migrations(
+        path: impl AsRef<Path>,
+        options: SqliteOptions,
+    ) -> Result<Vec<Migration>, MessagingError> {
+        let path = path.as_ref().to_owned();
+        blocking(OPEN, move || {
+            let path = location::check(&path)?;
+            if !path.exists() {
+                return Ok(migrations::all().to_vec());
+            }
+            let connection = crate::connection::open_reader(&path)?;
+            migrations::pending(&connection, &path, &options)
+        })
+        .await
+    }
+
+    /// Creates a file that is missing, applies what it lacks, and answers what that was.
+    pub async fn migrate(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Vec<Migration>, MessagingError> {
+        let path = path.as_ref().to_owned();
+        blocking("migrate the file", move || {
+            let path = location::check(&path)?;
+            let connection = open_checked(&path, &options)?;
+            migrations::apply(&connection, &path, &options)
+        })
+        .await
+    }
+
+    /// One more connection. Each is closed by itself; the file is closed with the last one.
+    pub async fn connect(&self) -> Result<SqliteProvider, MessagingError> {
+        let store = self.clone();
+        let writer = blocking(OPEN, move || store.writer()).await?;
+        SqliteProvider::new(self.clone(), writer)
+    }
+
+    /// The file's full path.
+    pub fn path(&self) -> &PathBuf {
+        &self.shared.desk.path
+    }
+
+    fn writer(&self) -> Result<Arc<WriterHandle>, FileError> {
+        let mut writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = writer.upgrade() {
+            return Ok(running);
+        }
+        let desk = self.shared.desk.clone();
+        let checked = self.shared.checked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let connection = match checked {
+            Some(connection) => connection,
+            None => open_writer(&desk.path, &desk.options, Missing::Refuse)?,
+        };
+        let path = desk.path.clone();
+        let started = WriterHandle::start(desk, connection)
+            .map_err(|error| FileError::CannotOpen { path, detail: format!("no thread could be started: {error}") })?;
+        let started = Arc::new(started);
+        *writer = Arc::downgrade(&started);
+        Ok(started)
+    }
+}
+
+/// A connection that writes, to a file that is ours or new. Nothing is created before that is known.
+fn open_checked(path: &Path, options: &SqliteOptions) -> Result<Connection, FileError> {
+    if path.exists() {
+        let looking = crate::connection::open_reader(path)?;
+        migrations::pending(&looking, path, options)?;
+    }
+    open_writer(path, options, Missing::Create)
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities::native(PROVIDER).with(
+        Feature::WakeUp,
+        Support::emulated("what other processes send is noticed by a look at the file, twenty times a second"),
+    )
+}
+
+/// Runs what reads and writes files on a thread that may block.
+async fn blocking<T: Send + 'static>(
+    operation: &'static str,
+    work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
+) -> Result<T, MessagingError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| error.into_error(operation)),
+        Err(_) => Err(MessagingError::Closed { provider: PROVIDER }),
+    }
+}

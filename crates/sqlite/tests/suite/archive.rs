@@ -1,0 +1,112 @@
+//! What is kept after a message's end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::{
+    DeadLetterSelection, DeadLetters, ManualClock, Message, MessagingService, Nack, ReceiveOptions, Redrive,
+};
+use postrider_sqlite::rusqlite::Connection;
+use postrider_sqlite::{ArchivePolicy, SqliteOptions, SqliteProvider};
+
+use crate::{Place, queue, soon};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Sends one message that is handled and one that dies and is purged.
+async fn complete_one_and_purge_one(provider: &SqliteProvider) {
+    let queue = queue("orders");
+    provider.send_message(&queue, Message::new("good").header("a", "b").unwrap(), soon()).await.unwrap();
+    let message = provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().remove(0);
+    provider.ack_message(&queue, message, soon()).await.unwrap();
+    provider.send_message(&queue, Message::new("bad"), soon()).await.unwrap();
+    let message = provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().remove(0);
+    provider.nack_message(&queue, message, Nack::dead_letter("rejected").with_error("no"), soon()).await.unwrap();
+    assert_eq!(provider.purge_dead_letters(&queue, &DeadLetterSelection::All, soon()).await.unwrap(), 1);
+}
+
+fn archived(place: &Place) -> Vec<(String, String, Option<String>)> {
+    let file = Connection::open(place.file()).unwrap();
+    let mut rows = file
+        .prepare("select state, cast(payload as text), last_error from message_archive order by archive_id")
+        .unwrap();
+    rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .unwrap()
+        .map(|row| row.expect("a row"))
+        .collect()
+}
+
+fn attempts(place: &Place) -> Vec<(i64, Option<String>)> {
+    let file = Connection::open(place.file()).unwrap();
+    let mut rows = file.prepare("select attempt, error from message_attempt order by message_id, attempt").unwrap();
+    rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(|row| row.expect("a row")).collect()
+}
+
+#[tokio::test]
+async fn the_policy_decides_what_is_kept() {
+    let completed = ("COMPLETED".to_owned(), "good".to_owned(), None);
+    let failed = ("FAILED".to_owned(), "bad".to_owned(), Some("no".to_owned()));
+    let expected = [
+        (ArchivePolicy::All, vec![completed, failed.clone()]),
+        (ArchivePolicy::Failed, vec![failed]),
+        (ArchivePolicy::None, vec![]),
+    ];
+    for (archive, kept) in expected {
+        let place = Place::new();
+        let provider = place.connect_with(SqliteOptions { archive, ..SqliteOptions::default() }).await;
+        complete_one_and_purge_one(&provider).await;
+        assert_eq!(archived(&place), kept, "{archive:?}");
+        let left = if archive == ArchivePolicy::None { 0 } else { 1 };
+        assert_eq!(attempts(&place).len(), left, "{archive:?}: attempts stay with what is kept");
+    }
+}
+
+#[tokio::test]
+async fn what_is_old_enough_is_removed() {
+    let place = Place::new();
+    let clock = ManualClock::default();
+    let options = SqliteOptions { clock: Arc::new(clock.clone()), ..SqliteOptions::default() };
+    let provider = place.connect_with(options).await;
+    complete_one_and_purge_one(&provider).await;
+    clock.advance(6 * DAY);
+    complete_one_and_purge_one(&provider).await;
+    assert_eq!(provider.sweep_archive(soon()).await.unwrap(), 0, "nothing is a week old");
+    clock.advance(DAY);
+    assert_eq!(provider.sweep_archive(soon()).await.unwrap(), 2);
+    assert_eq!(archived(&place).len(), 2);
+    assert_eq!(attempts(&place).len(), 1);
+    clock.advance(7 * DAY);
+    provider.close(soon()).await.unwrap();
+    // A file that is opened is swept without being asked.
+    let provider = provider.store().connect().await.unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    while !archived(&place).is_empty() {
+        assert!(std::time::Instant::now() < end, "nobody removes old messages");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    provider.close(soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_last_failed_attempts_are_kept_and_end_with_a_redrive() {
+    let place = Place::new();
+    let options = SqliteOptions { worker: Some("me".into()), ..SqliteOptions::default() };
+    let provider = place.connect_with(options).await;
+    let queue = queue("orders");
+    provider.send_message(&queue, Message::new("x"), soon()).await.unwrap();
+    let receive = ReceiveOptions::default().max_receive_count(100);
+    for attempt in 1..=14 {
+        let message = provider.receive_messages(&queue, &receive, soon()).await.unwrap().remove(0);
+        let nack = if attempt < 14 { Nack::retry_after(Duration::ZERO) } else { Nack::dead_letter("over") };
+        provider.nack_message(&queue, message, nack.with_error(format!("no. {attempt}")), soon()).await.unwrap();
+    }
+    let expected: Vec<_> = (5..=14).map(|attempt| (attempt, Some(format!("no. {attempt}")))).collect();
+    assert_eq!(attempts(&place), expected);
+    let signed: String = Connection::open(place.file())
+        .unwrap()
+        .query_row("select distinct worker from message_attempt", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(signed, "me");
+    provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await.unwrap();
+    assert_eq!(attempts(&place), [], "a new story");
+}

@@ -1,0 +1,197 @@
+//! Files that cannot be used, or that go away: each is told clearly, and nothing is left half made.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use postrider_core::{Message, MessagingError, MessagingService, ReceiveOptions};
+use postrider_sqlite::rusqlite::Connection;
+use postrider_sqlite::{SqliteOptions, SqliteStore};
+
+use crate::{Place, queue, soon};
+
+async fn refused(path: &Path, options: SqliteOptions) -> MessagingError {
+    SqliteStore::open(path, options).await.expect_err("the file is refused")
+}
+
+async fn text(path: &Path) -> String {
+    refused(path, SqliteOptions::default()).await.to_string()
+}
+
+fn names(place: &Place) -> Vec<String> {
+    let entries = std::fs::read_dir(place.folder.path()).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_folder_a_missing_folder_and_no_file_at_all_are_refused() {
+    let place = Place::new();
+    let folder = text(place.folder.path()).await;
+    assert!(folder.contains("is a folder") && folder.contains("postrider.db"), "{folder}");
+    let missing = text(&place.folder.path().join("no/such/queues.db")).await;
+    assert!(missing.contains("no/such' does not exist; create it"), "{missing}");
+    let device = text(Path::new("/dev/null")).await;
+    assert!(device.contains("no regular file"), "{device}");
+    assert_eq!(names(&place), [""; 0], "something was made");
+}
+
+#[tokio::test]
+async fn a_folder_that_may_not_be_written_is_refused() {
+    // Nobody can make files there, not even the super-user.
+    let text = text(Path::new("/proc/self/queues.db")).await;
+    assert!(text.contains("/queues.db' cannot be opened") && text.contains("check the permissions"), "{text}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_may_not_be_written_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    place.connect().await.close(soon()).await.unwrap();
+    std::fs::set_permissions(place.file(), std::fs::Permissions::from_mode(0o444)).unwrap();
+    if std::fs::OpenOptions::new().append(true).open(place.file()).is_ok() {
+        // The super-user may write everything; there is nothing to see.
+        return;
+    }
+    let text = text(&place.file()).await;
+    assert!(text.contains("may not be written"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_no_database_of_ours_is_refused_and_left_alone() {
+    let place = Place::new();
+    let noise = vec![0x5a; 8192];
+    std::fs::write(place.file(), &noise).unwrap();
+    let refusal = text(&place.file()).await;
+    assert!(refusal.contains("is no SQLite database"), "{refusal}");
+    assert_eq!(std::fs::read(place.file()).unwrap(), noise);
+
+    let other = place.folder.path().join("other.db");
+    Connection::open(&other).unwrap().execute_batch("create table theirs (x); pragma user_version = 7").unwrap();
+    let before = std::fs::read(&other).unwrap();
+    let refusal = text(&other).await;
+    assert!(refusal.contains("belongs to another program"), "{refusal}");
+    assert_eq!(std::fs::read(&other).unwrap(), before, "it was changed");
+
+    let options = SqliteOptions { share_file: true, ..SqliteOptions::default() };
+    SqliteStore::open(&other, options).await.unwrap();
+    let shared = Connection::open(&other).unwrap();
+    let mark = |name: &str| shared.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!((mark("application_id"), mark("user_version")), (0, 7), "the owner's marks");
+    shared.execute("insert into theirs values (1)", []).unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_told_as_such() {
+    let place = Place::new();
+    place.connect().await.close(soon()).await.unwrap();
+    let mut bytes = std::fs::read(place.file()).unwrap();
+    let page = 100..4096;
+    bytes[page].fill(0xff);
+    std::fs::write(place.file(), &bytes).unwrap();
+    let text = text(&place.file()).await;
+    assert!(text.contains("is damaged") && text.contains("restore it from a backup"), "{text}");
+}
+
+#[tokio::test]
+async fn a_damaged_table_fails_calls_and_not_the_process() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let messages = (0..200).map(|n| Message::new(format!("{n}"))).collect();
+    provider.send_batch(&queue("orders"), messages, soon()).await.unwrap();
+    provider.close(soon()).await.unwrap();
+    let mut bytes = std::fs::read(place.file()).unwrap();
+    let tables = bytes.len() / 3;
+    bytes[tables..].fill(0xff);
+    std::fs::write(place.file(), &bytes).unwrap();
+    let provider = place.connect().await;
+    let failed = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(200), soon()).await;
+    let error = failed.expect_err("the rows cannot be read");
+    assert!(error.to_string().contains("damaged") && !error.is_retryable(), "{error}");
+    provider.close(soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_locked_file_is_waited_for_and_then_told_by_name() {
+    let place = Place::new();
+    let options = SqliteOptions { lock_timeout: Duration::from_millis(200), ..SqliteOptions::default() };
+    let provider = place.connect_with(options).await;
+    let other = Connection::open(place.file()).unwrap();
+    other.execute_batch("begin immediate").unwrap();
+    let began = Instant::now();
+    let error = provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap_err();
+    assert!(began.elapsed() >= Duration::from_millis(200));
+    let text = error.to_string();
+    assert!(error.is_retryable() && text.contains("locked by another process") && text.contains("fuser"), "{text}");
+    other.execute_batch("rollback").unwrap();
+    provider.send_message(&queue("orders"), Message::new("y"), soon()).await.unwrap();
+    let received = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(9), soon()).await.unwrap();
+    assert_eq!(received.len(), 1, "what was refused is not there");
+}
+
+#[tokio::test]
+async fn a_file_that_is_removed_takes_nothing_with_it() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    let aside = place.folder.path().join("aside.db");
+    std::fs::rename(place.file(), &aside).unwrap();
+    // A file is not looked for at every transaction.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let error = provider.send_message(&queue("orders"), Message::new("lost"), soon()).await.unwrap_err();
+    assert!(error.to_string().contains("was removed or replaced"), "{error}");
+    std::fs::rename(&aside, place.file()).unwrap();
+    provider.send_message(&queue("orders"), Message::new("y"), soon()).await.unwrap();
+    let received = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(9), soon()).await.unwrap();
+    assert_eq!(received.len(), 2);
+}
+
+#[tokio::test]
+async fn migrations_are_listed_applied_once_and_asked_for() {
+    let place = Place::new();
+    let by_hand = SqliteOptions { auto_migrate: false, ..SqliteOptions::default() };
+    let refusal = refused(&place.file(), by_hand.clone()).await.to_string();
+    assert!(refusal.contains("does not exist") && refusal.contains("postrider migrate"), "{refusal}");
+    let pending = SqliteStore::pending_migrations(place.file(), by_hand.clone()).await.unwrap();
+    assert!(pending[0].name == "0001_queue" && pending[0].sql.contains("create table message"), "{pending:?}");
+    assert_eq!(names(&place), [""; 0], "looking made something");
+
+    std::fs::write(place.file(), b"").unwrap();
+    let refusal = refused(&place.file(), by_hand.clone()).await.to_string();
+    assert!(refusal.contains("lacks the migrations 0001_queue"), "{refusal}");
+    assert_eq!(SqliteStore::migrate(place.file(), by_hand.clone()).await.unwrap(), pending);
+    assert_eq!(SqliteStore::migrate(place.file(), by_hand.clone()).await.unwrap(), []);
+    assert_eq!(SqliteStore::pending_migrations(place.file(), by_hand.clone()).await.unwrap(), []);
+    SqliteStore::open(place.file(), by_hand).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_newer_file_is_opened_only_when_it_says_that_it_can_be() {
+    let place = Place::new();
+    place.connect().await.close(soon()).await.unwrap();
+    let add = |version: i64, works_since: i64| {
+        let file = Connection::open(place.file()).unwrap();
+        file.execute("insert into postrider_migration values (?1, 'later', ?2, 0)", (version, works_since)).unwrap();
+    };
+    add(2, 1);
+    place.connect().await.close(soon()).await.unwrap();
+    add(3, 3);
+    let text = text(&place.file()).await;
+    assert!(text.contains("schema version 3") && text.contains("use a newer program"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_can_open_a_new_file_at_once() {
+    let place = Place::new();
+    let opens: Vec<_> = (0..8)
+        .map(|_| {
+            let file = place.file();
+            tokio::spawn(async move { SqliteStore::open(file, SqliteOptions::default()).await.map(|_| ()) })
+        })
+        .collect();
+    for open in opens {
+        open.await.unwrap().unwrap();
+    }
+    let file = Connection::open(place.file()).unwrap();
+    let applied: i64 = file.query_row("select count(*) from postrider_migration", [], |row| row.get(0)).unwrap();
+    assert_eq!(applied, 1);
+}

@@ -1,0 +1,88 @@
+//! The whole law, on a file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use postrider_conformance::model::{TimedHarness, compare_with_model};
+use postrider_conformance::{ClockShift, Harness, Outcome, Settings, exercise};
+use postrider_core::{ManualClock, MessagingError, QueueAdmin, QueueName};
+use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore, rusqlite};
+
+use crate::{Place, soon};
+
+/// Every worker opens the file for itself, as other processes do.
+struct Apart {
+    file: PathBuf,
+}
+
+impl Harness for Apart {
+    type Provider = SqliteProvider;
+
+    async fn open(&self) -> Result<SqliteProvider, MessagingError> {
+        SqliteStore::open(&self.file, SqliteOptions::default()).await?.connect().await
+    }
+
+    /// There is no server to lose. What can take the file away is another program that holds it locked.
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
+        Some(Box::pin(async {
+            let other = rusqlite::Connection::open(&self.file).expect("the file can be opened");
+            other.busy_timeout(Duration::from_secs(10)).expect("a time-out");
+            other.execute_batch("begin immediate").expect("the lock");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            other.execute_batch("rollback").expect("the end of the lock");
+            Ok(())
+        }))
+    }
+
+    /// No call takes a time from its caller: a worker's clock can be as wrong as it likes.
+    fn open_with_clock(&self, _: ClockShift) -> Option<BoxFuture<'_, Result<SqliteProvider, MessagingError>>> {
+        Some(Box::pin(self.open()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_holds_and_the_file_is_left_clean() {
+    let place = Place::new();
+    let report = exercise(Apart { file: place.file() }, Settings::default()).await.unwrap();
+    for rule in &report.rules {
+        assert_eq!(rule.outcome, Outcome::Holds, "{report}");
+        for test in &rule.tests {
+            assert_eq!(test.outcome, Outcome::Holds, "{}: {report}", test.name);
+        }
+    }
+    let left = place.connect().await.list_queues(soon()).await.unwrap();
+    assert_eq!(left, [], "the suite left queues behind");
+}
+
+/// A file whose clock is moved by hand.
+struct ByHand {
+    store: SqliteStore,
+    clock: ManualClock,
+}
+
+impl Harness for ByHand {
+    type Provider = SqliteProvider;
+
+    async fn open(&self) -> Result<SqliteProvider, MessagingError> {
+        self.store.connect().await
+    }
+}
+
+impl TimedHarness for ByHand {
+    fn elapse<'a>(&'a self, time: Duration, _: &'a QueueName) -> BoxFuture<'a, Result<(), MessagingError>> {
+        self.clock.advance(time);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+#[test]
+fn it_does_what_the_model_does() {
+    let place = Place::in_memory();
+    let clock = ManualClock::default();
+    let options = SqliteOptions { clock: std::sync::Arc::new(clock.clone()), ..SqliteOptions::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = runtime.block_on(SqliteStore::open(place.file(), options)).unwrap();
+    let cases = if crate::is_long() { 5000 } else { 500 };
+    compare_with_model(&ByHand { store, clock }, cases, 11).unwrap();
+}

@@ -1,0 +1,65 @@
+//! The embedded store, judged from outside.
+
+// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+#![allow(clippy::unwrap_used)]
+
+mod archive;
+mod connections;
+mod files;
+mod lawful;
+mod processes;
+mod transactions;
+
+use std::path::{Path, PathBuf};
+
+use postrider_core::{Deadline, QueueName};
+use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore};
+use tempfile::TempDir;
+
+/// A file of a test's own, removed afterwards.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder for the test") }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("queues.db")
+    }
+
+    /// In main memory, where that is a place for files.
+    fn in_memory() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for the test");
+        Self { folder }
+    }
+
+    async fn connect(&self) -> SqliteProvider {
+        connect(&self.file()).await
+    }
+
+    async fn connect_with(&self, options: SqliteOptions) -> SqliteProvider {
+        let store = SqliteStore::open(self.file(), options).await.expect("the file can be opened");
+        store.connect().await.expect("a connection")
+    }
+}
+
+async fn connect(file: &Path) -> SqliteProvider {
+    let store = SqliteStore::open(file, SqliteOptions::default()).await.expect("the file can be opened");
+    store.connect().await.expect("a connection")
+}
+
+fn queue(name: &str) -> QueueName {
+    QueueName::new(name).expect("a queue's name")
+}
+
+fn soon() -> Deadline {
+    Deadline::default()
+}
+
+/// Whether the long runs were asked for.
+fn is_long() -> bool {
+    std::env::var_os("POSTRIDER_LONG").is_some()
+}

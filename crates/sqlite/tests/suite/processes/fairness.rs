@@ -1,0 +1,78 @@
+//! Four processes that all want to write, all the time: each gets its share, and none waits long.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use postrider_core::{Message, MessagingService, ReceiveOptions, Settlement};
+use postrider_sqlite::SqliteProvider;
+
+use super::spawn;
+use crate::{Place, is_long, queue, soon};
+
+const TASKS: usize = 4;
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+fn length() -> Duration {
+    Duration::from_secs(if is_long() { 30 } else { 3 })
+}
+
+#[tokio::test]
+async fn each_of_four_processes_gets_its_share_and_none_waits_long() {
+    // What is judged is how the lock is shared, so the disk's own moods are left out where they can be.
+    let place = Place::in_memory();
+    place.connect().await.close(soon()).await.unwrap();
+    let report = |number: u32| place.folder.path().join(format!("{number}.report"));
+    let workers: Vec<_> = (1..=4).map(|number| spawn("fair", &place.file(), &report(number), number)).collect();
+    for worker in workers {
+        worker.wait();
+    }
+    let mut shares = Vec::new();
+    let mut longest = Duration::ZERO;
+    for number in 1..=4 {
+        let text = std::fs::read_to_string(report(number)).unwrap();
+        let numbers: Vec<u64> = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        shares.push(numbers[0]);
+        longest = longest.max(Duration::from_micros(numbers[1]));
+    }
+    let all: u64 = shares.iter().sum();
+    println!("shares {shares:?}, longest wait {longest:?}");
+    assert!(shares.iter().all(|share| *share * 10 >= all), "shares of the work: {shares:?}");
+    assert!(longest < LONGEST_WAIT, "an operation waited {longest:?}; shares {shares:?}");
+}
+
+/// The worker's side: several tasks send and handle messages as fast as they can, for a while, so that there is always
+/// something to write.
+pub(super) async fn work(file: &Path, report: &Path) {
+    let provider = crate::connect(file).await;
+    let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(keep_busy(provider.clone()))).collect();
+    let (mut handled, mut longest) = (0, Duration::ZERO);
+    for task in tasks {
+        let (its_handled, its_longest) = task.await.unwrap();
+        handled += its_handled;
+        longest = longest.max(its_longest);
+    }
+    std::fs::write(report, format!("{handled} {}", longest.as_micros())).unwrap();
+}
+
+async fn keep_busy(provider: SqliteProvider) -> (usize, Duration) {
+    let queue = queue("shared");
+    let body = Bytes::from(vec![b'x'; 200]);
+    let options = ReceiveOptions::batch(20);
+    let (mut handled, mut longest) = (0, Duration::ZERO);
+    let mut acks = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < length() {
+        let messages = (0..20).map(|_| Message::new(body.clone())).collect();
+        let before = Instant::now();
+        provider.send_batch(&queue, messages, soon()).await.unwrap();
+        longest = longest.max(before.elapsed());
+        let before = Instant::now();
+        let done = std::mem::take(&mut acks);
+        let both = provider.settle_and_receive(done, std::slice::from_ref(&queue), &options, soon()).await.unwrap();
+        longest = longest.max(before.elapsed());
+        handled += both.settled.into_iter().filter(Result::is_ok).count();
+        acks = both.received.unwrap().into_iter().map(Settlement::ack).collect();
+    }
+    (handled, longest)
+}
