@@ -4,7 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use postrider_core::{MemoryStore, MessagingError};
+#[cfg(feature = "sqlite")]
+use {
+    crate::config::{ArchivePolicy, Synchronous},
+    postrider_sqlite::{Durability, SqliteOptions, SqliteStore},
+    std::path::PathBuf,
+};
 
+use crate::config::MessagingConfig;
 use crate::provider::MessagingProvider;
 
 /// A store that a URL leads to. It can be connected to any number of times.
@@ -15,17 +22,73 @@ pub struct Endpoint(Kind);
 enum Kind {
     /// The store itself is kept here: every connection must reach the same one.
     Memory(MemoryStore),
+    #[cfg(feature = "sqlite")]
+    Sqlite(PathBuf, SqliteOptions),
 }
 
-/// The schemes that can be used, with the form of their URLs.
-const SCHEMES: &[(&str, &str)] = &[("memory", "memory:")];
+/// The forms of the URLs that can be used.
+const FORMS: &[&str] = &[
+    "memory:",
+    #[cfg(feature = "sqlite")]
+    "sqlite:/path/file.db",
+];
 
 impl Endpoint {
+    /// The store that `url` leads to, used as `settings` say.
+    pub fn new(url: &str, settings: &MessagingConfig) -> Result<Self, MessagingError> {
+        let invalid = |why: String| Err(MessagingError::invalid("URL", why));
+        let shown = url.escape_debug();
+        let Some((scheme, rest)) = url.split_once(':') else {
+            return invalid(format!("'{shown}' has no scheme; {}", known_forms()));
+        };
+        match scheme {
+            "memory" if rest.is_empty() => {
+                let store = MemoryStore::builder().limits(settings.limits()).create_queues(settings.create_queues);
+                Ok(Self(Kind::Memory(store.build())))
+            }
+            "memory" => invalid(format!("'{shown}' names something behind 'memory:'; there is nothing to name")),
+            #[cfg(feature = "sqlite")]
+            "sqlite" if rest.is_empty() => invalid(format!("'{shown}' names no file; {}", known_forms())),
+            #[cfg(feature = "sqlite")]
+            "sqlite" => Ok(Self(Kind::Sqlite(rest.into(), sqlite_options(settings)))),
+            _ => invalid(format!("scheme '{}' is not known; {}", scheme.escape_debug(), known_forms())),
+        }
+    }
+
     /// Opens a connection.
     pub async fn connect(&self) -> Result<MessagingProvider, MessagingError> {
         match &self.0 {
             Kind::Memory(store) => Ok(MessagingProvider::Memory(store.open())),
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(path, options) => {
+                let store = SqliteStore::open(path, options.clone()).await?;
+                Ok(MessagingProvider::Sqlite(store.connect().await?))
+            }
         }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite_options(settings: &MessagingConfig) -> SqliteOptions {
+    let sqlite = &settings.sqlite;
+    SqliteOptions {
+        durability: match sqlite.synchronous {
+            Synchronous::Full => Durability::PowerLoss,
+            Synchronous::Normal => Durability::ProcessCrashOnly,
+        },
+        archive: match sqlite.archive {
+            ArchivePolicy::All => postrider_sqlite::ArchivePolicy::All,
+            ArchivePolicy::Failed => postrider_sqlite::ArchivePolicy::Failed,
+            ArchivePolicy::None => postrider_sqlite::ArchivePolicy::None,
+        },
+        archive_retention: sqlite.archive_retention,
+        auto_migrate: settings.auto_migrate,
+        share_file: sqlite.share_file,
+        create_queues: settings.create_queues,
+        limits: settings.limits(),
+        lock_timeout: sqlite.lock_timeout,
+        wal_limit_bytes: sqlite.wal_limit_bytes.into(),
+        ..SqliteOptions::default()
     }
 }
 
@@ -33,28 +96,20 @@ impl FromStr for Endpoint {
     type Err = MessagingError;
 
     fn from_str(url: &str) -> Result<Self, Self::Err> {
-        let invalid = |why: String| Err(MessagingError::invalid("URL", why));
-        let shown = url.escape_debug();
-        let Some((scheme, rest)) = url.split_once(':') else {
-            return invalid(format!("'{shown}' has no scheme; {}", known_schemes()));
-        };
-        match scheme {
-            "memory" if rest.is_empty() => Ok(Self(Kind::Memory(MemoryStore::new()))),
-            "memory" => invalid(format!("'{shown}' names something behind 'memory:'; there is nothing to name")),
-            _ => invalid(format!("scheme '{}' is not known; {}", scheme.escape_debug(), known_schemes())),
-        }
+        Self::new(url, &MessagingConfig::default())
     }
 }
 
-fn known_schemes() -> String {
-    let forms: Vec<_> = SCHEMES.iter().map(|(_, form)| *form).collect();
-    format!("use {}", forms.join(", "))
+fn known_forms() -> String {
+    format!("use {}", FORMS.join(" or "))
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Memory(_) => f.write_str("memory:"),
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(path, _) => write!(f, "sqlite:{}", path.display()),
         }
     }
 }
@@ -83,11 +138,27 @@ mod tests {
         assert!(other.receive_messages(&queue, &options, Deadline::default()).await.unwrap().is_empty());
     }
 
+    #[tokio::test]
+    async fn a_file_keeps_what_was_sent_for_the_next_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("queues.db").display());
+        let queue = QueueName::new("orders").unwrap();
+        let first = connect(&url).await.unwrap();
+        let id = first.send_message(&queue, Message::new("one"), Deadline::default()).await.unwrap();
+        first.close(Deadline::default()).await.unwrap();
+        let second = connect(&url).await.unwrap();
+        let options = ReceiveOptions::default();
+        let received = second.receive_messages(&queue, &options, Deadline::default()).await.unwrap();
+        assert_eq!(received[0].id(), id);
+        second.close(Deadline::default()).await.unwrap();
+    }
+
     #[test]
     fn urls_that_lead_nowhere_say_what_can_be_used() {
         for (url, text) in [
-            ("orders", "'orders' has no scheme; use memory:"),
-            ("kafka://host", "scheme 'kafka' is not known; use memory:"),
+            ("orders", "'orders' has no scheme; use memory: or sqlite:/path/file.db"),
+            ("kafka://host", "scheme 'kafka' is not known; use memory: or sqlite:/path/file.db"),
+            ("sqlite:", "'sqlite:' names no file; use memory: or sqlite:/path/file.db"),
             ("memory:x", "'memory:x' names something behind 'memory:'; there is nothing to name"),
         ] {
             let error = url.parse::<Endpoint>().unwrap_err();

@@ -2,7 +2,8 @@
 //!
 //! **The idea.** An application depends on this crate, names its queue by a URL, and is leased, acknowledged, retried,
 //! ordered and dead-lettered by the same law wherever that URL leads. [`connect`] answers a [`MessagingProvider`];
-//! everything else is the contract of [`postrider_core`], which is re-exported here.
+//! everything else is the contract of [`postrider_core`], which is re-exported here. A program that is told by a file,
+//! its environment or its flags where to go reads a [`Config`] and makes a [`SystemContext`] from it.
 //!
 //! **The invariant.** Changing the URL changes where messages are kept and nothing else; where a store cannot keep a
 //! promise it says so in its [`Capabilities`] and refuses, it never pretends.
@@ -32,6 +33,9 @@
 //! # }
 //! ```
 
+pub mod breaker;
+pub mod config;
+mod context;
 mod endpoint;
 mod provider;
 
@@ -40,6 +44,9 @@ mod provider;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+pub use breaker::{BreakerSettings, BreakerState, CircuitBreaker, Guarded};
+pub use config::{Config, ConfigError, Sources};
+pub use context::{ContextError, SystemContext};
 pub use endpoint::{Endpoint, connect};
 pub use postrider_core::*;
 pub use provider::MessagingProvider;

@@ -10,6 +10,9 @@ use postrider_core::*;
 pub enum MessagingProvider {
     /// In this process.
     Memory(MemoryProvider),
+    /// On one SQLite file.
+    #[cfg(feature = "sqlite")]
+    Sqlite(postrider_sqlite::SqliteProvider),
     /// A provider that is not built in.
     Custom(SharedProvider),
 }
@@ -26,6 +29,8 @@ macro_rules! each {
     ($self:ident, $provider:ident => $call:expr) => {
         match $self {
             Self::Memory($provider) => $call,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite($provider) => $call,
             Self::Custom($provider) => $call,
         }
     };

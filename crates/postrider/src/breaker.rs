@@ -1,0 +1,211 @@
+//! Calls to a store that keeps failing are held back.
+//!
+//! **The idea.** When a store is down, every call waits for a time-out, and when it comes back, everybody comes at once.
+//! A breaker counts failures in a row. At the threshold it opens: calls are refused at once, with the time that is left.
+//! Then one call, the probe, is let through. If it succeeds the breaker closes; if it fails, the breaker stays open for
+//! as long again.
+//!
+//! **The invariant.** While the breaker is not closed, at most one call is under way that it let through. A probe that
+//! is cancelled says nothing about the store and gives its place to the next call.
+//!
+//! **What counts.** A failure is one of the connection or of the server: [`MessagingError::Connection`], a retryable
+//! [`MessagingError::Provider`], [`MessagingError::OutcomeUnknown`]. A success is an answer. Everything else says
+//! nothing: a caller's mistake is found without asking the store, and so are, on some stores, a lease that is over and
+//! a queue that is not there. They neither open a breaker nor close one.
+//!
+//! **In a row.** An answer is about the time after its call began. When a failure was counted since then, the answer
+//! is old and counts as nothing. Calls that fail together, because they were in one batch or on one connection, are
+//! therefore one failure; and a receive that was waiting all the while cannot hide the failures that others saw.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use postrider_core::{Deadline, MessagingError};
+use tokio::time::Instant;
+
+mod answer;
+mod guarded;
+
+pub use guarded::Guarded;
+
+/// What is told to callers while a probe is under way: it may be over at any moment.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// When a breaker opens, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BreakerSettings {
+    /// How many failures in a row open it. Zero counts as one.
+    pub failure_threshold: u32,
+    /// How long calls are held back before one is let through to try. No probe may take longer either.
+    pub open: Duration,
+}
+
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        Self { failure_threshold: 5, open: Duration::from_secs(10) }
+    }
+}
+
+/// What a breaker does with the next call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Lets it through.
+    Closed {
+        /// Failures in a row so far.
+        failures: u32,
+    },
+    /// Refuses it.
+    Open {
+        /// For how long.
+        retry_after: Duration,
+    },
+    /// Lets one call through to try, and refuses others while that is under way.
+    HalfOpen,
+}
+
+/// Counts failures and decides which calls are let through.
+#[derive(Debug)]
+pub struct CircuitBreaker {
+    settings: BreakerSettings,
+    /// Held for a few instructions only, never across an await.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// Rises with every failure that is counted and every change of phase. An answer to a call of an earlier round is
+    /// old.
+    round: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    Closed {
+        failures: u32,
+    },
+    /// From `until` on, the next call is a probe.
+    Open {
+        until: Instant,
+    },
+    Probing,
+}
+
+impl CircuitBreaker {
+    /// A closed breaker.
+    pub fn new(settings: BreakerSettings) -> Self {
+        Self { settings, state: Mutex::new(State { phase: Phase::Closed { failures: 0 }, round: 0 }) }
+    }
+
+    /// When it opens, and for how long.
+    pub fn settings(&self) -> BreakerSettings {
+        self.settings
+    }
+
+    /// What it would do with a call now.
+    pub fn state(&self) -> BreakerState {
+        match self.lock().phase {
+            Phase::Closed { failures } => BreakerState::Closed { failures },
+            Phase::Open { until } => match until.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => BreakerState::HalfOpen,
+                retry_after => BreakerState::Open { retry_after },
+            },
+            Phase::Probing => BreakerState::HalfOpen,
+        }
+    }
+
+    /// Lets a call to `provider` through, or refuses it with the time that is left.
+    fn admit(&self, provider: &'static str) -> Result<Permit<'_>, MessagingError> {
+        let refused = |retry_after| Err(MessagingError::CircuitBreakerOpen { provider, retry_after });
+        let mut state = self.lock();
+        let is_probe = match state.phase {
+            Phase::Closed { .. } => false,
+            Phase::Open { until } => {
+                let left = until.saturating_duration_since(Instant::now());
+                if !left.is_zero() {
+                    return refused(left);
+                }
+                state.enter(Phase::Probing);
+                true
+            }
+            Phase::Probing => return refused(self.settings.open.min(ASK_AGAIN)),
+        };
+        Ok(Permit { breaker: self, round: state.round, is_probe })
+    }
+
+    fn open(&self) -> Phase {
+        // A sum that leaves the clock's range cannot come from the configuration; it is cut to what there is.
+        let now = Instant::now();
+        Phase::Open { until: now.checked_add(self.settings.open).unwrap_or(now) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that can panic is called while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.round += 1;
+    }
+}
+
+/// What the answer to a call says about the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Success,
+    Failure,
+    /// Neither: nobody asked the store, or it cannot be told.
+    Nothing,
+}
+
+/// A call that was let through. Dropped without a verdict, because the call was cancelled or panicked, it counts as
+/// nothing.
+#[derive(Debug)]
+struct Permit<'a> {
+    breaker: &'a CircuitBreaker,
+    round: u64,
+    is_probe: bool,
+}
+
+impl Permit<'_> {
+    /// How long the call may take: a probe that never ends would hold everybody back for ever.
+    fn deadline(&self, deadline: Deadline) -> Deadline {
+        if self.is_probe { deadline.at_most(self.breaker.settings.open) } else { deadline }
+    }
+
+    /// Counts the answer.
+    fn answered(self, verdict: Verdict) {
+        let mut state = self.breaker.lock();
+        if state.round == self.round {
+            match (state.phase, verdict) {
+                (Phase::Closed { .. }, Verdict::Success) => state.phase = Phase::Closed { failures: 0 },
+                (Phase::Closed { failures }, Verdict::Failure) => {
+                    let failures = failures.saturating_add(1);
+                    let opens = failures >= self.breaker.settings.failure_threshold;
+                    state.enter(if opens { self.breaker.open() } else { Phase::Closed { failures } });
+                }
+                (Phase::Probing, Verdict::Success) => state.enter(Phase::Closed { failures: 0 }),
+                (Phase::Probing, Verdict::Failure) => state.enter(self.breaker.open()),
+                (_, Verdict::Nothing) | (Phase::Open { .. }, _) => {}
+            }
+        }
+        // Released before the permit is dropped, which takes it again.
+        drop(state);
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut state = self.breaker.lock();
+        // Still probing in this probe's own round: it ended without a verdict. The next call may try at once.
+        if self.is_probe && state.round == self.round && matches!(state.phase, Phase::Probing) {
+            state.enter(Phase::Open { until: Instant::now() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

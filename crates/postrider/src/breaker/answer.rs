@@ -1,0 +1,82 @@
+//! What an answer says about the store that gave it.
+
+use postrider_core::{
+    DeadLetter, DeadLetterPage, MessageId, MessagingError, PeekedMessage, QueueHealthReport, QueueName, QueueStats,
+    QueuedMessage, RedriveReport, RowResults, SettledAndReceived, WakeUps,
+};
+
+use super::Verdict;
+
+/// An answer that is not itself an error. It may have errors inside.
+pub(super) trait Answer {
+    fn verdict(&self) -> Verdict {
+        Verdict::Success
+    }
+}
+
+/// What the outcome of a call says.
+pub(super) fn verdict<T: Answer>(outcome: &Result<T, MessagingError>) -> Verdict {
+    match outcome {
+        Ok(answer) => answer.verdict(),
+        Err(error) => verdict_of_error(error),
+    }
+}
+
+fn verdict_of_error(error: &MessagingError) -> Verdict {
+    match error {
+        MessagingError::Connection { .. }
+        | MessagingError::Provider { retryable: true, .. }
+        | MessagingError::OutcomeUnknown { .. } => Verdict::Failure,
+        _ => Verdict::Nothing,
+    }
+}
+
+/// One row that failed with the connection is a failure, whatever came through before it. No rows say nothing: the
+/// store need not have been asked.
+fn verdict_of_rows<T>(rows: &RowResults<T>) -> Verdict {
+    let verdicts = rows.iter().map(|row| match row {
+        Ok(_) => Verdict::Success,
+        Err(error) => verdict_of_error(error),
+    });
+    verdicts.fold(Verdict::Nothing, together)
+}
+
+fn together(a: Verdict, b: Verdict) -> Verdict {
+    match (a, b) {
+        (Verdict::Failure, _) | (_, Verdict::Failure) => Verdict::Failure,
+        (Verdict::Success, _) | (_, Verdict::Success) => Verdict::Success,
+        (Verdict::Nothing, Verdict::Nothing) => Verdict::Nothing,
+    }
+}
+
+impl Answer for RowResults<MessageId> {
+    fn verdict(&self) -> Verdict {
+        verdict_of_rows(self)
+    }
+}
+
+impl Answer for RowResults<()> {
+    fn verdict(&self) -> Verdict {
+        verdict_of_rows(self)
+    }
+}
+
+impl Answer for SettledAndReceived {
+    fn verdict(&self) -> Verdict {
+        together(verdict_of_rows(&self.settled), verdict(&self.received))
+    }
+}
+
+impl Answer for () {}
+impl Answer for u64 {}
+impl Answer for MessageId {}
+impl Answer for Vec<QueuedMessage> {}
+impl Answer for Option<QueuedMessage> {}
+impl Answer for WakeUps {}
+impl Answer for Vec<QueueName> {}
+impl Answer for QueueStats {}
+impl Answer for QueueHealthReport {}
+impl Answer for Vec<PeekedMessage> {}
+impl Answer for DeadLetterPage {}
+impl Answer for DeadLetter {}
+impl Answer for RedriveReport {}

@@ -1,0 +1,276 @@
+//! A provider behind a breaker.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::*;
+
+use super::answer::{Answer, verdict};
+use super::{BreakerSettings, CircuitBreaker, Permit};
+
+/// A provider whose calls are held back while its store keeps failing. It keeps the whole contract itself.
+///
+/// A clone has the same breaker.
+#[derive(Debug, Clone)]
+pub struct Guarded<P> {
+    inner: P,
+    breaker: Arc<CircuitBreaker>,
+}
+
+impl<P> Guarded<P> {
+    /// Puts a breaker before `inner`.
+    pub fn new(inner: P, settings: BreakerSettings) -> Self {
+        Self { inner, breaker: Arc::new(CircuitBreaker::new(settings)) }
+    }
+
+    /// The provider behind the breaker. What is asked of it directly is neither held back nor counted.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// The breaker.
+    pub fn breaker(&self) -> &CircuitBreaker {
+        &self.breaker
+    }
+}
+
+impl<P: MessagingService> Guarded<P> {
+    fn admit(&self) -> Result<Permit<'_>, MessagingError> {
+        self.breaker.admit(self.inner.provider_name())
+    }
+
+    async fn guard<T, F>(&self, deadline: Deadline, call: impl FnOnce(Deadline) -> F) -> Result<T, MessagingError>
+    where
+        T: Answer,
+        F: Future<Output = Result<T, MessagingError>>,
+    {
+        count(self.admit()?, deadline, call).await
+    }
+}
+
+/// Makes the call and counts its answer. When this future is dropped, so is the permit, and nothing is counted.
+async fn count<T, F>(
+    permit: Permit<'_>,
+    deadline: Deadline,
+    call: impl FnOnce(Deadline) -> F,
+) -> Result<T, MessagingError>
+where
+    T: Answer,
+    F: Future<Output = Result<T, MessagingError>>,
+{
+    let outcome = call(permit.deadline(deadline)).await;
+    permit.answered(verdict(&outcome));
+    outcome
+}
+
+impl<P: MessagingService> MessagingService for Guarded<P> {
+    fn provider_name(&self) -> &'static str {
+        self.inner.provider_name()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.ensure_queue(queue, deadline)).await
+    }
+
+    async fn ensure_queues(&self, queues: &[QueueName], deadline: Deadline) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.ensure_queues(queues, deadline)).await
+    }
+
+    async fn send_batch(
+        &self,
+        queue: &QueueName,
+        messages: Vec<Message>,
+        deadline: Deadline,
+    ) -> Result<RowResults<MessageId>, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.send_batch(queue, messages, deadline)).await
+    }
+
+    async fn send_message(
+        &self,
+        queue: &QueueName,
+        message: Message,
+        deadline: Deadline,
+    ) -> Result<MessageId, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.send_message(queue, message, deadline)).await
+    }
+
+    async fn receive_messages(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        let permit = self.admit()?;
+        if !permit.is_probe || options.wait.is_zero() {
+            return count(permit, deadline, |deadline| self.inner.receive_messages(queue, options, deadline)).await;
+        }
+        // A probe that waits for messages would hold everybody back although the store answers. It looks once; when
+        // that shows that the store is there and the queue is empty, the wait is an ordinary call.
+        let look = options.clone().wait(Duration::ZERO);
+        let messages = count(permit, deadline, |deadline| self.inner.receive_messages(queue, &look, deadline)).await?;
+        if !messages.is_empty() {
+            return Ok(messages);
+        }
+        self.guard(deadline, |deadline| self.inner.receive_messages(queue, options, deadline)).await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.settle(settlements, deadline)).await
+    }
+
+    async fn settle_and_receive(
+        &self,
+        settlements: Vec<Settlement>,
+        queues: &[QueueName],
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<SettledAndReceived, MessagingError> {
+        let permit = self.admit()?;
+        if !permit.is_probe || options.wait.is_zero() {
+            let call = |deadline| self.inner.settle_and_receive(settlements, queues, options, deadline);
+            return count(permit, deadline, call).await;
+        }
+        // As in `receive_messages`. What was settled stays settled, whatever becomes of the wait.
+        let look = options.clone().wait(Duration::ZERO);
+        let call = |deadline| self.inner.settle_and_receive(settlements, queues, &look, deadline);
+        let looked = count(permit, deadline, call).await?;
+        if looked.received.as_ref().map_or(true, |messages| !messages.is_empty()) {
+            return Ok(looked);
+        }
+        let call = |deadline| self.inner.settle_and_receive(Vec::new(), queues, options, deadline);
+        let received = self.guard(deadline, call).await.and_then(|waited| waited.received);
+        Ok(SettledAndReceived { settled: looked.settled, received })
+    }
+
+    async fn extend_visibility(
+        &self,
+        queue: &QueueName,
+        receipt: &ReceiptHandle,
+        extension: Duration,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.extend_visibility(queue, receipt, extension, deadline)).await
+    }
+
+    async fn receive_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<QueuedMessage>, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.receive_by_id(queue, id, options, deadline)).await
+    }
+
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.subscribe(queue, deadline)).await
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.health_check(deadline)).await
+    }
+
+    /// Never held back: a connection can be closed whatever state its store is in.
+    async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.close(deadline).await
+    }
+}
+
+impl<P: MessagingService + QueueAdmin> QueueAdmin for Guarded<P> {
+    async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.list_queues(deadline)).await
+    }
+
+    async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.queue_stats(queue, deadline)).await
+    }
+
+    async fn verify_queues(
+        &self,
+        queues: &[QueueName],
+        deadline: Deadline,
+    ) -> Result<QueueHealthReport, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.verify_queues(queues, deadline)).await
+    }
+
+    async fn peek(
+        &self,
+        queue: &QueueName,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<PeekedMessage>, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.peek(queue, limit, deadline)).await
+    }
+
+    async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.purge(queue, deadline)).await
+    }
+
+    async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.pause(queue, deadline)).await
+    }
+
+    async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.resume(queue, deadline)).await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.delete_queue(queue, deadline)).await
+    }
+}
+
+impl<P: MessagingService + DeadLetters> DeadLetters for Guarded<P> {
+    async fn list_dead_letters(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterPage, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.list_dead_letters(queue, query, deadline)).await
+    }
+
+    async fn get_dead_letter(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.get_dead_letter(queue, id, deadline)).await
+    }
+
+    async fn edit_dead_letter(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: DeadLetterEdit,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.edit_dead_letter(queue, id, edit, deadline)).await
+    }
+
+    async fn redrive_dead_letters(
+        &self,
+        queue: &QueueName,
+        redrive: &Redrive,
+        deadline: Deadline,
+    ) -> Result<RedriveReport, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.redrive_dead_letters(queue, redrive, deadline)).await
+    }
+
+    async fn purge_dead_letters(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        deadline: Deadline,
+    ) -> Result<u64, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.purge_dead_letters(queue, selection, deadline)).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

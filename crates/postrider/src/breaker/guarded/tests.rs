@@ -1,0 +1,352 @@
+use std::sync::Mutex;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::advance;
+
+use super::super::{BreakerState, Verdict};
+use super::*;
+
+const OPEN: Duration = Duration::from_secs(10);
+const SETTINGS: BreakerSettings = BreakerSettings { failure_threshold: 2, open: OPEN };
+
+/// A store whose answers the test gives, one by one.
+#[derive(Debug)]
+struct Scripted {
+    capabilities: Capabilities,
+    calls: mpsc::UnboundedSender<Call>,
+}
+
+/// A call that waits for its answer. Its receiver is gone when the call was cancelled.
+#[derive(Debug)]
+struct Call {
+    wait: Duration,
+    patience: Option<Duration>,
+    answer: oneshot::Sender<Result<(), MessagingError>>,
+}
+
+impl Scripted {
+    async fn ask(&self, wait: Duration, deadline: Deadline) -> Result<(), MessagingError> {
+        let (answer, answered) = oneshot::channel();
+        self.calls.send(Call { wait, patience: deadline.remaining(), answer }).unwrap();
+        answered.await.unwrap()
+    }
+}
+
+impl MessagingService for Scripted {
+    fn provider_name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn ensure_queue(&self, _: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.ask(Duration::ZERO, deadline).await
+    }
+
+    async fn send_batch(
+        &self,
+        _: &QueueName,
+        messages: Vec<Message>,
+        deadline: Deadline,
+    ) -> Result<RowResults<MessageId>, MessagingError> {
+        let row = self.ask(Duration::ZERO, deadline).await;
+        Ok(messages.iter().map(|message| row.clone().map(|()| message.id)).collect())
+    }
+
+    async fn receive_messages(
+        &self,
+        _: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        self.ask(options.wait, deadline).await.map(|()| Vec::new())
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        let row = self.ask(Duration::ZERO, deadline).await;
+        Ok(settlements.iter().map(|_| row.clone()).collect())
+    }
+
+    async fn extend_visibility(
+        &self,
+        _: &QueueName,
+        _: &ReceiptHandle,
+        _: Duration,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.ask(Duration::ZERO, deadline).await
+    }
+
+    async fn receive_by_id(
+        &self,
+        _: &QueueName,
+        _: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<QueuedMessage>, MessagingError> {
+        self.ask(options.wait, deadline).await.map(|()| None)
+    }
+
+    async fn subscribe(&self, _: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.ask(Duration::ZERO, deadline).await?;
+        Err(MessagingError::Closed { provider: "scripted" })
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.ask(Duration::ZERO, deadline).await
+    }
+
+    async fn close(&self, _: Deadline) -> Result<(), MessagingError> {
+        Ok(())
+    }
+}
+
+struct Script {
+    guarded: Guarded<Scripted>,
+    calls: Mutex<mpsc::UnboundedReceiver<Call>>,
+}
+
+impl Script {
+    fn new() -> Self {
+        let (sender, calls) = mpsc::unbounded_channel();
+        let inner = Scripted { capabilities: Capabilities::native("scripted"), calls: sender };
+        Self { guarded: Guarded::new(inner, SETTINGS), calls: Mutex::new(calls) }
+    }
+
+    /// One that is open, at the moment when the next call is the probe.
+    async fn half_open() -> Self {
+        let script = Self::new();
+        open(&script.guarded);
+        advance(OPEN).await;
+        script
+    }
+
+    /// The call that has come in; it is there as soon as its future has been polled.
+    fn call(&self) -> Call {
+        self.calls.lock().unwrap().try_recv().expect("a call reached the store")
+    }
+
+    fn answer(&self, answer: Result<(), MessagingError>) {
+        self.call().answer.send(answer).unwrap();
+    }
+
+    fn nothing_came(&self) -> bool {
+        self.calls.lock().unwrap().try_recv().is_err()
+    }
+
+    fn state(&self) -> BreakerState {
+        self.guarded.breaker().state()
+    }
+}
+
+fn open<P: MessagingService>(guarded: &Guarded<P>) {
+    for _ in 0..SETTINGS.failure_threshold {
+        guarded.admit().unwrap().answered(Verdict::Failure);
+    }
+}
+
+fn connection() -> MessagingError {
+    MessagingError::Connection { provider: "scripted", detail: "gone".into(), source: None }
+}
+
+fn orders() -> QueueName {
+    QueueName::new("orders").unwrap()
+}
+
+/// Polls the future once.
+async fn begin<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(match future.as_mut().poll(cx) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_the_store_open_it_and_nothing_reaches_the_store_then() {
+    let script = Script::new();
+    for _ in 0..2 {
+        let mut check = Box::pin(script.guarded.health_check(Deadline::default()));
+        assert!(begin(&mut check).await.is_none());
+        script.answer(Err(connection()));
+        assert!(matches!(check.await, Err(MessagingError::Connection { .. })));
+    }
+    let refused = begin(&mut Box::pin(script.guarded.health_check(Deadline::default()))).await;
+    let refused = refused.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "calls to scripted are held back after repeated failures; next try in 10.0 s");
+    assert!(refused.is_retryable() && script.nothing_came());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_fail_with_the_connection_open_it_too() {
+    let (script, queue) = (Script::new(), orders());
+    for _ in 0..2 {
+        let mut send = Box::pin(script.guarded.send_batch(&queue, vec![Message::new("a")], Deadline::default()));
+        begin(&mut send).await;
+        script.answer(Err(connection()));
+        assert!(matches!(send.await.unwrap()[..], [Err(MessagingError::Connection { .. })]));
+    }
+    assert_eq!(script.state(), BreakerState::Open { retry_after: OPEN });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_cancelled_lets_the_next_call_try() {
+    let script = Script::half_open().await;
+    let mut probe = Box::pin(script.guarded.health_check(Deadline::default()));
+    begin(&mut probe).await;
+    let first = script.call();
+    let second = begin(&mut Box::pin(script.guarded.health_check(Deadline::default()))).await;
+    assert!(matches!(second, Some(Err(MessagingError::CircuitBreakerOpen { .. }))), "one probe at a time");
+    drop(probe);
+    assert!(first.answer.is_closed());
+
+    let mut next = Box::pin(script.guarded.health_check(Deadline::default()));
+    assert!(begin(&mut next).await.is_none());
+    script.answer(Ok(()));
+    next.await.unwrap();
+    assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_counts_as_nothing() {
+    let script = Script::new();
+    for _ in 0..5 {
+        let mut check = Box::pin(script.guarded.health_check(Deadline::default()));
+        begin(&mut check).await;
+        drop(check);
+    }
+    assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receive_that_waits_is_no_failure_however_long() {
+    let script = Script::new();
+    let (queue, options) = (orders(), ReceiveOptions::default().wait(Duration::from_secs(3600)));
+    let mut receive = Box::pin(script.guarded.receive_messages(&queue, &options, Deadline::never()));
+    begin(&mut receive).await;
+    advance(Duration::from_secs(3600)).await;
+    assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
+    script.answer(Ok(()));
+    assert!(receive.await.unwrap().is_empty());
+    assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_does_not_wait_for_messages() {
+    let wait = Duration::from_secs(20);
+    let (queue, options) = (orders(), ReceiveOptions::default().wait(wait));
+    let script = Script::half_open().await;
+    let mut receive = Box::pin(script.guarded.receive_messages(&queue, &options, Deadline::default()));
+    begin(&mut receive).await;
+    let look = script.call();
+    assert_eq!(look.wait, Duration::ZERO);
+    look.answer.send(Ok(())).unwrap();
+    begin(&mut receive).await;
+    assert_eq!(script.state(), BreakerState::Closed { failures: 0 }, "others need not wait for the wait");
+    assert_eq!(script.call().wait, wait);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_settles_does_not_wait_for_messages_either() {
+    let wait = Duration::from_secs(20);
+    let (queues, options) = ([orders()], ReceiveOptions::default().wait(wait));
+    let script = Script::half_open().await;
+    let settlements = vec![Settlement::ack(receipt().await)];
+    let mut both = Box::pin(script.guarded.settle_and_receive(settlements, &queues, &options, Deadline::default()));
+    begin(&mut both).await;
+    script.answer(Ok(()));
+    begin(&mut both).await;
+    let look = script.call();
+    assert_eq!(look.wait, Duration::ZERO);
+    look.answer.send(Ok(())).unwrap();
+    begin(&mut both).await;
+    assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
+    let waiting = script.call();
+    assert_eq!(waiting.wait, wait);
+    waiting.answer.send(Err(connection())).unwrap();
+    let both = both.await.unwrap();
+    assert!(matches!(both.settled[..], [Ok(())]), "what was settled is told although the wait failed");
+    assert!(matches!(both.received, Err(MessagingError::Connection { .. })));
+}
+
+async fn receipt() -> ReceiptHandle {
+    let memory = MemoryStore::new().open();
+    memory.send_message(&orders(), Message::new("a"), Deadline::never()).await.unwrap();
+    let options = ReceiveOptions::default();
+    memory.receive_messages(&orders(), &options, Deadline::never()).await.unwrap().remove(0).into_receipt()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_has_an_end_although_its_caller_has_none() {
+    let script = Script::half_open().await;
+    let mut probe = Box::pin(script.guarded.health_check(Deadline::never()));
+    begin(&mut probe).await;
+    assert_eq!(script.call().patience, Some(OPEN));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_breaker_leaves_deadlines_alone() {
+    let script = Script::new();
+    let mut check = Box::pin(script.guarded.health_check(Deadline::never()));
+    begin(&mut check).await;
+    assert_eq!(script.call().patience, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_is_held_back_but_close() {
+    let guarded = Guarded::new(MemoryStore::new().open(), SETTINGS);
+    let (queue, queues, options) = (orders(), [orders()], ReceiveOptions::default());
+    let (id, receipt, deadline) = (MessageId::generate(), receipt().await, Deadline::never());
+    open(&guarded);
+    let clone = guarded.clone();
+    let refused = [
+        clone.ensure_queue(&queue, deadline).await.err(),
+        clone.ensure_queues(&queues, deadline).await.err(),
+        clone.send_batch(&queue, vec![Message::new("a")], deadline).await.err(),
+        clone.send_message(&queue, Message::new("a"), deadline).await.err(),
+        clone.receive_messages(&queue, &options, deadline).await.err(),
+        clone.settle(Vec::new(), deadline).await.err(),
+        clone.settle_and_receive(Vec::new(), &queues, &options, deadline).await.err(),
+        clone.extend_visibility(&queue, &receipt, OPEN, deadline).await.err(),
+        clone.ack_message(&queue, receipt, deadline).await.err(),
+        clone.receive_by_id(&queue, id, &options, deadline).await.err(),
+        clone.subscribe(&queue, deadline).await.err(),
+        clone.health_check(deadline).await.err(),
+        clone.list_queues(deadline).await.err(),
+        clone.queue_stats(&queue, deadline).await.err(),
+        clone.verify_queues(&queues, deadline).await.err(),
+        clone.peek(&queue, 1, deadline).await.err(),
+        clone.purge(&queue, deadline).await.err(),
+        clone.pause(&queue, deadline).await.err(),
+        clone.resume(&queue, deadline).await.err(),
+        clone.delete_queue(&queue, deadline).await.err(),
+        clone.list_dead_letters(&queue, &DeadLetterQuery::default(), deadline).await.err(),
+        clone.get_dead_letter(&queue, id, deadline).await.err(),
+        clone.edit_dead_letter(&queue, id, DeadLetterEdit::default(), deadline).await.err(),
+        clone.redrive_dead_letters(&queue, &Redrive::default(), deadline).await.err(),
+        clone.purge_dead_letters(&queue, &DeadLetterSelection::All, deadline).await.err(),
+    ];
+    for (call, error) in refused.iter().enumerate() {
+        assert!(
+            matches!(error, Some(MessagingError::CircuitBreakerOpen { provider: "memory", .. })),
+            "{call}: {error:?}"
+        );
+    }
+    guarded.close(deadline).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_behind_a_breaker_keeps_the_law() {
+    let store = MemoryStore::new();
+    let open = move || {
+        let store = store.clone();
+        async move { Ok(Guarded::new(store.open(), SETTINGS)) }
+    };
+    let settings = postrider_conformance::Settings { seed: 7, ..Default::default() };
+    let report = postrider_conformance::exercise(open, settings).await.unwrap();
+    assert!(report.is_lawful(), "{report}");
+}

@@ -1,0 +1,249 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use postrider_core::*;
+use proptest::prelude::*;
+use tokio::time::advance;
+
+use super::answer::{Answer, verdict};
+use super::*;
+
+const OPEN: Duration = Duration::from_secs(10);
+const SETTINGS: BreakerSettings = BreakerSettings { failure_threshold: 3, open: OPEN };
+
+fn closed(failures: u32) -> BreakerState {
+    BreakerState::Closed { failures }
+}
+
+fn open(retry_after: Duration) -> BreakerState {
+    BreakerState::Open { retry_after }
+}
+
+fn connection() -> MessagingError {
+    MessagingError::Connection { provider: "fake", detail: "gone".into(), source: None }
+}
+
+fn provider_error(retryable: bool) -> MessagingError {
+    let source = Arc::new(std::io::Error::other("broken"));
+    MessagingError::Provider { provider: "fake", operation: "send", source, retryable }
+}
+
+fn unknown() -> MessagingError {
+    MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None }
+}
+
+/// A breaker that has just opened.
+fn opened() -> CircuitBreaker {
+    let breaker = CircuitBreaker::new(SETTINGS);
+    for _ in 0..SETTINGS.failure_threshold {
+        breaker.admit("fake").unwrap().answered(Verdict::Failure);
+    }
+    assert_eq!(breaker.state(), open(OPEN));
+    breaker
+}
+
+fn refusal(breaker: &CircuitBreaker) -> Duration {
+    match breaker.admit("fake").unwrap_err() {
+        MessagingError::CircuitBreakerOpen { provider: "fake", retry_after } => retry_after,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_in_a_row_open_it_and_a_success_begins_anew() {
+    let breaker = CircuitBreaker::new(SETTINGS);
+    let answer = |verdict| breaker.admit("fake").unwrap().answered(verdict);
+    answer(Verdict::Failure);
+    answer(Verdict::Failure);
+    assert_eq!(breaker.state(), closed(2));
+    answer(Verdict::Nothing);
+    assert_eq!(breaker.state(), closed(2));
+    answer(Verdict::Success);
+    assert_eq!(breaker.state(), closed(0));
+    for _ in 0..3 {
+        answer(Verdict::Failure);
+    }
+    assert_eq!(breaker.state(), open(OPEN));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_open_it_answers_the_time_that_is_left() {
+    let breaker = opened();
+    advance(Duration::from_secs(4)).await;
+    assert_eq!(refusal(&breaker), Duration::from_secs(6));
+    assert_eq!(breaker.state(), open(Duration::from_secs(6)));
+    advance(Duration::from_secs(6)).await;
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_probe_is_let_through_and_its_success_closes() {
+    let breaker = opened();
+    advance(OPEN).await;
+    let probe = breaker.admit("fake").unwrap();
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    assert_eq!(refusal(&breaker), ASK_AGAIN);
+    probe.answered(Verdict::Success);
+    assert_eq!(breaker.state(), closed(0));
+    assert!(!breaker.admit("fake").unwrap().is_probe);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_probe_opens_it_for_as_long_again() {
+    let breaker = opened();
+    advance(OPEN).await;
+    breaker.admit("fake").unwrap().answered(Verdict::Failure);
+    assert_eq!(breaker.state(), open(OPEN));
+    advance(OPEN).await;
+    assert!(breaker.admit("fake").unwrap().is_probe);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_without_a_verdict_gives_its_place_to_the_next_call() {
+    let breaker = opened();
+    advance(OPEN).await;
+    drop(breaker.admit("fake").unwrap());
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    breaker.admit("fake").unwrap().answered(Verdict::Nothing);
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    let probe = breaker.admit("fake").unwrap();
+    assert!(probe.is_probe);
+    refusal(&breaker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_fail_together_are_one_failure() {
+    let breaker = CircuitBreaker::new(SETTINGS);
+    let batch: Vec<_> = (0..64).map(|_| breaker.admit("fake").unwrap()).collect();
+    batch.into_iter().for_each(|permit| permit.answered(Verdict::Failure));
+    assert_eq!(breaker.state(), closed(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_an_old_call_counts_as_nothing() {
+    let breaker = CircuitBreaker::new(SETTINGS);
+    let waiting: Vec<_> = (0..3).map(|_| breaker.admit("fake").unwrap()).collect();
+    let [success, failure, late] = <[_; 3]>::try_from(waiting).unwrap();
+    breaker.admit("fake").unwrap().answered(Verdict::Failure);
+    success.answered(Verdict::Success);
+    assert_eq!(breaker.state(), closed(1), "a call that was waiting all the while hides nothing");
+    failure.answered(Verdict::Failure);
+    assert_eq!(breaker.state(), closed(1));
+    for _ in 0..2 {
+        breaker.admit("fake").unwrap().answered(Verdict::Failure);
+    }
+    late.answered(Verdict::Success);
+    assert_eq!(breaker.state(), open(OPEN), "only a probe closes it");
+}
+
+#[test]
+fn only_failures_of_connection_or_server_count() {
+    let queue = QueueName::new("orders").unwrap();
+    let id = MessageId::generate();
+    let (io, why) = (|| Arc::new(std::io::Error::other("broken")), String::new);
+    for error in [connection(), provider_error(true), unknown()] {
+        assert_eq!(verdict::<()>(&Err(error)), Verdict::Failure);
+    }
+    for error in [
+        provider_error(false),
+        MessagingError::QueueNotFound { queue: queue.clone() },
+        MessagingError::Serialization { content_type: "json", source: io() },
+        MessagingError::Deserialization { content_type: "json", source: io() },
+        MessagingError::MessageNotFound { queue: queue.clone(), id },
+        MessagingError::MessageLeased { queue: queue.clone(), id },
+        MessagingError::VisibilityExpired { queue, id },
+        MessagingError::CircuitBreakerOpen { provider: "fake", retry_after: OPEN },
+        MessagingError::NotSupported { provider: "fake", feature: Feature::Delay, why: why() },
+        MessagingError::InvalidReceipt { why: why() },
+        MessagingError::InvalidInput { what: "body", why: why() },
+        MessagingError::DeadlineExceeded { operation: "send" },
+        MessagingError::Closed { provider: "fake" },
+    ] {
+        assert_eq!(verdict::<()>(&Err(error.clone())), Verdict::Nothing, "{error}");
+    }
+    assert_eq!(verdict(&Ok(())), Verdict::Success);
+}
+
+#[test]
+fn failures_inside_an_answer_count() {
+    let mistake = || MessagingError::invalid("body", "too long");
+    let rows = |rows: Vec<Result<(), MessagingError>>| rows;
+    for (answer, expected) in [
+        (rows(vec![Ok(()), Err(mistake())]), Verdict::Success),
+        (rows(vec![Ok(()), Err(unknown()), Err(mistake())]), Verdict::Failure),
+        (rows(vec![Err(mistake())]), Verdict::Nothing),
+        (rows(vec![]), Verdict::Nothing),
+    ] {
+        assert_eq!(answer.verdict(), expected, "{answer:?}");
+    }
+    let both = |settled, received| SettledAndReceived { settled, received }.verdict();
+    assert_eq!(both(vec![Ok(())], Err(connection())), Verdict::Failure);
+    assert_eq!(both(vec![Err(unknown())], Ok(Vec::new())), Verdict::Failure);
+    assert_eq!(both(vec![Err(mistake())], Ok(Vec::new())), Verdict::Success);
+    assert_eq!(both(vec![], Err(mistake())), Verdict::Nothing);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Call,
+    Answer(usize, Verdict),
+    Cancel(usize),
+    Wait(Duration),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let verdict = prop_oneof![Just(Verdict::Success), Just(Verdict::Failure), Just(Verdict::Nothing)];
+    prop_oneof![
+        4 => Just(Step::Call),
+        4 => (0usize..8, verdict).prop_map(|(call, verdict)| Step::Answer(call, verdict)),
+        2 => (0usize..8).prop_map(Step::Cancel),
+        1 => (1u64..15).prop_map(|seconds| Step::Wait(Duration::from_secs(seconds))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn there_is_at_most_one_probe_and_never_a_dead_end(steps in prop::collection::vec(step(), 1..80)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let breaker = CircuitBreaker::new(SETTINGS);
+            let mut under_way: VecDeque<Permit<'_>> = VecDeque::new();
+            for step in steps {
+                match step {
+                    Step::Call => {
+                        let before = breaker.state();
+                        let admitted = breaker.admit("fake");
+                        match before {
+                            BreakerState::Closed { .. } => prop_assert!(admitted.as_ref().is_ok_and(|call| !call.is_probe)),
+                            BreakerState::Open { .. } => prop_assert!(admitted.is_err()),
+                            BreakerState::HalfOpen => {
+                                let probes = under_way.iter().any(|call| call.is_probe);
+                                prop_assert_eq!(admitted.is_err(), probes);
+                            }
+                        }
+                        under_way.extend(admitted);
+                    }
+                    Step::Answer(call, verdict) => {
+                        if let Some(call) = under_way.remove(call) {
+                            call.answered(verdict);
+                        }
+                    }
+                    Step::Cancel(call) => {
+                        let before = breaker.state();
+                        let probe = under_way.get(call).is_some_and(|call| call.is_probe);
+                        drop(under_way.remove(call));
+                        prop_assert!(probe || breaker.state() == before, "a cancelled call counts as nothing");
+                    }
+                    Step::Wait(time) => advance(time).await,
+                }
+                prop_assert!(under_way.iter().filter(|call| call.is_probe).count() <= 1);
+            }
+            drop(under_way);
+            advance(OPEN).await;
+            prop_assert!(breaker.admit("fake").is_ok(), "whatever happened, a call is let through in the end");
+            Ok(())
+        })?;
+    }
+}

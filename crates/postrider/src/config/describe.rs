@@ -1,0 +1,37 @@
+//! The effective values, for people.
+
+use super::draft::Draft;
+use super::error::Problem;
+use super::keys::{self, KEYS};
+use super::origin::Origin;
+use super::store::Store;
+use super::store_url::StoreUrl;
+
+/// A key with the value that is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The key.
+    pub key: &'static str,
+    /// Its value, secrets masked; `None` when it has none.
+    pub value: Option<String>,
+    /// Where the value comes from.
+    pub origin: Origin,
+    /// What the key is for.
+    pub meaning: &'static str,
+}
+
+/// Every key with the value that is in use. Of `provider` and `url` that is the store that was chosen, whoever named
+/// it.
+pub(super) fn rows(draft: &Draft, store: &Store, state_url: &Result<StoreUrl, Problem>) -> Vec<Row> {
+    let mut draft = draft.clone();
+    let row = |key: &'static keys::Key| {
+        let (value, origin) = match key.name {
+            keys::PROVIDER => (store.kind_name().map(Into::into), store.kind_origin.clone()),
+            keys::URL => (Some(store.url.to_string()), store.url_origin.clone()),
+            keys::STATE_URL => (state_url.as_ref().ok().map(ToString::to_string), draft.origin(key.name)),
+            _ => (key.value(&mut draft), draft.origin(key.name)),
+        };
+        Row { key: key.name, value, origin, meaning: key.meaning }
+    };
+    KEYS.iter().map(row).collect()
+}

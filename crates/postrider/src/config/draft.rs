@@ -1,0 +1,98 @@
+//! A configuration that is being put together.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use super::error::{Problem, Setting};
+use super::keys::{self, Key};
+use super::origin::Origin;
+use super::retry;
+use super::settings::{CommonConfig, ProviderKind};
+use super::store_url::StoreUrl;
+use super::value::Written;
+
+/// What has been read so far. Each value is what the highest source says that was read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Draft {
+    pub(super) asked: Asked,
+    /// The fields of the retry strategy. They make sense together only.
+    pub(super) retry: Map<String, Value>,
+    pub(super) common: CommonConfig,
+    given: BTreeMap<&'static str, Setting>,
+}
+
+/// What was asked for, from which the stores are chosen.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asked {
+    pub(super) provider: Option<ProviderKind>,
+    pub(super) url: Option<StoreUrl>,
+    pub(super) sqlite_path: Option<PathBuf>,
+    pub(super) rabbitmq_url: Option<StoreUrl>,
+    pub(super) state_url: Option<StoreUrl>,
+}
+
+/// A value that a source gives to a key.
+#[derive(Debug, Clone)]
+pub(super) struct Given {
+    pub(super) key: &'static Key,
+    pub(super) value: Written,
+    pub(super) origin: Origin,
+}
+
+impl Given {
+    fn setting(&self) -> Setting {
+        Setting { key: self.key.name.into(), value: self.value.shown(), origin: self.origin.clone() }
+    }
+}
+
+impl Draft {
+    /// Lays the values of one source over those of the sources below it.
+    pub(super) fn lay_over(&mut self, layer: Vec<Given>, problems: &mut Vec<Problem>) {
+        // The fields that a lower source gave belong to the strategy that it named.
+        if layer.iter().any(|given| given.key.name == retry::STRATEGY) {
+            self.retry.clear();
+            self.given.retain(|name, _| !retry::is_field(name));
+        }
+        let mut seen: BTreeMap<&str, Given> = BTreeMap::new();
+        for given in layer {
+            if let Some(earlier) = seen.get(given.key.name).filter(|earlier| earlier.value != given.value) {
+                problems.push(Problem::conflict(earlier.setting(), given.setting(), "name it once"));
+                continue;
+            }
+            match given.key.set(self, &given.value) {
+                Ok(()) => drop(self.given.insert(given.key.name, given.setting())),
+                Err(why) => {
+                    let Setting { key, value, origin } = given.setting();
+                    problems.push(Problem::Refused { key, value, origin, why });
+                }
+            }
+            seen.insert(given.key.name, given);
+        }
+    }
+
+    /// Where the key's value comes from.
+    pub(super) fn origin(&self, key: &str) -> Origin {
+        self.given.get(key).map_or(Origin::Default, |setting| setting.origin.clone())
+    }
+
+    /// The value that the key was given; `None` when nobody gave it one.
+    pub(super) fn given(&self, key: &str) -> Option<&Setting> {
+        self.given.get(key)
+    }
+
+    /// The value that a key has, given or not.
+    pub(super) fn setting(&self, key: &str) -> Setting {
+        self.given(key).cloned().unwrap_or_else(|| {
+            let value = keys::find(key).and_then(|key| key.value(&mut self.clone()));
+            Setting { key: key.into(), value: value.unwrap_or_else(|| "nothing".into()), origin: Origin::Default }
+        })
+    }
+
+    /// A problem with the value that a key has, given or not.
+    pub(super) fn refuse(&self, key: &str, why: impl Into<String>) -> Problem {
+        let Setting { key, value, origin } = self.setting(key);
+        Problem::Refused { key, value, origin, why: why.into() }
+    }
+}

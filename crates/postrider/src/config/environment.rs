@@ -1,0 +1,91 @@
+//! Environment variables.
+//!
+//! The variable of a key is its name in capitals, with two underscores for every dot and `POSTRIDER__` before it:
+//! `common.messaging.default_batch_size` is `POSTRIDER__COMMON__MESSAGING__DEFAULT_BATCH_SIZE`. Names of keys have
+//! single underscores only, so a variable means one key or none. Two underscores behind the first word tell such a
+//! variable from all others that begin with `POSTRIDER_`, which are not looked at.
+
+use std::ffi::OsString;
+
+use super::draft::Given;
+use super::error::Problem;
+use super::keys::{self, KEYS, Key};
+use super::origin::Origin;
+use super::suggestion;
+use super::value::Written;
+
+const PREFIX: &str = "POSTRIDER__";
+
+/// The short name of `common.messaging.url`.
+pub(super) const URL_VARIABLE: &str = "POSTRIDER_URL";
+
+/// The variable that gives the key its value.
+pub(super) fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.to_uppercase().replace('.', "__"))
+}
+
+/// The values that the variables give. One that is empty counts as not set: that is how scripts and containers leave
+/// a variable out.
+pub(super) fn read(variables: &[(OsString, OsString)], problems: &mut Vec<Problem>) -> Vec<Given> {
+    let mut given = Vec::new();
+    for (name, value) in variables {
+        let Some(name) = name.to_str().filter(|name| is_ours(name)) else { continue };
+        let origin = Origin::Environment { variable: name.into() };
+        match (key_of(name), value.to_str()) {
+            (_, Some("")) => {}
+            (Some(key), Some(value)) => given.push(Given { key, value: Written::untyped(value), origin }),
+            (Some(key), None) => problems.push(Problem::Refused {
+                key: key.name.into(),
+                value: "something".into(),
+                origin,
+                why: "it is not UTF-8 text; write it as UTF-8".into(),
+            }),
+            (None, _) => {
+                let key = path_of(name);
+                problems.push(Problem::Unknown { advice: advice(&key), key, origin });
+            }
+        }
+    }
+    given
+}
+
+fn is_ours(name: &str) -> bool {
+    name == URL_VARIABLE || name.starts_with(PREFIX)
+}
+
+fn key_of(name: &str) -> Option<&'static Key> {
+    if name == URL_VARIABLE {
+        return keys::find(keys::URL);
+    }
+    KEYS.iter().find(|key| variable(key.name) == name)
+}
+
+/// The key that the variable would mean if it were one.
+fn path_of(name: &str) -> String {
+    name.strip_prefix(PREFIX).unwrap_or(name).replace("__", ".").to_lowercase()
+}
+
+fn advice(path: &str) -> String {
+    let known: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+    match suggestion::nearest_path(path, &known) {
+        Some(meant) => format!("did you mean {}?", variable(meant)),
+        None => format!("unset it; what begins with {PREFIX} must be a key"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_variable_of_its_own() {
+        let variables: BTreeSet<_> = KEYS.iter().map(|key| variable(key.name)).collect();
+        assert_eq!(variables.len(), KEYS.len());
+        for key in KEYS {
+            assert_eq!(key_of(&variable(key.name)).unwrap().name, key.name);
+            assert!(!key.name.contains("__"), "{} could not be told from a section", key.name);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What values a key takes, and where they go.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use postrider_core::duration_text::{self, EXAMPLES};
+use serde_json::Value;
+
+use super::draft::Draft;
+use super::keys::Key;
+use super::retry;
+use super::settings::Choice;
+use super::store_url::StoreUrl;
+use super::value::Written;
+
+/// The place of a value.
+pub(super) type At<T> = fn(&mut Draft) -> &mut T;
+
+/// What values a key takes, and where they go.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Flag(At<bool>),
+    /// A flag with one value that is allowed, and why the other is not.
+    FixedFlag(bool, &'static str),
+    Count {
+        at: At<u32>,
+        range: (u32, u32),
+    },
+    /// A number: the key's name has the unit.
+    Seconds {
+        at: At<Duration>,
+        range: (Duration, Duration),
+    },
+    /// Text with the unit in it.
+    Duration {
+        at: At<Duration>,
+        range: (Duration, Duration),
+    },
+    Text(At<String>),
+    /// A text with one value that is allowed, and why no other is.
+    FixedText(&'static str, &'static str),
+    Path(At<Option<PathBuf>>),
+    /// May hold a password.
+    Url(At<Option<StoreUrl>>),
+    Choice(fn(&mut Draft) -> &mut dyn Choice),
+    RetryStrategy,
+    RetryDelay,
+    RetryFactor,
+    RetryCount,
+}
+
+impl Key {
+    /// Puts the value into its place, or answers what is allowed.
+    pub(super) fn set(&self, draft: &mut Draft, value: &Written) -> Result<(), String> {
+        if self.accept(draft, value).is_some() {
+            return Ok(());
+        }
+        let mut why = self.kind.allowed();
+        if value.unquoted().is_some_and(|unquoted| self.accept(&mut draft.clone(), &unquoted).is_some()) {
+            why.push_str(", without quotes");
+        } else if value.is_number() && self.kind.is_text() {
+            why.push_str(", in quotes");
+        }
+        Err(why)
+    }
+
+    /// Puts the value into its place; `None`, and nothing is changed, when it is not allowed.
+    fn accept(&self, draft: &mut Draft, value: &Written) -> Option<()> {
+        match &self.kind {
+            Kind::Flag(at) => *at(draft) = value.boolean()?,
+            Kind::FixedFlag(allowed, _) => return (value.boolean()? == *allowed).then_some(()),
+            Kind::Count { at, range: (least, most) } => {
+                *at(draft) = u32::try_from(value.integer()?).ok().filter(|count| (least..=most).contains(&count))?;
+            }
+            Kind::Seconds { at, range } => *at(draft) = within(value.seconds()?, range)?,
+            Kind::Duration { at, range } => *at(draft) = within(value.duration()?, range)?,
+            Kind::Text(at) => *at(draft) = not_empty(value)?.into(),
+            Kind::FixedText(allowed, _) => return (value.text()? == *allowed).then_some(()),
+            // Only a shell knows what '~' stands for; a folder of that name is never meant.
+            Kind::Path(at) => *at(draft) = Some(not_empty(value).filter(|path| !path.starts_with('~'))?.into()),
+            Kind::Url(at) => *at(draft) = Some(StoreUrl::new(not_empty(value)?)),
+            Kind::Choice(at) => return at(draft).choose(value.text()?).then_some(()),
+            Kind::RetryStrategy => {
+                let name = value.text().filter(|name| retry::STRATEGIES.contains(name))?;
+                retry::put(draft, self.name, name.into());
+            }
+            Kind::RetryDelay => {
+                value.duration()?;
+                retry::put(draft, self.name, value.text()?.into());
+            }
+            Kind::RetryFactor => retry::put(draft, self.name, value.number()?.into()),
+            Kind::RetryCount => {
+                let count = u32::try_from(value.integer()?).ok().filter(|count| *count > 0)?;
+                retry::put(draft, self.name, count.into());
+            }
+        }
+        Some(())
+    }
+
+    /// The value that the draft has, its secrets masked; `None` when it has none.
+    pub(super) fn value(&self, draft: &mut Draft) -> Option<String> {
+        Some(match &self.kind {
+            Kind::Flag(at) => at(draft).to_string(),
+            Kind::FixedFlag(allowed, _) => allowed.to_string(),
+            Kind::Count { at, .. } => at(draft).to_string(),
+            Kind::Seconds { at, .. } => at(draft).as_secs_f64().to_string(),
+            Kind::Duration { at, .. } => duration_text::show(*at(draft)),
+            Kind::Text(at) => at(draft).clone(),
+            Kind::FixedText(allowed, _) => (*allowed).into(),
+            Kind::Path(at) => at(draft).as_ref()?.display().to_string(),
+            Kind::Url(at) => at(draft).as_ref()?.to_string(),
+            Kind::Choice(at) => at(draft).name()?.into(),
+            Kind::RetryStrategy | Kind::RetryDelay | Kind::RetryFactor | Kind::RetryCount => {
+                match retry::get(&draft.common.retry, self.name)? {
+                    Value::String(text) => text,
+                    other => other.to_string(),
+                }
+            }
+        })
+    }
+
+    /// Whether its values may hold a password.
+    pub(super) fn may_hold_a_secret(&self) -> bool {
+        matches!(self.kind, Kind::Url(_))
+    }
+}
+
+impl Kind {
+    /// What values it takes, for the reference page.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Flag(_) => "`true` or `false`".into(),
+            Self::FixedFlag(allowed, _) => format!("only `{allowed}`"),
+            Self::Count { range: (least, most), .. } => format!("{least} to {most}"),
+            Self::Seconds { range: (least, most), .. } => {
+                format!("seconds, {} to {}", least.as_secs_f64(), most.as_secs_f64())
+            }
+            Self::Duration { range: (least, most), .. } => {
+                format!("duration, {} to {}", duration_text::show(*least), duration_text::show(*most))
+            }
+            Self::Text(_) => "text".into(),
+            Self::FixedText(allowed, _) => format!("only `{allowed}`"),
+            Self::Path(_) => "path".into(),
+            Self::Url(_) => "URL".into(),
+            Self::Choice(_) | Self::RetryStrategy => {
+                let names: Vec<_> = self.names().iter().map(|name| format!("`{name}`")).collect();
+                names.join(", ")
+            }
+            Self::RetryDelay => "duration".into(),
+            Self::RetryFactor => "number from 1".into(),
+            Self::RetryCount => "whole number from 1".into(),
+        }
+    }
+
+    /// What to write instead of a value that was refused.
+    fn allowed(&self) -> String {
+        match self {
+            Self::Flag(_) => "use true or false".into(),
+            Self::FixedFlag(allowed, why) => format!("only {allowed} is allowed; {why}"),
+            Self::Count { range: (least, most), .. } => format!("use a whole number from {least} to {most}"),
+            Self::Seconds { range: (least, most), .. } => format!(
+                "use a number of seconds from {} to {}; parts of a second are written like 0.5",
+                least.as_secs_f64(),
+                most.as_secs_f64()
+            ),
+            Self::Duration { range: (least, most), .. } => {
+                format!(
+                    "use a duration from {} to {}, like {EXAMPLES}",
+                    duration_text::show(*least),
+                    duration_text::show(*most)
+                )
+            }
+            Self::Text(_) => "use a text that is not empty".into(),
+            Self::FixedText(allowed, why) => format!("only {allowed} is allowed; {why}"),
+            Self::Path(_) => "use a path that is not empty and does not begin with '~'".into(),
+            Self::Url(_) => "use a URL, like sqlite:/path/file.db".into(),
+            Self::Choice(_) | Self::RetryStrategy => format!("use one of {}", self.names().join(", ")),
+            Self::RetryDelay => format!("use a duration like {EXAMPLES}"),
+            Self::RetryFactor => "use a number from 1 up".into(),
+            Self::RetryCount => format!("use a whole number from 1 to {}; leave it out for no limit", u32::MAX),
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        match self {
+            Self::Flag(_)
+            | Self::FixedFlag(..)
+            | Self::Count { .. }
+            | Self::Seconds { .. }
+            | Self::RetryFactor
+            | Self::RetryCount => false,
+            Self::Duration { .. }
+            | Self::Text(_)
+            | Self::FixedText(..)
+            | Self::Path(_)
+            | Self::Url(_)
+            | Self::Choice(_)
+            | Self::RetryStrategy
+            | Self::RetryDelay => true,
+        }
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        match self {
+            Self::Choice(at) => at(&mut Draft::default()).names(),
+            Self::RetryStrategy => retry::STRATEGIES.to_vec(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn within(duration: Duration, (least, most): &(Duration, Duration)) -> Option<Duration> {
+    (*least..=*most).contains(&duration).then_some(duration)
+}
+
+fn not_empty(value: &Written) -> Option<&str> {
+    value.text().filter(|text| !text.is_empty())
+}

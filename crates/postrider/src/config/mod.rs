@@ -1,0 +1,165 @@
+//! The configuration of a system: defaults, a file, the environment, flags.
+//!
+//! **The idea.** One table has every key with its type, its place and its meaning; the loader, the error texts,
+//! [`Config::describe`] and the page `docs/configuration.md` are made from it. A source says where its values stand, and
+//! they keep that to the end, so that an error or a row of `describe` can name the line, the variable or the flag.
+//!
+//! **The invariant.** A [`Config`] that exists is right: every value is in its range, the retry strategy and the queues'
+//! names make sense together, and one store is meant. What is written and not understood is an error, never ignored.
+//!
+//! **What was rejected.** Reading the file into structs with serde: a wrong value would be known without its key, an
+//! unknown key without a suggestion, and the texts would be serde's. A framework that merges untyped trees: it forgets
+//! which source a value came from.
+
+mod describe;
+mod draft;
+mod environment;
+mod error;
+mod file;
+mod keys;
+mod kind;
+mod origin;
+mod reference;
+mod retry;
+mod settings;
+mod sources;
+mod store;
+mod store_url;
+mod suggestion;
+mod value;
+
+use postrider_core::{DefaultMessageRouter, MessagingError};
+
+use crate::endpoint::Endpoint;
+use draft::Draft;
+
+pub use describe::Row;
+pub use error::{ConfigError, Problem, Setting};
+pub use origin::Origin;
+pub use reference::reference_page;
+pub use settings::{
+    ArchivePolicy, CommonConfig, DeadLetterConfig, MessagingConfig, PgmqConfig, ProviderKind, RabbitMqConfig,
+    SqliteConfig, Synchronous,
+};
+pub use sources::Sources;
+pub use store_url::StoreUrl;
+
+/// A configuration that has been read and checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    common: CommonConfig,
+    provider: Option<ProviderKind>,
+    url: StoreUrl,
+    state_url: Result<StoreUrl, Problem>,
+    router: DefaultMessageRouter,
+    rows: Vec<Row>,
+}
+
+impl Config {
+    /// Reads the sources. The error has everything that is wrong with them, not only the first.
+    pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let mut draft = sources.read(&mut problems);
+        // Values are seen together only when each is right by itself: the rest would be errors that follow from errors.
+        if !problems.is_empty() {
+            return Err(ConfigError::new(problems));
+        }
+
+        let retry = kept(retry::strategy(&draft), &mut problems);
+        kept(check_batch_sizes(&draft), &mut problems);
+        let router = kept(router(&draft), &mut problems);
+        let store = kept(store::choose(&draft, sources), &mut problems);
+        let (Some(retry), Some(router), Some(store), []) = (retry, router, store, &problems[..]) else {
+            return Err(ConfigError::new(problems));
+        };
+
+        draft.common.retry = retry;
+        let state_url = store::choose_state(&draft, &store, sources);
+        let rows = describe::rows(&draft, &store, &state_url);
+        Ok(Self { common: draft.common, provider: store.kind, url: store.url, state_url, router, rows })
+    }
+
+    /// Settings that every part of a system shares.
+    pub fn common(&self) -> &CommonConfig {
+        &self.common
+    }
+
+    /// The kind of the store; `None` when its URL has a scheme that no provider of the configuration has.
+    pub fn provider(&self) -> Option<ProviderKind> {
+        self.provider
+    }
+
+    /// Where messages are kept.
+    pub fn url(&self) -> &StoreUrl {
+        &self.url
+    }
+
+    /// Where everything is kept that is no message.
+    pub fn state_url(&self) -> Result<&StoreUrl, ConfigError> {
+        self.state_url.as_ref().map_err(|problem| problem.clone().into())
+    }
+
+    /// Who names the queues of workflows.
+    pub fn router(&self) -> &DefaultMessageRouter {
+        &self.router
+    }
+
+    /// The store that messages are kept in, ready to be connected to.
+    pub fn endpoint(&self) -> Result<Endpoint, ConfigError> {
+        Endpoint::new(self.url.as_str(), &self.common.messaging).map_err(|error| {
+            let why = match error {
+                MessagingError::InvalidInput { why, .. } => why,
+                other => other.to_string(),
+            };
+            let origin = self.rows.iter().find(|row| row.key == keys::URL).map(|row| row.origin.clone());
+            let (key, value) = (keys::URL.to_owned(), self.url.to_string());
+            Problem::Refused { key, value, origin: origin.unwrap_or(Origin::Default), why }.into()
+        })
+    }
+
+    /// Every key with the value that is in use and where it comes from, secrets masked.
+    pub fn describe(&self) -> &[Row] {
+        &self.rows
+    }
+}
+
+/// The value; an error goes to the problems.
+fn kept<T>(result: Result<T, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
+    result.map_err(|problem| problems.push(problem)).ok()
+}
+
+fn check_batch_sizes(draft: &Draft) -> Result<(), Problem> {
+    let messaging = &draft.common.messaging;
+    if messaging.default_batch_size <= messaging.max_batch_size {
+        return Ok(());
+    }
+    let (first, second) = (draft.setting(keys::DEFAULT_BATCH_SIZE), draft.setting(keys::MAX_BATCH_SIZE));
+    Err(Problem::conflict(first, second, "lower the first, or raise the second"))
+}
+
+fn router(draft: &Draft) -> Result<DefaultMessageRouter, Problem> {
+    const SECTION: &str = "common.queues";
+    DefaultMessageRouter::from_config(&draft.common.queues).map_err(|error| match error {
+        MessagingError::InvalidInput { what, why } => {
+            let names = [format!("{SECTION}.{what}"), format!("{SECTION}.orchestration_queues.{what}")];
+            let key = names.into_iter().find(|name| keys::find(name).is_some());
+            refuse_queue(draft, &key.unwrap_or_else(|| SECTION.into()), why)
+        }
+        other => draft.refuse(SECTION, other.to_string()),
+    })
+}
+
+/// The router finds two queues of one name at the second; the user may have written the first.
+fn refuse_queue(draft: &Draft, key: &str, why: String) -> Problem {
+    let value = |key: &keys::Key| key.value(&mut draft.clone());
+    let same = keys::KEYS.iter().filter(|other| other.name != key && other.name.starts_with("common.queues."));
+    let same =
+        same.filter(|other| value(other) == keys::find(key).and_then(value)).find_map(|key| draft.given(key.name));
+    match (draft.given(key), same) {
+        (None, Some(written)) => Problem::conflict(written.clone(), draft.setting(key), why),
+        _ => draft.refuse(key, why),
+    }
+}
+
+#[cfg(test)]
+mod tests;

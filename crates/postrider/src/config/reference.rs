@@ -1,0 +1,144 @@
+//! The reference page, made from the table of keys.
+
+use std::fmt::Write;
+
+use super::draft::Draft;
+use super::keys::{KEYS, Key, SECTIONS, Section};
+
+const INTRODUCTION: &str = "\
+<!-- Made from crates/postrider/src/config/keys.rs. Change that, and then:
+     POSTRIDER_WRITE_DOCS=1 cargo test -p postrider configuration_page -->
+
+# Configuration
+
+Every value has a default: without any configuration, messages are kept in an embedded SQLite file in the user's data
+folder, `$XDG_DATA_HOME/postrider/postrider.db`, or else `~/.local/share/postrider/postrider.db`.
+
+## Where values come from
+
+Each source wins over those before it:
+
+1. The defaults below.
+2. `postrider.toml`: the file that the program was told or that `POSTRIDER_CONFIG` names, which must then exist; else
+   the one in the current folder; else the one in the user's configuration folder, `$XDG_CONFIG_HOME/postrider`, or else
+   `~/.config/postrider`. One file is read, never two.
+3. The environment. The variable of a key is its name in capitals, with two underscores for every dot and `POSTRIDER__`
+   before it: `common.messaging.default_batch_size` is `POSTRIDER__COMMON__MESSAGING__DEFAULT_BATCH_SIZE`.
+   `POSTRIDER_URL` is short for `common.messaging.url`. A variable that is empty counts as not set.
+4. Flags of the program.
+
+`postrider config` shows every value that is in use and where it comes from. Passwords in URLs are not shown.
+
+What is not understood is refused, with the line or the variable that it stands in: unknown keys, values of the wrong
+type, values out of range. Nothing is ignored.
+
+`provider`, `url` and the address in a provider's section choose one store together. The highest source that names one
+decides. In one and the same source they must agree.
+
+Keys that end in `_seconds` take a number, with a decimal point for parts of a second. Other durations are text with a
+unit: `500ms`, `5s`, `2m`, `1h30m`, `3d`.
+";
+
+/// A file that shows most of the sections. A test reads it.
+pub(super) const EXAMPLE: &str = r#"[common.messaging]
+provider = "sqlite"
+default_visibility_timeout_seconds = 30
+default_batch_size = 10
+max_batch_size = 100
+
+[common.messaging.sqlite]
+path = "/var/lib/postrider/mail.db"
+archive = "failed"
+archive_retention = "3d"
+
+[common.messaging.dead_letter]
+enabled = true
+max_receive_count = 3
+queue_suffix = "_dlq"
+
+[common.queues.orchestration_queues]
+step_results = "orchestration_step_results"
+
+[common.retry]
+strategy = "exponential_with_jitter"
+initial_delay = "500ms"
+limits = { max_attempts = 5 }
+"#;
+
+/// The reference of all keys, as the page `docs/configuration.md` has it.
+pub fn reference_page() -> String {
+    let mut page = format!("{INTRODUCTION}\n## An example\n\n```toml\n{EXAMPLE}```\n");
+    for section in SECTIONS {
+        // Writing to a string cannot fail.
+        let _ = write_section(&mut page, section);
+    }
+    page
+}
+
+fn write_section(page: &mut String, section: &Section) -> std::fmt::Result {
+    writeln!(page, "\n## `[{}]`\n\n{}\n", section.name, section.meaning)?;
+    writeln!(page, "| key | values | default | meaning |\n|---|---|---|---|")?;
+    for key in KEYS {
+        let Some((above, name)) = key.name.rsplit_once('.') else { continue };
+        if above == section.name {
+            writeln!(page, "| `{name}` | {} | {} | {} |", key.kind.name(), default(key), meaning(key))?;
+        }
+    }
+    Ok(())
+}
+
+fn default(key: &Key) -> String {
+    key.value(&mut Draft::default()).map_or_else(|| "none".into(), |value| format!("`{value}`"))
+}
+
+fn meaning(key: &Key) -> String {
+    let secrecy = if key.may_hold_a_secret() { " Its password is never shown." } else { "" };
+    format!("{}{secrecy}", key.meaning)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::environment::{URL_VARIABLE, variable};
+    use super::super::file::FILE_NAME;
+    use super::super::keys::{self, DEFAULT_BATCH_SIZE};
+    use super::super::sources::FILE_VARIABLE;
+    use super::*;
+
+    #[test]
+    fn every_key_is_on_the_page() {
+        let page = reference_page();
+        for key in KEYS {
+            let (section, name) = key.name.rsplit_once('.').unwrap();
+            assert!(SECTIONS.iter().any(|known| known.name == section), "[{section}] has no heading");
+            assert!(page.contains(&format!("\n| `{name}` | ")), "{}", key.name);
+        }
+        for section in SECTIONS {
+            assert!(keys::is_section(section.name), "[{}] has no keys", section.name);
+        }
+    }
+
+    #[test]
+    fn the_introduction_names_what_there_is() {
+        for name in
+            [FILE_NAME, FILE_VARIABLE, URL_VARIABLE, keys::URL, DEFAULT_BATCH_SIZE, &variable(DEFAULT_BATCH_SIZE)]
+        {
+            assert!(INTRODUCTION.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    /// `POSTRIDER_WRITE_DOCS=1 cargo test -p postrider configuration_page` writes the page anew.
+    #[test]
+    fn configuration_page_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let page = reference_page();
+        if std::env::var_os("POSTRIDER_WRITE_DOCS").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            written == page,
+            "docs/configuration.md is not what the keys say; write it anew with \
+             'POSTRIDER_WRITE_DOCS=1 cargo test -p postrider configuration_page'"
+        );
+    }
+}

@@ -1,0 +1,269 @@
+//! The values of a configuration, each with its default.
+
+use std::time::Duration;
+
+use postrider_core::{Limits, MessagingError, QueuesConfig, ReceiveOptions, RetryStrategy};
+
+use crate::breaker::BreakerSettings;
+
+/// Settings that every part of a system shares.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CommonConfig {
+    /// How messages are sent, leased and given up.
+    pub messaging: MessagingConfig,
+    /// The names of a workflow's queues.
+    pub queues: QueuesConfig,
+    /// When a failed message is tried again.
+    pub retry: RetryStrategy,
+}
+
+/// How messages are sent, leased and given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessagingConfig {
+    /// How long a message is leased when the receiver does not say it.
+    pub default_visibility_timeout: Duration,
+    /// How many messages are received at once when the receiver does not say it.
+    pub default_batch_size: u32,
+    /// The most messages that one call may ask for.
+    pub max_batch_size: u32,
+    /// Whether a send creates a queue that is missing.
+    pub create_queues: bool,
+    /// Whether connecting brings an older database up to date.
+    pub auto_migrate: bool,
+    /// The largest body of a message.
+    pub max_message_bytes: u32,
+    /// When a message is given up.
+    pub dead_letter: DeadLetterConfig,
+    /// When calls to a failing store are held back.
+    pub circuit_breaker: BreakerSettings,
+    /// What only the embedded SQLite file knows.
+    pub sqlite: SqliteConfig,
+    /// What only PGMQ knows.
+    pub pgmq: PgmqConfig,
+    /// What only RabbitMQ knows.
+    pub rabbitmq: RabbitMqConfig,
+}
+
+impl Default for MessagingConfig {
+    fn default() -> Self {
+        Self {
+            default_visibility_timeout: Duration::from_secs(30),
+            default_batch_size: 10,
+            max_batch_size: 100,
+            create_queues: true,
+            auto_migrate: true,
+            max_message_bytes: 1024 * 1024,
+            dead_letter: DeadLetterConfig::default(),
+            circuit_breaker: BreakerSettings::default(),
+            sqlite: SqliteConfig::default(),
+            pgmq: PgmqConfig::default(),
+            rabbitmq: RabbitMqConfig::default(),
+        }
+    }
+}
+
+impl MessagingConfig {
+    /// A receive of the default batch.
+    pub fn receive_options(&self) -> ReceiveOptions {
+        ReceiveOptions::batch(self.default_batch_size as usize)
+            .visibility(self.default_visibility_timeout)
+            .max_receive_count(self.dead_letter.max_receive_count)
+    }
+
+    /// A receive of up to `max` messages; refused when that is above `max_batch_size`.
+    pub fn receive_options_for(&self, max: usize) -> Result<ReceiveOptions, MessagingError> {
+        let most = self.max_batch_size as usize;
+        if max > most {
+            return Err(MessagingError::invalid(
+                "max",
+                format!(
+                    "{max} messages at once are more than common.messaging.max_batch_size, {most}; ask for less, or raise it"
+                ),
+            ));
+        }
+        Ok(ReceiveOptions { max, ..self.receive_options() })
+    }
+
+    /// What messages may be like, for a store that has no limits of its own.
+    pub fn limits(&self) -> Limits {
+        Limits { max_body_bytes: self.max_message_bytes as usize, ..Limits::default() }
+    }
+}
+
+/// When a message is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadLetterConfig {
+    /// How often a message is delivered before it is dead-lettered.
+    pub max_receive_count: u32,
+}
+
+impl Default for DeadLetterConfig {
+    fn default() -> Self {
+        Self { max_receive_count: 3 }
+    }
+}
+
+/// What only the embedded SQLite file knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SqliteConfig {
+    /// What a commit waits for.
+    pub synchronous: Synchronous,
+    /// Which messages are kept after their end.
+    pub archive: ArchivePolicy,
+    /// How long they are kept.
+    pub archive_retention: Duration,
+    /// Whether the tables may stand in another program's database.
+    pub share_file: bool,
+    /// How long a call waits while other processes write.
+    pub lock_timeout: Duration,
+    /// How large the write-ahead log may grow.
+    pub wal_limit_bytes: u32,
+}
+
+impl Default for SqliteConfig {
+    fn default() -> Self {
+        Self {
+            synchronous: Synchronous::Full,
+            archive: ArchivePolicy::All,
+            archive_retention: Duration::from_secs(7 * 24 * 3600),
+            share_file: false,
+            lock_timeout: Duration::from_secs(10),
+            wal_limit_bytes: 16 * 1024 * 1024,
+        }
+    }
+}
+
+/// What a commit to the embedded file waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synchronous {
+    /// The disk: what was answered survives a loss of power.
+    Full,
+    /// The operating system: a loss of power can take the last messages and settlements with it.
+    Normal,
+}
+
+/// Which messages are kept after their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArchivePolicy {
+    /// Completed ones and purged dead letters.
+    All,
+    /// Purged dead letters.
+    Failed,
+    /// None.
+    None,
+}
+
+/// What only PGMQ knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PgmqConfig {
+    /// Whether a send wakes waiting receivers by `NOTIFY`.
+    pub enable_pg_notify: bool,
+}
+
+impl Default for PgmqConfig {
+    fn default() -> Self {
+        Self { enable_pg_notify: true }
+    }
+}
+
+/// What only RabbitMQ knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RabbitMqConfig {
+    /// The virtual host.
+    pub vhost: String,
+    /// How many messages the broker hands over before the first is settled.
+    pub prefetch_count: u32,
+    /// How often the connection shows that it is alive.
+    pub heartbeat: Duration,
+    /// How long connecting may take.
+    pub connection_timeout: Duration,
+}
+
+impl Default for RabbitMqConfig {
+    fn default() -> Self {
+        Self {
+            vhost: "/".into(),
+            prefetch_count: 10,
+            heartbeat: Duration::from_secs(60),
+            connection_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The stores that a configuration can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProviderKind {
+    /// In this process.
+    Memory,
+    /// The embedded file.
+    Sqlite,
+    /// PostgreSQL with the PGMQ extension.
+    Pgmq,
+    /// RabbitMQ.
+    RabbitMq,
+}
+
+/// A value that is chosen by name.
+pub(super) trait Named: Copy + PartialEq + std::fmt::Debug + 'static {
+    const NAMES: &'static [(&'static str, Self)];
+}
+
+/// The place of a value that is chosen by name.
+pub(super) trait Choice {
+    fn names(&self) -> Vec<&'static str>;
+
+    /// The name of the value that is there; `None` when there is none.
+    fn name(&self) -> Option<&'static str>;
+
+    /// Whether there is a value of that name. It then is the one that is there.
+    fn choose(&mut self, name: &str) -> bool;
+}
+
+impl<T: Named> Choice for T {
+    fn names(&self) -> Vec<&'static str> {
+        T::NAMES.iter().map(|(name, _)| *name).collect()
+    }
+
+    fn name(&self) -> Option<&'static str> {
+        T::NAMES.iter().find(|(_, value)| value == self).map(|(name, _)| *name)
+    }
+
+    fn choose(&mut self, name: &str) -> bool {
+        let named = T::NAMES.iter().find(|(known, _)| *known == name);
+        named.is_some_and(|(_, value)| {
+            *self = *value;
+            true
+        })
+    }
+}
+
+impl<T: Named> Choice for Option<T> {
+    fn names(&self) -> Vec<&'static str> {
+        T::NAMES.iter().map(|(name, _)| *name).collect()
+    }
+
+    fn name(&self) -> Option<&'static str> {
+        self.as_ref().and_then(Choice::name)
+    }
+
+    fn choose(&mut self, name: &str) -> bool {
+        let named = T::NAMES.iter().find(|(known, _)| *known == name);
+        *self = named.map(|(_, value)| *value).or(*self);
+        named.is_some()
+    }
+}
+
+impl Named for Synchronous {
+    const NAMES: &'static [(&'static str, Self)] = &[("full", Self::Full), ("normal", Self::Normal)];
+}
+
+impl Named for ArchivePolicy {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("all", Self::All), ("failed", Self::Failed), ("none", Self::None)];
+}
+
+impl Named for ProviderKind {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("memory", Self::Memory), ("sqlite", Self::Sqlite), ("pgmq", Self::Pgmq), ("rabbitmq", Self::RabbitMq)];
+}

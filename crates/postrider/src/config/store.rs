@@ -1,0 +1,150 @@
+//! Which store is meant.
+//!
+//! Three keys can say it: `provider`, `url`, and the address in the provider's own section. The highest source that
+//! says something decides; what a lower source says is overruled, as for every other key. In one and the same source
+//! they must mean the same.
+
+use std::path::Path;
+
+use super::draft::Draft;
+use super::error::{Problem, Setting};
+use super::keys;
+use super::origin::Origin;
+use super::settings::{Choice, Named, ProviderKind};
+use super::sources::Sources;
+use super::store_url::StoreUrl;
+
+/// RabbitMQ on this machine, as it is installed.
+const LOCAL_RABBITMQ: &str = "amqp://guest:guest@localhost:5672/";
+
+/// The store that was chosen, and who said so.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    /// `None` when the URL's scheme belongs to none that can be named.
+    pub(super) kind: Option<ProviderKind>,
+    pub(super) kind_origin: Origin,
+    pub(super) url: StoreUrl,
+    pub(super) url_origin: Origin,
+}
+
+impl ProviderKind {
+    /// What its URLs begin with.
+    fn schemes(self) -> &'static [&'static str] {
+        match self {
+            Self::Memory => &["memory"],
+            Self::Sqlite => &["sqlite"],
+            Self::Pgmq => &["pgmq+postgres"],
+            Self::RabbitMq => &["amqp", "amqps"],
+        }
+    }
+
+    fn of(url: &StoreUrl) -> Option<Self> {
+        let scheme = url.scheme()?;
+        Self::NAMES.iter().map(|(_, kind)| *kind).find(|kind| kind.schemes().contains(&scheme))
+    }
+
+    /// Whether it can hold what is no message.
+    fn keeps_state(self) -> bool {
+        match self {
+            Self::Memory | Self::Sqlite | Self::Pgmq => true,
+            Self::RabbitMq => false,
+        }
+    }
+}
+
+/// Chooses the store that messages are kept in.
+pub(super) fn choose(draft: &Draft, sources: &Sources) -> Result<Store, Problem> {
+    let (kind, kind_origin) = choose_kind(draft)?;
+    let by_url = draft.asked.url.clone().filter(|url| ProviderKind::of(url) == kind).zip(draft.given(keys::URL));
+    let by_address = kind.map(|kind| address(kind, draft)).transpose()?.flatten();
+    let (url, url_origin) = match (by_url, by_address) {
+        (Some((url, said)), Some((address, said_too))) => {
+            let (of_url, of_address) = (said.origin.layer(), said_too.origin.layer());
+            if of_url == of_address && url != address {
+                let why = "both name the store; leave one out";
+                return Err(Problem::conflict(said.clone(), said_too.clone(), why));
+            }
+            if of_url >= of_address { (url, said.origin.clone()) } else { (address, said_too.origin.clone()) }
+        }
+        (Some((url, said)), None) | (None, Some((url, said))) => (url, said.origin.clone()),
+        (None, None) => (default_url(kind, draft, sources)?, Origin::Default),
+    };
+    Ok(Store { kind, kind_origin, url, url_origin })
+}
+
+/// The kind that the highest source names, by `provider` or by its URL's scheme.
+fn choose_kind(draft: &Draft) -> Result<(Option<ProviderKind>, Origin), Problem> {
+    let by_provider = draft.asked.provider.zip(draft.given(keys::PROVIDER));
+    let by_url = draft.asked.url.as_ref().map(ProviderKind::of).zip(draft.given(keys::URL));
+    match (by_provider, by_url) {
+        (None, None) => Ok((Some(ProviderKind::Sqlite), Origin::Default)),
+        (Some((kind, said)), None) => Ok((Some(kind), said.origin.clone())),
+        (None, Some((kind, said))) => Ok((kind, said.origin.clone())),
+        (Some((kind, said)), Some((url_kind, said_too))) => {
+            let (of_provider, of_url) = (said.origin.layer(), said_too.origin.layer());
+            if of_provider == of_url && Some(kind) != url_kind {
+                return Err(disagreement(kind, said, said_too));
+            }
+            let provider_decides = of_provider >= of_url;
+            Ok(if provider_decides { (Some(kind), said.origin.clone()) } else { (url_kind, said_too.origin.clone()) })
+        }
+    }
+}
+
+fn disagreement(kind: ProviderKind, provider: &Setting, url: &Setting) -> Problem {
+    let forms: Vec<_> = kind.schemes().iter().map(|scheme| format!("{scheme}:")).collect();
+    let why = format!("leave one out, or use a URL that begins with {}", forms.join(" or "));
+    Problem::conflict(provider.clone(), url.clone(), why)
+}
+
+/// The address in the provider's own section, when somebody wrote one.
+fn address(kind: ProviderKind, draft: &Draft) -> Result<Option<(StoreUrl, &Setting)>, Problem> {
+    let asked = &draft.asked;
+    let (url, key) = match kind {
+        ProviderKind::Sqlite => {
+            (asked.sqlite_path.as_deref().map(|path| sqlite_url(path, draft)).transpose()?, keys::SQLITE_PATH)
+        }
+        ProviderKind::RabbitMq => (asked.rabbitmq_url.clone(), keys::RABBITMQ_URL),
+        ProviderKind::Memory | ProviderKind::Pgmq => return Ok(None),
+    };
+    Ok(url.zip(draft.given(key)))
+}
+
+fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> Result<StoreUrl, Problem> {
+    match kind {
+        Some(ProviderKind::Memory) => Ok(StoreUrl::new("memory:")),
+        Some(ProviderKind::Sqlite) | None => embedded_url(keys::URL, draft, sources),
+        Some(ProviderKind::RabbitMq) => Ok(StoreUrl::new(LOCAL_RABBITMQ)),
+        Some(ProviderKind::Pgmq) => {
+            Err(draft
+                .refuse(keys::PROVIDER, format!("it needs {}, like pgmq+postgres://user@host/database", keys::URL)))
+        }
+    }
+}
+
+/// The embedded file that is used when `key` has no value.
+fn embedded_url(key: &'static str, draft: &Draft, sources: &Sources) -> Result<StoreUrl, Problem> {
+    sqlite_url(&sources.embedded_file().ok_or(Problem::NoDataFolder { key })?, draft)
+}
+
+fn sqlite_url(path: &Path, draft: &Draft) -> Result<StoreUrl, Problem> {
+    match path.to_str() {
+        Some(path) => Ok(StoreUrl::new(format!("sqlite:{path}"))),
+        None => Err(draft.refuse(keys::SQLITE_PATH, "the path of the embedded file is not UTF-8; name another")),
+    }
+}
+
+/// Chooses the store of everything that is no message: the queue's own database when it is one, else an embedded file.
+pub(super) fn choose_state(draft: &Draft, store: &Store, sources: &Sources) -> Result<StoreUrl, Problem> {
+    match &draft.asked.state_url {
+        Some(url) => Ok(url.clone()),
+        None if store.kind.is_some_and(ProviderKind::keeps_state) => Ok(store.url.clone()),
+        None => embedded_url(keys::STATE_URL, draft, sources),
+    }
+}
+
+impl Store {
+    pub(super) fn kind_name(&self) -> Option<&'static str> {
+        self.kind.as_ref().and_then(Choice::name)
+    }
+}

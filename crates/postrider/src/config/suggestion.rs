@@ -1,0 +1,61 @@
+//! What somebody may have meant who wrote a name that is not known.
+
+/// The name that is nearest to `wrong`, unless none is near.
+pub(super) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let wrong = wrong.to_lowercase();
+    known
+        .into_iter()
+        .map(|name| (strsim::damerau_levenshtein(&wrong, &name.to_lowercase()), name))
+        // A third of its letters may be wrong: more, and any short name would be like any other.
+        .filter(|(distance, name)| distance * 3 <= name.chars().count().max(wrong.chars().count()))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// The path that was meant by the dotted path `wrong`: one that differs in its last name, else one that ends with the
+/// same name in another section, else the nearest as a whole.
+pub(super) fn nearest_path<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+    let (section, name) = split(wrong);
+    let beside = known.iter().copied().filter(|path| split(path).0 == section);
+    let same_name = || known.iter().copied().find(|path| split(path).1 == name);
+    let as_a_whole = || nearest(wrong, known.iter().copied());
+    nearest_by(name, beside).or_else(same_name).or_else(as_a_whole)
+}
+
+fn nearest_by<'a>(name: &str, paths: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let paths: Vec<_> = paths.collect();
+    let found = nearest(name, paths.iter().map(|path| split(path).1))?;
+    paths.into_iter().find(|path| split(path).1 == found)
+}
+
+/// The section and the last name of a path.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('.').unwrap_or(("", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_found_and_guesses_are_not_made() {
+        let known = ["provider", "url", "default_batch_size", "max_batch_size"];
+        assert_eq!(nearest("batchsize", known), None);
+        assert_eq!(nearest("max_batchsize", known), Some("max_batch_size"));
+        assert_eq!(nearest("Provider", known), Some("provider"));
+        assert_eq!(nearest("ulr", known), Some("url"));
+        assert_eq!(nearest("uri", known), Some("url"));
+        assert_eq!(nearest("x", known), None);
+    }
+
+    #[test]
+    fn the_right_name_in_the_wrong_section_is_found() {
+        let known = ["common", "common.messaging", "common.messaging.url", "common.messaging.rabbitmq.prefetch_count"];
+        assert_eq!(nearest_path("common.mesaging", &known), Some("common.messaging"));
+        assert_eq!(nearest_path("messaging", &known), Some("common.messaging"));
+        let prefetch = "common.messaging.rabbitmq.prefetch_count";
+        assert_eq!(nearest_path("common.messaging.prefetch_count", &known), Some(prefetch));
+        assert_eq!(nearest_path("commmon.messaging.url", &known), Some("common.messaging.url"));
+        assert_eq!(nearest_path("weather", &known), None);
+    }
+}

@@ -1,0 +1,367 @@
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use postrider_core::RetryStrategy;
+
+use super::reference::EXAMPLE;
+use super::*;
+
+mod refused;
+
+/// A folder of its own for a test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("postrider-config-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A text that is the same in every run.
+    fn without(&self, text: impl ToString) -> String {
+        text.to_string().replace(&format!("{}/", self.0.display()), "")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn defaults() -> Sources {
+    Sources::none().data_folder("/home/ann/.local/share/postrider")
+}
+
+fn load(toml: &str) -> Result<Config, ConfigError> {
+    let folder = Folder::new();
+    Config::load(&defaults().file(folder.write("postrider.toml", toml)))
+}
+
+#[test]
+fn without_any_source_everything_has_its_default() {
+    let config = Config::load(&defaults()).unwrap();
+    assert_eq!(config.url().as_str(), "sqlite:/home/ann/.local/share/postrider/postrider.db");
+    assert_eq!(config.state_url().unwrap(), config.url());
+    assert_eq!(config.provider(), Some(ProviderKind::Sqlite));
+    assert_eq!(*config.common(), CommonConfig::default());
+    let options = config.common().messaging.receive_options();
+    assert_eq!((options.max, options.visibility, options.max_receive_count), (10, Duration::from_secs(30), 3));
+}
+
+#[test]
+fn every_section_is_read() {
+    let config = load(
+        r#"
+        [common.messaging]
+        provider = "rabbitmq"
+        default_visibility_timeout_seconds = 0.5
+        default_batch_size = 20
+        max_batch_size = 200
+        create_queues = false
+        auto_migrate = false
+        max_message_bytes = 65_536
+        [common.messaging.pgmq]
+        enable_pg_notify = false
+        [common.messaging.rabbitmq]
+        url = "amqp://rider:secret@broker:5672/"
+        vhost = "mail"
+        prefetch_count = 30
+        heartbeat_seconds = 10
+        connection_timeout_seconds = 5
+        [common.messaging.sqlite]
+        path = "/not/chosen.db"
+        synchronous = "normal"
+        archive = "none"
+        archive_retention = "1d12h"
+        share_file = true
+        lock_timeout_seconds = 0.1
+        wal_limit_bytes = 65536
+        [common.messaging.dead_letter]
+        enabled = true
+        max_receive_count = 7
+        queue_suffix = "_dlq"
+        [common.messaging.circuit_breaker]
+        failure_threshold = 9
+        open_seconds = 2.5
+        [common.queues]
+        worker_queue_prefix = "w"
+        orchestration_queues = { task_requests = "a", step_results = "b", task_finalizations = "c" }
+        [common.retry]
+        strategy = "linear"
+        increment = "2s"
+        limits.max_attempts = 4
+        [state]
+        url = "sqlite:/state.db"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.url().as_str(), "amqp://rider:secret@broker:5672/");
+    assert_eq!(config.state_url().unwrap().as_str(), "sqlite:/state.db");
+    let CommonConfig { messaging, queues, retry } = config.common();
+    let expected = MessagingConfig {
+        default_visibility_timeout: Duration::from_millis(500),
+        default_batch_size: 20,
+        max_batch_size: 200,
+        create_queues: false,
+        auto_migrate: false,
+        max_message_bytes: 65_536,
+        dead_letter: DeadLetterConfig { max_receive_count: 7 },
+        circuit_breaker: crate::BreakerSettings { failure_threshold: 9, open: Duration::from_millis(2500) },
+        sqlite: SqliteConfig {
+            synchronous: Synchronous::Normal,
+            archive: ArchivePolicy::None,
+            archive_retention: Duration::from_secs(36 * 3600),
+            share_file: true,
+            lock_timeout: Duration::from_millis(100),
+            wal_limit_bytes: 65536,
+        },
+        pgmq: PgmqConfig { enable_pg_notify: false },
+        rabbitmq: RabbitMqConfig {
+            vhost: "mail".into(),
+            prefetch_count: 30,
+            heartbeat: Duration::from_secs(10),
+            connection_timeout: Duration::from_secs(5),
+        },
+    };
+    assert_eq!(*messaging, expected);
+    assert_eq!((&*queues.worker_queue_prefix, &*queues.orchestration_queues.step_results), ("w", "b"));
+    let seconds = Duration::from_secs;
+    let linear = RetryStrategy::linear(seconds(1), seconds(2), seconds(300));
+    assert_eq!(*retry, linear.with_max_attempts(NonZeroU32::new(4).unwrap()));
+}
+
+#[test]
+fn every_key_can_be_set_by_its_variable() {
+    for key in keys::KEYS {
+        let value = match key.kind.name().as_str() {
+            "`true` or `false`" => "false",
+            "only `true`" => "true",
+            "only `_dlq`" => "_dlq",
+            "URL" => "sqlite:/x.db",
+            "path" => "/x.db",
+            "text" => "x",
+            "duration" | "duration, 1s to 36500d" => "90s",
+            _ => match key.name {
+                keys::PROVIDER => "sqlite",
+                retry::STRATEGY => "no_retry",
+                "common.messaging.sqlite.synchronous" => "normal",
+                "common.messaging.sqlite.archive" => "none",
+                "common.messaging.sqlite.wal_limit_bytes" => "70000",
+                _ => "4",
+            },
+        };
+        let mut draft = draft::Draft::default();
+        let mut problems = Vec::new();
+        let variables = [(environment::variable(key.name).into(), value.into())];
+        draft.lay_over(environment::read(&variables, &mut problems), &mut problems);
+        assert_eq!(problems, [], "{}", key.name);
+        assert!(matches!(draft.origin(key.name), Origin::Environment { .. }), "{}", key.name);
+    }
+}
+
+#[test]
+fn a_higher_source_wins() {
+    let folder = Folder::new();
+    let file = folder.write(
+        "postrider.toml",
+        "[common.messaging]\ndefault_batch_size = 1\nmax_batch_size = 20\ncreate_queues = false\n",
+    );
+    let sources = defaults()
+        .file(file)
+        .environment([
+            ("POSTRIDER__COMMON__MESSAGING__DEFAULT_BATCH_SIZE", "2"),
+            ("POSTRIDER__COMMON__MESSAGING__MAX_BATCH_SIZE", "30"),
+            ("POSTRIDER__COMMON__MESSAGING__AUTO_MIGRATE", ""),
+            ("POSTRIDER_POSTGRES_URL", "postgres://other"),
+        ])
+        .flag("--batch", "common.messaging.default_batch_size", "3");
+    let config = Config::load(&sources).unwrap();
+    let messaging = &config.common().messaging;
+    assert_eq!((messaging.default_batch_size, messaging.max_batch_size), (3, 30));
+    assert_eq!((messaging.create_queues, messaging.auto_migrate), (false, true));
+    let origin = |key| {
+        let row = config.describe().iter().find(|row| row.key == key).unwrap();
+        folder.without(&row.origin)
+    };
+    assert_eq!(origin("common.messaging.default_batch_size"), "--batch");
+    assert_eq!(origin("common.messaging.max_batch_size"), "POSTRIDER__COMMON__MESSAGING__MAX_BATCH_SIZE");
+    assert_eq!(origin("common.messaging.create_queues"), "postrider.toml:4:1");
+    assert_eq!(origin("common.messaging.auto_migrate"), "default");
+}
+
+#[test]
+fn the_first_file_that_is_there_is_read_and_no_other() {
+    let folder = Folder::new();
+    let folders = || ["none", "a", "b"].map(|name| folder.0.join(name));
+    let url = || Config::load(&defaults().first_file_in(folders())).unwrap().url().as_str().to_owned();
+    assert_eq!(url(), "sqlite:/home/ann/.local/share/postrider/postrider.db");
+    folder.write("b/postrider.toml", "[common.messaging]\nurl = 'memory:'\n");
+    assert_eq!(url(), "memory:");
+    folder.write("a/postrider.toml", "");
+    assert_eq!(url(), "sqlite:/home/ann/.local/share/postrider/postrider.db");
+}
+
+#[test]
+fn the_highest_source_that_names_a_store_decides() {
+    let url = |toml: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]| {
+        let folder = Folder::new();
+        let mut sources = defaults()
+            .file(folder.write("postrider.toml", toml))
+            .environment(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+        for (key, value) in flags {
+            sources = sources.flag("--set", *key, *value);
+        }
+        let config = Config::load(&sources).unwrap();
+        let row = |key| config.describe().iter().find(|row| row.key == key).unwrap();
+        let (provider, store) = (row(keys::PROVIDER), row(keys::URL));
+        format!(
+            "{} ({}), {} ({})",
+            provider.value.as_deref().unwrap_or("-"),
+            folder.without(&provider.origin),
+            config.url().as_str(),
+            folder.without(&store.origin)
+        )
+    };
+    let rabbit = "[common.messaging]\nprovider = 'rabbitmq'\nrabbitmq.url = 'amqp://file'\nsqlite.path = '/file.db'";
+    let path = "POSTRIDER__COMMON__MESSAGING__SQLITE__PATH";
+    let provider = "POSTRIDER__COMMON__MESSAGING__PROVIDER";
+    let two = "postrider.toml:2:1";
+    assert_eq!(url(rabbit, &[], &[]), format!("rabbitmq ({two}), amqp://file (postrider.toml:3:10)"));
+    assert_eq!(url(rabbit, &[("POSTRIDER_URL", "memory:")], &[]), "memory (POSTRIDER_URL), memory: (POSTRIDER_URL)");
+    assert_eq!(
+        url(rabbit, &[(provider, "sqlite")], &[]),
+        format!("sqlite ({provider}), sqlite:/file.db (postrider.toml:4:8)")
+    );
+    assert_eq!(
+        url(rabbit, &[("POSTRIDER_URL", "amqp://b")], &[]),
+        "rabbitmq (POSTRIDER_URL), amqp://b (POSTRIDER_URL)"
+    );
+    assert_eq!(
+        url(rabbit, &[("POSTRIDER_URL", "amqp://b")], &[(keys::URL, "sqlite:/flag.db")]),
+        "sqlite (--set), sqlite:/flag.db (--set)"
+    );
+    let sqlite = "[common.messaging]\nurl = 'sqlite:/file.db'";
+    assert_eq!(url(sqlite, &[(path, "/env.db")], &[]), format!("sqlite ({two}), sqlite:/env.db ({path})"));
+    assert_eq!(
+        url(sqlite, &[(provider, "sqlite")], &[]),
+        format!("sqlite ({provider}), sqlite:/file.db ({two})"),
+        "a provider without an address leaves the URL of the same store alone"
+    );
+    assert_eq!(
+        url(sqlite, &[], &[(keys::PROVIDER, "rabbitmq")]),
+        "rabbitmq (--set), amqp://guest:guest@localhost:5672/ (default)"
+    );
+    assert_eq!(url("", &[(path, "mail.db")], &[]), format!("sqlite (default), sqlite:mail.db ({path})"));
+    assert_eq!(url("", &[("POSTRIDER_URL", "kafka://x")], &[]), "- (POSTRIDER_URL), kafka://x (POSTRIDER_URL)");
+    let same = "[common.messaging]\nprovider = 'sqlite'\nurl = 'sqlite:/a.db'\nsqlite.path = '/a.db'";
+    assert_eq!(url(same, &[], &[]), format!("sqlite ({two}), sqlite:/a.db (postrider.toml:3:1)"));
+}
+
+#[test]
+fn state_is_kept_with_the_messages_or_in_the_embedded_file() {
+    let state = |sources: Sources| Config::load(&sources).unwrap().state_url().map(|url| url.as_str().to_owned());
+    let url = |url: &str| defaults().flag("--url", keys::URL, url);
+    let embedded = "sqlite:/home/ann/.local/share/postrider/postrider.db";
+    assert_eq!(state(url("sqlite:/mail.db")).unwrap(), "sqlite:/mail.db");
+    assert_eq!(state(url("pgmq+postgres://host/mail")).unwrap(), "pgmq+postgres://host/mail");
+    assert_eq!(state(url("amqp://host")).unwrap(), embedded);
+    assert_eq!(state(url("amqp://host").flag("--state", keys::STATE_URL, "sqlite:/s.db")).unwrap(), "sqlite:/s.db");
+    let homeless = Sources::none().flag("--url", keys::URL, "amqp://host");
+    assert_eq!(
+        state(homeless).unwrap_err().to_string(),
+        "there is no home folder to keep the embedded file in; set HOME or XDG_DATA_HOME, or name another store with \
+         state.url"
+    );
+    assert_eq!(
+        Config::load(&Sources::none()).unwrap_err().to_string(),
+        "there is no home folder to keep the embedded file in; set HOME or XDG_DATA_HOME, or name another store with \
+         common.messaging.url"
+    );
+}
+
+#[test]
+fn a_source_that_names_a_strategy_begins_anew() {
+    let folder = Folder::new();
+    let file = folder
+        .write("postrider.toml", "[common.retry]\nstrategy = 'linear'\nincrement = '2s'\nlimits.max_attempts = 9\n");
+    let load = |variables: &[(&str, &str)]| {
+        let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        let config = Config::load(&defaults().file(&file).environment(variables)).unwrap();
+        let origin = |name: &str| {
+            let key = format!("common.retry.{name}");
+            config.describe().iter().find(|row| row.key == key).unwrap().origin.to_string()
+        };
+        (config.common().retry.clone(), folder.without(origin("increment")), origin("limits.max_attempts"))
+    };
+    let attempts = NonZeroU32::new(2).unwrap();
+    let linear = RetryStrategy::linear(Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(300));
+    let variable = "POSTRIDER__COMMON__RETRY__LIMITS__MAX_ATTEMPTS";
+    assert_eq!(
+        load(&[(variable, "2")]),
+        (linear.with_max_attempts(attempts), "postrider.toml:3:1".into(), variable.into())
+    );
+    let named = [("POSTRIDER__COMMON__RETRY__STRATEGY", "constant"), ("POSTRIDER__COMMON__RETRY__DELAY", "3s")];
+    let constant = RetryStrategy::constant(Duration::from_secs(3));
+    assert_eq!(load(&named), (constant, "default".into(), "default".into()));
+}
+
+#[test]
+fn fields_without_a_strategy_change_the_default_one() {
+    let config = load("[common.retry]\ninitial_delay = '2s'").unwrap();
+    let expected = RetryStrategy::exponential_with_jitter(Duration::from_secs(2), 2.0, Duration::from_secs(300))
+        .with_max_attempts(NonZeroU32::new(3).unwrap());
+    assert_eq!(config.common().retry, expected);
+    let config = load("[common.retry]\nlimits.max_total_delay = '1h'").unwrap();
+    let expected = RetryStrategy::default().with_max_total_delay(Duration::from_secs(3600));
+    assert_eq!(config.common().retry, expected, "the other limit stays");
+}
+
+#[test]
+fn what_is_in_use_can_be_shown_without_its_secrets() {
+    let folder = Folder::new();
+    let file = folder.write(
+        "postrider.toml",
+        "[common.messaging]\nprovider = 'rabbitmq'\nrabbitmq.url = 'amqp://rider:secret@broker/'\n\
+         [common.retry]\nstrategy = 'constant'\ndelay = '90s'\n",
+    );
+    let sources = defaults()
+        .file(file)
+        .environment([("POSTRIDER__STATE__URL", "postgres://rider:secret@host/state?sslpassword=secret")])
+        .flag("--visibility", "common.messaging.default_visibility_timeout_seconds", "0.25");
+    let config = Config::load(&sources).unwrap();
+    let row = |row: &Row| {
+        format!("{} = {} ({})\n", row.key, row.value.as_deref().unwrap_or("-"), folder.without(&row.origin))
+    };
+    let shown: String = config.describe().iter().map(row).collect();
+    assert!(!shown.contains("secret") && !format!("{config:?} {sources:?}").contains("secret"));
+    assert!(config.describe().iter().all(|row| !row.meaning.is_empty()));
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn one_receive_may_not_ask_for_more_than_is_configured() {
+    let messaging = MessagingConfig::default();
+    assert_eq!(messaging.receive_options_for(100).unwrap().max, 100);
+    let text = messaging.receive_options_for(101).unwrap_err().to_string();
+    assert!(text.contains("common.messaging.max_batch_size, 100"), "{text}");
+}
+
+#[test]
+fn the_example_of_the_page_can_be_read() {
+    let config = load(EXAMPLE).unwrap();
+    assert_eq!(config.url().as_str(), "sqlite:/var/lib/postrider/mail.db");
+    assert_eq!(config.common().retry.max_attempts(), NonZeroU32::new(5));
+}

@@ -1,0 +1,131 @@
+//! A value as somebody wrote it.
+
+use std::time::Duration;
+
+use postrider_core::duration_text;
+use toml::de::DeValue;
+
+use super::store_url::StoreUrl;
+
+/// The longest value that an error repeats.
+const SHOWN_CHARACTERS: usize = 60;
+
+/// A value as somebody wrote it, before it is known whether its key allows it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Written {
+    form: Form,
+    /// As it stood there.
+    literal: String,
+}
+
+/// TOML tells numbers from text; variables and flags are text that means whatever its key needs.
+#[derive(Debug, Clone, PartialEq)]
+enum Form {
+    Untyped(String),
+    Text(String),
+    Boolean(bool),
+    /// `None` when it is too large for any key.
+    Integer(Option<i64>),
+    Float(f64),
+    /// A table, an array or a date: no key takes one.
+    Other,
+}
+
+impl Written {
+    pub(super) fn untyped(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { literal: format!("'{}'", text.escape_debug()), form: Form::Untyped(text) }
+    }
+
+    /// `literal` is the part of the file that `value` was read from.
+    pub(super) fn toml(value: &DeValue<'_>, literal: &str) -> Self {
+        let form = match value {
+            DeValue::String(text) => Form::Text(text.to_string()),
+            DeValue::Boolean(value) => Form::Boolean(*value),
+            DeValue::Integer(value) => Form::Integer(i64::from_str_radix(value.as_str(), value.radix()).ok()),
+            DeValue::Float(value) => value.as_str().parse().map_or(Form::Other, Form::Float),
+            DeValue::Table(_) | DeValue::Array(_) | DeValue::Datetime(_) => Form::Other,
+        };
+        let literal = match value {
+            // Headers and the lines below them would be a large and confusing value.
+            DeValue::Table(_) => "a table",
+            _ => literal,
+        };
+        Self { form, literal: literal.to_owned() }
+    }
+
+    pub(super) fn boolean(&self) -> Option<bool> {
+        match &self.form {
+            Form::Boolean(value) => Some(*value),
+            Form::Untyped(text) => text.parse().ok(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn integer(&self) -> Option<i64> {
+        match &self.form {
+            Form::Integer(value) => *value,
+            Form::Untyped(text) => text.parse().ok(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn number(&self) -> Option<f64> {
+        let number = match &self.form {
+            // No key needs more digits than a float has.
+            Form::Integer(value) => (*value)? as f64,
+            Form::Float(value) => *value,
+            Form::Untyped(text) => text.parse().ok()?,
+            _ => return None,
+        };
+        number.is_finite().then_some(number)
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.form {
+            Form::Text(text) | Form::Untyped(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether TOML reads it as a number.
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self.form, Form::Integer(_) | Form::Float(_))
+    }
+
+    pub(super) fn seconds(&self) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.number()?).ok()
+    }
+
+    pub(super) fn duration(&self) -> Option<Duration> {
+        duration_text::parse(self.text()?)
+    }
+
+    /// The same without its quotes; `None` when it has none.
+    pub(super) fn unquoted(&self) -> Option<Self> {
+        match &self.form {
+            Form::Text(text) => Some(Self::untyped(text.clone())),
+            _ => None,
+        }
+    }
+
+    /// As it stood there, on one line, for an error. Whatever looks like a password is masked, also in the value of a
+    /// key that has none: a URL may have been given to the wrong key.
+    pub(super) fn shown(&self) -> String {
+        let masked = self.text().map(|text| (text, StoreUrl::new(text).to_string()));
+        let shown = match masked {
+            Some((text, masked)) if text != masked => format!("'{masked}'"),
+            _ => self.literal.clone(),
+        };
+        let mut line: String = shown.chars().take(SHOWN_CHARACTERS).flat_map(printable).collect();
+        if shown.chars().count() > SHOWN_CHARACTERS {
+            line.push('…');
+        }
+        line
+    }
+}
+
+/// Line breaks and the like cannot stand in an error's text; quotes can.
+fn printable(character: char) -> Vec<char> {
+    if character.is_control() { character.escape_debug().collect() } else { vec![character] }
+}
