@@ -7,6 +7,7 @@
 mod claim;
 mod dead_letters;
 mod queue;
+mod send;
 mod settle;
 mod store;
 mod wait;
