@@ -17,6 +17,7 @@ pub mod broken;
 pub mod checker;
 mod exercise;
 mod forward;
+pub mod guarantees;
 mod harness;
 pub mod history;
 mod law;

@@ -11,7 +11,7 @@ use {
     std::path::PathBuf,
 };
 
-use crate::config::MessagingConfig;
+use crate::config::{MessagingConfig, ProviderKind};
 use crate::provider::MessagingProvider;
 
 /// A store that a URL leads to. It can be connected to any number of times.
@@ -27,7 +27,7 @@ enum Kind {
 }
 
 /// The forms of the URLs that can be used.
-const FORMS: &[&str] = &[
+pub(crate) const FORMS: &[&str] = &[
     "memory:",
     #[cfg(feature = "sqlite")]
     "sqlite:/path/file.db",
@@ -51,6 +51,9 @@ impl Endpoint {
             "sqlite" if rest.is_empty() => invalid(format!("'{shown}' names no file; {}", known_forms())),
             #[cfg(feature = "sqlite")]
             "sqlite" => Ok(Self(Kind::Sqlite(rest.into(), sqlite_options(settings)))),
+            _ if ProviderKind::of_scheme(scheme).is_some() => {
+                invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
+            }
             _ => invalid(format!("scheme '{}' is not known; {}", scheme.escape_debug(), known_forms())),
         }
     }
@@ -153,12 +156,49 @@ mod tests {
         second.close(Deadline::default()).await.unwrap();
     }
 
+    /// What a file was opened with cannot be seen in it for every setting.
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn every_setting_of_the_embedded_file_is_passed_on() {
+        let sqlite = crate::config::SqliteConfig {
+            synchronous: Synchronous::Normal,
+            archive: ArchivePolicy::Failed,
+            archive_retention: std::time::Duration::from_secs(60),
+            share_file: true,
+            lock_timeout: std::time::Duration::from_millis(250),
+            wal_limit_bytes: 123_456,
+        };
+        let settings = MessagingConfig {
+            create_queues: false,
+            auto_migrate: false,
+            max_message_bytes: 77,
+            sqlite,
+            ..MessagingConfig::default()
+        };
+        let options = sqlite_options(&settings);
+        assert_eq!(options.durability, Durability::ProcessCrashOnly);
+        assert_eq!(options.archive, postrider_sqlite::ArchivePolicy::Failed);
+        assert_eq!(options.archive_retention, std::time::Duration::from_secs(60));
+        assert_eq!(options.lock_timeout, std::time::Duration::from_millis(250));
+        assert_eq!(options.wal_limit_bytes, 123_456);
+        assert_eq!(options.limits.max_body_bytes, 77);
+        assert!(options.share_file && !options.auto_migrate && !options.create_queues);
+
+        let options = sqlite_options(&MessagingConfig::default());
+        let defaults = SqliteOptions::default();
+        assert_eq!(format!("{options:?}"), format!("{defaults:?}"), "the defaults of both are the same");
+    }
+
     #[test]
     fn urls_that_lead_nowhere_say_what_can_be_used() {
         for (url, text) in [
             ("orders", "'orders' has no scheme; use memory: or sqlite:/path/file.db"),
             ("kafka://host", "scheme 'kafka' is not known; use memory: or sqlite:/path/file.db"),
             ("sqlite:", "'sqlite:' names no file; use memory: or sqlite:/path/file.db"),
+            (
+                "amqp://rider:secret@host/",
+                "this program has no provider for 'amqp' URLs; use memory: or sqlite:/path/file.db",
+            ),
             ("memory:x", "'memory:x' names something behind 'memory:'; there is nothing to name"),
         ] {
             let error = url.parse::<Endpoint>().unwrap_err();

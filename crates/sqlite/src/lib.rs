@@ -73,5 +73,10 @@ pub use options::{ArchivePolicy, Durability, SqliteOptions};
 pub use provider::SqliteProvider;
 pub use store::SqliteStore;
 
+/// The example of the operators' page is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/sqlite.md")]
+struct OperatorsPage;
+
 /// The provider's name in receipts and errors.
 const PROVIDER: &str = "sqlite";

@@ -51,6 +51,11 @@ macro_rules! tests {
                 run: |probe| Box::pin($module::$name(probe)),
             },)*)*]
         }
+
+        /// The rule, the name and the needs of every test.
+        pub(crate) fn registry() -> Vec<(Rule, &'static str, &'static [Feature])> {
+            vec![$($((Rule::$rule, stringify!($name), &[$($(Feature::$need),*)?] as &[Feature]),)*)*]
+        }
     };
 }
 

