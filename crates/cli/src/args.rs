@@ -1,8 +1,19 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use crate::completions::Completions;
+use crate::config::Config;
+use crate::dlq::Dlq;
+use crate::migrate::Migrate;
+use crate::peek::Peek;
+use crate::purge::Purge;
+use crate::queues::{Pause, Resume, Stats};
+use crate::receive::Receive;
+use crate::send::Send;
+use crate::settle::{Ack, Extend, Refuse, Release};
 use crate::verify::Verify;
 
 /// One durable message lifecycle, on whatever queue you already run.
@@ -18,29 +29,54 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  postrider verify memory:               try the sixteen rules on a store in memory
-  postrider --json verify memory:        the same, one JSON object a rule
-  postrider completions bash > ~/.local/share/bash-completion/completions/postrider
+  postrider send orders '{\"id\": 7}'       keep a message
+  postrider receive orders --ack          get it
+  postrider stats                         count what is there
+  postrider verify memory:                try the sixteen rules on a store in memory
 
 URLs:
-  memory:                                a store in this process; it ends with the process
+  memory:                                 a store in this process; it ends with the process
+  sqlite:/path/file.db                    a file, made when it is not there
+Without one: what 'postrider config' says; at first, a file in your data folder.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+const EVERY_COMMAND: &str = "Options of every command";
 
 /// Options of every command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Where messages are kept
-    #[arg(long, global = true, env = "POSTRIDER_URL", hide_env_values = true, value_name = "URL")]
+    /// Where messages are kept [env: POSTRIDER_URL]
+    #[arg(long, global = true, value_name = "URL", help_heading = EVERY_COMMAND)]
     pub(crate) url: Option<String>,
 
+    /// The configuration; else 'postrider.toml' here or in the user's folder [env: POSTRIDER_CONFIG]
+    #[arg(long, global = true, value_name = "FILE", help_heading = EVERY_COMMAND)]
+    pub(crate) config: Option<PathBuf>,
+
     /// Print one JSON object a line
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERY_COMMAND)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Send(Send),
+    Receive(Receive),
+    Ack(Ack),
+    Nack(Refuse),
+    Release(Release),
+    Extend(Extend),
+    /// List the queues
+    Queues,
+    Stats(Stats),
+    Peek(Peek),
+    Purge(Purge),
+    Pause(Pause),
+    Resume(Resume),
+    Dlq(Dlq),
+    Config(Config),
+    Migrate(Migrate),
     Verify(Verify),
     Completions(Completions),
 }

@@ -1,8 +1,11 @@
 //! How a command that did not succeed ends.
 
+use std::io::Write;
 use std::process::ExitCode;
 
-use postrider::MessagingError;
+use postrider::{ConfigError, MessagingError};
+
+use crate::output::note;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
@@ -28,12 +31,12 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         match self {
             Self::Failed(text) => {
-                eprintln!("postrider: {text}");
+                note(text);
                 ExitCode::from(1)
             }
             Self::Usage(text) => {
-                eprintln!("postrider: {text}");
-                eprintln!("See 'postrider --help'.");
+                note(text);
+                let _ = writeln!(std::io::stderr(), "See 'postrider --help'.");
                 ExitCode::from(2)
             }
             Self::Told => ExitCode::from(1),
@@ -45,8 +48,26 @@ impl From<MessagingError> for Failure {
     fn from(error: MessagingError) -> Self {
         match error {
             MessagingError::InvalidInput { .. } => Self::Usage(error.to_string()),
-            _ => Self::Failed(error.to_string()),
+            _ => Self::Failed(explained(&error)),
         }
+    }
+}
+
+/// The error, with what whoever uses the program can do about it.
+pub(crate) fn explained(error: &MessagingError) -> String {
+    match error {
+        MessagingError::QueueNotFound { queue } => format!(
+            "queue '{queue}' does not exist, and common.messaging.create_queues is off; turn it on, or check the name: \
+             'postrider queues' lists those that there are"
+        ),
+        MessagingError::OutcomeUnknown { source: Some(cause), .. } => format!("{error}. The cause: {cause}"),
+        _ => error.to_string(),
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Usage(error.to_string())
     }
 }
 

@@ -4,7 +4,24 @@
 
 mod args;
 mod completions;
+mod config;
+mod confirm;
+mod dlq;
 mod failure;
+mod input;
+mod migrate;
+mod output;
+mod peek;
+mod progress;
+mod purge;
+mod queues;
+mod receive;
+mod send;
+mod session;
+mod settle;
+mod table;
+mod text;
+mod values;
 mod verify;
 
 use std::process::ExitCode;
@@ -16,9 +33,25 @@ use failure::Failure;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let global = &args.global;
     let result = match args.command {
+        Command::Send(command) => on_runtime(send::run(global, command)),
+        Command::Receive(command) => on_runtime(receive::run(global, command)),
+        Command::Ack(command) => on_runtime(settle::ack(global, command)),
+        Command::Nack(command) => on_runtime(settle::nack(global, command)),
+        Command::Release(command) => on_runtime(settle::release(global, command)),
+        Command::Extend(command) => on_runtime(settle::extend(global, command)),
+        Command::Queues => on_runtime(queues::list(global)),
+        Command::Stats(command) => on_runtime(queues::stats(global, command)),
+        Command::Peek(command) => on_runtime(peek::run(global, command)),
+        Command::Purge(command) => on_runtime(purge::run(global, command)),
+        Command::Pause(command) => on_runtime(queues::pause(global, command)),
+        Command::Resume(command) => on_runtime(queues::resume(global, command)),
+        Command::Dlq(command) => on_runtime(dlq::run(global, command)),
+        Command::Config(command) => config::run(global, &command),
+        Command::Migrate(command) => on_runtime(migrate::run(global, &command)),
+        Command::Verify(command) => on_runtime(verify::run(global, &command)),
         Command::Completions(command) => completions::run(&command),
-        Command::Verify(command) => on_runtime(verify::run(&args.global, &command)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,12 +2,11 @@
 
 mod table;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use postrider::{Endpoint, MessagingError, MessagingProvider};
 use postrider_conformance::{
     Harness, Observer, Outcome, Report, Rule, RuleReport, Settings, StormSettings, exercise, sweep,
@@ -16,6 +15,8 @@ use serde::Serialize;
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::output::note;
+use crate::progress;
 
 /// Try the sixteen rules of the law on a store
 ///
@@ -25,7 +26,7 @@ use crate::failure::Failure;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
-    /// The store; by default the one that --url or POSTRIDER_URL names
+    /// The store; by default the one that --url, POSTRIDER_URL or the configuration names
     #[arg(value_name = "URL")]
     store: Option<String>,
 
@@ -61,10 +62,7 @@ impl Harness for Verified {
 }
 
 pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure> {
-    let Some(url) = command.store.as_deref().or(global.url.as_deref()).filter(|url| !url.is_empty()) else {
-        return Err(Failure::usage("no store was named; give its URL, for instance 'postrider verify memory:'"));
-    };
-    let endpoint: Endpoint = url.parse()?;
+    let endpoint = global.config_for(command.store.as_deref())?.endpoint()?;
     let mut settings = Settings {
         storm: StormSettings { messages: command.messages, ..StormSettings::default() },
         ..Settings::default()
@@ -75,7 +73,7 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
     if let Some(seed) = command.seed {
         settings.seed = seed;
     }
-    let bar = progress_bar();
+    let bar = progress::bar("tests");
     settings.observer = Some(observer(bar.clone()));
     let prefix = settings.prefix.clone();
 
@@ -84,12 +82,12 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
         () = stop_signal() => {
             bar.finish_and_clear();
             sweep(&endpoint.connect().await?, &prefix).await?;
-            return Err(Failure::failed("interrupted; the queues of the run were removed"));
+            return Err(Failure::failed("interrupted: nothing is known about the rules; the queues of the run were removed"));
         }
     };
     bar.finish_and_clear();
     if let Some(why) = &report.left_behind {
-        eprintln!("postrider: queues whose names begin with '{prefix}_' may have been left behind: {why}");
+        note(format!("queues whose names begin with '{prefix}_' may have been left behind: {why}"));
     }
     let mut out = std::io::stdout().lock();
     if global.json {
@@ -108,7 +106,7 @@ fn conclude(report: &Report) -> Result<(), Failure> {
     if report.is_lawful() {
         return Ok(());
     }
-    eprintln!("postrider: the law is broken; repeat the run with --seed {}", report.seed);
+    note(format!("the law is broken; repeat the run with --seed {}", report.seed));
     Err(Failure::Told)
 }
 
@@ -154,26 +152,13 @@ impl Row {
     }
 }
 
-/// A bar on a terminal; nothing anywhere else.
-fn progress_bar() -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tests, {elapsed}  {msg}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
 fn observer(bar: ProgressBar) -> Observer {
     Arc::new(move |test, done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
         bar.set_message(test.name);
         if let Outcome::Broken(why) = &test.outcome {
-            bar.suspend(|| eprintln!("broken: {}: {why}", test.name));
+            bar.suspend(|| note(format!("broken: {}: {why}", test.name)));
         }
     })
 }

@@ -8,7 +8,8 @@ use postrider_core::{MemoryStore, MessagingError};
 use {
     crate::config::{ArchivePolicy, Synchronous},
     postrider_sqlite::{Durability, SqliteOptions, SqliteStore},
-    std::path::PathBuf,
+    std::path::{Path, PathBuf},
+    std::sync::Arc,
 };
 
 use crate::config::{MessagingConfig, ProviderKind};
@@ -23,7 +24,26 @@ enum Kind {
     /// The store itself is kept here: every connection must reach the same one.
     Memory(MemoryStore),
     #[cfg(feature = "sqlite")]
-    Sqlite(PathBuf, SqliteOptions),
+    Sqlite { path: PathBuf, options: Box<SqliteOptions>, folder: Folder },
+}
+
+/// What becomes of a folder that is missing.
+#[cfg(feature = "sqlite")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Folder {
+    /// It is an error: a path that somebody wrote may be written wrongly.
+    MustExist,
+    /// It is made: nobody chose it.
+    IsMade,
+}
+
+/// A step of a store's schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migration {
+    /// Its name. Steps are applied in the order of their names.
+    pub name: &'static str,
+    /// What it does.
+    pub sql: &'static str,
 }
 
 /// The forms of the URLs that can be used.
@@ -50,11 +70,24 @@ impl Endpoint {
             #[cfg(feature = "sqlite")]
             "sqlite" if rest.is_empty() => invalid(format!("'{shown}' names no file; {}", known_forms())),
             #[cfg(feature = "sqlite")]
-            "sqlite" => Ok(Self(Kind::Sqlite(rest.into(), sqlite_options(settings)))),
+            "sqlite" => Ok(Self(Kind::Sqlite {
+                path: rest.into(),
+                options: Box::new(sqlite_options(settings)),
+                folder: Folder::MustExist,
+            })),
             _ if ProviderKind::of_scheme(scheme).is_some() => {
                 invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
             }
             _ => invalid(format!("scheme '{}' is not known; {}", scheme.escape_debug(), known_forms())),
+        }
+    }
+
+    /// The same store, in the folder that is used when nobody names one: it is made when it is not there.
+    pub(crate) fn in_default_folder(self) -> Self {
+        match self.0 {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite { path, options, .. } => Self(Kind::Sqlite { path, options, folder: Folder::IsMade }),
+            kind => Self(kind),
         }
     }
 
@@ -63,12 +96,68 @@ impl Endpoint {
         match &self.0 {
             Kind::Memory(store) => Ok(MessagingProvider::Memory(store.open())),
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(path, options) => {
-                let store = SqliteStore::open(path, options.clone()).await?;
+            Kind::Sqlite { path, options, folder } => {
+                folder.prepare(path)?;
+                let store = SqliteStore::open(path, (**options).clone()).await?;
                 Ok(MessagingProvider::Sqlite(store.connect().await?))
             }
         }
     }
+
+    /// The migrations that the store lacks. Nothing is applied.
+    pub async fn pending_migrations(&self) -> Result<Vec<Migration>, MessagingError> {
+        match &self.0 {
+            Kind::Memory(_) => Ok(Vec::new()),
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite { path, options, folder } => {
+                folder.prepare(path)?;
+                Ok(named(SqliteStore::pending_migrations(path, (**options).clone()).await?))
+            }
+        }
+    }
+
+    /// Applies the migrations that the store lacks, whatever `auto_migrate` says, and answers what they were.
+    pub async fn migrate(&self) -> Result<Vec<Migration>, MessagingError> {
+        match &self.0 {
+            Kind::Memory(_) => Ok(Vec::new()),
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite { path, options, folder } => {
+                folder.prepare(path)?;
+                Ok(named(SqliteStore::migrate(path, (**options).clone()).await?))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn named(migrations: Vec<postrider_sqlite::Migration>) -> Vec<Migration> {
+    migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql }).collect()
+}
+
+#[cfg(feature = "sqlite")]
+impl Folder {
+    fn prepare(self, path: &Path) -> Result<(), MessagingError> {
+        let (Self::IsMade, Some(folder)) = (self, path.parent()) else { return Ok(()) };
+        std::fs::create_dir_all(folder).map_err(|source| MessagingError::Provider {
+            provider: "sqlite",
+            operation: "make its folder",
+            source: Arc::new(NoDefaultFolder { folder: folder.to_owned(), source }),
+            retryable: false,
+        })
+    }
+}
+
+/// The folder of the embedded file cannot be made.
+#[cfg(feature = "sqlite")]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "'{}' cannot be made ({source}); make it yourself, set XDG_DATA_HOME to another folder, or name a file with --url \
+     sqlite:/path/file.db",
+    folder.display()
+)]
+struct NoDefaultFolder {
+    folder: PathBuf,
+    source: std::io::Error,
 }
 
 #[cfg(feature = "sqlite")]
@@ -112,7 +201,7 @@ impl fmt::Display for Endpoint {
         match &self.0 {
             Kind::Memory(_) => f.write_str("memory:"),
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(path, _) => write!(f, "sqlite:{}", path.display()),
+            Kind::Sqlite { path, .. } => write!(f, "sqlite:{}", path.display()),
         }
     }
 }
@@ -187,6 +276,21 @@ mod tests {
         let options = sqlite_options(&MessagingConfig::default());
         let defaults = SqliteOptions::default();
         assert_eq!(format!("{options:?}"), format!("{defaults:?}"), "the defaults of both are the same");
+    }
+
+    #[tokio::test]
+    async fn a_store_tells_what_it_lacks_and_gets_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deep/er/queues.db");
+        let endpoint: Endpoint = format!("sqlite:{}", file.display()).parse().unwrap();
+        assert!(endpoint.migrate().await.unwrap_err().to_string().contains("does not exist; create it"));
+
+        let endpoint = endpoint.in_default_folder();
+        let pending = endpoint.pending_migrations().await.unwrap();
+        assert!(pending[0].sql.contains("create table") && !file.exists());
+        assert_eq!(endpoint.migrate().await.unwrap(), pending);
+        assert_eq!(endpoint.pending_migrations().await.unwrap(), []);
+        assert_eq!("memory:".parse::<Endpoint>().unwrap().migrate().await.unwrap(), []);
     }
 
     #[test]

@@ -47,6 +47,6 @@ struct Readme;
 pub use breaker::{BreakerSettings, BreakerState, CircuitBreaker, Guarded};
 pub use config::{Config, ConfigError, Sources};
 pub use context::{ContextError, SystemContext};
-pub use endpoint::{Endpoint, connect};
+pub use endpoint::{Endpoint, Migration, connect};
 pub use postrider_core::*;
 pub use provider::MessagingProvider;

@@ -100,6 +100,7 @@ pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> FileError {
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => FileError::NotADatabase(path),
         Some(ErrorCode::ReadOnly) => FileError::ReadOnly(path),
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => FileError::Disk { path, detail: error.to_string() },
         Some(ErrorCode::DatabaseCorrupt) => FileError::Damaged { path, detail: error.to_string() },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             FileError::Locked { path, waited: READER_PATIENCE }

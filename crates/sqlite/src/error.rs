@@ -37,6 +37,12 @@ pub(crate) enum FileError {
     ReadOnly(PathBuf),
     #[error("'{}' cannot be opened ({detail}); check the permissions of the file and of its folder", path.display())]
     CannotOpen { path: PathBuf, detail: String },
+    #[error(
+        "'{}' cannot be used because the disk is full or failed ({detail}); check its free space, its limits and the \
+         system's log, then try again",
+        path.display()
+    )]
+    Disk { path: PathBuf, detail: String },
     #[error("'{}' does not support the write-ahead log; put it on a local disk", .0.display())]
     NoWriteAheadLog(PathBuf),
     #[error(
@@ -84,7 +90,7 @@ impl Trouble {
 
 impl From<FileError> for Trouble {
     fn from(error: FileError) -> Self {
-        let retryable = matches!(error, FileError::Locked { .. } | FileError::Gone(_));
+        let retryable = matches!(error, FileError::Locked { .. } | FileError::Gone(_) | FileError::Disk { .. });
         Self { source: Arc::new(error), retryable }
     }
 }
@@ -100,7 +106,11 @@ impl From<rusqlite::Error> for Trouble {
                 ("the file is damaged; restore it from a backup: ", false)
             }
             Some(ErrorCode::ReadOnly) => ("the file may not be written; check its permissions: ", false),
-            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => ("the disk or its file system failed: ", true),
+            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => (
+                "the disk or its file system failed; check its free space, its limits and the system's log, then try \
+                 again: ",
+                true,
+            ),
             Some(ErrorCode::TooBig) => ("it is larger than SQLite can hold: ", false),
             _ => ("", false),
         };

@@ -106,15 +106,20 @@ impl Config {
 
     /// The store that messages are kept in, ready to be connected to.
     pub fn endpoint(&self) -> Result<Endpoint, ConfigError> {
-        Endpoint::new(self.url.as_str(), &self.common.messaging).map_err(|error| {
-            let why = match error {
-                MessagingError::InvalidInput { why, .. } => why,
-                other => other.to_string(),
-            };
-            let origin = self.rows.iter().find(|row| row.key == keys::URL).map(|row| row.origin.clone());
-            let (key, value) = (keys::URL.to_owned(), self.url.to_string());
-            Problem::Refused { key, value, origin: origin.unwrap_or(Origin::Default), why }.into()
-        })
+        let origin =
+            self.rows.iter().find(|row| row.key == keys::URL).map_or(Origin::Default, |row| row.origin.clone());
+        match Endpoint::new(self.url.as_str(), &self.common.messaging) {
+            Ok(endpoint) if origin == Origin::Default => Ok(endpoint.in_default_folder()),
+            Ok(endpoint) => Ok(endpoint),
+            Err(error) => {
+                let why = match error {
+                    MessagingError::InvalidInput { why, .. } => why,
+                    other => other.to_string(),
+                };
+                let (key, value) = (keys::URL.to_owned(), self.url.to_string());
+                Err(Problem::Refused { key, value, origin, why }.into())
+            }
+        }
     }
 
     /// Every key with the value that is in use and where it comes from, secrets masked.

@@ -1,0 +1,78 @@
+//! `postrider config`
+
+use postrider::config::Row;
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::table::{Column, Table};
+use crate::text::one_line;
+
+/// Show the configuration that is in use, and where each value comes from
+///
+/// Passwords are not shown. When something is wrong with it, everything that is wrong is told.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Config {
+    /// Only keys that begin with this, like 'common.retry'
+    #[arg(value_name = "KEY")]
+    prefix: Option<String>,
+
+    /// Say what each key means
+    #[arg(long)]
+    explain: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider config common.messaging
+  postrider config --explain common.retry
+  postrider --json config | jq -r 'select(.source != \"default\") | .key'";
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Shown<'a> {
+    key: &'a str,
+    value: Option<&'a str>,
+    source: String,
+    meaning: &'a str,
+}
+
+pub(crate) fn run(global: &Global, command: &Config) -> Result<(), Failure> {
+    let config = global.config_for(None)?;
+    let prefix = command.prefix.as_deref().unwrap_or_default();
+    let rows: Vec<_> = config.describe().iter().filter(|row| row.key.starts_with(prefix)).collect();
+    if rows.is_empty() {
+        let prefix = prefix.escape_debug();
+        return Err(Failure::usage(format!("no key begins with '{prefix}'; 'postrider config' lists them all")));
+    }
+    let out = Output::new(global.json);
+    if global.json {
+        return out.rows(rows.into_iter().map(|row| {
+            let (key, value, meaning) = (row.key, row.value.as_deref(), row.meaning);
+            (Shown { key, value, source: row.origin.to_string(), meaning }, "")
+        }));
+    }
+    out.text(&if command.explain { explained(&rows) } else { table(&rows) })
+}
+
+fn table(rows: &[&Row]) -> String {
+    let mut table = Table::new([Column::Text("KEY"), Column::Text("VALUE"), Column::Text("SOURCE")]);
+    for row in rows {
+        table.push([row.key.into(), value(row), one_line(&row.origin.to_string())]);
+    }
+    table.render()
+}
+
+fn explained(rows: &[&Row]) -> String {
+    let explain = |row: &&Row| {
+        let source = one_line(&row.origin.to_string());
+        format!("{} = {} ({source})\n    {}\n", row.key, value(row), row.meaning)
+    };
+    rows.iter().map(explain).collect()
+}
+
+fn value(row: &Row) -> String {
+    row.value.as_deref().map_or_else(|| "-".into(), one_line)
+}

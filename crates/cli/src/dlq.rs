@@ -1,0 +1,48 @@
+//! `postrider dlq`
+
+mod bulk;
+mod edit;
+mod list;
+mod record;
+mod selection;
+
+use clap::Subcommand;
+
+use crate::args::Global;
+use crate::failure::Failure;
+
+/// Look at, edit, redrive and remove a queue's dead letters
+///
+/// QUEUE is the queue that the messages died in.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Dlq {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider dlq list orders --reason max_receive_count
+  postrider dlq edit orders ID --body '{\"id\": 7}'
+  postrider dlq redrive orders --all --dry-run
+  postrider --json dlq list orders | jq -r .id | xargs postrider dlq redrive orders";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    List(list::List),
+    Show(list::Show),
+    Edit(edit::Edit),
+    Redrive(bulk::Redrive),
+    Purge(bulk::Purge),
+}
+
+pub(crate) async fn run(global: &Global, command: Dlq) -> Result<(), Failure> {
+    match command.command {
+        Command::List(command) => list::list(global, command).await,
+        Command::Show(command) => list::show(global, command).await,
+        Command::Edit(command) => edit::run(global, command).await,
+        Command::Redrive(command) => bulk::redrive(global, command).await,
+        Command::Purge(command) => bulk::purge(global, command).await,
+    }
+}

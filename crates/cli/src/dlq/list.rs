@@ -1,0 +1,139 @@
+//! `postrider dlq list` and `show`
+
+use postrider::{DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Headers, MessageId, QueueName, Timestamp};
+use serde::Serialize;
+
+use super::record::{ForPeople, Record};
+use super::selection::{self, PAGE};
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::queues::note_if_missing;
+use crate::table::{Column, Table};
+use crate::text::{self, Body};
+use crate::values;
+
+/// List dead letters, oldest death first
+#[derive(Debug, clap::Args)]
+pub(super) struct List {
+    /// The queue
+    #[arg(value_parser = values::readable_queue)]
+    queue: QueueName,
+
+    /// At most this many [default: all]
+    #[arg(long, value_name = "N")]
+    max: Option<usize>,
+
+    /// Only those that died for this reason
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+/// Show a dead letter with its whole record
+#[derive(Debug, clap::Args)]
+pub(super) struct Show {
+    /// The queue
+    #[arg(value_parser = values::readable_queue)]
+    queue: QueueName,
+
+    /// The message
+    #[arg(value_parser = values::id)]
+    id: MessageId,
+}
+
+/// One line of `list --json`.
+#[derive(Serialize)]
+struct Row<'a> {
+    id: MessageId,
+    queue: &'a QueueName,
+    reason: &'a str,
+    error: Option<&'a str>,
+    receive_count: u32,
+    dead_at: Timestamp,
+    #[serde(flatten)]
+    body: Body<'a>,
+    headers: &'a Headers,
+}
+
+impl<'a> Row<'a> {
+    fn of(letter: &'a DeadLetter) -> Self {
+        Self {
+            id: letter.id,
+            queue: &letter.origin,
+            reason: letter.reason.as_str(),
+            error: letter.error.as_deref(),
+            receive_count: letter.deliveries_count,
+            dead_at: letter.dead_at,
+            body: Body::of(&letter.body),
+            headers: &letter.headers,
+        }
+    }
+}
+
+pub(super) async fn list(global: &Global, command: List) -> Result<(), Failure> {
+    let session = global.connect().await?;
+    let mut left = command.max.unwrap_or(usize::MAX);
+    let selection = selection::by_reason(command.reason);
+    let mut query = DeadLetterQuery { selection, limit: PAGE, after: None };
+    let mut is_first = true;
+    while left > 0 {
+        query.limit = left.min(PAGE);
+        let page = session.provider.list_dead_letters(&command.queue, &query, Deadline::default()).await?;
+        left -= page.letters.len().min(left);
+        if is_first && page.letters.is_empty() {
+            note_if_missing(&session, &command.queue).await?;
+        }
+        if session.out.is_json() {
+            session.out.rows(page.letters.iter().map(|letter| (Row::of(letter), "")))?;
+        } else {
+            session.out.text(table(&page.letters).lines(is_first))?;
+        }
+        is_first = false;
+        match page.next {
+            Some(cursor) => query.after = Some(cursor),
+            None => break,
+        }
+    }
+    session.close().await
+}
+
+/// A page of the table. Only the first has the names of the columns.
+struct Page(String);
+
+impl Page {
+    fn lines(&self, with_names: bool) -> &str {
+        match self.0.split_once('\n') {
+            Some((_, rows)) if !with_names => rows,
+            _ => &self.0,
+        }
+    }
+}
+
+fn table(letters: &[DeadLetter]) -> Page {
+    let mut table = Table::new([
+        Column::Text("ID"),
+        Column::Number("DEAD FOR"),
+        Column::Number("DELIVERIES"),
+        Column::Text("REASON"),
+        Column::Text("ERROR"),
+        Column::Text("BODY"),
+    ]);
+    let now = Timestamp::now();
+    for letter in letters {
+        table.push([
+            letter.id.to_string(),
+            text::age(now.since(letter.dead_at)),
+            letter.deliveries_count.to_string(),
+            text::shortened(letter.reason.as_str(), 20),
+            letter.error.as_deref().map_or_else(|| "-".into(), |error| text::shortened(error, 30)),
+            text::body_cell(&letter.body, 30),
+        ]);
+    }
+    Page(table.render())
+}
+
+pub(super) async fn show(global: &Global, command: Show) -> Result<(), Failure> {
+    let session = global.connect().await?;
+    let letter = session.provider.get_dead_letter(&command.queue, command.id, Deadline::default()).await?;
+    session.out.row(&Record::of(&letter), ForPeople(&letter))?;
+    session.close().await
+}

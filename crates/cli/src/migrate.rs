@@ -1,0 +1,62 @@
+//! `postrider migrate`
+
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::{Output, note};
+use postrider::Migration;
+
+/// Bring a store's tables up to date
+///
+/// Connecting does so by itself unless auto_migrate is off. All missing migrations are applied, or none.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Migrate {
+    /// The store; by default the one that --url, POSTRIDER_URL or the configuration names
+    #[arg(value_name = "URL")]
+    store: Option<String>,
+
+    /// Only list what is missing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Only print the SQL of what is missing
+    #[arg(long, conflicts_with = "dry_run")]
+    print: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider migrate sqlite:/var/lib/postrider/mail.db --dry-run
+  postrider migrate --print > migrations.sql";
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Row {
+    migration: &'static str,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sql: Option<&'static str>,
+}
+
+pub(crate) async fn run(global: &Global, command: &Migrate) -> Result<(), Failure> {
+    let endpoint = global.lasting_config_for(command.store.as_deref())?.endpoint()?;
+    let out = Output::new(global.json);
+    let (steps, outcome) = if command.dry_run || command.print {
+        (endpoint.pending_migrations().await?, "pending")
+    } else {
+        (endpoint.migrate().await?, "applied")
+    };
+    if steps.is_empty() {
+        note(format!("{endpoint} is up to date; nothing is missing"));
+    }
+    let text = |step: &Migration| match command.print {
+        true => format!("-- {}\n{}", step.name, step.sql.trim_end()),
+        false => format!("{}  {outcome}", step.name),
+    };
+    out.rows(steps.iter().map(|step| {
+        let sql = command.print.then_some(step.sql);
+        (Row { migration: step.name, outcome, sql }, text(step))
+    }))
+}

@@ -1,0 +1,57 @@
+//! What a command prints on stdout.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Prints rows, for people or as JSON.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    pub(crate) fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// One result: a JSON object a line, or the text.
+    pub(crate) fn row(self, row: &impl Serialize, text: impl Display) -> Result<(), Failure> {
+        self.rows([(row, text)])
+    }
+
+    /// Results that become known together.
+    pub(crate) fn rows<R: Serialize, T: Display>(self, rows: impl IntoIterator<Item = (R, T)>) -> Result<(), Failure> {
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        for (row, text) in rows {
+            if self.json {
+                serde_json::to_writer(&mut out, &row).map_err(std::io::Error::from)?;
+                writeln!(out)?;
+            } else {
+                writeln!(out, "{text}")?;
+            }
+        }
+        // Rows are results: whoever reads them must have them before the next thing happens.
+        Ok(out.flush()?)
+    }
+
+    /// Text that ends its own lines.
+    pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        Ok(out.flush()?)
+    }
+}
+
+/// Says something that is no result.
+pub(crate) fn note(text: impl Display) {
+    // When nobody can read it, there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "postrider: {text}");
+}

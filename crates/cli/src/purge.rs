@@ -1,0 +1,51 @@
+//! `postrider purge`
+
+use postrider::{Deadline, QueueAdmin, QueueName};
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::confirm::confirm;
+use crate::failure::Failure;
+use crate::queues::note_if_missing;
+use crate::text::counted;
+use crate::values;
+
+/// Remove every message of a queue that nobody has leased
+///
+/// Dead letters stay; 'postrider dlq purge' removes those. Asks first when stdin is a terminal.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Purge {
+    /// The queue
+    #[arg(value_parser = values::queue)]
+    queue: QueueName,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Row<'a> {
+    queue: &'a QueueName,
+    purged: u64,
+}
+
+pub(crate) async fn run(global: &Global, command: Purge) -> Result<(), Failure> {
+    let session = global.connect().await?;
+    let queue = &command.queue;
+    note_if_missing(&session, queue).await?;
+    let stats = session.provider.queue_stats(queue, Deadline::default()).await?;
+    let question = match stats.ready.value().zip(stats.delayed.value()) {
+        Some((ready, delayed)) => {
+            let messages = counted(ready + delayed, "message", "messages");
+            format!("Remove {messages} from '{queue}' for good?")
+        }
+        None => format!("Remove all messages from '{queue}' for good?"),
+    };
+    confirm(&question, command.yes)?;
+    // However many there are: it ends when they are gone.
+    let purged = session.provider.purge(queue, Deadline::never()).await?;
+    session.out.row(&Row { queue, purged }, counted(purged, "message was removed", "messages were removed"))?;
+    session.close().await
+}

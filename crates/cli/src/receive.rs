@@ -1,0 +1,175 @@
+//! `postrider receive`
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use postrider::{
+    Bytes, Deadline, Envelope, Headers, MessageId, MessagingService, Nack, QueueName, QueuedMessage, ReceiptHandle,
+    Settlement, Timestamp,
+};
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::failure::{Failure, explained};
+use crate::output::note;
+use crate::session::Session;
+use crate::text::{self, Body, one_line};
+use crate::values;
+
+/// Receive messages
+///
+/// Each is leased: until the lease ends nobody else receives it. Settle it by the receipt that is printed, with 'ack',
+/// 'nack' or 'release', or let --ack do it. An empty queue prints nothing and is no failure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Receive {
+    /// The queue
+    #[arg(value_parser = values::readable_queue)]
+    queue: QueueName,
+
+    /// At most this many messages
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    max: usize,
+
+    /// How long they are leased [default: 30s, or as configured]
+    #[arg(long, value_name = "DURATION", value_parser = values::visibility, allow_hyphen_values = true)]
+    visibility: Option<Duration>,
+
+    /// How long to wait for the first one
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, default_value = "0s")]
+    wait: Duration,
+
+    /// Acknowledge the messages once they are printed
+    #[arg(long)]
+    ack: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider receive orders --wait 5s
+  postrider receive orders --ack
+  postrider --json receive orders --max 10 | jq -r .receipt | xargs postrider ack";
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Row<'a> {
+    id: MessageId,
+    queue: &'a QueueName,
+    receipt: &'a ReceiptHandle,
+    #[serde(flatten)]
+    body: Body<'a>,
+    content_type: &'a str,
+    headers: &'a Headers,
+    ordering_key: Option<&'a str>,
+    priority: u8,
+    receive_count: u32,
+    attempts_count: u32,
+    enqueued_at: Timestamp,
+    lease_expires_at: Timestamp,
+}
+
+impl<'a> Row<'a> {
+    fn of(body: &'a Bytes, envelope: &'a Envelope, receipt: &'a ReceiptHandle) -> Self {
+        Self {
+            id: envelope.id,
+            queue: &envelope.queue,
+            receipt,
+            body: Body::of(body),
+            content_type: envelope.content_type.as_str(),
+            headers: &envelope.headers,
+            ordering_key: envelope.ordering_key.as_ref().map(|key| key.as_str()),
+            priority: envelope.priority.get(),
+            receive_count: envelope.receive_count,
+            attempts_count: envelope.attempts_count,
+            enqueued_at: envelope.enqueued_at,
+            lease_expires_at: envelope.lease_expires_at,
+        }
+    }
+}
+
+pub(crate) async fn run(global: &Global, command: Receive) -> Result<(), Failure> {
+    let session = global.connect().await?;
+    let mut options = session.config.common().messaging.receive_options_for(command.max)?.wait(command.wait);
+    if let Some(visibility) = command.visibility {
+        options.visibility = visibility;
+    }
+    let deadline = Deadline::after(command.wait.saturating_add(Deadline::DEFAULT));
+    let messages = session.provider.receive_messages(&command.queue, &options, deadline).await?;
+
+    let mut printed = Vec::new();
+    let mut messages = messages.into_iter();
+    let mut result = Ok(());
+    for message in messages.by_ref() {
+        let (id, (shown, receipt)) = (message.id(), print(&session, message, command.ack));
+        if let Err(failure) = shown {
+            // A row that did not arrive is nobody's receipt.
+            let unseen = std::iter::once(receipt).chain(messages.by_ref().map(QueuedMessage::into_receipt));
+            release(&session, unseen.collect()).await;
+            result = Err(failure);
+            break;
+        }
+        printed.push((id, receipt));
+    }
+    if command.ack && !printed.is_empty() {
+        result = acknowledge(&session, printed).await.and(result);
+    }
+    let closed = session.close().await;
+    result.and(closed)
+}
+
+fn print(session: &Session, message: QueuedMessage, acks: bool) -> (Result<(), Failure>, ReceiptHandle) {
+    let (body, envelope, receipt) = message.into_parts();
+    let row = Row::of(&body, &envelope, &receipt);
+    let shown =
+        session.out.row(&row, ForPeople { body: &body, envelope: &envelope, receipt: (!acks).then_some(&receipt) });
+    (shown, receipt)
+}
+
+async fn release(session: &Session, receipts: Vec<ReceiptHandle>) {
+    let releases = receipts.into_iter().map(|receipt| Settlement::nack(receipt, Nack::Release)).collect();
+    // What could not be released comes back when its lease ends.
+    let _ = session.provider.settle(releases, Deadline::default()).await;
+}
+
+async fn acknowledge(session: &Session, printed: Vec<(MessageId, ReceiptHandle)>) -> Result<(), Failure> {
+    let (ids, receipts): (Vec<_>, Vec<_>) = printed.into_iter().unzip();
+    let acks = receipts.into_iter().map(Settlement::ack).collect();
+    let rows = session.provider.settle(acks, Deadline::default()).await?;
+    let mut result = Ok(());
+    for (id, row) in ids.into_iter().zip(rows) {
+        if let Err(error) = row {
+            note(format!("message {id} was printed and not acknowledged: {}", explained(&error)));
+            result = Err(Failure::Told);
+        }
+    }
+    result
+}
+
+struct ForPeople<'a> {
+    body: &'a Bytes,
+    envelope: &'a Envelope,
+    receipt: Option<&'a ReceiptHandle>,
+}
+
+impl std::fmt::Display for ForPeople<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Envelope { id, receive_count, enqueued_at, ordering_key, headers, .. } = self.envelope;
+        let age = text::age(Timestamp::now().since(*enqueued_at));
+        write!(f, "{id}  delivery {receive_count}, sent {age} ago")?;
+        if let Some(key) = ordering_key {
+            write!(f, ", key {}", one_line(key.as_str()))?;
+        }
+        let mut details = String::new();
+        for (name, value) in headers.iter() {
+            writeln!(details, "{name}: {}", one_line(value))?;
+        }
+        if let Some(receipt) = self.receipt {
+            writeln!(details, "receipt: {receipt}")?;
+        }
+        details.push_str(&text::body(self.body));
+        for line in details.lines() {
+            write!(f, "\n  {line}")?;
+        }
+        Ok(())
+    }
+}

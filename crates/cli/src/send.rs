@@ -1,0 +1,139 @@
+//! `postrider send`
+
+mod lines;
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
+
+use postrider::{
+    Bytes, ContentType, Deadline, Headers, Key, Message, MessageId, MessagingService, Priority, QueueName,
+};
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::input;
+use crate::values;
+
+/// Send a message
+///
+/// Prints the message's id once it is durable. The queue is made when it is not there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Send {
+    /// The queue
+    #[arg(value_parser = values::queue)]
+    queue: QueueName,
+
+    /// The body; without it, or with '-', what stdin holds
+    body: Option<OsString>,
+
+    /// Send every line of stdin as a message
+    #[arg(long, conflicts_with_all = ["body", "id", "dedup_key"])]
+    lines: bool,
+
+    #[command(flatten)]
+    label: Label,
+
+    /// The message's id; made when it is not given
+    #[arg(long, value_name = "UUID", value_parser = values::id)]
+    id: Option<MessageId>,
+
+    /// Send it only if no message with this key lives
+    #[arg(long, value_name = "KEY", value_parser = values::key)]
+    dedup_key: Option<Key>,
+}
+
+/// What all messages of a call have in common.
+#[derive(Debug, Clone, clap::Args)]
+struct Label {
+    /// A header; may be given several times
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = values::header)]
+    headers: Vec<(String, String)>,
+
+    /// Deliver it no sooner than this long from now
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    delay: Option<Duration>,
+
+    /// Messages with the same key are handled one at a time, in the order in which they were sent
+    #[arg(long, value_name = "KEY", value_parser = values::key)]
+    key: Option<Key>,
+
+    /// How urgent it is, from 0 to 9, the most urgent [default: 4]
+    #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
+    priority: Option<Priority>,
+
+    /// Dead-letter it when it has not been handled this long from now
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    expires_in: Option<Duration>,
+
+    /// How the body is encoded, like 'application/json' [default: application/octet-stream]
+    #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
+    content_type: Option<ContentType>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider send orders '{\"id\": 7}'
+  postrider send orders --header tenant=acme --key customer-7 --delay 5s < order.json
+  seq 1000 | postrider send orders --lines";
+
+/// One line of `--json`.
+#[derive(Debug, Serialize)]
+struct Sent<'a> {
+    id: MessageId,
+    queue: &'a str,
+}
+
+impl Label {
+    fn message(&self, body: impl Into<Bytes>) -> Result<Message, Failure> {
+        let mut message = Message::new(body);
+        message.headers = self.headers()?;
+        message.ordering_key.clone_from(&self.key);
+        message.priority = self.priority.unwrap_or_default();
+        message.delay = self.delay.unwrap_or_default();
+        if let Some(content_type) = &self.content_type {
+            message.content_type = content_type.clone();
+        }
+        Ok(match self.expires_in {
+            Some(lifetime) => message.expires_in(lifetime),
+            None => message,
+        })
+    }
+
+    fn headers(&self) -> Result<Headers, Failure> {
+        let mut headers = Headers::new();
+        for (name, value) in &self.headers {
+            headers.insert(name, value)?;
+        }
+        Ok(headers)
+    }
+}
+
+pub(crate) async fn run(global: &Global, command: Send) -> Result<(), Failure> {
+    if command.body.is_none() && !command.lines && std::io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "there is no body; give it behind the queue, or write '-' to type it and end it with Ctrl-D",
+        ));
+    }
+    let session = global.connect().await?;
+    if command.lines {
+        let result = lines::send(&session, &command.queue, &command.label).await;
+        let closed = session.close().await;
+        return result.and(closed);
+    }
+    let body = match command.body {
+        Some(body) if body != "-" => Bytes::from(body.into_vec()),
+        _ => input::body(session.provider.capabilities().limits.max_body_bytes).await?,
+    };
+    let mut message = command.label.message(body)?;
+    message.dedup_key = command.dedup_key;
+    if let Some(id) = command.id {
+        message.id = id;
+    }
+    let id = session.provider.send_message(&command.queue, message, Deadline::default()).await?;
+    session.out.row(&Sent { id, queue: command.queue.as_str() }, id)?;
+    session.close().await
+}

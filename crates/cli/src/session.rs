@@ -1,0 +1,67 @@
+//! What a command works with: the configuration, the store that it names, the output.
+
+use postrider::config::ProviderKind;
+use postrider::{Config, Deadline, MessagingProvider, MessagingService, Sources};
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The key that `--url` stands for.
+const URL_KEY: &str = "common.messaging.url";
+
+/// A connection to the store, for the length of a command.
+pub(crate) struct Session {
+    pub(crate) config: Config,
+    pub(crate) provider: MessagingProvider,
+    pub(crate) out: Output,
+}
+
+impl Global {
+    /// The configuration, with `store` (a command's own argument) over everything else.
+    pub(crate) fn config_for(&self, store: Option<&str>) -> Result<Config, Failure> {
+        let mut sources = Sources::of_this_process();
+        if let Some(file) = &self.config {
+            sources = sources.file(file);
+        }
+        let flag = match (store, &self.url) {
+            (Some(argument), Some(flag)) if argument != flag => {
+                let (argument, flag) = (argument.escape_debug(), flag.escape_debug());
+                return Err(Failure::usage(format!("two stores are named, '{argument}' and --url '{flag}'; name one")));
+            }
+            (Some(argument), _) => Some(("URL", argument)),
+            (None, Some(url)) => Some(("--url", url.as_str())),
+            (None, None) => None,
+        };
+        if let Some((flag, url)) = flag {
+            sources = sources.flag(flag, URL_KEY, url);
+        }
+        Ok(Config::load(&sources)?)
+    }
+
+    /// The same, for a command that makes no sense on a store that ends with this process.
+    pub(crate) fn lasting_config_for(&self, store: Option<&str>) -> Result<Config, Failure> {
+        let config = self.config_for(store)?;
+        if config.provider() == Some(ProviderKind::Memory) {
+            return Err(Failure::usage(
+                "'memory:' ends with this process, so no other command would find anything in it; \
+                 use a file, for instance --url sqlite:/tmp/try.db",
+            ));
+        }
+        Ok(config)
+    }
+
+    /// Connects to a store that outlives this process.
+    pub(crate) async fn connect(&self) -> Result<Session, Failure> {
+        let config = self.lasting_config_for(None)?;
+        let provider = config.endpoint()?.connect().await?;
+        Ok(Session { config, provider, out: Output::new(self.json) })
+    }
+}
+
+impl Session {
+    /// Ends the connection. What the command did stands, whatever this answers.
+    pub(crate) async fn close(self) -> Result<(), Failure> {
+        Ok(self.provider.close(Deadline::default()).await?)
+    }
+}

@@ -1,0 +1,128 @@
+//! What comes from messages and configurations, as text that a terminal cannot misunderstand.
+
+use std::time::Duration;
+
+use data_encoding::BASE64;
+use postrider::Bytes;
+use serde::Serialize;
+
+/// A body in JSON: text when it is UTF-8, else base64.
+#[derive(Debug, Serialize)]
+pub(crate) enum Body<'a> {
+    #[serde(rename = "body")]
+    Text(&'a str),
+    #[serde(rename = "body_base64")]
+    Base64(String),
+}
+
+impl<'a> Body<'a> {
+    pub(crate) fn of(bytes: &'a Bytes) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text),
+            Err(_) => Self::Base64(BASE64.encode(bytes)),
+        }
+    }
+}
+
+/// The text in one line. What would steer a terminal is escaped.
+pub(crate) fn one_line(text: &str) -> String {
+    escaped(text, |_| false)
+}
+
+/// The text with its lines. What would steer a terminal otherwise is escaped.
+pub(crate) fn lines(text: &str) -> String {
+    escaped(text, |c| c == '\n' || c == '\t')
+}
+
+fn escaped(text: &str, stays: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if stays(c) {
+            shown.push(c);
+        } else if c.is_control() {
+            shown.extend(c.escape_debug());
+        } else if turns_text_around(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Whether the character changes the direction or the end of the line that it stands in.
+fn turns_text_around(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The text in one line of at most `width` characters.
+pub(crate) fn shortened(text: &str, width: usize) -> String {
+    // No more is escaped than can be shown, however long the text is.
+    let start: String = text.chars().take(width + 1).collect();
+    let shown = one_line(&start);
+    if shown.chars().count() <= width {
+        return shown;
+    }
+    shown.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A body for people, whole.
+pub(crate) fn body(bytes: &Bytes) -> String {
+    match Body::of(bytes) {
+        Body::Text(text) => lines(text),
+        Body::Base64(text) => format!("base64:{text}"),
+    }
+}
+
+/// A body for people, in a cell of a table.
+pub(crate) fn body_cell(bytes: &Bytes, width: usize) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok("") => "(empty)".into(),
+        Ok(text) => shortened(text, width),
+        Err(_) => format!("({} bytes that are no text)", bytes.len()),
+    }
+}
+
+/// How long something is ago, in the unit that matters.
+pub(crate) fn age(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0 => format!("{}ms", age.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// A number with its noun.
+pub(crate) fn counted(count: u64, one: &str, several: &str) -> String {
+    let noun = if count == 1 { one } else { several };
+    format!("{count} {noun}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_steers_the_terminal() {
+        assert_eq!(one_line("a\x1b[31mred\r\n\u{202e}b"), "a\\u{1b}[31mred\\r\\n\\u{202e}b");
+        assert_eq!(lines("a\n\tb\x07\u{9b}"), "a\n\tb\\u{7}\\u{9b}");
+        assert_eq!(one_line("\"Grüße\" \\n"), "\"Grüße\" \\n");
+    }
+
+    #[test]
+    fn long_texts_are_cut_by_characters() {
+        assert_eq!(shortened("äöü", 3), "äöü");
+        assert_eq!(shortened("äöüß", 3), "äö…");
+        assert_eq!(shortened(&"\n".repeat(1000), 5), "\\n\\n…");
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let shown = |millis| age(Duration::from_millis(millis));
+        assert_eq!([shown(0), shown(999), shown(1_000), shown(59_999)], ["0ms", "999ms", "1s", "59s"]);
+        assert_eq!([shown(60_000), shown(3_600_000), shown(86_400_000)], ["1m", "1h", "1d"]);
+    }
+}

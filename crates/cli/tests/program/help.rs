@@ -1,0 +1,46 @@
+//! Help texts and completions.
+
+use crate::place::Place;
+
+#[test]
+fn help_texts() {
+    let place = Place::bare();
+    let texts = [
+        ("help", &[][..]),
+        ("help_send", &["send"]),
+        ("help_receive", &["receive"]),
+        ("help_ack", &["ack"]),
+        ("help_nack", &["nack"]),
+        ("help_release", &["release"]),
+        ("help_extend", &["extend"]),
+        ("help_queues", &["queues"]),
+        ("help_stats", &["stats"]),
+        ("help_peek", &["peek"]),
+        ("help_purge", &["purge"]),
+        ("help_pause", &["pause"]),
+        ("help_resume", &["resume"]),
+        ("help_dlq", &["dlq"]),
+        ("help_dlq_list", &["dlq", "list"]),
+        ("help_dlq_show", &["dlq", "show"]),
+        ("help_dlq_edit", &["dlq", "edit"]),
+        ("help_dlq_redrive", &["dlq", "redrive"]),
+        ("help_dlq_purge", &["dlq", "purge"]),
+        ("help_config", &["config"]),
+        ("help_migrate", &["migrate"]),
+        ("help_verify", &["verify"]),
+        ("help_completions", &["completions"]),
+    ];
+    for (name, command) in texts {
+        insta::assert_snapshot!(name, place.run(&[command, &["--help"]].concat()).done().seen());
+    }
+}
+
+#[test]
+fn completions_name_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = Place::bare().run(&["completions", shell]).done().stdout;
+        for command in ["send", "receive", "redrive", "verify"] {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `postrider verify`
+
+use crate::place::{Place, text};
+
+#[test]
+fn verify_names_all_sixteen_rules_and_none_is_broken() {
+    let run = Place::bare().run(&["verify", "memory:", "--messages", "500", "--seed", "7"]).done();
+    insta::assert_snapshot!("verify_memory", run.stdout);
+    assert_eq!(run.stderr, "");
+}
+
+#[test]
+fn verify_prints_one_json_object_a_rule() {
+    let rows = Place::bare().rows(&["verify", "memory:", "--messages", "200"]);
+    let rules: Vec<_> = rows.iter().map(|row| text(&row["rule"])).collect();
+    let expected: Vec<_> = (1..=16).map(|number| format!("L{number}")).collect();
+    assert_eq!(rules, expected);
+    for row in &rows {
+        let (outcome, how) = (row["outcome"].as_str(), row["how"].as_str());
+        match row["rule"].as_str() {
+            Some("L14") => assert_eq!((outcome, how), (Some("refused"), None)),
+            Some("L1") => assert_eq!((outcome, how), (Some("holds"), Some("emulated"))),
+            _ => assert_eq!((outcome, how), (Some("holds"), Some("native")), "{row}"),
+        }
+    }
+}
+
+#[test]
+fn verify_takes_the_store_from_the_environment_and_only_the_rules_that_are_asked_for() {
+    let rows = Place::bare().at("memory:").rows(&["verify", "--rules", "l3,L7", "--messages", "0"]);
+    let holding: Vec<_> = rows.iter().filter(|row| row["outcome"] == "holds").map(|row| text(&row["rule"])).collect();
+    assert_eq!(holding, ["L3", "L7"]);
+}
+
+#[test]
+fn verify_takes_the_store_from_the_flag_before_or_after_the_command() {
+    for args in [["--url", "memory:", "verify"], ["verify", "--url", "memory:"]] {
+        Place::bare().run(&[&args[..], &["--rules", "L3, L7", "--messages", "0"]].concat()).done();
+    }
+}
+
+#[test]
+fn verify_without_a_store_takes_the_embedded_one_and_leaves_its_queues_alone() {
+    let place = Place::bare();
+    place.send(&["orders", "stays"]);
+    let run = place.run(&["verify", "--rules", "L7", "--messages", "0"]).done();
+    assert!(run.stdout.contains(".local/share/postrider/postrider.db (provider sqlite"), "{run:?}");
+    assert_eq!(place.run(&["queues"]).done().stdout, "orders\n");
+    assert_eq!(place.row(&["peek", "orders"])["body"], "stays");
+}
