@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::table::{Column, Table};
 use crate::text::one_line;
 
-/// Show the configuration that is in use, and where each value comes from
+/// Show the configuration that is in use: each value, where it comes from and what it means
 ///
 /// Passwords are not shown. When something is wrong with it, everything that is wrong is told.
 #[derive(Debug, clap::Args)]
@@ -18,16 +18,11 @@ pub(crate) struct Config {
     /// Only keys that begin with this, like 'common.retry'
     #[arg(value_name = "KEY")]
     prefix: Option<String>,
-
-    /// Say what each key means
-    #[arg(long)]
-    explain: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   postrider config common.messaging
-  postrider config --explain common.retry
   postrider --json config | jq -r 'select(.source != \"default\") | .key'";
 
 /// One line of `--json`.
@@ -37,6 +32,7 @@ struct Shown<'a> {
     value: Option<&'a str>,
     source: String,
     meaning: &'a str,
+    without_effect: Option<&'a str>,
 }
 
 pub(crate) fn run(global: &Global, command: &Config) -> Result<(), Failure> {
@@ -51,26 +47,24 @@ pub(crate) fn run(global: &Global, command: &Config) -> Result<(), Failure> {
     if global.json {
         return out.rows(rows.into_iter().map(|row| {
             let (key, value, meaning) = (row.key, row.value.as_deref(), row.meaning);
-            (Shown { key, value, source: row.origin.to_string(), meaning }, "")
+            let without_effect = row.without_effect.as_deref();
+            (Shown { key, value, source: row.origin.to_string(), meaning, without_effect }, "")
         }));
     }
-    out.text(&if command.explain { explained(&rows) } else { table(&rows) })
+    out.text(&table(&rows))
 }
 
 fn table(rows: &[&Row]) -> String {
-    let mut table = Table::new([Column::Text("KEY"), Column::Text("VALUE"), Column::Text("SOURCE")]);
+    let mut table =
+        Table::new([Column::Text("KEY"), Column::Text("VALUE"), Column::Text("SOURCE"), Column::Text("MEANING")]);
     for row in rows {
-        table.push([row.key.into(), value(row), one_line(&row.origin.to_string())]);
+        let meaning = match &row.without_effect {
+            Some(why) => format!("{} ({why})", row.meaning),
+            None => row.meaning.into(),
+        };
+        table.push([row.key.into(), value(row), one_line(&row.origin.to_string()), meaning]);
     }
     table.render()
-}
-
-fn explained(rows: &[&Row]) -> String {
-    let explain = |row: &&Row| {
-        let source = one_line(&row.origin.to_string());
-        format!("{} = {} ({source})\n    {}\n", row.key, value(row), row.meaning)
-    };
-    rows.iter().map(explain).collect()
 }
 
 fn value(row: &Row) -> String {

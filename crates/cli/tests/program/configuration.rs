@@ -28,7 +28,7 @@ fn config_says_where_each_value_comes_from() {
 fn config_shows_a_part() {
     let place = Place::bare();
     insta::assert_snapshot!("config", place.run(&["config", "common.messaging.sqlite"]).done().seen());
-    insta::assert_snapshot!("config_explain", place.run(&["config", "common.retry.limits", "--explain"]).done().seen());
+    insta::assert_snapshot!("config_section", place.run(&["config", "common.retry.limits"]).done().seen());
     insta::assert_snapshot!("config_no_key", place.run(&["config", "retry"]).failed(2).seen());
 }
 
