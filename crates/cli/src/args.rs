@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::completions::Completions;
 use crate::config::Config;
+use crate::demo::Demo;
 use crate::dlq::Dlq;
 use crate::migrate::Migrate;
 use crate::peek::Peek;
@@ -15,6 +16,7 @@ use crate::receive::Receive;
 use crate::send::Send;
 use crate::settle::{Ack, Extend, Refuse, Release};
 use crate::verify::Verify;
+use crate::work::Work;
 
 /// One durable message lifecycle, on whatever queue you already run.
 #[derive(Debug, Parser)]
@@ -67,6 +69,7 @@ pub(crate) enum Command {
     Nack(Refuse),
     Release(Release),
     Extend(Extend),
+    Work(Work),
     /// List the queues
     Queues,
     Stats(Stats),
@@ -77,6 +80,7 @@ pub(crate) enum Command {
     Dlq(Dlq),
     Config(Config),
     Migrate(Migrate),
+    Demo(Demo),
     Verify(Verify),
     Completions(Completions),
 }

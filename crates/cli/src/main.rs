@@ -6,6 +6,7 @@ mod args;
 mod completions;
 mod config;
 mod confirm;
+mod demo;
 mod dlq;
 mod failure;
 mod input;
@@ -23,6 +24,7 @@ mod table;
 mod text;
 mod values;
 mod verify;
+mod work;
 
 use std::process::ExitCode;
 
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Nack(command) => on_runtime(settle::nack(global, command)),
         Command::Release(command) => on_runtime(settle::release(global, command)),
         Command::Extend(command) => on_runtime(settle::extend(global, command)),
+        Command::Work(command) => on_runtime(work::run(global, command)),
         Command::Queues => on_runtime(queues::list(global)),
         Command::Stats(command) => on_runtime(queues::stats(global, command)),
         Command::Peek(command) => on_runtime(peek::run(global, command)),
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Dlq(command) => on_runtime(dlq::run(global, command)),
         Command::Config(command) => config::run(global, &command),
         Command::Migrate(command) => on_runtime(migrate::run(global, &command)),
+        Command::Demo(command) => on_runtime(demo::run(global, command)),
         Command::Verify(command) => on_runtime(verify::run(global, &command)),
         Command::Completions(command) => completions::run(&command),
     };

@@ -1,0 +1,137 @@
+//! One run of the command: a process group, its pipes, its end.
+
+use std::io;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use postrider::Bytes;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::tail::Tail;
+
+/// How long the pipes may stay open after the command has ended, and how long what it left behind has to end.
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(1);
+const LEFTOVER_POLL: Duration = Duration::from_millis(10);
+
+/// A running command.
+#[derive(Debug)]
+pub(super) struct Handler {
+    child: Child,
+    group: Pid,
+    ended: bool,
+    feeding: AbortHandle,
+    pumps: JoinSet<()>,
+    // Shared with a pump that may never end; held only to copy a few bytes.
+    stderr: Arc<Mutex<Tail>>,
+}
+
+impl Handler {
+    /// Starts the command with `body` on its stdin. What it prints goes to our stderr.
+    ///
+    /// It gets a process group of its own: a Ctrl-C on the terminal is the worker's to handle, and what the command
+    /// starts can be ended with it.
+    pub(super) fn start(mut command: Command, body: Bytes) -> io::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn()?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let group = group.ok_or_else(|| io::Error::other("the process has no id"))?;
+        let stderr = Arc::new(Mutex::new(Tail::default()));
+        let mut pumps = JoinSet::new();
+        if let Some(pipe) = child.stdout.take() {
+            pumps.spawn(pump(pipe, None));
+        }
+        if let Some(pipe) = child.stderr.take() {
+            pumps.spawn(pump(pipe, Some(stderr.clone())));
+        }
+        let feeding = tokio::spawn(feed(child.stdin.take(), body)).abort_handle();
+        Ok(Self { child, group, ended: false, feeding, pumps, stderr })
+    }
+
+    /// Waits for the command, not for what it may have left behind. May be dropped and called again.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait().await;
+        self.ended = true;
+        status
+    }
+
+    /// Ends the whole group: asks, and when `patience` is over insists.
+    pub(super) async fn terminate(&mut self, patience: impl Future<Output = ()>) -> io::Result<ExitStatus> {
+        self.signal(Signal::TERM);
+        tokio::select! {
+            _ = self.wait() => self.wait_for_the_rest().await,
+            () = patience => {}
+        }
+        self.signal(Signal::KILL);
+        self.wait().await
+    }
+
+    /// Takes what is left of the output. Answers the last lines of stderr, and whether something had to be ended that
+    /// the command had left behind with its pipes open.
+    pub(super) async fn finish(mut self) -> (String, bool) {
+        let drained = self.drain().await;
+        if !drained {
+            self.signal(Signal::KILL);
+            self.drain().await;
+        }
+        let tail = std::mem::take(&mut *self.stderr.lock().unwrap_or_else(PoisonError::into_inner));
+        (tail.text(), !drained)
+    }
+
+    /// Waits until both pipes are closed and read; false when that takes too long.
+    async fn drain(&mut self) -> bool {
+        timeout(LEFTOVER_PATIENCE, async { while self.pumps.join_next().await.is_some() {} }).await.is_ok()
+    }
+
+    async fn wait_for_the_rest(&self) {
+        let gone = async {
+            while test_kill_process_group(self.group).is_ok() {
+                sleep(LEFTOVER_POLL).await;
+            }
+        };
+        // The rest may be zombies that nobody collects.
+        let _ = timeout(LEFTOVER_PATIENCE, gone).await;
+    }
+
+    /// A group that has no process any more is no error.
+    fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+    }
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        self.feeding.abort();
+        if !self.ended {
+            self.signal(Signal::KILL);
+        }
+    }
+}
+
+/// A command need not read its body, so a pipe that it closed is no error.
+async fn feed(stdin: Option<ChildStdin>, body: Bytes) {
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.write_all(&body).await;
+    }
+}
+
+/// Reads until the pipe is closed, whatever becomes of our own stderr: a command must never wait for its reader.
+async fn pump(mut pipe: impl AsyncRead + Unpin, keep: Option<Arc<Mutex<Tail>>>) {
+    let mut ours = Some(tokio::io::stderr());
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
+        let bytes = &buffer[..read];
+        if let Some(tail) = &keep {
+            tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        }
+        if let Some(stderr) = &mut ours
+            && (stderr.write_all(bytes).await.is_err() || stderr.flush().await.is_err())
+        {
+            ours = None;
+        }
+    }
+}

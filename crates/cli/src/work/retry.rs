@@ -1,0 +1,163 @@
+//! A retry strategy in one word of the command line.
+
+use std::num::NonZeroU32;
+
+use postrider::{RetryStrategy, duration_text};
+use serde_json::{Map, Value, json};
+
+/// Attempts when nothing is said: as many as the default strategy has.
+const DEFAULT_ATTEMPTS: u32 = 3;
+
+const FORMS: &str = "none, constant, constant-with-jitter, linear, exponential or exponential-with-jitter";
+
+struct Form {
+    name: &'static str,
+    required: &'static [&'static str],
+    optional: &'static [&'static str],
+}
+
+const STRATEGIES: &[Form] = &[
+    Form { name: "constant", required: &["delay"], optional: &[] },
+    Form { name: "constant-with-jitter", required: &["delay", "jitter"], optional: &[] },
+    Form { name: "linear", required: &["increment"], optional: &["initial", "max"] },
+    Form { name: "exponential", required: &[], optional: &["initial", "multiplier", "max"] },
+    Form { name: "exponential-with-jitter", required: &[], optional: &["initial", "multiplier", "max"] },
+];
+const LIMITS: &[&str] = &["attempts", "total"];
+
+/// Reads `NAME[,FIELD=VALUE…]`.
+pub(super) fn parse(text: &str) -> Result<RetryStrategy, String> {
+    let mut parts = text.split(',').map(str::trim);
+    // The configuration writes the same names with '_'.
+    let name = parts.next().unwrap_or_default().to_ascii_lowercase().replace('_', "-");
+    if name == "none" || name == "no-retry" {
+        return match parts.next() {
+            None => Ok(RetryStrategy::NoRetry),
+            Some(field) => Err(format!("'none' has no fields, so no '{field}'")),
+        };
+    }
+    let Some(form) = STRATEGIES.iter().find(|form| form.name == name) else {
+        return Err(format!("there is no strategy '{name}'; use {FORMS}"));
+    };
+
+    let mut fields = Map::new();
+    let mut limits = Map::new();
+    for part in parts {
+        let (field, value) =
+            part.split_once('=').ok_or_else(|| format!("'{part}' is not field=value; {}", form.fields()))?;
+        let (place, key, value) = match field {
+            "attempts" => (&mut limits, "max_attempts", attempts(value)?),
+            "total" => (&mut limits, "max_total_delay", duration(field, value)?),
+            _ if !form.has(field) => return Err(format!("there is no '{field}' here; {}", form.fields())),
+            "multiplier" => {
+                let number: f64 = value.parse().map_err(|_| format!("multiplier={value} is not a number like 2"))?;
+                (&mut fields, "multiplier", json!(number))
+            }
+            "initial" => (&mut fields, "initial_delay", duration(field, value)?),
+            "max" => (&mut fields, "max_delay", duration(field, value)?),
+            same => (&mut fields, same, duration(field, value)?),
+        };
+        if place.insert(key.to_owned(), value).is_some() {
+            return Err(format!("'{field}' is there twice"));
+        }
+    }
+    if let Some(missing) = form.required.iter().find(|field| !fields.contains_key(**field)) {
+        return Err(format!("'{}' needs {missing}=…; {}", form.name, form.fields()));
+    }
+    // A limit of time is a limit too; without any, a message that always fails would come back for ever unasked.
+    if limits.is_empty() {
+        limits.insert("max_attempts".into(), json!(DEFAULT_ATTEMPTS));
+    }
+    limits.retain(|_, value| !value.is_null());
+    fields.insert("limits".into(), Value::Object(limits));
+    fields.insert("strategy".into(), json!(form.name.replace('-', "_")));
+    serde_json::from_value(Value::Object(fields)).map_err(|error| {
+        // The configuration's names, as they are written here.
+        error.to_string().replace("initial_delay", "initial").replace("max_delay", "max")
+    })
+}
+
+impl Form {
+    fn has(&self, field: &str) -> bool {
+        self.required.contains(&field) || self.optional.contains(&field)
+    }
+
+    fn fields(&self) -> String {
+        let fields: Vec<_> = [self.required, self.optional, LIMITS].concat();
+        format!("'{}' has {}", self.name, fields.join(", "))
+    }
+}
+
+/// Null is no limit.
+fn attempts(value: &str) -> Result<Value, String> {
+    if value == "forever" {
+        return Ok(Value::Null);
+    }
+    let number: NonZeroU32 =
+        value.parse().map_err(|_| format!("attempts={value} is neither a number from 1 up nor 'forever'"))?;
+    Ok(json!(number))
+}
+
+fn duration(field: &str, value: &str) -> Result<Value, String> {
+    match duration_text::parse(value) {
+        Some(_) => Ok(json!(value)),
+        None => Err(format!("{field}={value}: write a duration like {}", duration_text::EXAMPLES)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn attempts(strategy: RetryStrategy, most: u32) -> RetryStrategy {
+        strategy.with_max_attempts(NonZeroU32::new(most).unwrap())
+    }
+
+    #[test]
+    fn every_strategy_can_be_written() {
+        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+        for (text, strategy) in [
+            ("none", RetryStrategy::NoRetry),
+            ("no_retry", RetryStrategy::NoRetry),
+            ("exponential-with-jitter", RetryStrategy::default()),
+            ("constant,delay=1s", attempts(RetryStrategy::constant(second), 3)),
+            ("constant,delay=1s,attempts=forever", RetryStrategy::constant(second)),
+            ("constant,delay=1s,total=1m", RetryStrategy::constant(second).with_max_total_delay(minute)),
+            (
+                "constant_with_jitter, delay=1s, jitter=1m, attempts=9",
+                attempts(RetryStrategy::constant_with_jitter(second, minute), 9),
+            ),
+            ("linear,initial=1s,increment=1s,max=1m", attempts(RetryStrategy::linear(second, second, minute), 3)),
+            (
+                "exponential,initial=1s,multiplier=1.5,max=1m,attempts=5",
+                attempts(RetryStrategy::exponential(second, 1.5, minute), 5),
+            ),
+        ] {
+            assert_eq!(parse(text), Ok(strategy), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_alternatives() {
+        let errors: Vec<_> = [
+            "sometimes",
+            "",
+            "none,attempts=3",
+            "constant",
+            "constant,delay",
+            "constant,delay=soon",
+            "constant,delay=1s,delay=2s",
+            "constant,delay=1s,max=3s",
+            "exponential,multiplier=x",
+            "exponential,multiplier=0.5",
+            "exponential,attempts=0",
+            "exponential,initial=10m",
+        ]
+        .iter()
+        .map(|text| format!("{text}: {}", parse(text).unwrap_err()))
+        .collect();
+        insta::assert_snapshot!("retry_errors", errors.join("\n"));
+    }
+}

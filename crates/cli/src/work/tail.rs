@@ -1,0 +1,81 @@
+//! The last lines of an output of any length.
+
+const MOST_BYTES: usize = 4096;
+const MOST_LINES: usize = 20;
+
+/// Keeps the end of what is put in.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    bytes: Vec<u8>,
+    cut: bool,
+}
+
+impl Tail {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        // Cut only now and then: moving the rest for every line would cost more than it saves.
+        if self.bytes.len() > 4 * MOST_BYTES {
+            self.cut_to_size();
+        }
+    }
+
+    fn cut_to_size(&mut self) {
+        let over = self.bytes.len().saturating_sub(MOST_BYTES);
+        self.cut |= over > 0;
+        self.bytes.drain(..over);
+    }
+
+    /// The last lines as text; what is no UTF-8 is replaced.
+    pub(super) fn text(mut self) -> String {
+        self.cut_to_size();
+        let mut kept = &self.bytes[..];
+        if self.cut {
+            // The first line is only a piece, unless it is all there is.
+            match kept.iter().position(|byte| *byte == b'\n') {
+                Some(end) if end + 1 < kept.len() => kept = &kept[end + 1..],
+                _ => {}
+            }
+        }
+        // Not every store can hold a NUL. What is replaced grows, so the size is put right again.
+        let text = String::from_utf8_lossy(kept).replace('\0', "\u{fffd}");
+        let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MOST_BYTES))..];
+        let lines: Vec<_> = text.trim_end().lines().collect();
+        lines[lines.len().saturating_sub(MOST_LINES)..].join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tail_of(pieces: &[&[u8]]) -> String {
+        let mut tail = Tail::default();
+        pieces.iter().for_each(|piece| tail.push(piece));
+        tail.text()
+    }
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        assert_eq!(tail_of(&[b"a\nb", b"c\n\n"]), "a\nbc");
+        assert_eq!(tail_of(&[]), "");
+        let many: Vec<_> = (0..30).map(|n| format!("{n}\n")).collect();
+        let kept = tail_of(&[many.concat().as_bytes()]);
+        assert_eq!(kept.lines().count(), MOST_LINES);
+        assert!(kept.starts_with("10\n") && kept.ends_with("29"));
+    }
+
+    #[test]
+    fn neither_long_lines_nor_bad_bytes_do_harm() {
+        let piece = [0xff; 1000];
+        let mut tail = Tail::default();
+        for _ in 0..100 {
+            tail.push(&piece);
+            assert!(tail.bytes.len() <= 4 * MOST_BYTES);
+        }
+        tail.push(b"\0end");
+        let text = tail.text();
+        assert!(text.len() <= MOST_BYTES && text.ends_with("\u{fffd}\u{fffd}end"));
+        let lines = "0123456789\n".repeat(500);
+        assert!(tail_of(&[lines.as_bytes()]).lines().all(|line| line == "0123456789"));
+    }
+}

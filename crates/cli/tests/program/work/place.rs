@@ -1,0 +1,174 @@
+//! A store in a folder of its own, seen from both sides: by the program and by the library.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use postrider::{
+    DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Message, MessageId, MessagingProvider, MessagingService,
+    PeekedMessage, QueueAdmin, QueueName, ReceiveOptions,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::{stderr, stdout};
+
+/// Far beyond what anything here takes: it is only met by a test that fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) struct Place {
+    folder: tempfile::TempDir,
+    runtime: Runtime,
+    provider: MessagingProvider,
+    queue: QueueName,
+}
+
+impl Place {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("queue.db").display());
+        let provider = runtime.block_on(postrider::connect(&url)).unwrap();
+        Self { folder, runtime, provider, queue: QueueName::new("orders").unwrap() }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("sqlite:{}", self.file("queue.db").display())
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.file(name)).unwrap_or_default()
+    }
+
+    /// How many files begin so.
+    pub(super) fn files(&self, prefix: &str) -> usize {
+        let names = std::fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(prefix)).count()
+    }
+
+    /// The id of a process that a script wrote into a file, once the line is there.
+    pub(super) fn process(&self, file: &str) -> Pid {
+        self.eventually("a process has begun", || {
+            let text = self.read(file);
+            text.strip_suffix('\n').map(|id| Pid::from_raw(id.trim().parse().unwrap()).unwrap())
+        })
+    }
+
+    pub(super) fn send(&self, message: Message) -> MessageId {
+        self.runtime.block_on(self.provider.send_message(&self.queue, message, Deadline::default())).unwrap()
+    }
+
+    pub(super) fn receive(&self) -> Option<postrider::QueuedMessage> {
+        let options = ReceiveOptions::default().max_receive_count(100);
+        let received = self.provider.receive_messages(&self.queue, &options, Deadline::default());
+        self.runtime.block_on(received).unwrap().pop()
+    }
+
+    /// Ready, in flight, delayed and dead messages.
+    pub(super) fn counts(&self) -> [u64; 4] {
+        let stats = self.runtime.block_on(self.provider.queue_stats(&self.queue, Deadline::default())).unwrap();
+        [stats.ready, stats.in_flight, stats.delayed, stats.dead].map(|count| count.value().unwrap())
+    }
+
+    pub(super) fn peek(&self) -> Vec<PeekedMessage> {
+        self.runtime.block_on(self.provider.peek(&self.queue, 10, Deadline::default())).unwrap()
+    }
+
+    pub(super) fn queues(&self) -> Vec<String> {
+        let queues = self.runtime.block_on(self.provider.list_queues(Deadline::default())).unwrap();
+        queues.iter().map(ToString::to_string).collect()
+    }
+
+    pub(super) fn delete_queue(&self) {
+        self.runtime.block_on(self.provider.delete_queue(&self.queue, Deadline::default())).unwrap();
+    }
+
+    pub(super) fn dead_letters(&self) -> Vec<DeadLetter> {
+        let query = DeadLetterQuery::default();
+        let page = self.provider.list_dead_letters(&self.queue, &query, Deadline::default());
+        self.runtime.block_on(page).unwrap().letters
+    }
+
+    fn program(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        command.args(["--url", &self.url()]).args(args).current_dir(self.folder.path()).env_remove("POSTRIDER_URL");
+        command
+    }
+
+    pub(super) fn run(&self, args: &[&str]) -> Output {
+        self.program(args).output().unwrap()
+    }
+
+    /// A worker that has not begun, whose command is a shell script.
+    pub(super) fn work(&self, args: &[&str], script: &str) -> Command {
+        self.program(&[&["work", "orders"], args, &["--", "/bin/sh", "-c", script]].concat())
+    }
+
+    /// The JSON rows of a worker that ends by itself.
+    pub(super) fn rows(&self, args: &[&str], script: &str) -> Vec<Value> {
+        let output = self.work(&[&["--json"], args].concat(), script).output().unwrap();
+        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+        rows(&output)
+    }
+
+    pub(super) fn start(&self, args: &[&str], script: &str) -> Worker {
+        let mut work = self.work(&[&["--json"], args].concat(), script);
+        Worker(Some(work.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+    }
+
+    /// Looks until it is there.
+    pub(super) fn eventually<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+pub(super) fn rows(output: &Output) -> Vec<Value> {
+    stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A worker that runs. Killed when a test ends without it.
+pub(super) struct Worker(Option<Child>);
+
+impl Worker {
+    pub(super) fn signal(&self, signal: Signal) {
+        let child = self.0.as_ref().unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    pub(super) fn wait(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    pub(super) fn stop(self) -> Output {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Whether a process runs; one that has ended and that nobody has collected does not.
+pub(super) fn runs(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    // The state is behind the name, which is in parentheses.
+    stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
+}

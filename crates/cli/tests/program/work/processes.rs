@@ -1,0 +1,76 @@
+//! Commands that behave in every way a process can.
+
+use std::time::{Duration, Instant};
+
+use postrider::Message;
+
+use super::place::{Place, runs};
+use crate::{stderr, stdout};
+
+#[test]
+fn a_command_may_take_longer_than_the_lease() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let worker = place.start(&["--visibility", "600ms"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
+    place.process("pid");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        assert!(place.receive().is_none(), "the lease was not renewed");
+    }
+    std::fs::write(place.file("go"), "").unwrap();
+    place.eventually("it is done", || (place.counts() == [0, 0, 0, 0]).then_some(()));
+    let output = worker.stop();
+    assert!(stdout(&output).contains(r#""outcome":"acked""#), "{}", stderr(&output));
+    assert!(stdout(&output).contains(r#""receive_count":1"#));
+}
+
+#[test]
+fn a_command_that_runs_too_long_is_stopped_with_all_that_it_started() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let script = "sleep 1000 & echo $! > pid; echo working >&2; wait";
+    let rows = place.rows(&["--drain", "--timeout", "300ms", "--retry", "none"], script);
+    assert_eq!((rows[0]["outcome"].as_str(), rows[0]["signal"].as_i64()), (Some("dead_lettered"), Some(15)));
+    assert!(!runs(place.process("pid")));
+    assert_eq!(place.dead_letters()[0].error.as_deref(), Some("stopped after 300ms, its --timeout\nworking"));
+}
+
+#[test]
+fn a_command_may_print_as_much_as_it_likes() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let script = "head -c 3000000 /dev/zero & head -c 3000000 /dev/zero >&2; wait; echo the end >&2; exit 65";
+    let output = place.work(&["--drain"], script).output().unwrap();
+    assert!(output.status.success());
+    // Ours is only the line about the message; what the command printed is with everything else that is no result.
+    assert_eq!(stdout(&output).lines().count(), 1);
+    assert_eq!(output.stderr.len(), 6_000_000 + "the end\n".len());
+    let error = place.dead_letters()[0].error.clone().unwrap();
+    assert!(error.ends_with("the end") && error.len() < 8 * 1024, "{}", error.len());
+}
+
+#[test]
+fn a_command_need_not_read_its_message() {
+    let place = Place::new();
+    place.send(Message::new(vec![b'x'; 1024 * 1024]));
+    let rows = place.rows(&["--drain"], "exit 0");
+    assert_eq!(rows[0]["outcome"], "acked");
+}
+
+#[test]
+fn what_a_command_leaves_behind_with_its_pipes_open_holds_nobody_up() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let output = place.work(&["--drain"], "sleep 1000 & echo $! > pid").output().unwrap();
+    assert!(stdout(&output).contains("acked") && output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("left a process behind"), "{}", stderr(&output));
+    assert!(!runs(place.process("pid")));
+}
+
+#[test]
+fn a_command_has_a_process_group_of_its_own() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let rows = place.rows(&["--drain"], "test \"$(cut -d' ' -f5 /proc/$$/stat)\" = $$");
+    assert_eq!(rows[0]["outcome"], "acked");
+}
