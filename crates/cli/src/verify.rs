@@ -4,10 +4,11 @@ mod table;
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
 use indicatif::ProgressBar;
-use postrider::{Endpoint, MessagingError, MessagingProvider};
+use postrider::{Deadline, Endpoint, MessagingError, MessagingProvider, QueueAdmin};
 use postrider_conformance::{
     Harness, Observer, Outcome, Report, Rule, RuleReport, Settings, StormSettings, exercise, sweep,
 };
@@ -50,6 +51,9 @@ Examples:
   postrider verify memory: --seed 42 --messages 100000
   postrider --json verify memory: | jq -r 'select(.outcome == \"broken\") | .reason'";
 
+/// How long a send may take that was on its way when the run was cut off.
+const STRAGGLERS: Duration = Duration::from_millis(500);
+
 /// The store at a URL, as the suite wants it.
 struct Verified(Endpoint);
 
@@ -81,7 +85,7 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
         report = exercise(Verified(endpoint.clone()), settings) => report?,
         () = stop_signal() => {
             bar.finish_and_clear();
-            sweep(&endpoint.connect().await?, &prefix).await?;
+            sweep_cut_off(&endpoint.connect().await?, &prefix).await?;
             return Err(Failure::failed("interrupted: nothing is known about the rules; the queues of the run were removed"));
         }
     };
@@ -108,6 +112,19 @@ fn conclude(report: &Report) -> Result<(), Failure> {
     }
     note(format!("the law is broken; repeat the run with --seed {}", report.seed));
     Err(Failure::Told)
+}
+
+/// Removes the queues of a run that was cut off. Sends that were on their way then may still arrive and make a queue
+/// anew, so a look is taken again until none did.
+async fn sweep_cut_off(provider: &MessagingProvider, prefix: &str) -> Result<(), MessagingError> {
+    loop {
+        sweep(provider, prefix).await?;
+        tokio::time::sleep(STRAGGLERS).await;
+        let queues = provider.list_queues(Deadline::default()).await?;
+        if !queues.iter().any(|queue| queue.as_str().starts_with(prefix)) {
+            return Ok(());
+        }
+    }
 }
 
 /// Completes when somebody wants the program to end.

@@ -21,6 +21,7 @@ use postrider::{Deadline, MessagingService, QueueAdmin, QueueName, ReceiveOption
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::output::note;
 use crate::session::Session;
 use crate::values;
 use environment::Store;
@@ -99,7 +100,7 @@ Environment of the command:
 
 Output: a line a message on stdout, with --json an object. What the command prints goes to stderr.
 
-Stopping: after the first Ctrl-C or SIGTERM nothing new is begun, and running commands may finish.
+Stopping: after the first Ctrl-C, SIGTERM or SIGHUP nothing new is begun, and running commands may finish.
 What still runs after --graceful-timeout gets SIGTERM, and five seconds later SIGKILL; at a second
 Ctrl-C or SIGTERM it gets SIGKILL at once. A command that was stopped so is a failed attempt
 whatever its exit code, and its message comes back.
@@ -173,9 +174,7 @@ async fn ready_queue(session: &Session, queue: &QueueName) -> Result<(), Failure
     }
     let report = session.provider.verify_queues(std::slice::from_ref(queue), Deadline::default()).await?;
     if report.missing.contains(queue) {
-        eprintln!(
-            "postrider: queue '{queue}' does not exist, and common.messaging.create_queues is off; waiting for it"
-        );
+        note(format_args!("queue '{queue}' does not exist, and common.messaging.create_queues is off; waiting for it"));
     }
     Ok(())
 }

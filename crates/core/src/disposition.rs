@@ -145,11 +145,12 @@ impl Settlement {
             Disposition::Ack | Disposition::Nack(Nack::Release) => return Ok(self),
         };
         if let Some(text) = error {
-            if text.len() > MAX_ERROR {
-                text.truncate(text.floor_char_boundary(MAX_ERROR));
-            }
+            // First, because it makes the text longer.
             if text.contains('\0') {
                 *text = text.replace('\0', "\u{fffd}");
+            }
+            if text.len() > MAX_ERROR {
+                text.truncate(text.floor_char_boundary(MAX_ERROR));
             }
         }
         Ok(self)
@@ -175,11 +176,11 @@ mod tests {
             assert!(checked(Nack::dead_letter(reason)).is_err(), "{reason:?}");
         }
         assert!(checked(Nack::retry_after(Duration::MAX)).is_err());
-        let long = format!("\0{}", "ä".repeat(5000));
+        let long = format!("{}{}", "\0".repeat(1000), "ä".repeat(5000));
         let kept = checked(Nack::dead_letter("rejected").with_error(long)).unwrap();
         match kept.disposition {
             Disposition::Nack(Nack::DeadLetter { error: Some(error), .. }) => {
-                assert!(error.len() <= 8 * 1024 + 2 && error.starts_with('\u{fffd}') && error.ends_with('ä'));
+                assert!(error.len() <= 8 * 1024 && error.starts_with('\u{fffd}') && error.ends_with('ä'));
             }
             other => panic!("{other:?}"),
         }

@@ -21,6 +21,7 @@ use super::settle::{Settled, settle};
 use super::stop::{Stage, Stop};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::output::note;
 
 /// From SIGTERM to SIGKILL.
 const TERMINATION_PATIENCE: Duration = Duration::from_secs(5);
@@ -63,6 +64,13 @@ struct Row<'a> {
     seconds: f64,
 }
 
+/// Why a command is not waited for any longer.
+enum Cause {
+    Itself(io::Result<ExitStatus>),
+    Us(Ending),
+    LeaseLost(String),
+}
+
 /// How a command ended, and what the system says about it.
 struct Ended {
     ending: Ending,
@@ -87,7 +95,7 @@ impl Job {
             Ok(handler) => match self.watch(handler, &lease, &envelope).await {
                 (Watched::Ended(ended), tail) => (ended, tail),
                 (Watched::LeaseLost(why, status), _) => {
-                    eprintln!("postrider: the command for message {} was stopped: {why}", envelope.id);
+                    note(format_args!("the command for message {} was stopped: {why}", envelope.id));
                     self.tell(&envelope, "lost", "its lease was lost", status, leased_at)?;
                     return Ok(JobEnd::Handled);
                 }
@@ -119,7 +127,7 @@ impl Job {
         let settlement = Settlement { receipt, disposition };
         let (outcome, why) = said(settle(&self.provider, settlement, &lease, &self.stop).await, outcome);
         if !why.is_empty() {
-            eprintln!("postrider: message {} ({words}): {why}", envelope.id);
+            note(format_args!("message {} ({words}): {why}", envelope.id));
         }
         self.tell(&envelope, outcome, &words, ended.status, leased_at)?;
         Ok(JobEnd::Handled)
@@ -133,11 +141,6 @@ impl Job {
                 None => std::future::pending().await,
             }
         };
-        enum Cause {
-            Itself(io::Result<ExitStatus>),
-            Us(Ending),
-            LeaseLost(String),
-        }
         let cause = tokio::select! {
             biased;
             status = handler.wait() => Cause::Itself(status),
@@ -162,11 +165,11 @@ impl Job {
         };
         let (tail, left_behind) = handler.finish().await;
         if left_behind {
-            eprintln!(
-                "postrider: the command for message {} ended and left a process behind that held its output open; \
+            note(format_args!(
+                "the command for message {} ended and left a process behind that held its output open; \
                  it was killed",
                 envelope.id
-            );
+            ));
         }
         (watched, tail)
     }
@@ -187,7 +190,7 @@ impl Job {
             // It was there when the worker began. Every further message would end the same way.
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Err(Failure::failed(text)),
             _ => {
-                eprintln!("postrider: {text}; the message was given back, trying again soon");
+                note(format_args!("{text}; the message was given back, trying again soon"));
                 Ok(JobEnd::Starved)
             }
         }

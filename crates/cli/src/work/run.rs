@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::job::{Job, JobEnd};
 use super::stop::{Stage, Stop};
 use crate::failure::Failure;
+use crate::output::note;
 
 /// How long one receive waits for a message.
 const LONG_POLL: Duration = Duration::from_secs(10);
@@ -68,12 +69,12 @@ async fn fetch_and_start(fetch: &Fetch, crew: &mut Crew) -> Result<(), Failure> 
             }
             Some(Ok(messages)) => {
                 if crew.unreachable.over() {
-                    eprintln!("postrider: the store answers again");
+                    note("the store answers again");
                 }
                 crew.start(messages).await;
             }
             Some(Err(error)) if error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. }) => {
-                eprintln!("postrider: cannot receive, trying again soon: {error}");
+                note(format_args!("cannot receive, trying again soon: {error}"));
                 crew.unreachable.longer();
             }
             Some(Err(error)) => return Err(error.into()),
@@ -138,9 +139,9 @@ impl Crew {
             return;
         }
         if let Err(error) = self.job.provider.settle(releases, Deadline::default()).await {
-            eprintln!(
-                "postrider: messages that were not begun could not be given back, and will come back by themselves: {error}"
-            );
+            note(format_args!(
+                "messages that were not begun could not be given back, and will come back by themselves: {error}"
+            ));
         }
     }
 

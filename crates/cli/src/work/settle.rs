@@ -7,6 +7,8 @@ use postrider::{Deadline, MessagingError, MessagingService, Settlement};
 use super::lease::Lease;
 use super::stop::{Stage, Stop};
 
+use crate::output::note;
+
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long an attempt may still take when there shall be no other.
@@ -68,7 +70,7 @@ async fn attempts(provider: &impl MessagingService, settlement: &Settlement) -> 
             error if error.is_retryable() => {}
             error => return Settled::Refused(error.to_string()),
         }
-        eprintln!("postrider: cannot settle message {} yet: {error}", settlement.receipt.message_id());
+        note(format_args!("cannot settle message {} yet: {error}", settlement.receipt.message_id()));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::output::note;
+
 /// What a worker may still do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
@@ -25,16 +27,19 @@ pub(super) enum Stage {
 pub(super) struct Stop(Arc<watch::Sender<Stage>>);
 
 impl Stop {
-    /// The first SIGINT or SIGTERM lets what runs finish, for at most `graceful`; the second ends it at once.
+    /// The first SIGINT, SIGTERM or SIGHUP lets what runs finish, for at most `graceful`; the second ends it at once.
     pub(super) fn listen(graceful: Duration) -> io::Result<Self> {
-        let mut signals =
-            Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? };
+        let mut signals = Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+        };
         let stop = Self::new();
         let conducted = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = signals.next() => {
-                    eprintln!("postrider: finishing what runs; once more to end it at once");
+                    note("finishing what runs; once more to end it at once");
                     conducted.raise(Stage::Finishing);
                 }
                 () = conducted.reached(Stage::Finishing) => {}
@@ -78,6 +83,8 @@ impl Stop {
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// The terminal was closed. Commands are in groups of their own and do not get it.
+    hang_up: Signal,
 }
 
 impl Signals {
@@ -85,6 +92,7 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = self.hang_up.recv() => {}
         }
     }
 }

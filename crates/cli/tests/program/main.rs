@@ -8,6 +8,7 @@ mod demo;
 mod help;
 mod place;
 mod queues;
+mod readme;
 mod receiving;
 mod sending;
 mod settling;

@@ -1,6 +1,6 @@
 //! `postrider verify`
 
-use crate::place::{Place, text};
+use crate::place::{PROGRAM, Place, Run, text};
 
 #[test]
 fn verify_names_all_sixteen_rules_and_none_is_broken() {
@@ -47,4 +47,20 @@ fn verify_without_a_store_takes_the_embedded_one_and_leaves_its_queues_alone() {
     assert!(run.stdout.contains(".local/share/postrider/postrider.db (provider sqlite"), "{run:?}");
     assert_eq!(place.run(&["queues"]).done().stdout, "orders\n");
     assert_eq!(place.row(&["peek", "orders"])["body"], "stays");
+}
+
+#[test]
+fn verify_that_is_interrupted_says_so_and_removes_its_queues() {
+    let place = Place::new();
+    place.send(&["orders", "stays"]);
+    let mut child = place.command(PROGRAM).args(["verify", "--messages", "1000000"]).spawn().unwrap();
+    while place.rows(&["queues"]).len() < 2 {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+    }
+    let process = child.id().to_string();
+    assert!(place.command("kill").args(["-INT", &process]).output().unwrap().status.success());
+    let run = Run::of(child.wait_with_output().unwrap(), &place.file("")).failed(1);
+    assert_eq!(run.stdout, "");
+    insta::assert_snapshot!("verify_interrupted", run.stderr);
+    assert_eq!(place.run(&["queues"]).done().stdout, "orders\n");
 }

@@ -69,6 +69,10 @@ impl Place {
         self.runtime.block_on(received).unwrap().pop()
     }
 
+    pub(super) fn ack(&self, message: postrider::QueuedMessage) {
+        self.runtime.block_on(self.provider.ack_message(&self.queue, message, Deadline::default())).unwrap();
+    }
+
     /// Ready, in flight, delayed and dead messages.
     pub(super) fn counts(&self) -> [u64; 4] {
         let stats = self.runtime.block_on(self.provider.queue_stats(&self.queue, Deadline::default())).unwrap();

@@ -74,3 +74,17 @@ fn a_command_has_a_process_group_of_its_own() {
     let rows = place.rows(&["--drain"], "test \"$(cut -d' ' -f5 /proc/$$/stat)\" = $$");
     assert_eq!(rows[0]["outcome"], "acked");
 }
+
+#[test]
+fn a_message_that_is_too_much_for_the_system_is_a_failed_attempt() {
+    let place = Place::new();
+    place.send(Message::new("a").header("long", "x".repeat(60 * 1024)).unwrap());
+    // With so small a stack, arguments and environment may have 128 KiB together; the header is there twice.
+    let work = place.work(&["--drain", "--retry", "none"], "exit 0");
+    let mut limited = std::process::Command::new("/bin/sh");
+    limited.args(["-c", "ulimit -s 512; exec \"$0\" \"$@\""]).arg(work.get_program()).args(work.get_args());
+    let output = limited.env("FILLING", "x".repeat(20 * 1024)).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("dead-lettered: retries_exhausted"), "{}", stdout(&output));
+    assert!(place.dead_letters()[0].error.as_deref().unwrap().contains("are too long"));
+}

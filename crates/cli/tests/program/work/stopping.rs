@@ -8,7 +8,7 @@ use crate::stderr;
 
 #[test]
 fn a_worker_that_waits_stops_at_once() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let place = Place::new();
         let worker = place.start(&[], "true");
         place.send(Message::new("a"));
@@ -44,8 +44,8 @@ fn what_runs_may_finish_and_nothing_new_is_begun() {
 fn what_does_not_finish_in_time_is_ended_with_its_children_and_comes_back() {
     let place = Place::new();
     place.send(Message::new("a"));
-    // The grandchild does not listen to SIGTERM, and the command says that all is well.
-    let script = r#"trap 'exit 0' TERM; (trap '' TERM; sleep 1000) & echo $! > pid; wait"#;
+    // The grandchild does not listen to SIGTERM nor holds a pipe, and the command says that all is well.
+    let script = r#"trap 'exit 0' TERM; (trap '' TERM; exec sleep 1000 > /dev/null 2>&1) & echo $! > pid; wait"#;
     let worker = place.start(&["--graceful-timeout", "100ms", "--retry", "none"], script);
     let grandchild = place.process("pid");
     let output = worker.stop();
@@ -89,6 +89,25 @@ fn a_command_whose_lease_is_lost_is_stopped_and_its_outcome_is_not_used() {
     assert!(output.status.success());
     assert!(stderr(&output).contains("was stopped: the lease on message"), "{}", stderr(&output));
     assert_eq!(rows(&output)[0]["outcome"], "lost");
+    assert_eq!(place.counts(), [0, 0, 0, 0]);
+}
+
+#[test]
+fn a_worker_that_slept_too_long_cannot_settle_what_another_has_by_now() {
+    let place = Place::new();
+    let id = place.send(Message::new("a"));
+    let worker = place.start(&["--visibility", "600ms"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
+    let command = place.process("pid");
+    worker.signal(Signal::STOP);
+    let message = place.eventually("another gets it", || place.receive());
+    assert_eq!((message.id(), message.receive_count()), (id, 2));
+    std::fs::write(place.file("go"), "").unwrap();
+    place.eventually("the command has ended", || (!runs(command)).then_some(()));
+    worker.signal(Signal::CONT);
+    let output = worker.stop();
+    let row = &rows(&output)[0];
+    assert_eq!((&row["outcome"], row["exit_code"].as_i64()), (&"lost".into(), Some(0)), "{}", stderr(&output));
+    place.ack(message);
     assert_eq!(place.counts(), [0, 0, 0, 0]);
 }
 
