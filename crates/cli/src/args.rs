@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::bench::Bench;
 use crate::completions::Completions;
 use crate::config::Config;
 use crate::demo::Demo;
@@ -82,5 +83,6 @@ pub(crate) enum Command {
     Migrate(Migrate),
     Demo(Demo),
     Verify(Verify),
+    Bench(Bench),
     Completions(Completions),
 }

@@ -3,6 +3,7 @@
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 mod args;
+mod bench;
 mod completions;
 mod config;
 mod confirm;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Config(command) => config::run(global, &command),
         Command::Migrate(command) => on_runtime(migrate::run(global, &command)),
         Command::Demo(command) => on_runtime(demo::run(global, command)),
+        Command::Bench(command) => on_runtime(bench::run(global, &command)),
         Command::Verify(command) => on_runtime(verify::run(global, &command)),
         Command::Completions(command) => completions::run(&command),
     };

@@ -20,6 +20,11 @@ pub(crate) struct Session {
 impl Global {
     /// The configuration, with `store` (a command's own argument) over everything else.
     pub(crate) fn config_for(&self, store: Option<&str>) -> Result<Config, Failure> {
+        Ok(Config::load(&self.sources_for(store)?)?)
+    }
+
+    /// What [`Self::config_for`] reads, for a command that has flags of its own for some keys.
+    pub(crate) fn sources_for(&self, store: Option<&str>) -> Result<Sources, Failure> {
         let mut sources = Sources::of_this_process();
         if let Some(file) = &self.config {
             sources = sources.file(file);
@@ -36,7 +41,7 @@ impl Global {
         if let Some((flag, url)) = flag {
             sources = sources.flag(flag, URL_KEY, url);
         }
-        Ok(Config::load(&sources)?)
+        Ok(sources)
     }
 
     /// The same, for a command that makes no sense on a store that ends with this process.

@@ -128,7 +128,7 @@ async fn sweep_cut_off(provider: &MessagingProvider, prefix: &str) -> Result<(),
 }
 
 /// Completes when somebody wants the program to end.
-async fn stop_signal() {
+pub(crate) async fn stop_signal() {
     #[cfg(unix)]
     if let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
         tokio::select! {

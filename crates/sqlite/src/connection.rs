@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::{FileError, Trouble, is_busy};
@@ -45,6 +46,9 @@ fn open(path: &Path, missing: Missing) -> Result<Connection, FileError> {
     }
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // A plan must not depend on what is bound: the plans are tested, and SQLite would prepare a statement anew whenever
+    // the time that it compares with is another one, which is always.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(|error| explain(path, error))?;
     // SQLite opens what it may not write for reading, without a word.
     if connection.is_readonly("main").map_err(|error| explain(path, error))? {
         return Err(FileError::ReadOnly(path.to_owned()));

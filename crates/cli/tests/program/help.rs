@@ -27,6 +27,7 @@ fn help_texts() {
         ("help_dlq_purge", &["dlq", "purge"]),
         ("help_config", &["config"]),
         ("help_migrate", &["migrate"]),
+        ("help_bench", &["bench"]),
         ("help_verify", &["verify"]),
         ("help_completions", &["completions"]),
     ];

@@ -2,6 +2,7 @@
 
 mod bad_files;
 mod bad_input;
+mod bench;
 mod configuration;
 mod dead_letters;
 mod demo;

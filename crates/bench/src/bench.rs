@@ -1,0 +1,141 @@
+//! Workloads on one store, in queues of their own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::{Deadline, MessagingError, Provider, QueueName};
+
+use crate::error::BenchError;
+use crate::load::Load;
+use crate::measured::{Latency, Measured, Rate};
+use crate::workload::Workload;
+use crate::{drain, latency, send};
+
+/// Hears of every message that a step is done with.
+pub type Progress = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// Every queue of a run begins with this and a number of its own.
+const PREFIX: &str = "pb";
+
+/// The removal of a long queue takes as long as it takes.
+const REMOVAL: Duration = Duration::from_secs(600);
+
+/// Workloads on one store, in queues of their own.
+pub struct Bench<P> {
+    provider: Arc<P>,
+    load: Load,
+    run: u32,
+    progress: Progress,
+}
+
+impl<P: Provider> Bench<P> {
+    /// Workloads of this size on this store.
+    pub fn new(provider: P, load: Load) -> Result<Self, MessagingError> {
+        for (what, value) in [
+            ("messages", load.messages),
+            ("callers", load.callers),
+            ("batch", load.batch),
+            ("workers", load.workers),
+            ("pace", load.pace),
+        ] {
+            if value == 0 {
+                return Err(MessagingError::invalid(what, "0 leaves nothing to measure; use at least 1"));
+            }
+        }
+        Ok(Self { provider: Arc::new(provider), load, run: rand::random(), progress: Arc::new(|_| ()) })
+    }
+
+    /// Tells `progress` of every message that a step is done with.
+    #[must_use]
+    pub fn on_progress(mut self, progress: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.progress = Arc::new(progress);
+        self
+    }
+
+    /// How many steps a workload has, for whoever shows its progress: a message is sent and drained.
+    pub fn steps(&self, workload: Workload) -> usize {
+        match workload {
+            Workload::SendOne | Workload::SendBatch | Workload::Drain => self.load.messages.saturating_mul(2),
+            Workload::Latency => self.load.latency_messages(),
+        }
+    }
+
+    /// Runs one workload. Its queue is removed only when it succeeds; [`Bench::clean_up`] removes it in any case.
+    pub async fn run(&self, workload: Workload) -> Result<Measured, BenchError> {
+        let (provider, load, progress) = (&self.provider, &self.load, &self.progress);
+        let queue = &self.queue(workload)?;
+        provider.ensure_queue(queue, Deadline::default()).await?;
+        let measured = match workload {
+            Workload::SendOne => {
+                let sent = send::one_by_one(provider, queue, load, progress).await?;
+                drain::drain(provider, queue, load, sent.ids, progress).await?;
+                Measured::Rate(Rate::new(workload, load.messages, sent.elapsed))
+            }
+            Workload::SendBatch => {
+                let sent = send::in_batches(provider, queue, load, progress).await?;
+                drain::drain(provider, queue, load, sent.ids, progress).await?;
+                Measured::Rate(Rate::new(workload, load.messages, sent.elapsed))
+            }
+            Workload::Drain => {
+                let sent = send::in_batches(provider, queue, load, progress).await?;
+                let elapsed = drain::drain(provider, queue, load, sent.ids, progress).await?;
+                Measured::Rate(Rate::new(workload, load.messages, elapsed))
+            }
+            Workload::Latency => {
+                Measured::Latency(Latency::new(latency::times(provider, queue, load, progress).await?))
+            }
+        };
+        self.remove(queue).await?;
+        Ok(measured)
+    }
+
+    /// Sends everything in batches, drains it, and answers both rates: one process with a long backlog.
+    pub async fn backlog(&self) -> Result<(Rate, Rate), BenchError> {
+        let (provider, load, progress) = (&self.provider, &self.load, &self.progress);
+        let queue = &self.queue(Workload::Drain)?;
+        provider.ensure_queue(queue, Deadline::default()).await?;
+        let sent = send::in_batches(provider, queue, load, progress).await?;
+        let drained = drain::drain(provider, queue, load, sent.ids, progress).await?;
+        self.remove(queue).await?;
+        let rate = |workload, elapsed| Rate::new(workload, load.messages, elapsed);
+        Ok((rate(Workload::SendBatch, sent.elapsed), rate(Workload::Drain, drained)))
+    }
+
+    /// Removes the queues of this run that are still there, after a failure or an interruption.
+    pub async fn clean_up(&self) -> Result<(), MessagingError> {
+        let present = self.provider.list_queues(Deadline::default()).await?;
+        for workload in Workload::ALL {
+            let queue = self.queue(workload)?;
+            if present.contains(&queue) {
+                self.remove(&queue).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the names of its queues begin with.
+    pub fn prefix(&self) -> String {
+        format!("{PREFIX}{:08x}_", self.run)
+    }
+
+    /// The store that is measured.
+    pub fn provider(&self) -> &P {
+        &self.provider
+    }
+
+    async fn remove(&self, queue: &QueueName) -> Result<(), MessagingError> {
+        self.provider.delete_queue(queue, Deadline::after(REMOVAL)).await
+    }
+
+    /// Lower case and short: such names are allowed everywhere.
+    fn queue(&self, workload: Workload) -> Result<QueueName, MessagingError> {
+        QueueName::new(self.prefix() + &workload.name().replace('-', "_"))
+    }
+}
+
+impl<P> fmt::Debug for Bench<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bench").field("load", &self.load).field("run", &self.run).finish_non_exhaustive()
+    }
+}

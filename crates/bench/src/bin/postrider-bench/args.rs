@@ -1,0 +1,128 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use postrider_bench::Load;
+
+use crate::case::Case;
+
+/// Measure the SQLite provider beside the bare driver
+///
+/// Every workload is run in turns with the same work written straight on rusqlite: one table, one index, the same
+/// settings (write-ahead log, synchronous=FULL), the same folder. RATIO is the provider's rate over the driver's, the
+/// median of the runs. Rows that cost a transaction each are measured with a tenth of the messages.
+#[derive(Debug, Clone, Parser)]
+#[command(version, max_term_width = 100, after_help = HELP)]
+pub(crate) struct Args {
+    /// How many messages a workload has
+    #[arg(long, value_name = "N", default_value_t = Load::default().messages, value_parser = at_least_one)]
+    pub(crate) messages: usize,
+
+    /// How many bytes a body has
+    #[arg(long, value_name = "BYTES", default_value_t = Load::default().size)]
+    pub(crate) size: usize,
+
+    /// How many callers send at the same time in 'send-one'
+    #[arg(long, value_name = "N", default_value_t = Load::default().callers, value_parser = at_least_one)]
+    pub(crate) callers: usize,
+
+    /// How many messages a batch has, sent or leased
+    #[arg(long, value_name = "N", default_value_t = Load::default().batch, value_parser = at_least_one)]
+    pub(crate) batch: usize,
+
+    /// How many loops lease and acknowledge at the same time
+    #[arg(long, value_name = "N", default_value_t = Load::default().workers, value_parser = at_least_one)]
+    pub(crate) workers: usize,
+
+    /// How many messages a second 'latency' sends, for five seconds
+    #[arg(long, value_name = "N", default_value_t = Load::default().pace, value_parser = at_least_one)]
+    pub(crate) pace: usize,
+
+    /// How many messages 'backlog' has
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = at_least_one)]
+    pub(crate) backlog_messages: usize,
+
+    /// How often each workload is run; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    pub(crate) runs: usize,
+
+    /// Run only these, for instance 'send-one,lone'
+    #[arg(long, value_name = "WORKLOADS", value_delimiter = ',')]
+    pub(crate) workload: Vec<Case>,
+
+    /// Where the files are made; by default where temporary files are. On a file system in memory an fsync costs nothing
+    #[arg(long, value_name = "FOLDER", default_value_os_t = std::env::temp_dir())]
+    pub(crate) folder: PathBuf,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Fail when the best of a few short runs does not reach half of a bar, or a backlog needs too much memory
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Set by the program itself: the backlog has a process of its own, whose memory is measured
+    #[arg(long, hide = true)]
+    pub(crate) backlog_in_this_process: bool,
+}
+
+const HELP: &str = "\
+Workloads:
+  send-one      concurrent callers with one message a call, over one row a transaction on the driver
+  lone          the same with one caller
+  send-batch    batches, over as many rows a transaction
+  drain-none    lease and acknowledge without an archive, over claim and delete in two transactions
+  drain-all     the same with everything archived
+  latency       from a send to its hand-over
+  backlog       the memory of a process that sends and drains a long backlog
+
+Bars (RATIO, at least): send-one 8, lone 0.77, send-batch 0.6, drain-none 0.5, drain-all 0.38;
+backlog: less than 100 MB. --check asks for half of a ratio, once in five runs of 5000 messages
+at most, so that a busy machine does not fail it; its backlog has 100000 messages.
+
+Examples:
+  postrider-bench
+  postrider-bench --workload drain-none,drain-all --runs 9
+  postrider-bench --check
+  postrider-bench --json | jq -c '{workload, ratio}'";
+
+impl Args {
+    /// What is to be run.
+    pub(crate) fn cases(&self) -> Vec<Case> {
+        if self.workload.is_empty() { Case::ALL.to_vec() } else { self.workload.clone() }
+    }
+
+    /// How much is asked of a store.
+    pub(crate) fn load(&self) -> Load {
+        let Self { messages, size, callers, batch, workers, pace, .. } = *self;
+        Load { messages, size, callers, batch, workers, pace }
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("use at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("use a number".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_workload_with_its_bar() {
+        Args::command().debug_assert();
+        for case in Case::ALL {
+            assert!(HELP.contains(&format!("\n  {case} ")), "{case}");
+            if let Some(bar) = case.bar() {
+                assert!(HELP.contains(&format!("{case} {bar}")), "{case} {bar}");
+            }
+        }
+    }
+}

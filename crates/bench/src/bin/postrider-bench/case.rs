@@ -1,0 +1,85 @@
+//! What is compared.
+
+use std::fmt;
+use std::str::FromStr;
+
+use postrider_bench::Workload;
+use postrider_sqlite::ArchivePolicy;
+
+/// A process that sends and drains a backlog stays below this.
+pub(crate) const MOST_MEGABYTES: f64 = 100.0;
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Case {
+    SendOne,
+    Lone,
+    SendBatch,
+    DrainNone,
+    DrainAll,
+    Latency,
+    Backlog,
+}
+
+impl Case {
+    pub(crate) const ALL: [Self; 7] =
+        [Self::SendOne, Self::Lone, Self::SendBatch, Self::DrainNone, Self::DrainAll, Self::Latency, Self::Backlog];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SendOne => "send-one",
+            Self::Lone => "lone",
+            Self::SendBatch => "send-batch",
+            Self::DrainNone => "drain-none",
+            Self::DrainAll => "drain-all",
+            Self::Latency => "latency",
+            Self::Backlog => "backlog",
+        }
+    }
+
+    /// The workload of the library that it is.
+    pub(crate) fn workload(self) -> Workload {
+        match self {
+            Self::SendOne | Self::Lone => Workload::SendOne,
+            Self::SendBatch => Workload::SendBatch,
+            Self::DrainNone | Self::DrainAll | Self::Backlog => Workload::Drain,
+            Self::Latency => Workload::Latency,
+        }
+    }
+
+    pub(crate) fn archive(self) -> ArchivePolicy {
+        match self {
+            Self::DrainNone => ArchivePolicy::None,
+            _ => ArchivePolicy::All,
+        }
+    }
+
+    /// The ratio that it must reach. A lone caller's send may cost 1.3 times what a transaction costs.
+    pub(crate) fn bar(self) -> Option<f64> {
+        match self {
+            Self::SendOne => Some(8.0),
+            Self::Lone => Some(0.77),
+            Self::SendBatch => Some(0.6),
+            Self::DrainNone => Some(0.5),
+            Self::DrainAll => Some(0.38),
+            Self::Latency | Self::Backlog => None,
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|case| case.name() == text).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|case| case.name()).collect();
+            format!("use one of {}", names.join(", "))
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! Bars that a change must not break, low enough for a busy machine.
+
+use std::process::ExitCode;
+
+use crate::Failure;
+use crate::args::Args;
+use crate::backlog;
+use crate::case::{Case, MOST_MEGABYTES};
+use crate::compare::{Comparison, Row};
+use crate::report;
+
+/// What else a machine does can only make a run slower, so one good run of so many is enough.
+const TRIES: usize = 5;
+const MESSAGES: usize = 5000;
+const BACKLOG_MESSAGES: usize = 100_000;
+/// The part of a bar that must be reached.
+const MARGIN: f64 = 0.5;
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let args = &Args { messages: MESSAGES, runs: TRIES, ..args.clone() };
+    let comparison = Comparison::new(args)?;
+    report::begin(args);
+    let mut is_missed = false;
+    for case in args.cases() {
+        let row = match case {
+            Case::Backlog => backlog::in_a_child(args, BACKLOG_MESSAGES)?,
+            Case::Latency => comparison.once(case)?,
+            _ => best(|| comparison.once(case))?,
+        };
+        report::row(args, &row)?;
+        if let Some(why) = shortfall(&row) {
+            eprintln!("postrider-bench: {why}");
+            is_missed = true;
+        }
+    }
+    Ok(if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The best try; the first that is good enough ends them.
+fn best(mut once: impl FnMut() -> Result<Row, Failure>) -> Result<Row, Failure> {
+    let mut best = once()?;
+    for _ in 1..TRIES {
+        if shortfall(&best).is_none() {
+            break;
+        }
+        let next = once()?;
+        if next.ratio > best.ratio {
+            best = next;
+        }
+    }
+    Ok(best)
+}
+
+/// What a row lacks.
+fn shortfall(row: &Row) -> Option<String> {
+    let case = row.case;
+    if let Some((bar, ratio)) = case.bar().zip(row.ratio) {
+        let least = bar * MARGIN;
+        return (ratio < least).then(|| format!("{case} reaches {ratio:.2} of the driver, {least:.2} is asked for"));
+    }
+    let megabytes = row.peak_megabytes.filter(|megabytes| *megabytes >= MOST_MEGABYTES)?;
+    Some(format!("{case} needs {megabytes:.1} MB, less than {MOST_MEGABYTES} MB is asked for"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use postrider_bench::{Measured, Rate};
+
+    use super::*;
+
+    fn row(case: Case, ratio: Option<f64>, peak_megabytes: Option<f64>) -> Row {
+        let rate = Rate::new(case.workload(), 1, Duration::from_secs(1));
+        Row { ratio, peak_megabytes, ..Row::new(case, Measured::Rate(rate)) }
+    }
+
+    #[test]
+    fn half_of_a_bar_is_enough_and_less_is_not() {
+        assert_eq!(shortfall(&row(Case::SendOne, Some(4.0), None)), None);
+        let text = shortfall(&row(Case::SendOne, Some(3.9), None)).unwrap();
+        assert_eq!(text, "send-one reaches 3.90 of the driver, 4.00 is asked for");
+        assert_eq!(shortfall(&row(Case::Backlog, None, Some(99.9))), None);
+        let text = shortfall(&row(Case::Backlog, None, Some(100.0))).unwrap();
+        assert_eq!(text, "backlog needs 100.0 MB, less than 100 MB is asked for");
+    }
+
+    #[test]
+    fn the_first_good_try_ends_them_and_the_best_bad_one_counts() {
+        let mut ratios = [0.1, 0.4, 0.5].into_iter();
+        let tried = best(|| Ok(row(Case::SendBatch, ratios.next(), None))).unwrap();
+        assert_eq!((tried.ratio, ratios.next()), (Some(0.4), Some(0.5)));
+        let mut ratios = [0.1, 0.2, 0.15, 0.1, 0.1, 0.9].into_iter();
+        let tried = best(|| Ok(row(Case::SendBatch, ratios.next(), None))).unwrap();
+        assert_eq!((tried.ratio, ratios.next()), (Some(0.2), Some(0.9)));
+    }
+}

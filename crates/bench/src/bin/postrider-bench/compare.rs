@@ -1,0 +1,168 @@
+//! The provider and the driver, in turns.
+
+use std::path::Path;
+
+use postrider_bench::{Bench, Load, Measured, median};
+use postrider_core::{Deadline, MessagingService};
+use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore};
+use serde::Serialize;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::Failure;
+use crate::args::Args;
+use crate::case::Case;
+use crate::raw::Raw;
+
+/// One line of the report.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    #[serde(skip)]
+    pub(crate) case: Case,
+    #[serde(flatten)]
+    pub(crate) measured: Measured,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) callers: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) archive: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) raw_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_megabytes: Option<f64>,
+}
+
+impl Row {
+    pub(crate) fn new(case: Case, measured: Measured) -> Self {
+        Self { case, measured, callers: None, archive: None, raw_per_second: None, ratio: None, peak_megabytes: None }
+    }
+}
+
+/// Runs cases on files that it makes and removes.
+pub(crate) struct Comparison<'a> {
+    args: &'a Args,
+    runtime: Runtime,
+}
+
+impl<'a> Comparison<'a> {
+    pub(crate) fn new(args: &'a Args) -> Result<Self, Failure> {
+        Ok(Self { args, runtime: runtime()? })
+    }
+
+    /// The run in the middle, with the middle of the ratios.
+    pub(crate) fn median(&self, case: Case) -> Result<Row, Failure> {
+        let mut rows = (0..self.args.runs).map(|_| self.once(case)).collect::<Result<Vec<_>, _>>()?;
+        let ratios: Vec<f64> = rows.iter().filter_map(|row| row.ratio).collect();
+        let raws: Vec<f64> = rows.iter().filter_map(|row| row.raw_per_second).collect();
+        rows.sort_by(|a, b| speed(a).total_cmp(&speed(b)));
+        let mut row = rows.swap_remove((rows.len() - 1) / 2);
+        row.ratio = median(&ratios);
+        row.raw_per_second = median(&raws);
+        Ok(row)
+    }
+
+    /// The driver's turn, then the provider's.
+    pub(crate) fn once(&self, case: Case) -> Result<Row, Failure> {
+        let folder = TempDir::with_prefix_in("postrider-bench-", &self.args.folder)?;
+        let load = self.load(case);
+        let raw = raw(case, &load, &folder.path().join("raw.db"))?;
+        let measured = self.runtime.block_on(provider(case, load.clone(), &folder.path().join("postrider.db")))?;
+        let mut row = Row::new(case, measured);
+        match case {
+            Case::SendOne | Case::Lone => row.callers = Some(load.callers),
+            Case::DrainNone => row.archive = Some("none"),
+            Case::DrainAll => row.archive = Some("all"),
+            Case::SendBatch | Case::Latency | Case::Backlog => {}
+        }
+        if let (Measured::Rate(rate), Some(raw)) = (&row.measured, raw) {
+            row.ratio = Some(rate.per_second / raw);
+            row.raw_per_second = Some(raw);
+        }
+        Ok(row)
+    }
+
+    fn load(&self, case: Case) -> Load {
+        let load = self.args.load();
+        match case {
+            Case::Lone => Load { callers: 1, messages: a_tenth(load.messages), ..load },
+            _ => load,
+        }
+    }
+}
+
+/// Threads and timers, as an application has them.
+pub(crate) fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+/// A connection to a new file.
+pub(crate) async fn open(path: &Path, case: Case) -> Result<SqliteProvider, Failure> {
+    let options = SqliteOptions { archive: case.archive(), ..SqliteOptions::default() };
+    Ok(SqliteStore::open(path, options).await?.connect().await?)
+}
+
+async fn provider(case: Case, load: Load, path: &Path) -> Result<Measured, Failure> {
+    let bench = Bench::new(open(path, case).await?, load)?;
+    let measured = bench.run(case.workload()).await?;
+    bench.provider().close(Deadline::default()).await?;
+    Ok(measured)
+}
+
+/// How many rows a second the driver does.
+fn raw(case: Case, load: &Load, path: &Path) -> Result<Option<f64>, Failure> {
+    let raw = Raw::open(path)?;
+    let (rows, elapsed) = match case {
+        Case::SendOne => {
+            let rows = a_tenth(load.messages);
+            (rows, raw.send(rows, 1, load.size)?)
+        }
+        Case::Lone => (load.messages, raw.send(load.messages, 1, load.size)?),
+        Case::SendBatch => (load.messages, raw.send(load.messages, load.batch, load.size)?),
+        Case::DrainNone | Case::DrainAll => {
+            raw.send(load.messages, load.batch, load.size)?;
+            (load.messages, raw.drain(load.messages, load.batch)?)
+        }
+        Case::Latency | Case::Backlog => return Ok(None),
+    };
+    Ok(Some(rows as f64 / elapsed.as_secs_f64()))
+}
+
+/// A row that costs a transaction takes so long that fewer will do.
+fn a_tenth(messages: usize) -> usize {
+    (messages / 10).max(1)
+}
+
+fn speed(row: &Row) -> f64 {
+    match &row.measured {
+        Measured::Rate(rate) => rate.per_second,
+        Measured::Latency(latency) => -latency.p50_ms,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn every_case_is_compared_and_the_median_has_the_fields_of_its_row() {
+        let args = Args::parse_from(["postrider-bench", "--messages", "200", "--callers", "8", "--pace", "2000"]);
+        let comparison = Comparison::new(&args).unwrap();
+        for case in Case::ALL.into_iter().filter(|case| *case != Case::Backlog) {
+            let row = comparison.median(case).unwrap();
+            let json: serde_json::Value = serde_json::to_value(&row).unwrap();
+            assert_eq!(json["workload"], case.workload().name());
+            match case {
+                Case::Latency => assert!(json["p99_ms"].as_f64() > Some(0.0) && json.get("ratio").is_none(), "{json}"),
+                _ => assert!(json["ratio"].as_f64() > Some(0.0) && json["raw_per_second"].as_f64() > Some(0.0)),
+            }
+            match case {
+                Case::Lone => assert_eq!((&json["messages"], &json["callers"]), (&20.into(), &1.into())),
+                Case::DrainNone => assert_eq!(json["archive"], "none"),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The `postrider-bench` program: the workloads on the SQLite provider, and the same work straight on the driver.
+//!
+//! Provider and driver take turns on the same disk, so that whatever else the machine does meets both.
+
+mod args;
+mod backlog;
+mod case;
+mod check;
+mod compare;
+mod raw;
+mod report;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::Args;
+use case::Case;
+use compare::Comparison;
+
+/// Everything here ends the program, and its text is all that is asked of it.
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("postrider-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if args.backlog_in_this_process {
+        backlog::run(args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.check {
+        return check::run(args);
+    }
+    let comparison = Comparison::new(args)?;
+    report::begin(args);
+    for case in args.cases() {
+        let row = match case {
+            Case::Backlog => backlog::in_a_child(args, args.backlog_messages)?,
+            _ => comparison.median(case)?,
+        };
+        report::row(args, &row)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,66 @@
+//! What can be measured.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// Concurrent callers, each sending one message a call.
+    SendOne,
+    /// One caller, sending batches.
+    SendBatch,
+    /// Lease, do nothing, acknowledge.
+    Drain,
+    /// The time from a send to the hand-over, at a steady pace.
+    Latency,
+}
+
+impl Workload {
+    /// All of them, in the order in which they are run.
+    pub const ALL: [Self; 4] = [Self::SendOne, Self::SendBatch, Self::Drain, Self::Latency];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SendOne => "send-one",
+            Self::SendBatch => "send-batch",
+            Self::Drain => "drain",
+            Self::Latency => "latency",
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|workload| workload.name() == text).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|workload| workload.name()).collect();
+            format!("use one of {}", names.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for workload in Workload::ALL {
+            assert_eq!(workload.name().parse(), Ok(workload));
+        }
+        let error = "sendone".parse::<Workload>().unwrap_err();
+        assert_eq!(error, "use one of send-one, send-batch, drain, latency");
+    }
+}

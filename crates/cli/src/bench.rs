@@ -1,0 +1,135 @@
+//! `postrider bench`
+
+use postrider::config::ProviderKind;
+use postrider::{Config, Deadline, MessagingService};
+use postrider_bench::{BenchError, Load, Workload};
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::{Output, note};
+use crate::progress;
+use crate::verify::stop_signal;
+
+/// The key that `--archive` stands for.
+const ARCHIVE_KEY: &str = "common.messaging.sqlite.archive";
+
+/// Measure a store
+///
+/// Sends messages to queues of its own, whose names begin with 'pb', receives them, counts that none is lost or comes
+/// twice, and removes the queues. Other queues are not touched. What a store archives stays in its archive for as long
+/// as it keeps anything. Exits with 1 when what came out is not what went in.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Bench {
+    /// The store; by default the one that --url or POSTRIDER_URL names
+    #[arg(value_name = "URL")]
+    store: Option<String>,
+
+    /// How many messages a workload has
+    #[arg(long, value_name = "N", default_value_t = Load::default().messages)]
+    messages: usize,
+
+    /// How many bytes a body has
+    #[arg(long, value_name = "BYTES", default_value_t = Load::default().size)]
+    size: usize,
+
+    /// How many callers send at the same time in 'send-one'
+    #[arg(long, value_name = "N", default_value_t = Load::default().callers)]
+    callers: usize,
+
+    /// How many messages a batch has, sent or leased
+    #[arg(long, value_name = "N", default_value_t = Load::default().batch)]
+    batch: usize,
+
+    /// How many loops lease and acknowledge at the same time
+    #[arg(long, value_name = "N", default_value_t = Load::default().workers)]
+    workers: usize,
+
+    /// How many messages a second 'latency' sends, for five seconds at most
+    #[arg(long, value_name = "N", default_value_t = Load::default().pace)]
+    pace: usize,
+
+    /// What a file keeps of messages after their end [default: as configured, else all]
+    #[arg(long, value_name = "POLICY", value_parser = ["none", "failed", "all"])]
+    archive: Option<String>,
+
+    /// Run only these, for instance 'send-one,drain'
+    #[arg(long, value_name = "WORKLOADS", value_delimiter = ',')]
+    workload: Vec<Workload>,
+}
+
+const EXAMPLES: &str = "\
+Workloads:
+  send-one      concurrent callers, each sending one message a call
+  send-batch    one caller, sending batches
+  drain         lease, do nothing, acknowledge
+  latency       the time from a send to its hand-over, at a steady pace
+
+Examples:
+  postrider bench memory:
+  postrider bench sqlite:/tmp/try.db --archive none
+  postrider bench sqlite:/tmp/try.db --workload send-one --callers 1 --messages 2000
+  postrider --json bench memory: | jq -c '{workload, per_second}'";
+
+pub(crate) async fn run(global: &Global, command: &Bench) -> Result<(), Failure> {
+    let config = configuration(global, command)?;
+    let endpoint = config.endpoint()?;
+    let bench = postrider_bench::Bench::new(endpoint.connect().await?, command.load())?;
+    let workloads = if command.workload.is_empty() { Workload::ALL.to_vec() } else { command.workload.clone() };
+
+    let bar = progress::bar("messages");
+    bar.set_length(workloads.iter().map(|workload| bench.steps(*workload) as u64).sum());
+    let shown = bar.clone();
+    let bench = bench.on_progress(move |messages| shown.inc(messages as u64));
+
+    let out = Output::new(global.json);
+    let measure = async {
+        for workload in workloads {
+            bar.set_message(workload.name());
+            let measured = bench.run(workload).await?;
+            bar.suspend(|| out.row(&measured, &measured))?;
+        }
+        Ok::<_, Failure>(())
+    };
+    let result = tokio::select! {
+        result = measure => result,
+        () = stop_signal() => Err(Failure::failed("interrupted; the queues of the run were removed")),
+    };
+    bar.finish_and_clear();
+    if result.is_err()
+        && let Err(why) = bench.clean_up().await
+    {
+        note(format_args!("queues whose names begin with '{}' may have been left behind: {why}", bench.prefix()));
+    }
+    // What was measured stands, whatever becomes of the connection.
+    let closed = bench.provider().close(Deadline::default()).await;
+    result.and(closed.map_err(Failure::from))
+}
+
+impl Bench {
+    fn load(&self) -> Load {
+        let Self { messages, size, callers, batch, workers, pace, .. } = *self;
+        Load { messages, size, callers, batch, workers, pace }
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Store(error) => error.into(),
+            BenchError::Mismatch(_) | BenchError::EndedEarly(_) => Self::failed(error.to_string()),
+        }
+    }
+}
+
+fn configuration(global: &Global, command: &Bench) -> Result<Config, Failure> {
+    let mut sources = global.sources_for(command.store.as_deref())?;
+    if let Some(archive) = &command.archive {
+        sources = sources.flag("--archive", ARCHIVE_KEY, archive);
+    }
+    let config = Config::load(&sources)?;
+    if command.archive.is_some() && config.provider() != Some(ProviderKind::Sqlite) {
+        return Err(Failure::usage(format!("'{}' has no archive; leave --archive out", config.url())));
+    }
+    Ok(config)
+}
