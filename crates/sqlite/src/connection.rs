@@ -112,3 +112,25 @@ pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> FileError {
         _ => FileError::CannotOpen { path, detail: error.to_string() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::*;
+    use crate::{migrations, sql};
+
+    #[test]
+    fn a_statement_is_prepared_once_whatever_times_it_is_asked_about() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteOptions::default();
+        let path = folder.path().join("queues.db");
+        let connection = open_writer(&path, &options, Missing::Create).unwrap();
+        migrations::apply(&connection, &path, &options).unwrap();
+        let mut due = connection.prepare(sql::DUE).unwrap();
+        for now in 1..10_i64 {
+            assert!(due.query(("orders", 4, now, 10)).unwrap().next().unwrap().is_none());
+        }
+        assert_eq!(due.get_status(StatementStatus::RePrepare), 0);
+    }
+}

@@ -164,6 +164,8 @@ impl Writer {
             self.gather();
             if !self.jobs.is_empty() {
                 self.transact();
+                // The drivers bring the answers to their callers, who need not wait for the upkeep.
+                self.gather();
             }
             self.keep_up();
         }

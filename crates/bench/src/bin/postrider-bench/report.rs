@@ -14,10 +14,7 @@ pub(crate) fn begin(args: &Args) {
     if !args.json {
         let (size, folder, runs) = (args.size, args.folder.display(), args.runs);
         println!("{size}-byte messages, files in {folder}, median of {runs}\n");
-        println!(
-            "{:<12} {:>9} {:>12} {:>12} {:>8}  BAR",
-            "WORKLOAD", "MESSAGES", "PER SECOND", "DRIVER", "RATIO"
-        );
+        println!("{:<12} {:>9} {:>12} {:>12} {:>8}  BAR", "WORKLOAD", "MESSAGES", "PER SECOND", "DRIVER", "RATIO");
     }
 }
 
