@@ -12,7 +12,7 @@ use crate::dlq::Dlq;
 use crate::migrate::Migrate;
 use crate::peek::Peek;
 use crate::purge::Purge;
-use crate::queues::{Pause, Resume, Stats};
+use crate::queues::{Pause, Queues, Resume, Stats};
 use crate::receive::Receive;
 use crate::send::Send;
 use crate::settle::{Ack, Extend, Refuse, Release};
@@ -71,8 +71,7 @@ pub(crate) enum Command {
     Release(Release),
     Extend(Extend),
     Work(Work),
-    /// List the queues
-    Queues,
+    Queues(Queues),
     Stats(Stats),
     Peek(Peek),
     Purge(Purge),

@@ -8,7 +8,9 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::output::{Output, note};
 use crate::progress;
-use crate::verify::stop_signal;
+use crate::session::NewFile;
+use crate::signals::asked_to_end;
+use crate::values;
 
 /// The key that `--archive` stands for.
 const ARCHIVE_KEY: &str = "common.messaging.sqlite.archive";
@@ -21,12 +23,12 @@ const ARCHIVE_KEY: &str = "common.messaging.sqlite.archive";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
-    /// The store; by default the one that --url or POSTRIDER_URL names
+    /// The store; by default the one that --url, POSTRIDER_URL or the configuration names
     #[arg(value_name = "URL")]
     store: Option<String>,
 
     /// How many messages a workload has
-    #[arg(long, value_name = "N", default_value_t = Load::default().messages)]
+    #[arg(long, value_name = "N", default_value_t = Load::default().messages, value_parser = values::count, allow_negative_numbers = true)]
     messages: usize,
 
     /// How many bytes a body has
@@ -34,19 +36,19 @@ pub(crate) struct Bench {
     size: usize,
 
     /// How many callers send at the same time in 'send-one'
-    #[arg(long, value_name = "N", default_value_t = Load::default().callers)]
+    #[arg(long, value_name = "N", default_value_t = Load::default().callers, value_parser = values::count, allow_negative_numbers = true)]
     callers: usize,
 
     /// How many messages a batch has, sent or leased
-    #[arg(long, value_name = "N", default_value_t = Load::default().batch)]
+    #[arg(long, value_name = "N", default_value_t = Load::default().batch, value_parser = values::count, allow_negative_numbers = true)]
     batch: usize,
 
     /// How many loops lease and acknowledge at the same time
-    #[arg(long, value_name = "N", default_value_t = Load::default().workers)]
+    #[arg(long, value_name = "N", default_value_t = Load::default().workers, value_parser = values::count, allow_negative_numbers = true)]
     workers: usize,
 
     /// How many messages a second 'latency' sends, for five seconds at most
-    #[arg(long, value_name = "N", default_value_t = Load::default().pace)]
+    #[arg(long, value_name = "N", default_value_t = Load::default().pace, value_parser = values::count, allow_negative_numbers = true)]
     pace: usize,
 
     /// What a file keeps of messages after their end [default: as configured, else all]
@@ -74,7 +76,10 @@ Examples:
 pub(crate) async fn run(global: &Global, command: &Bench) -> Result<(), Failure> {
     let config = configuration(global, command)?;
     let endpoint = config.endpoint()?;
-    let bench = postrider_bench::Bench::new(endpoint.connect().await?, command.load())?;
+    let file = NewFile::of(&config);
+    let provider = endpoint.connect().await?;
+    file.tell();
+    let bench = postrider_bench::Bench::new(provider, command.load())?;
     let workloads = if command.workload.is_empty() { Workload::ALL.to_vec() } else { command.workload.clone() };
 
     let bar = progress::bar("messages");
@@ -91,14 +96,20 @@ pub(crate) async fn run(global: &Global, command: &Bench) -> Result<(), Failure>
         }
         Ok::<_, Failure>(())
     };
-    let result = tokio::select! {
-        result = measure => result,
-        () = stop_signal() => Err(Failure::failed("interrupted; the queues of the run were removed")),
+    let measured = tokio::select! {
+        result = measure => Some(result),
+        () = asked_to_end() => None,
     };
     bar.finish_and_clear();
-    if result.is_err()
-        && let Err(why) = bench.clean_up().await
-    {
+    let clean = match &measured {
+        Some(Ok(())) => Ok(()),
+        Some(Err(_)) | None => bench.clean_up().await,
+    };
+    let result = measured.unwrap_or_else(|| {
+        let removed = if clean.is_ok() { "; the queues of the run were removed" } else { "" };
+        Err(Failure::failed(format!("interrupted{removed}")))
+    });
+    if let Err(why) = clean {
         note(format_args!("queues whose names begin with '{}' may have been left behind: {why}", bench.prefix()));
     }
     // What was measured stands, whatever becomes of the connection.

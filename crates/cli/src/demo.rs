@@ -10,10 +10,12 @@ use std::io::IsTerminal;
 use postrider::config::MessagingConfig;
 use postrider::{Deadline, Endpoint, MessageId, MessagingService, QueueAdmin, QueueName};
 use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::output::note;
+use crate::session::NewFile;
+use crate::signals::Signals;
 use narrator::Narrator;
 use stage::{Pace, Stage};
 
@@ -53,16 +55,19 @@ struct Place {
     file_url: Option<String>,
     /// Removed with this value.
     folder: Option<TempDir>,
+    /// What a store of the user may be made with.
+    new_file: Option<NewFile>,
 }
 
 impl Place {
     fn choose(global: &Global) -> Result<Self, Failure> {
         if global.url.is_some() {
-            let endpoint = global.config_for(None)?.endpoint()?;
+            let config = global.config_for(None)?;
+            let endpoint = config.endpoint()?;
             // Its end is chance, so that the queue is nobody else's.
             let id = MessageId::generate().to_string();
             let queue = QueueName::new(format!("demo_{}", &id[id.len() - 8..]))?;
-            return Ok(Self { endpoint, queue, file_url: None, folder: None });
+            return Ok(Self { endpoint, queue, file_url: None, folder: None, new_file: Some(NewFile::of(&config)) });
         }
         let folder = tempfile::Builder::new()
             .prefix("postrider-demo-")
@@ -70,14 +75,19 @@ impl Place {
             .map_err(|error| Failure::failed(format!("cannot make a temporary folder: {error}")))?;
         let url = format!("sqlite:{}", folder.path().join("demo.db").display());
         let endpoint = Endpoint::new(&url, &MessagingConfig::default())?;
-        Ok(Self { endpoint, queue: QueueName::new("orders")?, file_url: Some(url), folder: Some(folder) })
+        Ok(Self {
+            endpoint,
+            queue: QueueName::new("orders")?,
+            file_url: Some(url),
+            folder: Some(folder),
+            new_file: None,
+        })
     }
 }
 
 pub(crate) async fn run(global: &Global, command: Demo) -> Result<(), Failure> {
     let cannot_listen = |error| Failure::failed(format!("cannot listen to signals: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_listen)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
+    let mut signals = Signals::listen().map_err(cannot_listen)?;
 
     let mut place = Place::choose(global)?;
     let paced = !command.fast && !global.json && std::io::stdout().is_terminal();
@@ -88,21 +98,36 @@ pub(crate) async fn run(global: &Global, command: Demo) -> Result<(), Failure> {
         second: place.endpoint.connect().await?,
         queue: place.queue.clone(),
     };
+    if let Some(file) = place.new_file.take() {
+        file.tell();
+    }
     let played = tokio::select! {
-        played = acts::play(&mut stage, &place) => played,
-        _ = interrupt.recv() => Err(Failure::failed("interrupted; what the demo had made is removed")),
-        _ = terminate.recv() => Err(Failure::failed("interrupted; what the demo had made is removed")),
+        played = acts::play(&mut stage, &place) => Some(played),
+        () = signals.next() => None,
     };
-    let keep = command.keep && played.is_ok();
-    let left = leave(&stage, &place, keep).await;
-    played?;
-    left?;
+    let keep = command.keep && matches!(played, Some(Ok(())));
+    let mut left = leave(&stage, &place, keep).await;
     if let Some(folder) = place.folder.take() {
         if keep {
             // From here on it is the user's.
             let _ = folder.keep();
-        } else {
-            folder.close().map_err(|error| Failure::failed(format!("cannot remove the temporary folder: {error}")))?;
+        } else if let Err(error) = folder.close() {
+            left = left.and(Err(Failure::failed(format!("cannot remove the temporary folder: {error}"))));
+        }
+    }
+    match played {
+        Some(Ok(())) => left?,
+        Some(Err(failure)) => {
+            // The first failure is the one that matters.
+            if let Err(Failure::Failed(why)) = left {
+                note(format_args!("what the demo had made may have been left behind: {why}"));
+            }
+            return Err(failure);
+        }
+        None => {
+            note("interrupted");
+            left?;
+            return Err(Failure::failed("what the demo had made is removed"));
         }
     }
     acts::farewell(&mut stage.narrator, &place, keep)

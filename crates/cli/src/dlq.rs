@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// Look at, edit, redrive and remove a queue's dead letters
 ///
-/// QUEUE is the queue that the messages died in.
+/// QUEUE is the queue that the messages died in. 'postrider receive QUEUE_dlq' leases dead letters as any other message.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Dlq {
@@ -22,6 +22,14 @@ pub(crate) struct Dlq {
 }
 
 const EXAMPLES: &str = "\
+Reasons:
+  max_receive_count   delivered too often without being settled
+  expired             not handled before its --expires-in was over
+  rejected            refused by its handler ('work': exit code 65)
+  retries_exhausted   the retry strategy allowed no further attempt
+  undecodable         its bytes are not what they should be
+  others              what 'nack --dead REASON' or an application said
+
 Examples:
   postrider dlq list orders --reason max_receive_count
   postrider dlq edit orders ID --body '{\"id\": 7}'

@@ -21,6 +21,7 @@ mod receive;
 mod send;
 mod session;
 mod settle;
+mod signals;
 mod table;
 mod text;
 mod values;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
         Command::Release(command) => on_runtime(settle::release(global, command)),
         Command::Extend(command) => on_runtime(settle::extend(global, command)),
         Command::Work(command) => on_runtime(work::run(global, command)),
-        Command::Queues => on_runtime(queues::list(global)),
+        Command::Queues(command) => on_runtime(queues::run(global, command)),
         Command::Stats(command) => on_runtime(queues::stats(global, command)),
         Command::Peek(command) => on_runtime(peek::run(global, command)),
         Command::Purge(command) => on_runtime(purge::run(global, command)),

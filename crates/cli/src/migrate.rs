@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::output::{Output, note};
+use crate::session::NewFile;
 use postrider::Migration;
 
 /// Bring a store's tables up to date
@@ -41,13 +42,15 @@ struct Row {
 }
 
 pub(crate) async fn run(global: &Global, command: &Migrate) -> Result<(), Failure> {
-    let endpoint = global.lasting_config_for(command.store.as_deref())?.endpoint()?;
+    let config = global.lasting_config_for(command.store.as_deref())?;
+    let (endpoint, file) = (config.endpoint()?, NewFile::of(&config));
     let out = Output::new(global.json);
     let (steps, outcome) = if command.dry_run || command.print {
         (endpoint.pending_migrations().await?, "pending")
     } else {
         (endpoint.migrate().await?, "applied")
     };
+    file.tell();
     if steps.is_empty() {
         note(format!("{endpoint} is up to date; nothing is missing"));
     }

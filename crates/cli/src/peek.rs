@@ -20,7 +20,7 @@ pub(crate) struct Peek {
     queue: QueueName,
 
     /// At most this many messages
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = values::count, allow_negative_numbers = true)]
     max: usize,
 }
 

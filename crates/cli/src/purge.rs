@@ -16,7 +16,7 @@ use crate::values;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Purge {
     /// The queue
-    #[arg(value_parser = values::queue)]
+    #[arg(value_parser = values::purged_queue)]
     queue: QueueName,
 
     /// Do not ask

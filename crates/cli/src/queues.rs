@@ -1,7 +1,10 @@
 //! `postrider queues`, `stats`, `pause`, `resume`
 
+mod manage;
+
 use std::time::Duration;
 
+use clap::Subcommand;
 use postrider::{Deadline, Measured, QueueAdmin, QueueName, QueueStats};
 use serde::Serialize;
 
@@ -12,6 +15,28 @@ use crate::session::Session;
 use crate::table::{Column, Table};
 use crate::text;
 use crate::values;
+
+/// List the queues, make or delete them
+///
+/// Without a command, lists them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Queues {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider queues
+  postrider queues create orders mails
+  postrider queues delete orders";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(manage::Create),
+    Delete(manage::Delete),
+}
 
 /// Count what a queue holds, or every queue
 ///
@@ -92,7 +117,15 @@ fn counts(stats: &QueueStats) -> [(&'static str, Measured<u64>); 4] {
     [("ready", stats.ready), ("in_flight", stats.in_flight), ("delayed", stats.delayed), ("dead", stats.dead)]
 }
 
-pub(crate) async fn list(global: &Global) -> Result<(), Failure> {
+pub(crate) async fn run(global: &Global, command: Queues) -> Result<(), Failure> {
+    match command.command {
+        None => list(global).await,
+        Some(Command::Create(command)) => manage::create(global, command).await,
+        Some(Command::Delete(command)) => manage::delete(global, command).await,
+    }
+}
+
+async fn list(global: &Global) -> Result<(), Failure> {
     let session = global.connect().await?;
     let queues = session.provider.list_queues(Deadline::default()).await?;
     session.out.rows(queues.iter().map(|queue| (Named { queue }, queue)))?;
@@ -150,8 +183,11 @@ fn shown<T: Copy>(measured: Measured<T>, show: impl Fn(T) -> String) -> String {
 pub(crate) async fn pause(global: &Global, command: Pause) -> Result<(), Failure> {
     let session = global.connect().await?;
     let queue = &command.queue;
-    note_if_missing(&session, queue).await?;
+    let is_missing = is_missing(&session, queue).await?;
     session.provider.pause(queue, Deadline::default()).await?;
+    if is_missing {
+        note(format!("there was no queue '{}' yet; its first messages will wait, too", queue.origin()));
+    }
     session.out.row(&Paused { queue, paused: true }, format_args!("{queue} is paused"))?;
     session.close().await
 }
@@ -159,17 +195,35 @@ pub(crate) async fn pause(global: &Global, command: Pause) -> Result<(), Failure
 pub(crate) async fn resume(global: &Global, command: Resume) -> Result<(), Failure> {
     let session = global.connect().await?;
     let queue = &command.queue;
-    note_if_missing(&session, queue).await?;
+    let is_missing = is_missing(&session, queue).await?;
     session.provider.resume(queue, Deadline::default()).await?;
-    session.out.row(&Paused { queue, paused: false }, format_args!("{queue} goes on"))?;
+    if is_missing {
+        note(format!("there was no queue '{}' yet; 'postrider queues' lists those that there are", queue.origin()));
+    }
+    session.out.row(&Paused { queue, paused: false }, format_args!("{queue} is not paused"))?;
     session.close().await
 }
 
-/// A queue that is not there is like an empty one; whoever wrote its name wrongly is glad to be told.
-pub(crate) async fn note_if_missing(session: &Session, queue: &QueueName) -> Result<(), Failure> {
+async fn is_missing(session: &Session, queue: &QueueName) -> Result<bool, Failure> {
     let report = session.provider.verify_queues(&[queue.origin()], Deadline::default()).await?;
-    if !report.missing.is_empty() {
+    Ok(!report.missing.is_empty())
+}
+
+/// A queue that is not there is like an empty one; whoever wrote its name wrongly is glad to be told. Answers whether
+/// it was told.
+pub(crate) async fn note_if_missing(session: &Session, queue: &QueueName) -> Result<bool, Failure> {
+    let is_missing = is_missing(session, queue).await?;
+    if is_missing {
         note(format!("there is no queue '{}' yet; 'postrider queues' lists those that there are", queue.origin()));
+    }
+    Ok(is_missing)
+}
+
+/// Tells that a queue gives nothing whatever it holds.
+pub(crate) async fn note_why_nothing_comes(session: &Session, queue: &QueueName) -> Result<(), Failure> {
+    if !note_if_missing(session, queue).await? && session.provider.queue_stats(queue, Deadline::default()).await?.paused
+    {
+        note(format!("queue '{queue}' is paused and gives nothing; 'postrider resume {queue}' lets it go on"));
     }
     Ok(())
 }

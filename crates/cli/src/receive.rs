@@ -1,6 +1,7 @@
 //! `postrider receive`
 
 use std::fmt::Write;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use postrider::{
@@ -12,6 +13,7 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::failure::{Failure, explained};
 use crate::output::note;
+use crate::queues::note_why_nothing_comes;
 use crate::session::Session;
 use crate::text::{self, Body, one_line};
 use crate::values;
@@ -19,7 +21,12 @@ use crate::values;
 /// Receive messages
 ///
 /// Each is leased: until the lease ends nobody else receives it. Settle it by the receipt that is printed, with 'ack',
-/// 'nack' or 'release', or let --ack do it. An empty queue prints nothing and is no failure.
+/// 'nack' or 'release', or let --ack do it. An empty queue prints nothing on stdout and is no failure.
+///
+/// Every read counts as a delivery, and a message that was delivered --max-deliveries times without being settled goes to
+/// the dead letters instead of being printed; 'release' takes a delivery back. To look without any of this, use 'peek'.
+///
+/// 'QUEUE_dlq' holds the dead letters of QUEUE, and can be received from as any queue.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Receive {
@@ -28,14 +35,18 @@ pub(crate) struct Receive {
     queue: QueueName,
 
     /// At most this many messages
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::count, allow_negative_numbers = true)]
     max: usize,
 
-    /// How long they are leased [default: 30s, or as configured]
+    /// Dead-letter a message that was delivered this often [default: 3, or as configured]
+    #[arg(long, value_name = "N", value_parser = values::deliveries, allow_negative_numbers = true)]
+    max_deliveries: Option<NonZeroU32>,
+
+    /// How long they are leased, like 500ms, 5s, 2m, 1h30m or 3d [default: 30s, or as configured]
     #[arg(long, value_name = "DURATION", value_parser = values::visibility, allow_hyphen_values = true)]
     visibility: Option<Duration>,
 
-    /// How long to wait for the first one
+    /// How long to wait for the first one, like 500ms, 5s, 2m, 1h30m or 3d
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, default_value = "0s")]
     wait: Duration,
 
@@ -93,8 +104,18 @@ pub(crate) async fn run(global: &Global, command: Receive) -> Result<(), Failure
     if let Some(visibility) = command.visibility {
         options.visibility = visibility;
     }
+    if let Some(most) = command.max_deliveries {
+        options.max_receive_count = most.get();
+    }
+    // Whoever waits wants to know at once that it is in vain.
+    if !command.wait.is_zero() {
+        note_why_nothing_comes(&session, &command.queue).await?;
+    }
     let deadline = Deadline::after(command.wait.saturating_add(Deadline::DEFAULT));
     let messages = session.provider.receive_messages(&command.queue, &options, deadline).await?;
+    if messages.is_empty() && command.wait.is_zero() {
+        note_why_nothing_comes(&session, &command.queue).await?;
+    }
 
     let mut printed = Vec::new();
     let mut messages = messages.into_iter();

@@ -30,14 +30,15 @@ pub(crate) struct Send {
     /// The body; without it, or with '-', what stdin holds
     body: Option<OsString>,
 
-    /// Send every line of stdin as a message
+    /// Send every line of stdin as a message, without its line end (LF or CR LF); an empty line is an empty message
     #[arg(long, conflicts_with_all = ["body", "id", "dedup_key"])]
     lines: bool,
 
     #[command(flatten)]
     label: Label,
 
-    /// The message's id; made when it is not given
+    /// The message's id; made when it is not given. It is yours to keep single: sent twice, it names two messages. To have
+    /// only one, use --dedup-key
     #[arg(long, value_name = "UUID", value_parser = values::id)]
     id: Option<MessageId>,
 
@@ -49,11 +50,11 @@ pub(crate) struct Send {
 /// What all messages of a call have in common.
 #[derive(Debug, Clone, clap::Args)]
 struct Label {
-    /// A header; may be given several times
+    /// A header; may be given several times, each name once
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = values::header)]
     headers: Vec<(String, String)>,
 
-    /// Deliver it no sooner than this long from now
+    /// Deliver it no sooner than this long from now, like 500ms, 5s, 2m, 1h30m or 3d
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     delay: Option<Duration>,
 
@@ -65,7 +66,7 @@ struct Label {
     #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
     priority: Option<Priority>,
 
-    /// Dead-letter it when it has not been handled this long from now
+    /// Dead-letter it when it has not been handled this long from now, like 500ms, 5s, 2m, 1h30m or 3d
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     expires_in: Option<Duration>,
 
@@ -106,6 +107,9 @@ impl Label {
     fn headers(&self) -> Result<Headers, Failure> {
         let mut headers = Headers::new();
         for (name, value) in &self.headers {
+            if headers.get(name).is_some() {
+                return Err(Failure::usage(format!("header '{name}' is given twice; a message has each name once")));
+            }
             headers.insert(name, value)?;
         }
         Ok(headers)
@@ -118,6 +122,8 @@ pub(crate) async fn run(global: &Global, command: Send) -> Result<(), Failure> {
             "there is no body; give it behind the queue, or write '-' to type it and end it with Ctrl-D",
         ));
     }
+    // Before anything is made.
+    command.label.headers()?;
     let session = global.connect().await?;
     if command.lines {
         let result = lines::send(&session, &command.queue, &command.label).await;

@@ -1,11 +1,14 @@
 //! What a command works with: the configuration, the store that it names, the output.
 
+use std::path::PathBuf;
+
 use postrider::config::ProviderKind;
 use postrider::{Config, Deadline, MessagingProvider, MessagingService, Sources};
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, note};
+use crate::text;
 
 /// The key that `--url` stands for.
 const URL_KEY: &str = "common.messaging.url";
@@ -31,7 +34,7 @@ impl Global {
         }
         let flag = match (store, &self.url) {
             (Some(argument), Some(flag)) if argument != flag => {
-                let (argument, flag) = (argument.escape_debug(), flag.escape_debug());
+                let (argument, flag) = (without_password(argument), without_password(flag));
                 return Err(Failure::usage(format!("two stores are named, '{argument}' and --url '{flag}'; name one")));
             }
             (Some(argument), _) => Some(("URL", argument)),
@@ -59,8 +62,40 @@ impl Global {
     /// Connects to a store that outlives this process.
     pub(crate) async fn connect(&self) -> Result<Session, Failure> {
         let config = self.lasting_config_for(None)?;
-        let provider = config.endpoint()?.connect().await?;
+        let endpoint = config.endpoint()?;
+        let file = NewFile::of(&config);
+        let provider = endpoint.connect().await?;
+        file.tell();
         Ok(Session { config, provider, out: Output::new(self.json) })
+    }
+}
+
+/// The URL as it may be shown.
+fn without_password(url: &str) -> String {
+    match Config::load(&Sources::none().flag("--url", URL_KEY, url)) {
+        Ok(config) => config.url().to_string().escape_debug().to_string(),
+        // Nobody knows where a password would be in what is no URL of a store.
+        Err(_) => url.split_once(':').map_or("…".into(), |(scheme, _)| format!("{}:…", scheme.escape_debug())),
+    }
+}
+
+/// The file of a store that is not there yet. Whoever wrote its name wrongly shall see that it was made.
+#[derive(Debug)]
+pub(crate) struct NewFile(Option<PathBuf>);
+
+impl NewFile {
+    /// Looks before the store is connected to.
+    pub(crate) fn of(config: &Config) -> Self {
+        let path = config.url().as_str().strip_prefix("sqlite:").map(PathBuf::from);
+        Self(path.filter(|path| matches!(path.try_exists(), Ok(false))))
+    }
+
+    /// Tells what was made since.
+    pub(crate) fn tell(self) {
+        if let Some(file) = self.0.filter(|file| file.exists()) {
+            let file = std::path::absolute(&file).unwrap_or(file);
+            note(format_args!("made {}", text::one_line(&file.display().to_string())));
+        }
     }
 }
 

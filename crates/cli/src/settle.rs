@@ -3,28 +3,31 @@
 use std::time::Duration;
 
 use postrider::{
-    DeadLetterReason, Deadline, MessagingError, MessagingService, Nack, ReceiptHandle, RetryStrategy, RowResults,
-    Settlement,
+    DeadLetterReason, Deadline, MessageId, MessagingError, MessagingService, Nack, QueueName, ReceiptHandle,
+    RetryStrategy, RowResults, Settlement,
 };
 use serde::Serialize;
 
 use crate::args::Global;
 use crate::failure::{Failure, explained};
-use crate::output::{Output, note};
-use crate::values;
+use crate::output::note;
+use crate::session::Session;
+use crate::{text, values};
 
 const OUTCOMES: &str = "\
-Prints what became of each: what was asked for, or 'expired' when its lease was over, 'invalid' when the receipt is of \
-another store, 'unknown' when the answer was lost, 'failed' for anything else. Every receipt is tried. Exits with 1 when \
-one was not done.";
+Prints what became of each: what was asked for, or 'expired' when its lease is over or was settled, 'invalid' when it is \
+no receipt of this kind of store, 'unknown' when the answer was lost, 'failed' for anything else. Every receipt is tried. \
+Exits with 1 when one was not done, with 2 when none of them is a receipt at all.
+
+A receipt belongs to the store that it was received from: name the same one.";
 
 /// Acknowledge messages: they are done
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Ack {
     /// What 'receive' printed
-    #[arg(required = true, value_name = "RECEIPT", value_parser = values::receipt)]
-    receipts: Vec<ReceiptHandle>,
+    #[arg(required = true, value_name = "RECEIPT")]
+    receipts: Vec<String>,
 }
 
 /// Give messages back at once: their work was never started, and the delivery does not count
@@ -32,8 +35,8 @@ pub(crate) struct Ack {
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Release {
     /// What 'receive' printed
-    #[arg(required = true, value_name = "RECEIPT", value_parser = values::receipt)]
-    receipts: Vec<ReceiptHandle>,
+    #[arg(required = true, value_name = "RECEIPT")]
+    receipts: Vec<String>,
 }
 
 /// Give messages back that could not be handled: to be tried again, or to the dead letters
@@ -45,10 +48,10 @@ pub(crate) struct Release {
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Refuse {
     /// What 'receive' printed
-    #[arg(required = true, value_name = "RECEIPT", value_parser = values::receipt)]
-    receipts: Vec<ReceiptHandle>,
+    #[arg(required = true, value_name = "RECEIPT")]
+    receipts: Vec<String>,
 
-    /// They come back after this long
+    /// They come back after this long, like 500ms, 5s, 2m, 1h30m or 3d
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, conflicts_with = "dead")]
     retry_after: Option<Duration>,
 
@@ -66,10 +69,10 @@ pub(crate) struct Refuse {
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Extend {
     /// What 'receive' printed
-    #[arg(required = true, value_name = "RECEIPT", value_parser = values::receipt)]
-    receipts: Vec<ReceiptHandle>,
+    #[arg(required = true, value_name = "RECEIPT")]
+    receipts: Vec<String>,
 
-    /// The new length, from now; it is not added to what is left
+    /// The new length, from now, like 500ms, 5s, 2m, 1h30m or 3d; it is not added to what is left
     #[arg(value_name = "DURATION", value_parser = values::visibility, allow_hyphen_values = true)]
     extension: Duration,
 }
@@ -77,8 +80,37 @@ pub(crate) struct Extend {
 /// One line of `--json`.
 #[derive(Serialize)]
 struct Row<'a> {
-    receipt: &'a ReceiptHandle,
+    receipt: &'a str,
+    id: Option<MessageId>,
+    queue: Option<&'a QueueName>,
     outcome: &'static str,
+    error: Option<&'a str>,
+}
+
+/// A receipt as it was written, and what it says.
+struct Given {
+    text: String,
+    receipt: Result<ReceiptHandle, MessagingError>,
+}
+
+/// The receipts that can be read. When none can, it is no matter of the store.
+fn read(texts: Vec<String>) -> Result<Vec<Given>, Failure> {
+    let read = |text: String| Given { receipt: text.parse(), text };
+    let all: Vec<_> = texts.into_iter().map(read).collect();
+    match all.first() {
+        Some(Given { text, receipt: Err(error) }) if all.iter().all(|given| given.receipt.is_err()) => {
+            Err(Failure::usage(unreadable(text, error)))
+        }
+        _ => Ok(all),
+    }
+}
+
+fn unreadable(text: &str, error: &MessagingError) -> String {
+    let why = match error {
+        MessagingError::InvalidReceipt { why } => why.clone(),
+        other => other.to_string(),
+    };
+    format!("'{}' is no receipt: {why}. Give it whole, as 'receive' printed it", text::shortened(text, 60))
 }
 
 pub(crate) async fn ack(global: &Global, command: Ack) -> Result<(), Failure> {
@@ -114,40 +146,54 @@ fn by_strategy(strategy: &RetryStrategy) -> Nack {
 }
 
 pub(crate) async fn extend(global: &Global, command: Extend) -> Result<(), Failure> {
+    let given = read(command.receipts)?;
     let session = global.connect().await?;
-    let mut rows = Vec::with_capacity(command.receipts.len());
-    for receipt in &command.receipts {
+    let mut rows = Vec::with_capacity(given.len());
+    for receipt in given.iter().filter_map(|given| given.receipt.as_ref().ok()) {
         let deadline = Deadline::default();
         rows.push(session.provider.extend_visibility(receipt.queue(), receipt, command.extension, deadline).await);
     }
-    let result = report(session.out, &command.receipts, rows, "extended");
+    let result = report(&session, &given, rows, "extended");
     session.close().await.and(result)
 }
 
 async fn settle(
     global: &Global,
-    receipts: Vec<ReceiptHandle>,
+    receipts: Vec<String>,
     done: &'static str,
     settlement: impl Fn(ReceiptHandle) -> Settlement,
 ) -> Result<(), Failure> {
+    let given = read(receipts)?;
     let session = global.connect().await?;
-    let settlements = receipts.iter().cloned().map(settlement).collect();
+    let settlements: Vec<_> =
+        given.iter().filter_map(|given| given.receipt.as_ref().ok()).cloned().map(settlement).collect();
+    let count = settlements.len();
     let rows = match session.provider.settle(settlements, Deadline::default()).await {
         Ok(rows) => rows,
-        Err(error) => receipts.iter().map(|_| Err(error.clone())).collect(),
+        Err(error) => vec![Err(error); count],
     };
-    let result = report(session.out, &receipts, rows, done);
+    let result = report(&session, &given, rows, done);
     session.close().await.and(result)
 }
 
-fn report(out: Output, receipts: &[ReceiptHandle], rows: RowResults<()>, done: &'static str) -> Result<(), Failure> {
+/// Tells what became of each. `rows` are those of the receipts that could be read.
+fn report(session: &Session, given: &[Given], rows: RowResults<()>, done: &'static str) -> Result<(), Failure> {
     // The same was asked for every row: when it cannot be asked for, nothing was done.
     if let Some(Err(error @ MessagingError::InvalidInput { .. })) = rows.first() {
         return Err(error.clone().into());
     }
-    let is_done = rows.iter().all(Result::is_ok);
+    let mut rows = rows.into_iter();
+    let mut is_done = true;
     let mut told = Vec::new();
-    for (receipt, row) in receipts.iter().zip(rows) {
+    for Given { text, receipt } in given {
+        let row = match receipt {
+            Ok(_) => rows.next().unwrap_or(Err(MessagingError::OutcomeUnknown {
+                operation: "settle",
+                ids: Vec::new(),
+                source: None,
+            })),
+            Err(error) => Err(error.clone()),
+        };
         let outcome = match &row {
             Ok(()) => done,
             Err(MessagingError::VisibilityExpired { .. }) => "expired",
@@ -155,14 +201,25 @@ fn report(out: Output, receipts: &[ReceiptHandle], rows: RowResults<()>, done: &
             Err(MessagingError::OutcomeUnknown { .. }) => "unknown",
             Err(_) => "failed",
         };
-        out.row(&Row { receipt, outcome }, format_args!("{}  {}", receipt.message_id(), outcome.replace('_', "-")))?;
-        if let Err(error) = row {
-            // A store that fails says the same for every row.
-            let text = explained(&error);
-            if !told.contains(&text) {
-                note(&text);
-                told.push(text);
-            }
+        let why = row.err().map(|error| match (&error, receipt) {
+            (_, Err(_)) => unreadable(text, &error),
+            (MessagingError::VisibilityExpired { queue, id }, _) => format!(
+                "the lease on message {id} of queue '{queue}' is over, was settled already, or the receipt is of another \
+                 store than {}; nothing was changed",
+                session.config.url()
+            ),
+            _ => explained(&error),
+        });
+        let (id, queue) =
+            (receipt.as_ref().ok().map(ReceiptHandle::message_id), receipt.as_ref().ok().map(|r| r.queue()));
+        let shown = id.map_or_else(|| text::shortened(text, 36), |id| id.to_string());
+        let row = Row { receipt: text, id, queue, outcome, error: why.as_deref() };
+        session.out.row(&row, format_args!("{shown}  {}", outcome.replace('_', "-")))?;
+        is_done &= why.is_none();
+        // A store that fails says the same for every row.
+        if let Some(why) = why.filter(|why| !told.contains(why)) {
+            note(&why);
+            told.push(why);
         }
     }
     if is_done { Ok(()) } else { Err(Failure::Told) }

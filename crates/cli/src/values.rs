@@ -1,11 +1,10 @@
 //! How values are written on the command line. What is refused here never reaches a store.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use postrider::message::MAX_DURATION;
-use postrider::{
-    ContentType, Headers, Key, MessageId, MessagingError, Priority, QueueName, ReceiptHandle, duration_text,
-};
+use postrider::{ContentType, Headers, Key, MessageId, MessagingError, Priority, QueueName, duration_text};
 
 /// A duration, like `500ms` or `1h30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -38,6 +37,62 @@ pub(crate) fn readable_queue(text: &str) -> Result<QueueName, String> {
     QueueName::for_reading(text).map_err(why)
 }
 
+/// A queue to run commands for.
+pub(crate) fn worked_queue(text: &str) -> Result<QueueName, String> {
+    let instead = |origin: &QueueName| {
+        format!("bring them back with 'postrider dlq redrive {origin}', or read them with 'postrider receive {text}'")
+    };
+    living_queue(text, instead)
+}
+
+/// A queue to purge.
+pub(crate) fn purged_queue(text: &str) -> Result<QueueName, String> {
+    living_queue(text, |origin| format!("use 'postrider dlq purge {origin}'"))
+}
+
+/// A queue to make or to delete.
+pub(crate) fn own_queue(text: &str) -> Result<QueueName, String> {
+    living_queue(text, |origin| format!("they come and go with '{origin}'"))
+}
+
+/// A queue that holds no dead letters; `instead` says what to do about those of the queue that it is given.
+fn living_queue(text: &str, instead: impl Fn(&QueueName) -> String) -> Result<QueueName, String> {
+    match readable_queue(text)? {
+        queue if queue.holds_dead_letters() => {
+            let origin = queue.origin();
+            Err(format!("these are the dead letters of '{origin}'; {}", instead(&origin)))
+        }
+        queue => Ok(queue),
+    }
+}
+
+/// A number of things, of which there is one at least.
+pub(crate) fn count(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "write a whole number; use at least 1".into())
+}
+
+/// How many commands run at once. Each has a process and several open files.
+pub(crate) fn workers(text: &str) -> Result<usize, String> {
+    count(text).ok().filter(|number| *number <= 10_000).ok_or_else(|| "write a whole number from 1 to 10000".into())
+}
+
+/// After how many deliveries a message is given up.
+pub(crate) fn deliveries(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| "write a whole number; use at least 1, the first delivery".into())
+}
+
+/// What chance is drawn from.
+pub(crate) fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("write a whole number from 0 to {}, as a run tells it at its end", u64::MAX))
+}
+
+/// How many messages a storm has.
+pub(crate) fn storm(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= 10_000_000);
+    number.ok_or_else(|| "write a whole number from 0 to 10000000".into())
+}
+
 /// An ordering or dedup key.
 pub(crate) fn key(text: &str) -> Result<Key, String> {
     Key::new("key", text).map_err(why)
@@ -59,11 +114,6 @@ pub(crate) fn content_type(text: &str) -> Result<ContentType, String> {
     ContentType::parse(text).map_err(why)
 }
 
-/// A receipt, as `receive` printed it.
-pub(crate) fn receipt(text: &str) -> Result<ReceiptHandle, String> {
-    text.parse().map_err(why)
-}
-
 fn why(error: MessagingError) -> String {
     match error {
         MessagingError::InvalidInput { why, .. } => why,
@@ -82,6 +132,28 @@ mod tests {
         for bad in ["none", "=value", "a b=c", "postrider-x=1", "a=\0"] {
             assert!(header(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn numbers_have_limits_that_are_told() {
+        assert_eq!((count("1"), workers("10000")), (Ok(1), Ok(10_000)));
+        for (why, says) in [
+            (count("0").unwrap_err(), "at least 1"),
+            (count("-1").unwrap_err(), "at least 1"),
+            (workers("10001").unwrap_err(), "from 1 to 10000"),
+            (workers("0").unwrap_err(), "from 1 to 10000"),
+            (deliveries("0").unwrap_err(), "at least 1"),
+            (seed("abc").unwrap_err(), "whole number"),
+        ] {
+            assert!(why.contains(says), "{why}");
+        }
+    }
+
+    #[test]
+    fn dead_letters_are_no_queue_of_their_own() {
+        assert!(purged_queue("orders_dlq").unwrap_err().contains("'postrider dlq purge orders'"));
+        assert!(worked_queue("orders_dlq").unwrap_err().contains("'postrider dlq redrive orders'"));
+        assert!(own_queue("orders_dlq").is_err() && own_queue("orders").is_ok());
     }
 
     #[test]

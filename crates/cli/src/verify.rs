@@ -1,12 +1,13 @@
 //! `postrider verify`
 
+mod outage;
 mod table;
 
 use std::io::Write;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
 use indicatif::ProgressBar;
 use postrider::{Deadline, Endpoint, MessagingError, MessagingProvider, QueueAdmin};
 use postrider_conformance::{
@@ -14,16 +15,21 @@ use postrider_conformance::{
 };
 use serde::Serialize;
 
+use outage::Outage;
+
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::output::note;
 use crate::progress;
+use crate::session::NewFile;
+use crate::signals::asked_to_end;
+use crate::values;
 
 /// Try the sixteen rules of the law on a store
 ///
 /// Makes queues of its own, whose names begin with 'pv', tries every rule on them, ends with a storm of concurrent
-/// workers whose history is checked, and removes the queues. Other queues are not touched. Exits with 1 when a rule
-/// is broken.
+/// workers whose history is checked, and removes the queues. Other queues are not touched. A file is held locked for
+/// moments, as another program could, to see that nothing is lost meanwhile. Exits with 1 when a rule is broken.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
@@ -36,11 +42,11 @@ pub(crate) struct Verify {
     rules: Vec<Rule>,
 
     /// Repeat a run: what is left to chance is chosen by this number
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
     seed: Option<u64>,
 
     /// How many messages the storm sends; 0 leaves it out
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000_000))]
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = values::storm, allow_negative_numbers = true)]
     messages: usize,
 }
 
@@ -55,18 +61,27 @@ Examples:
 const STRAGGLERS: Duration = Duration::from_millis(500);
 
 /// The store at a URL, as the suite wants it.
-struct Verified(Endpoint);
+struct Verified {
+    endpoint: Endpoint,
+    outage: Option<Outage>,
+}
 
 impl Harness for Verified {
     type Provider = MessagingProvider;
 
     async fn open(&self) -> Result<MessagingProvider, MessagingError> {
-        self.0.connect().await
+        self.endpoint.connect().await
+    }
+
+    fn restart(&self) -> Option<Pin<Box<dyn Future<Output = Result<(), MessagingError>> + Send + '_>>> {
+        let outage = self.outage.clone()?;
+        Some(Box::pin(outage.happen()))
     }
 }
 
 pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure> {
-    let endpoint = global.config_for(command.store.as_deref())?.endpoint()?;
+    let config = global.config_for(command.store.as_deref())?;
+    let (endpoint, file) = (config.endpoint()?, NewFile::of(&config));
     let mut settings = Settings {
         storm: StormSettings { messages: command.messages, ..StormSettings::default() },
         ..Settings::default()
@@ -81,15 +96,17 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
     settings.observer = Some(observer(bar.clone()));
     let prefix = settings.prefix.clone();
 
+    let store = Verified { endpoint: endpoint.clone(), outage: Outage::of(&config) };
     let report = tokio::select! {
-        report = exercise(Verified(endpoint.clone()), settings) => report?,
-        () = stop_signal() => {
+        report = exercise(store, settings) => report?,
+        () = asked_to_end() => {
             bar.finish_and_clear();
             sweep_cut_off(&endpoint.connect().await?, &prefix).await?;
             return Err(Failure::failed("interrupted: nothing is known about the rules; the queues of the run were removed"));
         }
     };
     bar.finish_and_clear();
+    file.tell();
     if let Some(why) = &report.left_behind {
         note(format!("queues whose names begin with '{prefix}_' may have been left behind: {why}"));
     }
@@ -124,22 +141,6 @@ async fn sweep_cut_off(provider: &MessagingProvider, prefix: &str) -> Result<(),
         if !queues.iter().any(|queue| queue.as_str().starts_with(prefix)) {
             return Ok(());
         }
-    }
-}
-
-/// Completes when somebody wants the program to end.
-pub(crate) async fn stop_signal() {
-    #[cfg(unix)]
-    if let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        }
-        return;
-    }
-    // A failure to listen is not a signal.
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! `postrider work`
 
+mod echo;
 mod environment;
 mod handler;
 mod job;
@@ -11,9 +12,10 @@ mod run;
 mod settle;
 mod stop;
 mod tail;
+mod tally;
 
 use std::ffi::OsString;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use crate::failure::Failure;
 use crate::output::note;
 use crate::session::Session;
 use crate::values;
+use echo::Echo;
 use environment::Store;
 use job::Job;
 use stop::Stop;
@@ -39,14 +42,16 @@ use stop::Stop;
 #[command(after_long_help = MORE)]
 pub(crate) struct Work {
     /// The queue; it is made when it is not there
+    #[arg(value_parser = values::worked_queue)]
     queue: QueueName,
 
-    /// How many commands run at once
-    #[arg(long, value_name = "N", default_value = "1")]
-    workers: NonZeroUsize,
+    /// How many commands run at once, at most 10000
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::workers, allow_negative_numbers = true)]
+    workers: usize,
 
-    /// How long a message is leased; renewed after a third of it. By default what the configuration says
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    /// How long a message is leased, like 500ms, 5s, 2m, 1h30m or 3d; renewed after a third of it. By default what the
+    /// configuration says
+    #[arg(long, value_name = "DURATION", value_parser = values::visibility, allow_hyphen_values = true)]
     visibility: Option<Duration>,
 
     /// When a failed message is tried again (see below). By default what the configuration says
@@ -55,18 +60,19 @@ pub(crate) struct Work {
 
     /// Dead-letter a message that was delivered this often, crashes of its workers included. By default two more than
     /// the attempts of the strategy, and no less than the configuration's max_receive_count
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::deliveries, allow_negative_numbers = true)]
     max_deliveries: Option<NonZeroU32>,
 
-    /// Stop a command that runs longer than this; that is a failed attempt
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    /// Stop a command that runs longer than this, like 30s or 1h30m; that is a failed attempt
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
 
-    /// How long running commands may go on after the first Ctrl-C or SIGTERM
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, default_value = "30s")]
+    /// How long running commands may go on after the first Ctrl-C or SIGTERM, like 500ms, 30s or 5m
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, default_value = "30s")]
     graceful_timeout: Duration,
 
-    /// End when the queue has nothing that is due; what waits for a retry stays for the next run
+    /// End when the queue has nothing that is due; what waits for a retry stays for the next run. The exit code is 0 then,
+    /// whatever became of the messages: the last line on stderr counts them
     #[arg(long)]
     drain: bool,
 
@@ -96,16 +102,25 @@ Environment of the command:
                            nor digit. Of two names that become one, one is there
   POSTRIDER_OMITTED        variables that were left out: longer than 96 KiB, or with a NUL in them
   POSTRIDER_URL, POSTRIDER_CONFIG
-                           what --url and --config say: the command can send to the same store
+                           what --url and --config say, paths made absolute: the command can send to
+                           the same store
 
-Output: a line a message on stdout, with --json an object. What the command prints goes to stderr.
+Output: a line a message on stdout, with --json an object. What the command prints goes to stderr;
+what nobody reads in time is dropped and counted, and the command goes on. At the end a line on
+stderr counts what was done, retried, dead-lettered and lost (another worker has it, or may have).
 
-Stopping: after the first Ctrl-C, SIGTERM or SIGHUP nothing new is begun, and running commands may finish.
+Stopping: after the first Ctrl-C, SIGTERM or SIGHUP nothing new is begun, and running commands may
+finish.
 What still runs after --graceful-timeout gets SIGTERM, and five seconds later SIGKILL; at a second
 Ctrl-C or SIGTERM it gets SIGKILL at once. A command that was stopped so is a failed attempt
-whatever its exit code, and its message comes back.
+whatever its exit code, and its message comes back. A signal that was ignored when the worker
+started, as nohup does with SIGHUP, stays ignored. A worker that is itself ended by SIGKILL cannot
+stop its commands: they run on, and their messages come to another worker when their leases end.
 
-Retry strategies (durations like 500ms, 5s, 2m):
+Exit codes of the worker: 0 when it was told to stop or the queue is drained, also when messages
+failed or died; 1 when it could not go on; 2 for wrong usage.
+
+Retry strategies (durations like 500ms, 5s, 2m, 1h30m or 3d; 0s is at once):
   none
   constant,delay=5s
   constant-with-jitter,delay=5s,jitter=1s
@@ -128,7 +143,7 @@ pub(crate) async fn run(global: &Global, command: Work) -> Result<(), Failure> {
     // A command that cannot run would cost every message an attempt, so it is looked for before the first lease.
     program::check(program).map_err(Failure::usage)?;
     let session = global.connect().await?;
-    ready_queue(&session, &command.queue).await?;
+    ready_queue(&session, &command.queue, command.drain).await?;
 
     let messaging = &session.config.common().messaging;
     let strategy = command.retry.unwrap_or_else(|| session.config.common().retry.clone());
@@ -143,7 +158,8 @@ pub(crate) async fn run(global: &Global, command: Work) -> Result<(), Failure> {
     };
     options.check(&session.provider.capabilities().limits)?;
 
-    let stop = Stop::listen(command.graceful_timeout)
+    let echo = Echo::start();
+    let stop = Stop::listen(command.graceful_timeout, echo.clone())
         .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
     let job = Arc::new(Job {
         provider: session.provider.clone(),
@@ -153,28 +169,31 @@ pub(crate) async fn run(global: &Global, command: Work) -> Result<(), Failure> {
         timeout: command.timeout,
         program: program.clone(),
         arguments: arguments.to_vec(),
-        store: Store { url: global.url.clone(), config: global.config.clone() },
+        store: Store::of(global.url.as_deref(), global.config.as_deref()),
         out: session.out,
+        echo: echo.clone(),
         stop: stop.clone(),
     });
     let fetch = run::Fetch {
-        workers: command.workers.get(),
+        workers: command.workers,
         most_at_once: messaging.max_batch_size.max(1) as usize,
         drain: command.drain,
         options,
     };
     let ended = run::run(job, fetch, stop).await;
     let closed = session.close().await;
+    echo.flush().await;
     ended.and(closed)
 }
 
-async fn ready_queue(session: &Session, queue: &QueueName) -> Result<(), Failure> {
+async fn ready_queue(session: &Session, queue: &QueueName, drain: bool) -> Result<(), Failure> {
     if session.config.common().messaging.create_queues {
         return Ok(session.provider.ensure_queue(queue, Deadline::default()).await?);
     }
     let report = session.provider.verify_queues(std::slice::from_ref(queue), Deadline::default()).await?;
     if report.missing.contains(queue) {
-        note(format_args!("queue '{queue}' does not exist, and common.messaging.create_queues is off; waiting for it"));
+        let then = if drain { "there is nothing to do" } else { "waiting until somebody makes it" };
+        note(format_args!("queue '{queue}' does not exist, and common.messaging.create_queues is off; {then}"));
     }
     Ok(())
 }

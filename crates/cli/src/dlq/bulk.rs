@@ -9,12 +9,13 @@ use indicatif::ProgressBar;
 use postrider::{DeadLetterSelection, DeadLetters, Deadline, MessageId, QueueName, RedriveReport, RedriveSkip};
 use serde::Serialize;
 
-use super::selection::{Pages, Selection, still_dead};
+use super::selection::{Pages, Selection, note_none_of_reason, still_dead};
 use crate::args::Global;
 use crate::confirm::{asks, confirm};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::progress;
+use crate::queues::note_if_missing;
 use crate::session::Session;
 use crate::text::counted;
 use crate::values;
@@ -109,6 +110,12 @@ impl<'a> Progress<'a> {
         })
     }
 
+    fn note_if_nothing(&self, selection: &DeadLetterSelection) {
+        if self.done + self.stayed == 0 {
+            note_none_of_reason(&self.queue, selection);
+        }
+    }
+
     /// The last line, and whether all was done.
     fn end(self, verb: &str) -> Result<(), Failure> {
         self.bar.finish_and_clear();
@@ -148,11 +155,14 @@ pub(super) async fn redrive(global: &Global, command: Redrive) -> Result<(), Fai
     let selection = command.selection.chosen()?;
     let session = global.connect().await?;
     let target = command.to.clone().unwrap_or_else(|| command.queue.origin());
+    note_if_missing(&session, &command.queue).await?;
+    let reason = selection.clone();
     let mut progress = Progress::begin(&session, command.queue.origin(), Some(target));
     if command.dry_run {
         // In one look, so that what it tells belongs to one moment.
         let report = call_redrive(&session, &command.queue, command.to.as_ref(), selection, true).await?;
         progress.tell(&report.redriven, "would_redrive", &report.skipped)?;
+        progress.note_if_nothing(&reason);
         let result = progress.end("would go back");
         return session.close().await.and(result);
     }
@@ -167,6 +177,7 @@ pub(super) async fn redrive(global: &Global, command: Redrive) -> Result<(), Fai
         let report = page.map_err(|failure| progress.stopped(failure, "brought back"))?;
         progress.tell(&report.redriven, "redriven", &report.skipped)?;
     }
+    progress.note_if_nothing(&reason);
     let result = progress.end("went back");
     session.close().await.and(result)
 }
@@ -186,6 +197,8 @@ async fn call_redrive(
 pub(super) async fn purge(global: &Global, command: Purge) -> Result<(), Failure> {
     let selection = command.selection.chosen()?;
     let session = global.connect().await?;
+    note_if_missing(&session, &command.queue).await?;
+    let reason = selection.clone();
     if !command.dry_run && asks(command.yes) {
         let letters = counted(count(&session, &command.queue, &selection).await?, "dead letter", "dead letters");
         confirm(&format!("Remove {letters} of '{}' for good?", command.queue.origin()), command.yes)?;
@@ -202,6 +215,7 @@ pub(super) async fn purge(global: &Global, command: Purge) -> Result<(), Failure
         let (gone, stayed) = page.map_err(|failure| progress.stopped(failure, "removed"))?;
         progress.tell(&gone, if command.dry_run { "would_purge" } else { "purged" }, &stayed)?;
     }
+    progress.note_if_nothing(&reason);
     let result = progress.end(if command.dry_run { "would be removed" } else { "removed" });
     session.close().await.and(result)
 }

@@ -4,7 +4,7 @@ use postrider::{DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Headers, Mes
 use serde::Serialize;
 
 use super::record::{ForPeople, Record};
-use super::selection::{self, PAGE};
+use super::selection::{self, PAGE, note_none_of_reason};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::queues::note_if_missing;
@@ -20,7 +20,7 @@ pub(super) struct List {
     queue: QueueName,
 
     /// At most this many [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true)]
     max: Option<usize>,
 
     /// Only those that died for this reason
@@ -79,8 +79,8 @@ pub(super) async fn list(global: &Global, command: List) -> Result<(), Failure> 
         query.limit = left.min(PAGE);
         let page = session.provider.list_dead_letters(&command.queue, &query, Deadline::default()).await?;
         left -= page.letters.len().min(left);
-        if is_first && page.letters.is_empty() {
-            note_if_missing(&session, &command.queue).await?;
+        if is_first && page.letters.is_empty() && !note_if_missing(&session, &command.queue).await? {
+            note_none_of_reason(&command.queue, &query.selection);
         }
         if session.out.is_json() {
             session.out.rows(page.letters.iter().map(|letter| (Row::of(letter), "")))?;

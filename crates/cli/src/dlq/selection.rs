@@ -3,7 +3,9 @@
 use postrider::{DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, MessageId, QueueAdmin, QueueName};
 
 use crate::failure::Failure;
+use crate::output::note;
 use crate::session::Session;
+use crate::text::one_line;
 use crate::values;
 
 /// So many dead letters are read at a time. Their bodies come with them, and a body may have a megabyte.
@@ -39,6 +41,16 @@ impl Selection {
 /// Those of a reason; without one, all.
 pub(super) fn by_reason(reason: Option<String>) -> DeadLetterSelection {
     reason.map_or(DeadLetterSelection::All, |reason| DeadLetterSelection::Reason(reason.into()))
+}
+
+/// A reason that nobody died for may be written wrongly.
+pub(super) fn note_none_of_reason(queue: &QueueName, selection: &DeadLetterSelection) {
+    if let DeadLetterSelection::Reason(reason) = selection {
+        let (queue, reason) = (queue.origin(), one_line(reason.as_str()));
+        note(format!(
+            "no dead letter of '{queue}' has the reason '{reason}'; 'postrider dlq list {queue}' shows them all"
+        ));
+    }
 }
 
 /// A selection, page by page, as ids.

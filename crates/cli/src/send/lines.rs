@@ -108,60 +108,97 @@ async fn send_chunk(
     if messages.is_empty() {
         return Ok(());
     }
-    let rows = match session.provider.send_batch(queue, messages, Deadline::default()).await {
-        Ok(rows) => rows,
-        Err(error) => return Err(stopped(&error, &sent_lines, tally)),
-    };
-    let mut durable = Vec::with_capacity(rows.len());
+    let last = sent_lines.last().map_or(0, |line| line.0);
+    let before = tally.sent;
+    let mut durable = Vec::with_capacity(sent_lines.len());
     let mut failed = Vec::new();
-    for (&(number, id), row) in sent_lines.iter().zip(rows) {
-        match row {
-            Ok(id) => durable.push((Sent { id, queue: queue.as_str() }, id)),
-            Err(error) => failed.push((number, id, error)),
+    match session.provider.send_batch(queue, messages, Deadline::default()).await {
+        Ok(rows) => {
+            for ((number, id), row) in sent_lines.into_iter().zip(rows) {
+                match row {
+                    Ok(id) => durable.push((Sent { id, queue: queue.as_str() }, id)),
+                    Err(error) => failed.push(Unsent::of(number, id, error)),
+                }
+            }
         }
+        Err(error @ MessagingError::InvalidInput { .. }) => return Err(error.into()),
+        Err(error) => failed.extend(sent_lines.into_iter().map(|(number, id)| Unsent::of(number, id, error.clone()))),
     }
     tally.sent += durable.len() as u64;
-    session.out.rows(durable)?;
     tally.refused += failed.len() as u64;
+    let nothing_sent = durable.is_empty();
+    session.out.rows(durable)?;
     // What is wrong with a message is that line's own; with a store that fails, the next lines would fail as well.
     let (own, of_store): (Vec<_>, Vec<_>) =
-        failed.into_iter().partition(|(.., error)| matches!(error, MessagingError::InvalidInput { .. }));
-    for (number, _, error) in own {
+        failed.into_iter().partition(|line| matches!(line.error, MessagingError::InvalidInput { .. }));
+    for Unsent { number, error, .. } in own {
         note(format!("line {number} was not sent: {error}"));
     }
-    let lines: Vec<_> = of_store.iter().map(|(number, id, _)| (*number, *id)).collect();
-    match of_store.iter().map(|(.., error)| error).max_by_key(|error| is_unknown(error)) {
-        None => Ok(()),
-        Some(error) => Err(stopped(error, &lines, tally)),
+    let (unknown, unsent): (Vec<_>, Vec<_>) = of_store.into_iter().partition(|line| line.unknown);
+    let Some(Unsent { number, error, .. }) = unknown.first().or(unsent.first()) else { return Ok(()) };
+    for Unsent { number, id, .. } in &unknown {
+        note(format!("line {number} may or may not have been sent, as message {id}"));
+    }
+    let text = if nothing_sent && unknown.is_empty() {
+        let before = counted(before, "line was sent", "lines were sent");
+        format!("Stopped at line {number}; {before} before it. Go on from there when the cause is gone.")
+    } else {
+        let numbers = |lines: &[Unsent]| lines.iter().map(|line| line.number).collect::<Vec<_>>();
+        how_to_go_on(&numbers(&unsent), &numbers(&unknown), last)
+    };
+    Err(Failure::failed(format!("{}\n{text}", explained(error))))
+}
+
+/// A line that was not sent, or may not have been.
+#[derive(Debug)]
+struct Unsent {
+    number: u64,
+    id: MessageId,
+    unknown: bool,
+    error: MessagingError,
+}
+
+impl Unsent {
+    fn of(number: u64, id: MessageId, error: MessagingError) -> Self {
+        // A batch whose answer was lost names the rows that may have been carried out.
+        let unknown = match &error {
+            MessagingError::OutcomeUnknown { ids, .. } => ids.is_empty() || ids.contains(&id),
+            _ => false,
+        };
+        Self { number, id, unknown, error }
     }
 }
 
-fn is_unknown(error: &MessagingError) -> bool {
-    matches!(error, MessagingError::OutcomeUnknown { .. })
+/// What is left to do when a store failed on some lines of a batch: the others, up to `last`, are durable, and sending
+/// them again would make them two.
+fn how_to_go_on(unsent: &[u64], unknown: &[u64], last: u64) -> String {
+    let mut steps = Vec::new();
+    match unknown {
+        [] => {}
+        [one] => steps.push(format!("look whether line {one} is there")),
+        several => steps.push(format!("look which of lines {} are there", ranges(several))),
+    }
+    match unsent {
+        [] => {}
+        [one] => steps.push(format!("send line {one} again")),
+        several => steps.push(format!("send lines {} again", ranges(several))),
+    }
+    format!(
+        "Stopped after line {last}; every other line up to it was sent, or is told above. When the cause is gone, {}, and \
+         go on after line {last}.",
+        steps.join(", ")
+    )
 }
 
-/// What is said when the store failed, and `lines` were not sent or may not have been.
-fn stopped(error: &MessagingError, lines: &[(u64, MessageId)], tally: &Tally) -> Failure {
-    let (first, last) = (lines.first().map_or(0, |line| line.0), lines.last().map_or(0, |line| line.0));
-    if is_unknown(error) {
-        for (number, id) in lines {
-            note(format!("line {number} may or may not have been sent, as message {id}"));
-        }
-        let before = counted(tally.sent, "line was sent", "lines were sent");
-        return Failure::failed(format!(
-            "{}\nStopped at line {first}; {before} before it. Look which of lines {first} to {last} are there, and go on \
-             when the cause is gone.",
-            explained(error)
-        ));
-    }
-    if matches!(error, MessagingError::InvalidInput { .. }) {
-        return Failure::usage(error.to_string());
-    }
-    Failure::failed(format!(
-        "{}\nStopped at line {first}; {} before it. Go on from there when the cause is gone.",
-        explained(error),
-        counted(tally.sent, "line was sent", "lines were sent")
-    ))
+/// `3, 5 to 7`
+fn ranges(numbers: &[u64]) -> String {
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b);
+    let shown = runs.filter_map(|run| match run {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first} to {last}")),
+    });
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 struct Lines<R> {
@@ -191,16 +228,20 @@ impl<R: Read> Lines<R> {
     /// The next line without its end. Of one that is too long, nothing is kept.
     fn next_line(&mut self) -> std::io::Result<Option<Line>> {
         let mut body = Vec::new();
-        // The line's end is one byte more.
-        self.input.by_ref().take(self.most as u64 + 1).read_until(b'\n', &mut body)?;
+        // The line's end is one byte more, or two.
+        self.input.by_ref().take(self.most as u64 + 2).read_until(b'\n', &mut body)?;
         if body.is_empty() {
             return Ok(None);
         }
         self.number += 1;
-        if body.last() == Some(&b'\n') {
-            body.pop();
-        } else if body.len() > self.most {
-            self.input.skip_until(b'\n')?;
+        let is_whole = body.pop_if(|byte| *byte == b'\n').is_some();
+        if is_whole {
+            body.pop_if(|byte| *byte == b'\r');
+        }
+        if body.len() > self.most {
+            if !is_whole {
+                self.input.skip_until(b'\n')?;
+            }
             return Ok(Some(Line::TooLong));
         }
         Ok(Some(Line::Body(body)))
@@ -229,9 +270,36 @@ mod tests {
         assert_eq!(read(b"", 4), []);
         assert_eq!(
             read(b"a\n\n\xff\0b\r\nend", 4),
-            [(1, body(b"a")), (2, body(b"")), (3, body(b"\xff\0b\r")), (4, body(b"end")),]
+            [(1, body(b"a")), (2, body(b"")), (3, body(b"\xff\0b")), (4, body(b"end")),]
         );
+        assert_eq!(read(b"a\r\r\n\r\nb\r", 4), [(1, body(b"a\r")), (2, body(b"")), (3, body(b"b\r"))]);
         assert_eq!(read(b"1234\n12345\n1\n123456", 4), [(1, body(b"1234")), (2, None), (3, body(b"1")), (4, None)]);
+        assert_eq!(
+            read(b"1234\r\n12345\r\n123456\n1234567\n1", 4),
+            [(1, body(b"1234")), (2, None), (3, None), (4, None), (5, body(b"1"))]
+        );
+    }
+
+    #[test]
+    fn what_is_durable_is_never_told_to_be_sent_again() {
+        let steps = |unsent: &[u64], unknown: &[u64]| {
+            let text = how_to_go_on(unsent, unknown, 9);
+            text.split_once("the cause is gone, ").unwrap().1.to_owned()
+        };
+        assert_eq!(steps(&[3], &[]), "send line 3 again, and go on after line 9.");
+        assert_eq!(
+            steps(&[2, 3, 4, 9], &[6, 7]),
+            "look which of lines 6 to 7 are there, send lines 2 to 4, 9 again, and go on after line 9."
+        );
+        assert_eq!(steps(&[], &[9]), "look whether line 9 is there, and go on after line 9.");
+    }
+
+    #[test]
+    fn a_lost_answer_is_about_the_rows_that_it_names() {
+        let [one, two] = [MessageId::generate(), MessageId::generate()];
+        let lost = |ids| MessagingError::OutcomeUnknown { operation: "send", ids, source: None };
+        assert!(Unsent::of(1, one, lost(vec![one])).unknown && !Unsent::of(2, two, lost(vec![one])).unknown);
+        assert!(Unsent::of(1, one, lost(Vec::new())).unknown);
     }
 
     #[test]

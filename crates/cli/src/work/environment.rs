@@ -1,6 +1,6 @@
 //! What a command learns about its message from its environment.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use postrider::Envelope;
 use tokio::process::Command;
@@ -14,11 +14,31 @@ const OMITTED: &str = "POSTRIDER_OMITTED";
 const OPTIONAL: &[&str] =
     &[OMITTED, "POSTRIDER_HEADERS", "POSTRIDER_ORDERING_KEY", "POSTRIDER_DEDUP_KEY", "POSTRIDER_EXPIRES_AT"];
 
-/// Where a command finds the store that its message came from, when the command line named it.
+/// Where a command finds the store that its message came from, when it was named.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Store {
     pub(super) url: Option<String>,
     pub(super) config: Option<PathBuf>,
+}
+
+impl Store {
+    /// What `--url` and `--config` say, or their variables. Paths are made absolute: a command may change its folder.
+    pub(super) fn of(url: Option<&str>, config: Option<&Path>) -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let url = url.map(str::to_owned).or_else(|| variable("POSTRIDER_URL")?.into_string().ok());
+        let config = config.map(Path::to_owned).or_else(|| variable("POSTRIDER_CONFIG").map(PathBuf::from));
+        Self { url: url.map(absolute_url), config: config.map(|file| std::path::absolute(&file).unwrap_or(file)) }
+    }
+}
+
+fn absolute_url(url: String) -> String {
+    let file = url.strip_prefix("sqlite:").filter(|path| !path.is_empty());
+    let absolute = file.and_then(|file| std::path::absolute(file).ok());
+    // A folder whose name is no text cannot be in a URL.
+    match absolute.as_deref().and_then(Path::to_str) {
+        Some(path) => format!("sqlite:{path}"),
+        None => url,
+    }
 }
 
 /// Sets what the command learns.
@@ -76,6 +96,17 @@ mod tests {
     use postrider::{ContentType, Headers, MessageId, Priority, QueueName, Timestamp};
 
     use super::*;
+
+    #[test]
+    fn only_paths_of_files_are_made_absolute() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(absolute_url("sqlite:shop.db".into()), format!("sqlite:{}", here.join("shop.db").display()));
+        for url in ["sqlite:/shop.db", "sqlite:", "postgres://host/shop", "memory:"] {
+            assert_eq!(absolute_url(url.into()), url);
+        }
+        let store = Store::of(Some("sqlite:/a.db"), Some(Path::new("postrider.toml")));
+        assert_eq!(store.config, Some(here.join("postrider.toml")));
+    }
 
     #[test]
     fn what_does_not_fit_is_left_out_and_named() {

@@ -12,11 +12,23 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::echo::Echo;
 use super::tail::Tail;
 
 /// How long the pipes may stay open after the command has ended, and how long what it left behind has to end.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(1);
 const LEFTOVER_POLL: Duration = Duration::from_millis(10);
+
+/// What became of a process that a command left behind with its pipes open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeftBehind {
+    /// There was none.
+    Nothing,
+    /// It was ended.
+    Killed,
+    /// It is in no group of ours, and runs on.
+    OutOfReach,
+}
 
 /// A running command.
 #[derive(Debug)]
@@ -26,6 +38,7 @@ pub(super) struct Handler {
     ended: bool,
     feeding: AbortHandle,
     pumps: JoinSet<()>,
+    echo: Echo,
     // Shared with a pump that may never end; held only to copy a few bytes.
     stderr: Arc<Mutex<Tail>>,
 }
@@ -35,7 +48,7 @@ impl Handler {
     ///
     /// It gets a process group of its own: a Ctrl-C on the terminal is the worker's to handle, and what the command
     /// starts can be ended with it.
-    pub(super) fn start(mut command: Command, body: Bytes) -> io::Result<Self> {
+    pub(super) fn start(mut command: Command, body: Bytes, echo: Echo) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
@@ -43,13 +56,13 @@ impl Handler {
         let stderr = Arc::new(Mutex::new(Tail::default()));
         let mut pumps = JoinSet::new();
         if let Some(pipe) = child.stdout.take() {
-            pumps.spawn(pump(pipe, None));
+            pumps.spawn(pump(pipe, None, echo.clone()));
         }
         if let Some(pipe) = child.stderr.take() {
-            pumps.spawn(pump(pipe, Some(stderr.clone())));
+            pumps.spawn(pump(pipe, Some(stderr.clone()), echo.clone()));
         }
         let feeding = tokio::spawn(feed(child.stdin.take(), body)).abort_handle();
-        Ok(Self { child, group, ended: false, feeding, pumps, stderr })
+        Ok(Self { child, group, ended: false, feeding, pumps, echo, stderr })
     }
 
     /// Waits for the command, not for what it may have left behind. May be dropped and called again.
@@ -70,16 +83,22 @@ impl Handler {
         self.wait().await
     }
 
-    /// Takes what is left of the output. Answers the last lines of stderr, and whether something had to be ended that
-    /// the command had left behind with its pipes open.
-    pub(super) async fn finish(mut self) -> (String, bool) {
-        let drained = self.drain().await;
-        if !drained {
-            self.signal(Signal::KILL);
-            self.drain().await;
-        }
+    /// Takes what is left of the output. Answers the last lines of stderr, and what became of what the command had left
+    /// behind with its pipes open.
+    pub(super) async fn finish(mut self) -> (String, LeftBehind) {
+        let left_behind = if self.drain().await {
+            LeftBehind::Nothing
+        } else {
+            match (self.signal(Signal::KILL), self.drain().await) {
+                (true, true) => LeftBehind::Killed,
+                // It only took long to read.
+                (false, true) => LeftBehind::Nothing,
+                (_, false) => LeftBehind::OutOfReach,
+            }
+        };
+        self.echo.end_of_output().await;
         let tail = std::mem::take(&mut *self.stderr.lock().unwrap_or_else(PoisonError::into_inner));
-        (tail.text(), !drained)
+        (tail.text(), left_behind)
     }
 
     /// Waits until both pipes are closed and read; false when that takes too long.
@@ -97,9 +116,9 @@ impl Handler {
         let _ = timeout(LEFTOVER_PATIENCE, gone).await;
     }
 
-    /// A group that has no process any more is no error.
-    fn signal(&self, signal: Signal) {
-        let _ = kill_process_group(self.group, signal);
+    /// Whether the group still has a process; that it has none is no error.
+    fn signal(&self, signal: Signal) -> bool {
+        kill_process_group(self.group, signal).is_ok()
     }
 }
 
@@ -120,18 +139,13 @@ async fn feed(stdin: Option<ChildStdin>, body: Bytes) {
 }
 
 /// Reads until the pipe is closed, whatever becomes of our own stderr: a command must never wait for its reader.
-async fn pump(mut pipe: impl AsyncRead + Unpin, keep: Option<Arc<Mutex<Tail>>>) {
-    let mut ours = Some(tokio::io::stderr());
+async fn pump(mut pipe: impl AsyncRead + Unpin, keep: Option<Arc<Mutex<Tail>>>, echo: Echo) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
         let bytes = &buffer[..read];
         if let Some(tail) = &keep {
             tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         }
-        if let Some(stderr) = &mut ours
-            && (stderr.write_all(bytes).await.is_err() || stderr.flush().await.is_err())
-        {
-            ours = None;
-        }
+        echo.output(bytes).await;
     }
 }

@@ -13,15 +13,15 @@ use serde::Serialize;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
+use super::echo::Echo;
 use super::environment::{self, Store};
-use super::handler::Handler;
+use super::handler::{Handler, LeftBehind};
 use super::lease::Lease;
 use super::outcome::{Ending, Standing, disposition};
 use super::settle::{Settled, settle};
 use super::stop::{Stage, Stop};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::output::note;
 
 /// From SIGTERM to SIGKILL.
 const TERMINATION_PATIENCE: Duration = Duration::from_secs(5);
@@ -38,14 +38,15 @@ pub(super) struct Job {
     pub(super) arguments: Vec<OsString>,
     pub(super) store: Store,
     pub(super) out: Output,
+    pub(super) echo: Echo,
     pub(super) stop: Stop,
 }
 
 /// What one message says about the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JobEnd {
-    /// Nothing.
-    Handled,
+    /// Nothing. The outcome is its row's.
+    Handled(&'static str),
     /// The system could not start a process; it may later.
     Starved,
 }
@@ -91,13 +92,13 @@ impl Job {
         command.args(&self.arguments);
         environment::prepare(&mut command, &envelope, &self.store);
 
-        let (ended, tail) = match Handler::start(command, body) {
+        let (ended, tail) = match Handler::start(command, body, self.echo.clone()) {
             Ok(handler) => match self.watch(handler, &lease, &envelope).await {
                 (Watched::Ended(ended), tail) => (ended, tail),
                 (Watched::LeaseLost(why, status), _) => {
-                    note(format_args!("the command for message {} was stopped: {why}", envelope.id));
+                    self.echo.note(format_args!("the command for message {} was stopped: {why}", envelope.id));
                     self.tell(&envelope, "lost", "its lease was lost", status, leased_at)?;
-                    return Ok(JobEnd::Handled);
+                    return Ok(JobEnd::Handled("lost"));
                 }
             },
             Err(error) if error.kind() == io::ErrorKind::ArgumentListTooLong => {
@@ -107,7 +108,8 @@ impl Job {
             }
             Err(error) => {
                 let released = Settlement::nack(receipt, Nack::Release);
-                let (outcome, words) = said(settle(&self.provider, released, &lease, &self.stop).await, "released");
+                let (outcome, words) =
+                    said(settle(&self.provider, released, &lease, &self.stop, &self.echo).await, "released");
                 self.tell(&envelope, outcome, &words, None, leased_at)?;
                 return self.could_not_start(&error);
             }
@@ -125,12 +127,12 @@ impl Job {
         };
         let words = format!("{words}{}", ended.ending.describe());
         let settlement = Settlement { receipt, disposition };
-        let (outcome, why) = said(settle(&self.provider, settlement, &lease, &self.stop).await, outcome);
+        let (outcome, why) = said(settle(&self.provider, settlement, &lease, &self.stop, &self.echo).await, outcome);
         if !why.is_empty() {
-            note(format_args!("message {} ({words}): {why}", envelope.id));
+            self.echo.note(format_args!("message {} ({words}): {why}", envelope.id));
         }
         self.tell(&envelope, outcome, &words, ended.status, leased_at)?;
-        Ok(JobEnd::Handled)
+        Ok(JobEnd::Handled(outcome))
     }
 
     /// Waits for the command's end, or ends it; answers the last lines of its stderr too.
@@ -164,13 +166,15 @@ impl Job {
             Cause::LeaseLost(why) => Watched::LeaseLost(why, self.terminate(&mut handler).await),
         };
         let (tail, left_behind) = handler.finish().await;
-        if left_behind {
-            note(format_args!(
-                "the command for message {} ended and left a process behind that held its output open; \
-                 it was killed",
-                envelope.id
-            ));
-        }
+        let became = match left_behind {
+            LeftBehind::Nothing => return (watched, tail),
+            LeftBehind::Killed => "it was killed",
+            LeftBehind::OutOfReach => "it is in another process group and was let run",
+        };
+        self.echo.note(format_args!(
+            "the command for message {} ended and left a process behind that held its output open; {became}",
+            envelope.id
+        ));
         (watched, tail)
     }
 
@@ -190,7 +194,7 @@ impl Job {
             // It was there when the worker began. Every further message would end the same way.
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Err(Failure::failed(text)),
             _ => {
-                note(format_args!("{text}; the message was given back, trying again soon"));
+                self.echo.note(format_args!("{text}; the message was given back, trying again soon"));
                 Ok(JobEnd::Starved)
             }
         }
@@ -229,8 +233,20 @@ fn said(settled: Settled, outcome: &'static str) -> (&'static str, String) {
     }
 }
 
-/// To what people read: tenths of a second.
+/// To what people read: whole milliseconds, and tenths of what takes longer than a second.
 fn rounded(delay: Duration) -> Duration {
-    let tenths = delay.as_millis().div_ceil(100);
-    Duration::from_millis(u64::try_from(tenths).unwrap_or(u64::MAX / 100).saturating_mul(100))
+    let step = if delay < Duration::from_secs(1) { 1 } else { 100 };
+    let steps = delay.as_nanos().div_ceil(step * 1_000_000);
+    Duration::from_millis(u64::try_from(steps * step).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_never_told_shorter_than_it_is_nor_much_longer() {
+        let told = |micros| rounded(Duration::from_micros(micros)).as_millis();
+        assert_eq!([0, 1, 7_000, 7_001, 999_900, 1_000_001].map(told), [0, 1, 7, 8, 1000, 1100]);
+    }
 }

@@ -95,7 +95,7 @@ mod tests {
         (provider, queue, messages.remove(0).into_receipt())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn it_outlives_its_length_and_ends_with_the_message() {
         let (provider, queue, receipt) = leased().await;
         let lease = Lease::keep(provider.clone(), queue.clone(), receipt.clone(), VISIBILITY, Instant::now());
@@ -107,7 +107,7 @@ mod tests {
         assert!(lease.lost().await.contains("is over"));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_store_that_is_closed_keeps_no_lease() {
         let (provider, queue, receipt) = leased().await;
         let lease = Lease::keep(provider.clone(), queue, receipt, VISIBILITY, Instant::now());

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::{Deadline, MessagingError, MessagingService, QueuedMessage, ReceiveOptions, Settlement};
+use postrider::{Deadline, MessagingError, MessagingService, QueueAdmin, QueuedMessage, ReceiveOptions, Settlement};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::job::{Job, JobEnd};
 use super::stop::{Stage, Stop};
+use super::tally::Tally;
 use crate::failure::Failure;
-use crate::output::note;
 
 /// How long one receive waits for a message.
 const LONG_POLL: Duration = Duration::from_secs(10);
@@ -38,13 +38,17 @@ pub(super) async fn run(job: Arc<Job>, fetch: Fetch, stop: Stop) -> Result<(), F
         failure: None,
         unreachable: Pause::default(),
         starving: Pause::default(),
+        tally: Tally::default(),
+        paused: false,
     };
+    crew.look_whether_paused().await;
     let fetched = fetch_and_start(&fetch, &mut crew).await;
     // Ends the patience with what still runs also when no signal did; a drained worker has nothing running.
     crew.stop.raise(Stage::Finishing);
     while let Some(ended) = crew.running.join_next().await {
         crew.note(ended);
     }
+    crew.job.echo.note(&crew.tally);
     fetched.and(crew.failure.map_or(Ok(()), Err))
 }
 
@@ -63,18 +67,22 @@ async fn fetch_and_start(fetch: &Fetch, crew: &mut Crew) -> Result<(), Failure> 
             Some(Ok(messages)) if messages.is_empty() && fetch.drain => {
                 // What runs may free an ordering key, or send something itself.
                 if crew.running.is_empty() {
+                    crew.look_whether_paused().await;
                     return Ok(());
                 }
                 crew.one_ends().await;
             }
             Some(Ok(messages)) => {
                 if crew.unreachable.over() {
-                    note("the store answers again");
+                    crew.job.echo.note("the store answers again");
+                }
+                if messages.is_empty() {
+                    crew.look_whether_paused().await;
                 }
                 crew.start(messages).await;
             }
             Some(Err(error)) if error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. }) => {
-                note(format_args!("cannot receive, trying again soon: {error}"));
+                crew.job.echo.note(format_args!("cannot receive, trying again soon: {error}"));
                 crew.unreachable.longer();
             }
             Some(Err(error)) => return Err(error.into()),
@@ -94,6 +102,9 @@ struct Crew {
     unreachable: Pause,
     /// The system starts no process.
     starving: Pause,
+    tally: Tally,
+    /// What was last told of the queue.
+    paused: bool,
 }
 
 impl Crew {
@@ -139,7 +150,7 @@ impl Crew {
             return;
         }
         if let Err(error) = self.job.provider.settle(releases, Deadline::default()).await {
-            note(format_args!(
+            self.job.echo.note(format_args!(
                 "messages that were not begun could not be given back, and will come back by themselves: {error}"
             ));
         }
@@ -154,6 +165,22 @@ impl Crew {
         }
     }
 
+    /// Tells when the queue begins or ends to hold receives back. Only asked when nothing comes, so it costs little.
+    async fn look_whether_paused(&mut self) {
+        let queue = &self.job.queue;
+        // A store that does not answer is told elsewhere.
+        let Ok(stats) = self.job.provider.queue_stats(queue, Deadline::default()).await else { return };
+        if stats.paused != self.paused {
+            self.paused = stats.paused;
+            match stats.paused {
+                true => self.job.echo.note(format_args!(
+                    "queue '{queue}' is paused and gives nothing; 'postrider resume {queue}' lets it go on"
+                )),
+                false => self.job.echo.note(format_args!("queue '{queue}' goes on")),
+            }
+        }
+    }
+
     async fn pause(&self, pause: Duration) {
         tokio::select! {
             () = sleep(pause) => {}
@@ -163,7 +190,10 @@ impl Crew {
 
     fn note(&mut self, ended: Result<Result<JobEnd, Failure>, JoinError>) {
         match ended {
-            Ok(Ok(JobEnd::Handled)) => _ = self.starving.over(),
+            Ok(Ok(JobEnd::Handled(outcome))) => {
+                self.tally.count(outcome);
+                self.starving.over();
+            }
             Ok(Ok(JobEnd::Starved)) => self.starving.longer(),
             Ok(Err(failure)) => self.fail(failure),
             Err(error) => self.fail(Failure::failed(format!("a worker broke down: {error}"))),

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use postrider::{Deadline, MessagingError, MessagingService, Settlement};
 
+use super::echo::Echo;
 use super::lease::Lease;
 use super::stop::{Stage, Stop};
-
-use crate::output::note;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -33,6 +32,7 @@ pub(super) async fn settle(
     settlement: Settlement,
     lease: &Lease,
     stop: &Stop,
+    echo: &Echo,
 ) -> Settled {
     // Whatever ends the attempts, one that is under way gets time for its answer: the renewal that found the lease over
     // may have found our own settlement.
@@ -46,12 +46,12 @@ pub(super) async fn settle(
     };
     tokio::select! {
         biased;
-        settled = attempts(provider, &settlement) => settled,
+        settled = attempts(provider, &settlement, echo) => settled,
         why = over => Settled::Unknown(why),
     }
 }
 
-async fn attempts(provider: &impl MessagingService, settlement: &Settlement) -> Settled {
+async fn attempts(provider: &impl MessagingService, settlement: &Settlement, echo: &Echo) -> Settled {
     let mut unknown = false;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -70,7 +70,7 @@ async fn attempts(provider: &impl MessagingService, settlement: &Settlement) -> 
             error if error.is_retryable() => {}
             error => return Settled::Refused(error.to_string()),
         }
-        note(format_args!("cannot settle message {} yet: {error}", settlement.receipt.message_id()));
+        echo.note(format_args!("cannot settle message {} yet: {error}", settlement.receipt.message_id()));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

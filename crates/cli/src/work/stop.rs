@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::output::note;
+use super::echo::Echo;
+use crate::signals::Signals;
 
 /// What a worker may still do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,18 +28,14 @@ pub(super) struct Stop(Arc<watch::Sender<Stage>>);
 
 impl Stop {
     /// The first SIGINT, SIGTERM or SIGHUP lets what runs finish, for at most `graceful`; the second ends it at once.
-    pub(super) fn listen(graceful: Duration) -> io::Result<Self> {
-        let mut signals = Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-        };
+    pub(super) fn listen(graceful: Duration, echo: Echo) -> io::Result<Self> {
+        let mut signals = Signals::listen()?;
         let stop = Self::new();
         let conducted = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = signals.next() => {
-                    note("finishing what runs; once more to end it at once");
+                    echo.note("finishing what runs; once more to end it at once");
                     conducted.raise(Stage::Finishing);
                 }
                 () = conducted.reached(Stage::Finishing) => {}
@@ -80,23 +76,6 @@ impl Stop {
     }
 }
 
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    /// The terminal was closed. Commands are in groups of their own and do not get it.
-    hang_up: Signal,
-}
-
-impl Signals {
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,7 +92,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_still_runs_is_ended_when_the_graceful_time_is_over() {
-        let stop = Stop::listen(Duration::from_secs(9)).unwrap();
+        let stop = Stop::listen(Duration::from_secs(9), Echo::start()).unwrap();
         let begun = tokio::time::Instant::now();
         stop.raise(Stage::Finishing);
         stop.reached(Stage::Terminating).await;

@@ -50,7 +50,9 @@ fn every_workload_has_a_row_with_its_fields() {
         for field in ["p50_ms", "p95_ms", "p99_ms"] {
             assert!(rows[3][field].as_f64() > Some(0.0), "{}", rows[3]);
         }
-        assert_eq!(text(&output.stderr), "");
+        let file = folder.path().join("queues.db");
+        let made = if store == "memory:" { String::new() } else { format!("postrider: made {}\n", file.display()) };
+        assert_eq!(text(&output.stderr), made);
     }
     assert_eq!(archived(folder.path()), 800, "by default everything is archived");
 }
@@ -87,6 +89,7 @@ struct Running(Child);
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -96,7 +99,9 @@ async fn an_interrupted_run_removes_its_queues() {
     let url = url(folder.path());
     let provider = postrider::connect(&url).await.expect("a connection");
     let args = ["bench", &url, "--messages", "100000000", "--workload", "send-batch"];
-    let mut running = Running(command(&args).stderr(Stdio::piped()).spawn().expect("the program starts"));
+    let mut program = crate::listening_program();
+    program.args(args).env_remove("POSTRIDER_URL");
+    let mut running = Running(program.stderr(Stdio::piped()).spawn().expect("the program starts"));
     while provider.list_queues(Deadline::default()).await.expect("a list").is_empty() {
         assert!(running.0.try_wait().expect("a status").is_none(), "it ended by itself");
     }

@@ -28,7 +28,13 @@ fn the_list_has_what_is_promised_and_comes_to_its_end() {
     text(&row["dead_at"]).parse::<postrider::Timestamp>().expect("an RFC 3339 time");
 
     assert_eq!(ids(&place.rows(&["dlq", "list", "orders", "--max", "120"])), ids(&rows)[..120]);
-    assert_eq!(place.rows(&["dlq", "list", "orders", "--reason", "other"]), Vec::<Value>::new());
+    for command in ["list", "redrive", "purge"] {
+        let run = place.run(&["--json", "dlq", command, "orders", "--reason", "other"]).done();
+        assert!(
+            run.stdout.is_empty() && run.stderr.contains("no dead letter of 'orders' has the reason 'other'"),
+            "{run:?}"
+        );
+    }
     let table = place.run(&["dlq", "list", "orders"]).done().stdout;
     assert_eq!(table.lines().filter(|line| line.starts_with("ID ")).count(), 1);
     assert_eq!(table.lines().count(), 251);

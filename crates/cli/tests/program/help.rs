@@ -14,6 +14,8 @@ fn help_texts() {
         ("help_release", &["release"]),
         ("help_extend", &["extend"]),
         ("help_queues", &["queues"]),
+        ("help_queues_create", &["queues", "create"]),
+        ("help_queues_delete", &["queues", "delete"]),
         ("help_stats", &["stats"]),
         ("help_peek", &["peek"]),
         ("help_purge", &["purge"]),

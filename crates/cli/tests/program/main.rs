@@ -16,7 +16,7 @@ mod settling;
 mod verifying;
 mod work;
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -29,4 +29,11 @@ fn stderr(output: &Output) -> String {
 /// Everything that a user sees of a run with nothing from outside.
 fn seen(args: &[&str]) -> String {
     place::Place::bare().run(args).seen()
+}
+
+/// The program, listening to signals also when whoever runs the tests does not, as a shell's background job.
+fn listening_program() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,HUP", place::PROGRAM]);
+    command
 }

@@ -42,10 +42,17 @@ fn stats_count_what_a_queue_holds() {
 fn a_queue_that_is_not_there_is_empty_and_its_name_is_doubted() {
     let place = Place::new();
     place.send(&["orders", "1"]);
-    for command in [&["stats"][..], &["peek"], &["purge"], &["pause"], &["resume"], &["dlq", "list"]] {
-        let run = place.run(&[command, &["order"]].concat()).done();
+    let told = [&["stats"][..], &["peek"], &["purge"], &["receive"], &["receive", "--wait", "1ms"], &["dlq", "list"]];
+    let on_all = [&["dlq", "redrive", "--all"][..], &["dlq", "purge", "--all"]];
+    for command in told.iter().chain(&on_all) {
+        let run = place.run(&[command, &["order"][..]].concat()).done();
         assert!(run.stderr.contains("there is no queue 'order' yet"), "{run:?}");
-        assert_eq!(place.run(&[command, &["orders"]].concat()).done().stderr, "");
+        assert_eq!(place.run(&[command, &["orders"][..]].concat()).done().stderr, "");
+    }
+    for (command, after) in [("pause", "its first messages will wait"), ("resume", "lists those that there are")] {
+        let run = place.run(&[command, "order"]).done();
+        assert!(run.stderr.contains("there was no queue 'order' yet") && run.stderr.contains(after), "{run:?}");
+        assert_eq!(place.run(&[command, "orders"]).done().stderr, "");
     }
     assert_eq!(place.row(&["stats", "order"])["oldest_age_seconds"], Value::Null);
 }
@@ -76,7 +83,8 @@ fn purge_leaves_leases_and_dead_letters() {
     place.run(&["ack", &receipt]).done();
     let stats = place.row(&["stats", "orders"]);
     assert_eq!((&stats["ready"], &stats["dead"]), (&json!(0), &json!(1)));
-    place.run(&["purge", "orders_dlq"]).failed(2);
+    let run = place.run(&["purge", "orders_dlq"]).failed(2);
+    assert!(run.stderr.contains("use 'postrider dlq purge orders'"), "{run:?}");
 }
 
 #[test]
@@ -110,10 +118,47 @@ fn a_paused_queue_gives_nothing_until_it_goes_on() {
     let place = Place::new();
     place.send(&["orders", "1"]);
     assert_eq!(place.row(&["pause", "orders"]), json!({"queue": "orders", "paused": true}));
-    assert_eq!(place.rows(&["receive", "orders"]), Vec::<Value>::new());
+    for wait in ["0s", "1ms"] {
+        let run = place.run(&["receive", "orders", "--wait", wait]).done();
+        assert!(run.stdout.is_empty() && run.stderr.contains("queue 'orders' is paused and gives nothing"), "{run:?}");
+    }
     assert_eq!(place.row(&["stats", "orders"])["paused"], true);
     assert!(place.run(&["stats"]).done().stdout.trim_end().ends_with("paused"));
     place.send(&["orders", "2"]);
     assert_eq!(place.row(&["resume", "orders"]), json!({"queue": "orders", "paused": false}));
     assert_eq!(place.rows(&["receive", "orders", "--max", "5"]).len(), 2);
+}
+
+#[test]
+fn queues_are_made_and_deleted_with_everything_in_them() {
+    let place = Place::new();
+    place.bury("orders", "0", "poison");
+    place.send(&["orders", "1"]);
+    let outcomes = place.run(&["--json", "queues", "create", "orders", "mail"]).done().outcomes();
+    assert_eq!(outcomes, ["existed", "created"]);
+    assert_eq!(place.run(&["queues"]).done().stdout, "mail\norders\n");
+
+    let mut command = place.command("sh");
+    let program = format!("echo n | script -qec '{PROGRAM} queues delete orders' /dev/null");
+    let output = command.args(["-c", &program]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("Delete 'orders' with 1 message and 1 dead letter for good? [y/N]"), "{said}");
+
+    let run = place.run(&["--json", "queues", "delete", "orders", "nowhere", "mail", "--yes"]).failed(1);
+    assert_eq!(run.outcomes(), ["deleted", "not_found", "deleted"]);
+    assert_eq!(place.rows(&["queues"]), Vec::<Value>::new());
+    place.send(&["orders", "new"]);
+    assert_eq!(place.row(&["stats", "orders"])["dead"], 0);
+    place.run(&["queues", "create", "orders_dlq"]).failed(2);
+}
+
+#[test]
+fn a_file_that_is_made_is_told_once() {
+    let place = Place::new();
+    let run = place.run(&["queues"]).done();
+    assert_eq!(run.stderr, format!("postrider: made {}\n", place.file("queues.db").display()));
+    assert_eq!(place.run(&["queues"]).done().stderr, "");
+    let other = format!("sqlite:{}", place.file("other.db").display());
+    assert!(place.run(&["migrate", &other, "--dry-run"]).done().stderr.is_empty());
+    assert!(place.run(&["migrate", &other]).done().stderr.contains("made "));
 }

@@ -28,7 +28,7 @@ fn what_is_leased_is_not_received_again_and_an_empty_queue_is_no_failure() {
     let place = Place::new();
     place.send(&["orders", "one"]);
     place.receive(&["orders"]);
-    for queue in ["orders", "nowhere", "orders_dlq"] {
+    for queue in ["orders", "orders_dlq"] {
         let run = place.run(&["receive", queue]).done();
         assert_eq!((run.stdout.as_str(), run.stderr.as_str()), ("", ""), "{queue}");
     }
@@ -109,4 +109,19 @@ fn what_was_read_before_the_reader_left_is_settled() {
 fn more_than_the_configured_batch_is_refused() {
     let run = Place::new().run(&["receive", "orders", "--max", "101"]).failed(2);
     insta::assert_snapshot!("receive_too_many", run.seen());
+}
+
+#[test]
+fn a_message_that_was_read_too_often_is_dead() {
+    let place = Place::new();
+    place.send(&["orders", "1"]);
+    let read = |most: &str| {
+        place.rows(&["receive", "orders", "--visibility", "1ms", "--wait", "1s", "--max-deliveries", most])
+    };
+    assert_eq!(read("2").len(), 1);
+    assert_eq!(read("2")[0]["receive_count"], 2);
+    assert_eq!(read("5")[0]["receive_count"], 3);
+    assert_eq!(read("3").len(), 0);
+    assert_eq!(place.row(&["dlq", "list", "orders"])["reason"], "max_receive_count");
+    assert_eq!(place.row(&["receive", "orders_dlq"])["body"], "1");
 }

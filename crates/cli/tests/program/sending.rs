@@ -98,6 +98,7 @@ fn every_line_is_a_message_in_order() {
 #[test]
 fn a_line_that_is_refused_is_told_and_the_rest_goes_on() {
     let place = Place::new().with("POSTRIDER__COMMON__MESSAGING__MAX_MESSAGE_BYTES", "10");
+    place.run(&["queues"]).done();
     let run = place.run_with(&["send", "orders", "--lines"], b"one\nfar too long a line\n\nfour").failed(1);
     assert_eq!(run.stdout.lines().count(), 3);
     insta::assert_snapshot!("lines_refused", run.stderr);
@@ -124,6 +125,7 @@ fn lines_that_trickle_in_are_durable_before_the_next_one_comes() {
 #[test]
 fn nothing_from_stdin_is_nothing_to_send() {
     let place = Place::new();
+    place.run(&["queues"]).done();
     let run = place.run_with(&["send", "orders", "--lines"], b"").done();
     assert_eq!((run.stdout.as_str(), run.stderr.as_str()), ("", ""));
 }

@@ -11,8 +11,10 @@ fn receipts_settle_from_another_process() {
     let received = place.rows(&["receive", "orders", "--max", "2"]);
     let receipts: Vec<_> = received.iter().map(|row| text(&row["receipt"])).collect();
     let rows = place.rows(&["ack", &receipts[0], &receipts[1]]);
-    assert_eq!(rows[0], json!({"receipt": receipts[0], "outcome": "acked"}));
-    assert_eq!(rows[1], json!({"receipt": receipts[1], "outcome": "acked"}));
+    for (row, received) in rows.iter().zip(&received) {
+        let (receipt, id) = (&received["receipt"], &received["id"]);
+        assert_eq!(*row, json!({"receipt": receipt, "id": id, "queue": "orders", "outcome": "acked", "error": null}));
+    }
     assert_eq!(place.row(&["stats", "orders"])["in_flight"], 0);
 }
 
@@ -43,14 +45,30 @@ fn a_lease_that_ran_out_settles_nothing() {
 }
 
 #[test]
-fn a_malformed_receipt_is_found_before_anything_is_settled() {
+fn a_malformed_receipt_keeps_no_other_from_being_tried() {
     let place = Place::new();
-    place.send(&["orders", "1"]);
-    let good = place.receive(&["orders"]);
-    let cut = &good[..good.len() - 1];
-    place.run(&["ack", &good, cut]).failed(2);
-    assert_eq!(place.run(&["--json", "ack", &good]).done().outcomes(), ["acked"]);
+    place.run_with(&["send", "orders", "--lines"], b"1\n2\n").done();
+    let [one, two] = [place.receive(&["orders"]), place.receive(&["orders"])];
+    let cut = &one[..one.len() - 1];
+    let run = place.run(&["--json", "ack", cut, &one]).failed(1);
+    assert_eq!(run.outcomes(), ["invalid", "acked"]);
+    let row = &run.rows()[0];
+    assert_eq!((&row["receipt"], &row["id"], &row["queue"]), (&json!(cut), &json!(null), &json!(null)));
+    assert!(text(&row["error"]).contains("is no receipt: it is damaged or not complete"), "{row}");
+    assert!(run.stderr.contains("is no receipt: it is damaged or not complete"), "{run:?}");
+    assert_eq!(place.run(&["--json", "extend", &two, "x", "1m"]).failed(1).outcomes(), ["extended", "invalid"]);
+    assert_eq!(place.run(&["ack", cut, "orders"]).failed(2).stdout, "");
     insta::assert_snapshot!("ack_no_receipt", place.run(&["ack", "orders"]).failed(2).seen());
+}
+
+#[test]
+fn a_receipt_of_another_file_is_said_to_be_perhaps_that() {
+    let (place, other) = (Place::new(), Place::new());
+    place.send(&["orders", "1"]);
+    let receipt = place.receive(&["orders"]);
+    let run = other.run(&["--json", "ack", &receipt]).failed(1);
+    let store = format!("the receipt is of another store than sqlite:{}", other.file("queues.db").display());
+    assert!(run.stderr.contains(&store) && run.outcomes() == ["expired"], "{run:?}");
 }
 
 #[test]

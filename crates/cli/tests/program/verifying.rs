@@ -26,6 +26,13 @@ fn verify_prints_one_json_object_a_rule() {
 }
 
 #[test]
+fn a_file_is_taken_away_for_a_moment_to_see_what_is_lost() {
+    let rows = Place::new().rows(&["verify", "--rules", "L14", "--messages", "0"]);
+    let l14 = rows.iter().find(|row| row["rule"] == "L14").unwrap();
+    assert_eq!(l14["outcome"], "holds", "{l14}");
+}
+
+#[test]
 fn verify_takes_the_store_from_the_environment_and_only_the_rules_that_are_asked_for() {
     let rows = Place::bare().at("memory:").rows(&["verify", "--rules", "l3,L7", "--messages", "0"]);
     let holding: Vec<_> = rows.iter().filter(|row| row["outcome"] == "holds").map(|row| text(&row["rule"])).collect();
@@ -53,7 +60,9 @@ fn verify_without_a_store_takes_the_embedded_one_and_leaves_its_queues_alone() {
 fn verify_that_is_interrupted_says_so_and_removes_its_queues() {
     let place = Place::new();
     place.send(&["orders", "stays"]);
-    let mut child = place.command(PROGRAM).args(["verify", "--messages", "1000000"]).spawn().unwrap();
+    let mut command = place.command("env");
+    let child = command.args(["--default-signal=INT", PROGRAM, "verify", "--messages", "1000000"]).spawn();
+    let mut child = child.unwrap();
     while place.rows(&["queues"]).len() < 2 {
         assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
     }

@@ -6,11 +6,13 @@ mod place;
 mod processes;
 mod stopping;
 
+use std::process::Stdio;
+
 use postrider::{DeadLetterReason, Message};
 use serde_json::Value;
 
 use crate::{seen, stderr, stdout};
-use place::Place;
+use place::{Place, Worker};
 
 #[test]
 fn help_and_usage() {
@@ -168,6 +170,43 @@ fn the_queue_is_made_unless_that_is_forbidden() {
     let place = Place::new();
     let mut work = place.work(&["--drain"], "true");
     let output = work.env("POSTRIDER__COMMON__MESSAGING__CREATE_QUEUES", "false").output().unwrap();
-    assert!(output.status.success() && stderr(&output).contains("does not exist"), "{}", stderr(&output));
+    assert!(
+        output.status.success() && stderr(&output).contains("is off; there is nothing to do"),
+        "{}",
+        stderr(&output)
+    );
     assert_eq!(place.queues(), [""; 0]);
+
+    let mut work = place.work(&[], "true");
+    let log = std::fs::File::create(place.file("log")).unwrap();
+    work.env("POSTRIDER__COMMON__MESSAGING__CREATE_QUEUES", "false").stdout(Stdio::null()).stderr(log);
+    let _worker = Worker::start(&mut work);
+    place.eventually("it waits", || place.read("log").contains("waiting until somebody makes it").then_some(()));
+    place.send(Message::new("a"));
+    place.eventually("it works", || (place.counts() == [0, 0, 0, 0]).then_some(()));
+}
+
+#[test]
+fn a_paused_queue_is_told_when_it_begins_and_when_it_ends() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    place.pause();
+    let output = place.work(&["--drain"], "true").output().unwrap();
+    assert!(output.status.success());
+    let told = "postrider: queue 'orders' is paused and gives nothing; 'postrider resume orders' lets it go on\n";
+    assert_eq!(stderr(&output), format!("{told}postrider: 0 done, 0 retried, 0 dead, 0 lost\n"));
+    place.resume();
+    let output = place.work(&["--drain"], "true").output().unwrap();
+    assert_eq!(stderr(&output), "postrider: 1 done, 0 retried, 0 dead, 0 lost\n");
+}
+
+#[test]
+fn a_command_finds_the_store_wherever_it_goes() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let mut work = std::process::Command::new(crate::place::PROGRAM);
+    work.args(["--url", "sqlite:queue.db", "work", "orders", "--drain", "--", "sh", "-c"]);
+    work.arg("cd /; echo \"$POSTRIDER_URL\" >&2").current_dir(place.file("."));
+    let output = work.output().unwrap();
+    assert!(stderr(&output).contains(&place.url()), "{}", stderr(&output));
 }

@@ -8,11 +8,11 @@ use postrider::{
     DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Message, MessageId, MessagingProvider, MessagingService,
     PeekedMessage, QueueAdmin, QueueName, ReceiveOptions,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::{stderr, stdout};
+use crate::{listening_program, stderr, stdout};
 
 /// Far beyond what anything here takes: it is only met by a test that fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -99,7 +99,7 @@ impl Place {
     }
 
     fn program(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        let mut command = listening_program();
         command.args(["--url", &self.url()]).args(args).current_dir(self.folder.path()).env_remove("POSTRIDER_URL");
         command
     }
@@ -122,7 +122,21 @@ impl Place {
 
     pub(super) fn start(&self, args: &[&str], script: &str) -> Worker {
         let mut work = self.work(&[&["--json"], args].concat(), script);
-        Worker(Some(work.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+        Worker::start(work.stdout(Stdio::piped()).stderr(Stdio::piped()))
+    }
+
+    /// Whether somebody else could write to the file now.
+    pub(super) fn can_write(&self) -> bool {
+        let deadline = Deadline::after(Duration::from_millis(500));
+        self.runtime.block_on(self.provider.resume(&self.queue, deadline)).is_ok()
+    }
+
+    pub(super) fn pause(&self) {
+        self.runtime.block_on(self.provider.pause(&self.queue, Deadline::default())).unwrap();
+    }
+
+    pub(super) fn resume(&self) {
+        self.runtime.block_on(self.provider.resume(&self.queue, Deadline::default())).unwrap();
     }
 
     /// Looks until it is there.
@@ -142,13 +156,20 @@ pub(super) fn rows(output: &Output) -> Vec<Value> {
     stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A worker that runs. Killed when a test ends without it.
+/// A worker that runs. Killed, with its commands, when a test ends without it.
 pub(super) struct Worker(Option<Child>);
 
 impl Worker {
+    pub(super) fn start(work: &mut Command) -> Self {
+        Self(Some(work.spawn().unwrap()))
+    }
+
+    pub(super) fn process(&self) -> Pid {
+        Pid::from_child(self.0.as_ref().unwrap())
+    }
+
     pub(super) fn signal(&self, signal: Signal) {
-        let child = self.0.as_ref().unwrap();
-        kill_process(Pid::from_child(child), signal).unwrap();
+        kill_process(self.process(), signal).unwrap();
     }
 
     pub(super) fn wait(mut self) -> Output {
@@ -164,7 +185,12 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
+            // Commands lead groups of their own, and nobody would end them.
+            let commands = children_of(Pid::from_child(&child));
             let _ = child.kill();
+            for command in commands {
+                let _ = kill_process_group(command, Signal::KILL);
+            }
             let _ = child.wait();
         }
     }
@@ -172,7 +198,24 @@ impl Drop for Worker {
 
 /// Whether a process runs; one that has ended and that nobody has collected does not.
 pub(super) fn runs(process: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    stat(process.as_raw_nonzero().get()).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
+}
+
+/// Whether a process has been stopped.
+pub(super) fn stands_still(process: Pid) -> bool {
+    stat(process.as_raw_nonzero().get()).is_some_and(|stat| stat.starts_with('T'))
+}
+
+fn children_of(process: Pid) -> Vec<Pid> {
+    let parent = process.as_raw_nonzero().to_string();
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let is_child = |id: &i32| stat(*id).is_some_and(|stat| stat.split(' ').nth(1) == Some(&parent));
+    all.filter(is_child).filter_map(Pid::from_raw).collect()
+}
+
+/// What Linux says of a process, from its state on.
+fn stat(process: i32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The state is behind the name, which is in parentheses.
-    stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
+    stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
 }

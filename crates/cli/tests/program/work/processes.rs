@@ -1,8 +1,10 @@
 //! Commands that behave in every way a process can.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use postrider::Message;
+use rustix::process::{Signal, kill_process};
 
 use super::place::{Place, runs};
 use crate::{stderr, stdout};
@@ -11,11 +13,12 @@ use crate::{stderr, stdout};
 fn a_command_may_take_longer_than_the_lease() {
     let place = Place::new();
     place.send(Message::new("a"));
-    let worker = place.start(&["--visibility", "600ms"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
+    let worker = place.start(&["--visibility", "3s"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
     place.process("pid");
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(2) {
+    while begun.elapsed() < Duration::from_secs(4) {
         assert!(place.receive().is_none(), "the lease was not renewed");
+        std::thread::sleep(Duration::from_millis(50));
     }
     std::fs::write(place.file("go"), "").unwrap();
     place.eventually("it is done", || (place.counts() == [0, 0, 0, 0]).then_some(()));
@@ -29,10 +32,10 @@ fn a_command_that_runs_too_long_is_stopped_with_all_that_it_started() {
     let place = Place::new();
     place.send(Message::new("a"));
     let script = "sleep 1000 & echo $! > pid; echo working >&2; wait";
-    let rows = place.rows(&["--drain", "--timeout", "300ms", "--retry", "none"], script);
+    let rows = place.rows(&["--drain", "--timeout", "3s", "--retry", "none"], script);
     assert_eq!((rows[0]["outcome"].as_str(), rows[0]["signal"].as_i64()), (Some("dead_lettered"), Some(15)));
     assert!(!runs(place.process("pid")));
-    assert_eq!(place.dead_letters()[0].error.as_deref(), Some("stopped after 300ms, its --timeout\nworking"));
+    assert_eq!(place.dead_letters()[0].error.as_deref(), Some("stopped after 3s, its --timeout\nworking"));
 }
 
 #[test]
@@ -44,9 +47,45 @@ fn a_command_may_print_as_much_as_it_likes() {
     assert!(output.status.success());
     // Ours is only the line about the message; what the command printed is with everything else that is no result.
     assert_eq!(stdout(&output).lines().count(), 1);
-    assert_eq!(output.stderr.len(), 6_000_000 + "the end\n".len());
+    let ends = "the end\npostrider: 0 done, 0 retried, 1 dead, 0 lost\n";
+    assert_eq!(output.stderr.len(), 6_000_000 + ends.len());
+    assert!(output.stderr.ends_with(ends.as_bytes()));
     let error = place.dead_letters()[0].error.clone().unwrap();
     assert!(error.ends_with("the end") && error.len() < 8 * 1024, "{}", error.len());
+}
+
+#[test]
+fn nobody_need_read_what_a_command_prints() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let mut work = place.work(&["--drain"], "head -c 3000000 /dev/zero >&2; touch printed");
+    // Its pipe stays open and is never read.
+    let mut child = work.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!((place.files("printed"), place.counts()), (1, [0, 0, 0, 0]));
+}
+
+#[test]
+fn what_a_command_prints_without_a_line_end_is_a_line() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let output = place.work(&["--drain"], "printf out; printf err >&2; exit 65").output().unwrap();
+    let told = stderr(&output);
+    assert!(told.ends_with("\npostrider: 0 done, 0 retried, 1 dead, 0 lost\n"), "{told}");
+    assert!(!told.contains("\n\n") && told.contains("out") && told.contains("err"), "{told}");
+}
+
+#[test]
+fn what_left_the_group_of_its_command_is_not_said_to_be_killed() {
+    let place = Place::new();
+    place.send(Message::new("a"));
+    let script = "setsid sh -c 'echo $$ > pid; exec sleep 1000' & until test -s pid; do sleep 0.02; done";
+    let output = place.work(&["--drain"], script).output().unwrap();
+    assert!(stdout(&output).contains("acked") && output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("is in another process group and was let run"), "{}", stderr(&output));
+    let left = place.process("pid");
+    assert!(runs(left));
+    kill_process(left, Signal::KILL).unwrap();
 }
 
 #[test]
@@ -63,7 +102,11 @@ fn what_a_command_leaves_behind_with_its_pipes_open_holds_nobody_up() {
     place.send(Message::new("a"));
     let output = place.work(&["--drain"], "sleep 1000 & echo $! > pid").output().unwrap();
     assert!(stdout(&output).contains("acked") && output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("left a process behind"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("left a process behind that held its output open; it was killed"),
+        "{}",
+        stderr(&output)
+    );
     assert!(!runs(place.process("pid")));
 }
 

@@ -1,9 +1,11 @@
 //! How a worker ends, and what becomes of what it was doing.
 
+use std::process::Stdio;
+
 use postrider::Message;
 use rustix::process::{Signal, kill_process};
 
-use super::place::{Place, rows, runs};
+use super::place::{Place, Worker, rows, runs, stands_still};
 use crate::stderr;
 
 #[test]
@@ -19,17 +21,37 @@ fn a_worker_that_waits_stops_at_once() {
 }
 
 #[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+    let place = Place::new();
+    let plain = place.work(&["--json"], "true");
+    // As nohup does, and a shell that runs it in the background.
+    let mut work = std::process::Command::new("env");
+    work.arg("--ignore-signal=HUP,INT").args(plain.get_args().skip(1)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let worker = Worker::start(&mut work);
+    let handled = || (place.counts() == [0, 0, 0, 0]).then_some(());
+    place.send(Message::new("a"));
+    place.eventually("it works", handled);
+    worker.signal(Signal::HUP);
+    worker.signal(Signal::INT);
+    place.send(Message::new("b"));
+    place.eventually("it works on", handled);
+    let output = worker.stop();
+    assert_eq!((output.status.success(), rows(&output).len()), (true, 2), "{}", stderr(&output));
+}
+
+#[test]
 fn what_runs_may_finish_and_nothing_new_is_begun() {
     let place = Place::new();
     place.send(Message::new("a"));
     place.send(Message::new("b"));
-    let worker = place.start(&["--visibility", "600ms"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
+    let worker = place.start(&["--visibility", "3s"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
     place.process("pid");
     worker.signal(Signal::TERM);
     // Longer than the lease: it is renewed while the worker waits.
     let begun = std::time::Instant::now();
-    while begun.elapsed() < std::time::Duration::from_millis(1500) {
+    while begun.elapsed() < std::time::Duration::from_secs(4) {
         assert_eq!(place.counts(), [1, 1, 0, 0]);
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
     std::fs::write(place.file("go"), "").unwrap();
     let output = worker.wait();
@@ -81,7 +103,7 @@ fn the_second_signal_ends_everything_at_once() {
 fn a_command_whose_lease_is_lost_is_stopped_and_its_outcome_is_not_used() {
     let place = Place::new();
     place.send(Message::new("a"));
-    let worker = place.start(&["--visibility", "600ms"], "echo $$ > pid; sleep 1000; exit 65");
+    let worker = place.start(&["--visibility", "3s"], "echo $$ > pid; sleep 1000; exit 65");
     let command = place.process("pid");
     place.delete_queue();
     place.eventually("the command is stopped", || (!runs(command)).then_some(()));
@@ -96,9 +118,18 @@ fn a_command_whose_lease_is_lost_is_stopped_and_its_outcome_is_not_used() {
 fn a_worker_that_slept_too_long_cannot_settle_what_another_has_by_now() {
     let place = Place::new();
     let id = place.send(Message::new("a"));
-    let worker = place.start(&["--visibility", "600ms"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
+    let worker = place.start(&["--visibility", "3s"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
     let command = place.process("pid");
-    worker.signal(Signal::STOP);
+    // Not while it renews the lease: with the file's lock, or in line for it, nobody else could write either.
+    place.eventually("it stands still without the lock", || {
+        worker.signal(Signal::STOP);
+        place.eventually("it stands still", || stands_still(worker.process()).then_some(()));
+        let is_free = place.can_write();
+        if !is_free {
+            worker.signal(Signal::CONT);
+        }
+        is_free.then_some(())
+    });
     let message = place.eventually("another gets it", || place.receive());
     assert_eq!((message.id(), message.receive_count()), (id, 2));
     std::fs::write(place.file("go"), "").unwrap();
@@ -115,7 +146,7 @@ fn a_worker_that_slept_too_long_cannot_settle_what_another_has_by_now() {
 fn the_message_of_a_worker_that_was_killed_comes_back() {
     let place = Place::new();
     let id = place.send(Message::new("a"));
-    let worker = place.start(&["--visibility", "600ms"], "echo $$ > pid; exec sleep 1000");
+    let worker = place.start(&["--visibility", "3s"], "echo $$ > pid; exec sleep 1000");
     let command = place.process("pid");
     worker.signal(Signal::KILL);
     worker.wait();
