@@ -2,15 +2,16 @@
 //!
 //! **The idea.** When a store is down, every call waits for a time-out, and when it comes back, everybody comes at once.
 //! A breaker counts failures in a row. At the threshold it opens: calls are refused at once, with the time that is left.
-//! Then one call, the probe, is let through. If it succeeds the breaker closes; if it fails, the breaker stays open for
-//! as long again.
+//! Then the next call has the store's health checked first: the probe. If it succeeds the breaker closes and the call
+//! goes on as it was asked for; if it fails, the breaker stays open for as long again. A call itself is never the probe:
+//! a probe must have an end, and a purge that is cut off is half done.
 //!
-//! **The invariant.** While the breaker is not closed, at most one call is under way that it let through. A probe that
-//! is cancelled says nothing about the store and gives its place to the next call.
+//! **The invariant.** While the breaker is not closed, at most one call is under way that it let through, a probe. A
+//! probe that is cancelled says nothing about the store and gives its place to the next call.
 //!
 //! **What counts.** A failure is one of the connection or of the server: [`MessagingError::Connection`], a retryable
-//! [`MessagingError::Provider`], [`MessagingError::OutcomeUnknown`]. A success is an answer. Everything else says
-//! nothing: a caller's mistake is found without asking the store, and so are, on some stores, a lease that is over and
+//! [`MessagingError::Provider`], an [`MessagingError::OutcomeUnknown`] with a cause. A success is an answer. Everything
+//! else says nothing: a call that its caller's own deadline ended is about the caller's patience; a caller's mistake is found without asking the store, and so are, on some stores, a lease that is over and
 //! a queue that is not there. They neither open a breaker nor close one.
 //!
 //! **In a row.** An answer is about the time after its call began. When a failure was counted since then, the answer
@@ -36,7 +37,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 pub struct BreakerSettings {
     /// How many failures in a row open it. Zero counts as one.
     pub failure_threshold: u32,
-    /// How long calls are held back before one is let through to try. No probe may take longer either.
+    /// How long calls are held back before the store is tried again. No probe may take longer either.
     pub open: Duration,
 }
 
@@ -59,7 +60,7 @@ pub enum BreakerState {
         /// For how long.
         retry_after: Duration,
     },
-    /// Lets one call through to try, and refuses others while that is under way.
+    /// Has the store tried, and refuses others while that is under way.
     HalfOpen,
 }
 
@@ -171,9 +172,9 @@ struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    /// How long the call may take: a probe that never ends would hold everybody back for ever.
-    fn deadline(&self, deadline: Deadline) -> Deadline {
-        if self.is_probe { deadline.at_most(self.breaker.settings.open) } else { deadline }
+    /// How long a probe may take: one that never ends would hold everybody back for ever.
+    fn probe_deadline(&self, deadline: Deadline) -> Deadline {
+        deadline.at_most(self.breaker.settings.open)
     }
 
     /// Counts the answer.

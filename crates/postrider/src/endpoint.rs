@@ -68,13 +68,14 @@ impl Endpoint {
             }
             "memory" => invalid(format!("'{shown}' names something behind 'memory:'; there is nothing to name")),
             #[cfg(feature = "sqlite")]
-            "sqlite" if rest.is_empty() => invalid(format!("'{shown}' names no file; {}", known_forms())),
-            #[cfg(feature = "sqlite")]
-            "sqlite" => Ok(Self(Kind::Sqlite {
-                path: rest.into(),
-                options: Box::new(sqlite_options(settings)),
-                folder: Folder::MustExist,
-            })),
+            "sqlite" => match sqlite_path(rest) {
+                Ok(path) => Ok(Self(Kind::Sqlite {
+                    path: path.into(),
+                    options: Box::new(sqlite_options(settings)),
+                    folder: Folder::MustExist,
+                })),
+                Err(why) => invalid(format!("'{shown}' {why}")),
+            },
             _ if ProviderKind::of_scheme(scheme).is_some() => {
                 invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
             }
@@ -88,6 +89,28 @@ impl Endpoint {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite { path, options, .. } => Self(Kind::Sqlite { path, options, folder: Folder::IsMade }),
             kind => Self(kind),
+        }
+    }
+
+    /// The same store under a name that leads to it from every folder.
+    pub fn absolute(&self) -> Self {
+        match &self.0 {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite { path, options, folder } => {
+                // It fails for an empty path and where there is no current folder; then the name stays what it is.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                Self(Kind::Sqlite { path, options: options.clone(), folder: *folder })
+            }
+            Kind::Memory(_) => self.clone(),
+        }
+    }
+
+    /// Whether the store is yet to be made: its file does not exist. A store in memory always is.
+    pub fn is_new(&self) -> bool {
+        match &self.0 {
+            Kind::Memory(_) => true,
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite { path, .. } => !path.exists(),
         }
     }
 
@@ -110,7 +133,10 @@ impl Endpoint {
             Kind::Memory(_) => Ok(Vec::new()),
             #[cfg(feature = "sqlite")]
             Kind::Sqlite { path, options, folder } => {
-                folder.prepare(path)?;
+                // A look makes nothing, not even the folder.
+                if *folder == Folder::IsMade && path.parent().is_some_and(|folder| !folder.exists()) {
+                    return Ok(named(SqliteStore::all_migrations()));
+                }
                 Ok(named(SqliteStore::pending_migrations(path, (**options).clone()).await?))
             }
         }
@@ -127,6 +153,33 @@ impl Endpoint {
             }
         }
     }
+}
+
+/// The file that is meant by what stands behind `sqlite:`. What other programs write there and would mean something
+/// else here is refused, or a file with an odd name would be made without a word.
+#[cfg(feature = "sqlite")]
+fn sqlite_path(rest: &str) -> Result<&str, String> {
+    if rest == ":memory:" || rest == "//:memory:" {
+        return Err("is no file; use memory: for a store in this process".into());
+    }
+    if rest.contains(['?', '#']) {
+        return Err("has parameters, and there are none; name the file alone, like sqlite:/path/file.db, and write \
+                    settings into [common.messaging.sqlite]"
+            .into());
+    }
+    let path = match rest.strip_prefix("//") {
+        // As other programs write it: no host, then the path.
+        Some(path) if path.starts_with('/') => path,
+        Some(name) => {
+            let name = name.escape_debug();
+            return Err(format!("has a host, and a file has none; use sqlite:{name} or sqlite:/path/{name}"));
+        }
+        None => rest,
+    };
+    if path.is_empty() {
+        return Err(format!("names no file; {}", known_forms()));
+    }
+    Ok(path)
 }
 
 #[cfg(feature = "sqlite")]
@@ -288,9 +341,23 @@ mod tests {
         let endpoint = endpoint.in_default_folder();
         let pending = endpoint.pending_migrations().await.unwrap();
         assert!(pending[0].sql.contains("create table") && !file.exists());
+        assert!(!folder.path().join("deep").exists(), "a look made the folder");
+        assert!(endpoint.is_new());
         assert_eq!(endpoint.migrate().await.unwrap(), pending);
         assert_eq!(endpoint.pending_migrations().await.unwrap(), []);
+        assert!(!endpoint.is_new());
         assert_eq!("memory:".parse::<Endpoint>().unwrap().migrate().await.unwrap(), []);
+    }
+
+    #[test]
+    fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
+        let shown = |url: &str| url.parse::<Endpoint>().unwrap().to_string();
+        assert_eq!(shown("sqlite:/srv/queues.db"), "sqlite:/srv/queues.db");
+        assert_eq!(shown("sqlite:///srv/queues.db"), "sqlite:/srv/queues.db");
+        assert_eq!(shown("sqlite:queues.db"), "sqlite:queues.db");
+        let absolute = "sqlite:a/queues.db".parse::<Endpoint>().unwrap().absolute().to_string();
+        assert_eq!(absolute, format!("sqlite:{}/a/queues.db", std::env::current_dir().unwrap().display()));
+        assert_eq!(absolute.parse::<Endpoint>().unwrap().to_string(), absolute);
     }
 
     #[test]
@@ -299,6 +366,17 @@ mod tests {
             ("orders", "'orders' has no scheme; use memory: or sqlite:/path/file.db"),
             ("kafka://host", "scheme 'kafka' is not known; use memory: or sqlite:/path/file.db"),
             ("sqlite:", "'sqlite:' names no file; use memory: or sqlite:/path/file.db"),
+            (
+                "sqlite://queues.db",
+                "'sqlite://queues.db' has a host, and a file has none; use sqlite:queues.db or \
+                 sqlite:/path/queues.db",
+            ),
+            ("sqlite::memory:", "'sqlite::memory:' is no file; use memory: for a store in this process"),
+            (
+                "sqlite:/queues.db?mode=ro",
+                "'sqlite:/queues.db?mode=ro' has parameters, and there are none; name the file alone, like \
+                 sqlite:/path/file.db, and write settings into [common.messaging.sqlite]",
+            ),
             (
                 "amqp://rider:secret@host/",
                 "this program has no provider for 'amqp' URLs; use memory: or sqlite:/path/file.db",

@@ -1,5 +1,3 @@
--- What a purge or a deletion goes through, a chunk at a time.
+-- What a purge or a deletion goes through.
 -- Plan: SEARCH message USING INDEX message_claim (queue=?)
-select id, message_id, ordering_key from message
-where queue = ?1 and id <= ?2 and (?3 is null or lease_token is null or next_attempt_at <= ?3)
-limit ?4
+select id, cast(message_id as blob) from message where queue = ?1

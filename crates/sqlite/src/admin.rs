@@ -10,7 +10,7 @@ use postrider_core::{
 use crate::dead_letters::{self, CHUNK, Part, redrive_target, rehearse};
 use crate::look;
 use crate::provider::SqliteProvider;
-use crate::purge::Removal;
+use crate::purge::{self, Removal};
 
 /// After a part was done, a failure of the rest leaves the whole half done.
 fn half_done(operation: &'static str, error: MessagingError) -> MessagingError {
@@ -29,23 +29,20 @@ impl SqliteProvider {
         removal: Removal,
         deadline: Deadline,
     ) -> Result<u64, MessagingError> {
-        let up_to = self.write(operation, deadline, |session| Ok(session.last_id()?)).await?;
+        let name = queue.clone();
+        let look = move |connection: &rusqlite::Connection| Ok(purge::present(connection, &name)?);
+        let present = self.shared().readers.read(operation, deadline, look).await?;
         let mut removed = 0;
-        loop {
-            let name = queue.clone();
-            let chunk =
-                self.write(operation, deadline, move |session| Ok(session.remove_some(&name, up_to, removal)?)).await;
-            match chunk {
-                Ok((rows, is_last)) => {
-                    removed += rows;
-                    if is_last {
-                        return Ok(removed);
-                    }
-                }
+        for chunk in present.chunks(purge::CHUNK) {
+            let (name, chunk) = (queue.clone(), chunk.to_vec());
+            let step = self.write(operation, deadline, move |session| Ok(session.remove_some(&name, &chunk, removal)?));
+            match step.await {
+                Ok(rows) => removed += rows,
                 Err(error) if removed > 0 => return Err(half_done(operation, error)),
                 Err(error) => return Err(error),
             }
         }
+        Ok(removed)
     }
 
     /// Removes archived messages that are older than the retention, now, and answers how many. The writer does the
@@ -53,16 +50,15 @@ impl SqliteProvider {
     pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
         self.begin("sweep the archive", deadline)?;
         let retention = self.shared().desk.options.archive_retention;
-        let mut removed = 0;
+        let (mut removed, mut after) = (0, 0);
         loop {
             let sweep = self.write("sweep the archive", deadline, move |session| {
-                Ok(session.sweep_archive(retention, dead_letters::CHUNK)?)
+                Ok(session.sweep_archive(retention, CHUNK, after)?)
             });
-            let rows = sweep.await?;
-            removed += rows;
-            if rows < CHUNK as u64 {
-                return Ok(removed);
-            }
+            let sweep = sweep.await?;
+            removed += sweep.removed;
+            let Some(next) = sweep.next else { return Ok(removed) };
+            after = next;
         }
     }
 }

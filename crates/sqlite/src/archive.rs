@@ -2,25 +2,69 @@
 
 use std::time::Duration;
 
+use postrider_core::Timestamp;
+use rusqlite::Connection;
+
 use crate::session::Session;
 use crate::sql;
 
+/// What a sweep came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sweep {
+    pub(crate) removed: u64,
+    /// Where there may be more to remove.
+    pub(crate) next: Option<i64>,
+}
+
+/// A part of the archive.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    old: Vec<(i64, Vec<u8>)>,
+    pub(crate) next: Option<i64>,
+    pub(crate) is_empty: bool,
+}
+
+impl Looked {
+    pub(crate) fn has_old(&self) -> bool {
+        !self.old.is_empty()
+    }
+}
+
+/// Looks for rows that are older than the retention among the next `limit` after `after`.
+pub(crate) fn look(
+    connection: &Connection,
+    now: Timestamp,
+    retention: Duration,
+    limit: usize,
+    after: i64,
+) -> rusqlite::Result<Looked> {
+    let (now, until) = (now.as_micros(), now.saturating_sub(retention).as_micros());
+    let mut statement = connection.prepare_cached(sql::SWEEP_ARCHIVE)?;
+    let rows = statement.query_map((after, i64::try_from(limit).unwrap_or(i64::MAX)), |row| {
+        // A time that is unreadable is as good as none: its row has been there for long.
+        Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?, row.get::<_, i64>(2).unwrap_or(i64::MIN)))
+    })?;
+    let rows: Vec<(i64, Vec<u8>, i64)> = rows.collect::<rusqlite::Result<_>>()?;
+    let is_full = rows.len() >= limit;
+    // Rows are in the order of their age, so behind one that is too young there are only younger ones; except that a
+    // clock that was ahead left rows from a time that has not come yet.
+    let goes_on = |archived_at: i64| archived_at <= until || archived_at > now;
+    let next = rows.last().filter(|(.., archived_at)| is_full && goes_on(*archived_at)).map(|(id, ..)| *id);
+    let is_empty = rows.is_empty();
+    let old = rows.into_iter().filter(|(.., archived_at)| *archived_at <= until).map(|(id, message, _)| (id, message));
+    Ok(Looked { old: old.collect(), next, is_empty })
+}
+
 impl Session<'_> {
-    /// Removes archived rows that are older than the retention, at most `limit` of them, and answers how many.
-    pub(crate) fn sweep_archive(&mut self, retention: Duration, limit: usize) -> rusqlite::Result<u64> {
-        let until = self.now.saturating_sub(retention).as_micros();
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let old: Vec<(i64, Vec<u8>)> = self
-            .connection
-            .prepare_cached(sql::SWEEP_ARCHIVE)?
-            .query_map((until, limit), |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<rusqlite::Result<_>>()?;
+    /// Removes archived rows that are older than the retention, of the next `limit` after `after`.
+    pub(crate) fn sweep_archive(&mut self, retention: Duration, limit: usize, after: i64) -> rusqlite::Result<Sweep> {
+        let looked = look(self.connection, self.now, retention, limit, after)?;
         let mut remove = self.connection.prepare_cached(sql::REMOVE_ARCHIVED)?;
         let mut forget = self.connection.prepare_cached(sql::FORGET_ATTEMPTS)?;
-        for (archive_id, message) in &old {
+        for (archive_id, message) in &looked.old {
             remove.execute([archive_id])?;
             forget.execute([message])?;
         }
-        Ok(old.len() as u64)
+        Ok(Sweep { removed: looked.old.len() as u64, next: looked.next })
     }
 }

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use postrider_core::{
-    DeadLetterReason, Envelope, Key, LeaseToken, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions,
-    Timestamp,
+    DeadLetterReason, Envelope, LeaseToken, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, Timestamp,
 };
 use rusqlite::OptionalExtension;
+use rusqlite::types::ValueRef;
 
 use crate::PROVIDER;
-use crate::rows::{self, Label};
+use crate::rows::{self, Label, Life};
 use crate::session::{MOST_NAMES, Session, is_paused};
 use crate::sql;
 
@@ -112,7 +112,8 @@ impl Session<'_> {
         let mut lines = Vec::with_capacity(priorities.len());
         for priority in priorities {
             let rows = statement.query_map((queue.as_str(), priority, now, limit), |row| {
-                Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(0)?))
+                // A time that is no whole number is only a place in line.
+                Ok((row.get::<_, i64>(1).unwrap_or_default(), row.get::<_, i64>(0)?))
             })?;
             lines.push(rows.collect::<rusqlite::Result<VecDeque<(i64, i64)>>>()?);
         }
@@ -140,36 +141,55 @@ impl Session<'_> {
         let (now, connection) = (self.now, self.connection);
         let mut found = self.hot.read_due.get(connection, sql::READ_DUE)?.query([id])?;
         let Some(row) = found.next()? else { return Ok(None) };
-        let deliveries = rows::count(row, 5)?;
-        let key = row.get::<_, Option<String>>(3).unwrap_or_default();
-        let label = Label::read(row, [0, 1, 2, 3, 4]);
-        let expires_at = rows::optional_time(row, 9)?;
+        let (label_columns, life_columns) = ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9]);
+        let ordering_key = row.get::<_, Option<String>>(3);
+        let dedup_key = row.get::<_, Option<String>>(10).map_err(|error| format!("dedup_key is unreadable: {error}"));
+        let read = || -> Result<(Label, Life), String> {
+            dedup_key.as_ref().map_err(String::clone)?;
+            Ok((Label::read(row, label_columns)?, Life::read(row, life_columns)?))
+        };
+        let read = read();
         let death = if queue.holds_dead_letters() {
             // Dead letters can be read for ever.
             None
-        } else if let Err(text) = &label {
-            Some((DeadLetterReason::UNDECODABLE, Some(text.clone())))
-        } else if expires_at.is_some_and(|expires_at| expires_at <= now) {
-            Some((DeadLetterReason::EXPIRED, None))
-        } else if deliveries >= options.max_receive_count {
-            Some((DeadLetterReason::MAX_RECEIVE_COUNT, None))
         } else {
-            None
+            match &read {
+                Err(text) => Some((DeadLetterReason::UNDECODABLE, Some(text.clone()))),
+                Ok((_, life)) if life.expires_at.is_some_and(|expires_at| expires_at <= now) => {
+                    Some((DeadLetterReason::EXPIRED, None))
+                }
+                Ok((_, life)) if life.deliveries_count >= options.max_receive_count => {
+                    Some((DeadLetterReason::MAX_RECEIVE_COUNT, None))
+                }
+                Ok(_) => None,
+            }
         };
         if let Some((reason, error)) = death {
+            let message_id = rows::message_id(row, 0, id);
+            let holds_no_key = matches!(row.get_ref(3)?, ValueRef::Null);
+            let is_known = holds_no_key || rows::key(row, 3, "ordering key").is_some();
             drop(found);
+            if read.is_err() {
+                // An id that is unreadable is replaced, so that the dead letter can be asked for.
+                self.connection.prepare_cached(sql::SET_MESSAGE_ID)?.execute((id, message_id.as_uuid().as_bytes()))?;
+            }
+            let key = ordering_key.unwrap_or_default();
             self.bury(queue, id, key.as_deref(), &reason, error.as_deref())?;
+            if !is_known {
+                self.free_keys(queue)?;
+            }
             return Ok(None);
         }
         let dedup_key = match queue.holds_dead_letters() {
             // The dead do not hold their key, but they have it.
             true => {
-                connection.prepare_cached(sql::DEAD_DEDUP_KEY)?.query_row([id], |row| row.get(0)).optional()?.flatten()
+                let mut statement = connection.prepare_cached(sql::DEAD_DEDUP_KEY)?;
+                statement.query_row([id], |row| Ok(rows::key(row, 0, "dedup key"))).optional()?.flatten()
             }
-            false => row.get::<_, Option<String>>(10)?,
+            false => rows::key(row, 10, "dedup key"),
         };
-        let dedup_key = dedup_key.and_then(|key| Key::new("dedup key", &key).ok());
-        let label = label.unwrap_or_else(|_| Label::read_leniently(row, [0, 1, 2, 3, 4], queue, id));
+        let lenient = |_| (Label::read_leniently(row, label_columns, id), Life::read_leniently(row, life_columns));
+        let (label, life) = read.unwrap_or_else(lenient);
         let lease_expires_at = now.saturating_add(options.visibility);
         let envelope = Envelope {
             id: label.id,
@@ -179,11 +199,11 @@ impl Session<'_> {
             ordering_key: label.ordering_key,
             dedup_key,
             priority: label.priority,
-            expires_at,
-            receive_count: deliveries.saturating_add(1),
-            attempts_count: rows::count(row, 6)?,
-            enqueued_at: rows::time(row, 7)?,
-            first_attempt_at: rows::optional_time(row, 8)?.unwrap_or(now),
+            expires_at: life.expires_at,
+            receive_count: life.deliveries_count.saturating_add(1),
+            attempts_count: life.attempts_count,
+            enqueued_at: life.created_at,
+            first_attempt_at: life.first_attempt_at.unwrap_or(now),
             lease_expires_at,
         };
         let body = rows::bytes(row, 11)?;
@@ -195,6 +215,13 @@ impl Session<'_> {
         let native = NativeRef::Row(id.cast_unsigned());
         let receipt = ReceiptHandle::new(PROVIDER, queue.clone(), envelope.id, token(lease, id), native);
         Ok(Some(Claimed { body, envelope, receipt }))
+    }
+
+    /// Lets the first of every key go ahead: a head has died whose key nobody can read, so nobody knows who is next.
+    fn free_keys(&mut self, queue: &QueueName) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql::FREE_KEYS)?.execute([queue.as_str()])?;
+        self.touch(queue, self.now);
+        Ok(())
     }
 
     fn count_claim(&mut self, queue: &QueueName) {
@@ -221,6 +248,7 @@ pub(crate) fn next_due(
         return Ok(Timestamp::MAX);
     }
     let mut statement = connection.prepare_cached(sql::NEXT_DUE)?;
-    let next = statement.query_row((queue.as_str(), after.as_micros()), |row| rows::optional_time(row, 0))?;
-    Ok(next.unwrap_or(Timestamp::MAX))
+    let next = statement.query_row((queue.as_str(), after.as_micros()), |row| Ok(rows::optional_time(row, 0)))?;
+    // A time that is unreadable never comes.
+    Ok(next.ok().flatten().unwrap_or(Timestamp::MAX))
 }

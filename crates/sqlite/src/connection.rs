@@ -11,8 +11,6 @@ use crate::options::{Durability, SqliteOptions};
 use crate::turns::Turns;
 
 const STATEMENTS: usize = 96;
-/// A reader only ever waits while another process recovers the file after a crash.
-const READER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether a file that is not there is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,42 +21,42 @@ pub(crate) enum Missing {
 
 /// A connection that writes. Nothing in the file is changed by opening it, except that it uses a write-ahead log.
 pub(crate) fn open_writer(path: &Path, options: &SqliteOptions, missing: Missing) -> Result<Connection, FileError> {
-    let connection = open(path, missing)?;
-    configure(&connection, options).map_err(|error| explain(path, error))?;
+    let patience = options.lock_timeout;
+    let connection = open(path, missing, patience)?;
+    configure(&connection, options).map_err(|error| explain(path, patience, error))?;
     use_write_ahead_log(&connection, path, options.lock_timeout)?;
     Ok(connection)
 }
 
-/// A connection that only reads.
-pub(crate) fn open_reader(path: &Path) -> Result<Connection, FileError> {
-    let connection = open(path, Missing::Refuse)?;
-    let configured = connection
-        .busy_timeout(READER_PATIENCE)
-        .and_then(|()| connection.execute_batch("pragma query_only = on; pragma cache_size = -2000"));
-    configured.map_err(|error| explain(path, error))?;
+/// A connection that only reads. It only ever waits while another process recovers the file after a crash, or has the
+/// file to itself.
+pub(crate) fn open_reader(path: &Path, patience: Duration) -> Result<Connection, FileError> {
+    let connection = open(path, Missing::Refuse, patience)?;
+    let configured = connection.execute_batch("pragma query_only = on; pragma cache_size = -2000");
+    configured.map_err(|error| explain(path, patience, error))?;
     Ok(connection)
 }
 
-fn open(path: &Path, missing: Missing) -> Result<Connection, FileError> {
+fn open(path: &Path, missing: Missing, patience: Duration) -> Result<Connection, FileError> {
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     if missing == Missing::Create {
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
     }
-    let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, patience, error))?;
+    connection.busy_timeout(patience).map_err(|error| explain(path, patience, error))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     // A plan must not depend on what is bound: the plans are tested, and SQLite would prepare a statement anew whenever
     // the time that it compares with is another one, which is always.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(|error| explain(path, error))?;
+    let configured = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true);
+    configured.map_err(|error| explain(path, patience, error))?;
     // SQLite opens what it may not write for reading, without a word.
-    if connection.is_readonly("main").map_err(|error| explain(path, error))? {
+    if connection.is_readonly("main").map_err(|error| explain(path, patience, error))? {
         return Err(FileError::ReadOnly(path.to_owned()));
     }
     Ok(connection)
 }
 
 fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
-    // Until the writer takes over, which waits in its own way.
-    connection.busy_timeout(options.lock_timeout)?;
     let synchronous = match options.durability {
         Durability::PowerLoss => "full",
         Durability::ProcessCrashOnly => "normal",
@@ -74,12 +72,24 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
 /// The switch needs the file for itself for a moment, so processes that open a new file together take turns.
 fn use_write_ahead_log(connection: &Connection, path: &Path, patience: Duration) -> Result<(), FileError> {
     let switch = || connection.query_row("pragma journal_mode = wal", [], |row| row.get::<_, String>(0));
-    match Turns::new(path).wait(patience, switch) {
+    match in_turn(connection, path, patience, switch) {
         Ok(mode) if mode == "wal" => Ok(()),
         Ok(_) => Err(FileError::NoWriteAheadLog(path.to_owned())),
-        Err(error) if is_busy(&error) => Err(FileError::Locked { path: path.to_owned(), waited: patience }),
-        Err(error) => Err(explain(path, error)),
+        Err(error) => Err(explain(path, patience, error)),
     }
+}
+
+/// Waits in line, and not inside SQLite as well: each try would wait as long as the line does.
+pub(crate) fn in_turn<T>(
+    connection: &Connection,
+    path: &Path,
+    patience: Duration,
+    attempt: impl FnMut() -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    connection.busy_timeout(Duration::ZERO)?;
+    let result = Turns::new(path).wait(patience, attempt);
+    connection.busy_timeout(patience)?;
+    result
 }
 
 /// Takes the write lock.
@@ -87,7 +97,12 @@ fn use_write_ahead_log(connection: &Connection, path: &Path, patience: Duration)
 /// `begin immediate`, because a transaction that begins by reading and then wants to write fails at once when another
 /// process wrote in between, whatever the time-out.
 pub(crate) fn begin(connection: &Connection, turns: &Turns, patience: Duration) -> rusqlite::Result<()> {
-    turns.wait(patience, || connection.prepare_cached("begin immediate")?.execute([]).map(|_| ()))
+    turns.wait(patience, || begin_now(connection))
+}
+
+/// One try of [`begin`].
+pub(crate) fn begin_now(connection: &Connection) -> rusqlite::Result<()> {
+    connection.prepare_cached("begin immediate")?.execute([]).map(|_| ())
 }
 
 /// Why the write lock could not be had.
@@ -95,20 +110,18 @@ pub(crate) fn begin_trouble(path: &Path, waited: Duration, error: rusqlite::Erro
     if is_busy(&error) {
         return FileError::Locked { path: path.to_owned(), waited }.into();
     }
-    error.into()
+    Trouble::new(path, error)
 }
 
-/// What an error means that comes before a file was ever used.
-pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> FileError {
+/// What an error means that comes before a file was ever used. A lock was waited for with all of `patience`.
+pub(crate) fn explain(path: &Path, patience: Duration, error: rusqlite::Error) -> FileError {
     let path: PathBuf = path.to_owned();
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => FileError::NotADatabase(path),
         Some(ErrorCode::ReadOnly) => FileError::ReadOnly(path),
         Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => FileError::Disk { path, detail: error.to_string() },
         Some(ErrorCode::DatabaseCorrupt) => FileError::Damaged { path, detail: error.to_string() },
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            FileError::Locked { path, waited: READER_PATIENCE }
-        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FileError::Locked { path, waited: patience },
         _ => FileError::CannotOpen { path, detail: error.to_string() },
     }
 }

@@ -7,9 +7,7 @@ use postrider_core::{
     MessagingError, QueueName, Redrive, RedriveReport, RedriveSkip, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, Row};
-use uuid::Uuid;
 
-use crate::PROVIDER;
 use crate::error::Failure;
 use crate::options::ArchivePolicy;
 use crate::rows::{self, content_type_column, headers_column};
@@ -33,11 +31,8 @@ pub(crate) struct Dead {
 impl Dead {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let id: i64 = row.get(1)?;
-        let message_id = row.get::<_, [u8; 16]>(2).map_or_else(
-            |_| MessageId::derived(PROVIDER, "", &id.to_string()),
-            |bytes| MessageId::from_uuid(Uuid::from_bytes(bytes)),
-        );
-        Ok(Self { death: row.get(0)?, id, message_id, dedup_key: row.get(3)?, is_leased: row.get(4)? })
+        let (message_id, dedup_key) = (rows::message_id(row, 2, id), row.get(3).unwrap_or_default());
+        Ok(Self { death: row.get(0)?, id, message_id, dedup_key, is_leased: row.get(4)? })
     }
 }
 
@@ -108,7 +103,10 @@ pub(crate) fn rehearse(
     let mut revived_keys = HashSet::new();
     for dead in select(connection, part, now.as_micros())? {
         let is_taken = match &dead.dedup_key {
-            Some(key) => revived_keys.contains(key) || dedup_holder(connection, target, key, now)?.is_some(),
+            Some(key) => {
+                let holder = dedup_holder(connection, target, key, now)?;
+                revived_keys.contains(key) || holder.is_some_and(|holder| holder.lives(now))
+            }
             None => false,
         };
         if dead.is_leased {
@@ -200,13 +198,15 @@ impl Session<'_> {
         let chosen = select(self.connection, part, self.now.as_micros())?;
         let next = next_part(part, &chosen);
         for dead in chosen {
-            let is_taken = match &dead.dedup_key {
-                Some(key) => dedup_holder(self.connection, target, key, self.now)?.is_some(),
-                None => false,
-            };
             if dead.is_leased {
                 report.skipped.push((dead.message_id, RedriveSkip::Leased));
-            } else if is_taken {
+                continue;
+            }
+            let is_taken = match &dead.dedup_key {
+                Some(key) => self.living_holder(target, key)?.is_some(),
+                None => false,
+            };
+            if is_taken {
                 report.skipped.push((dead.message_id, RedriveSkip::DedupKeyTaken));
             } else {
                 self.require_queue(target)?;

@@ -1,6 +1,6 @@
 //! What SQLite says, in words that tell what to do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ pub(crate) enum FileError {
     Gone(PathBuf),
     #[error(
         "'{}' has been locked by another process for {waited:.1?}: one that writes very much, that is stopped in the \
-         middle of a write, or that has a transaction open (a database shell, a backup); find it with `fuser -v`",
+         middle of a write, or that has a transaction open (a database shell, a backup); find it with `fuser -v '{}'`",
+        path.display(),
         path.display()
     )]
     Locked { path: PathBuf, waited: Duration },
@@ -95,40 +96,42 @@ impl From<FileError> for Trouble {
     }
 }
 
-impl From<rusqlite::Error> for Trouble {
-    fn from(error: rusqlite::Error) -> Self {
+impl Trouble {
+    /// What SQLite said of a file that was in use.
+    pub(crate) fn new(path: &Path, error: rusqlite::Error) -> Self {
         let (meaning, retryable) = match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => ("the disk is full; free some space and try again: ", true),
+            Some(ErrorCode::DiskFull) => ("the disk is full; free some space and try again", true),
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                ("another process has the file locked: ", true)
+                ("another process has the file locked; try again", true)
             }
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                ("the file is damaged; restore it from a backup: ", false)
+                ("the file is damaged; restore it from a backup", false)
             }
-            Some(ErrorCode::ReadOnly) => ("the file may not be written; check its permissions: ", false),
+            Some(ErrorCode::ReadOnly) => ("the file may not be written; check its permissions", false),
             Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => (
                 "the disk or its file system failed; check its free space, its limits and the system's log, then try \
-                 again: ",
+                 again",
                 true,
             ),
-            Some(ErrorCode::TooBig) => ("it is larger than SQLite can hold: ", false),
-            _ => ("", false),
+            Some(ErrorCode::TooBig) => ("it is larger than SQLite can hold", false),
+            _ => ("SQLite refused it", false),
         };
-        Self { source: Arc::new(SqlError { meaning, source: error }), retryable }
+        Self { source: Arc::new(SqlError { path: path.to_owned(), meaning, source: error }), retryable }
     }
 }
 
 /// What SQLite said, with what it means.
 #[derive(Debug, thiserror::Error)]
-#[error("{meaning}{source}")]
+#[error("'{}': {meaning}: {source}", path.display())]
 struct SqlError {
+    path: PathBuf,
     meaning: &'static str,
     source: rusqlite::Error,
 }
 
 /// An answer that says that nothing was done, because of what SQLite said.
-pub(crate) fn not_done(operation: &'static str, error: rusqlite::Error) -> MessagingError {
-    Trouble::from(error).error(operation)
+pub(crate) fn not_done(path: &Path, operation: &'static str, error: rusqlite::Error) -> MessagingError {
+    Trouble::new(path, error).error(operation)
 }
 
 /// Whether the fault lies with the file and not with a row: everybody's work fails, not only that row's.

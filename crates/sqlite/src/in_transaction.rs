@@ -38,7 +38,7 @@ impl SqliteStore {
         self.check_file(transaction)?;
         let failed = |failure| match failure {
             Failure::Law(error) => error,
-            Failure::Sql(error) => not_done(operation, error),
+            Failure::Sql(error) => not_done(self.path(), operation, error),
         };
         let run = || -> Result<T, Failure> {
             transaction.execute_batch("savepoint postrider")?;

@@ -38,7 +38,7 @@ pub(crate) fn stats(connection: &Connection, queue: &QueueName, now: Timestamp) 
     let (in_flight, not_due): (i64, i64) =
         connection.prepare_cached(sql::COUNT_NOT_DUE)?.query_row(at, |row| Ok((row.get(0)?, row.get(1)?)))?;
     let oldest = match oldest {
-        Some(id) => Some(connection.prepare_cached(sql::CREATED_AT)?.query_row([id], |row| rows::time(row, 0))?),
+        Some(id) => connection.prepare_cached(sql::CREATED_AT)?.query_row([id], |row| Ok(rows::time(row, 0).ok()))?,
         None => None,
     };
     let dead: i64 = if queue.holds_dead_letters() {
@@ -83,9 +83,9 @@ pub(crate) fn peek(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection.prepare_cached(statement)?;
     let rows = statement.query_map((queue.as_str(), limit), |row| {
-        let next_attempt_at = rows::time(row, 11)?;
+        let next_attempt_at = rows::time(row, 11).unwrap_or(Timestamp::MAX);
         let is_leased = row.get::<_, bool>(7)?;
-        let state: String = row.get(6)?;
+        let state: String = row.get(6).unwrap_or_default();
         let state = if is_leased {
             if next_attempt_at > now { LiveState::Processing } else { LiveState::Pending }
         } else if state == State::Retryable.as_str() {
@@ -93,7 +93,7 @@ pub(crate) fn peek(
         } else {
             LiveState::Pending
         };
-        let label = Label::read_leniently(row, [0, 2, 3, 4, 5], queue, row.get(13)?);
+        let label = Label::read_leniently(row, [0, 2, 3, 4, 5], row.get(13)?);
         Ok(PeekedMessage {
             id: label.id,
             body: rows::bytes(row, 1)?,
@@ -102,11 +102,11 @@ pub(crate) fn peek(
             ordering_key: label.ordering_key,
             priority: label.priority,
             state,
-            deliveries_count: rows::count(row, 8)?,
-            attempts_count: rows::count(row, 9)?,
-            enqueued_at: rows::time(row, 10)?,
+            deliveries_count: rows::count(row, 8).unwrap_or_default(),
+            attempts_count: rows::count(row, 9).unwrap_or_default(),
+            enqueued_at: rows::time(row, 10).unwrap_or(Timestamp::from_micros(0)),
             next_attempt_at,
-            last_error: row.get(12)?,
+            last_error: row.get(12).unwrap_or_default(),
         })
     })?;
     rows.collect()

@@ -9,10 +9,9 @@ use std::path::Path;
 use postrider_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::connection::{begin, explain};
-use crate::error::{FileError, is_busy};
+use crate::connection::{begin_now, explain, in_turn};
+use crate::error::FileError;
 use crate::options::SqliteOptions;
-use crate::turns::Turns;
 
 /// What a file of ours carries in its header: "PRdr".
 const APPLICATION_ID: i64 = 0x5052_6472;
@@ -53,7 +52,7 @@ pub(crate) fn pending(
     path: &Path,
     options: &SqliteOptions,
 ) -> Result<Vec<Migration>, FileError> {
-    let applied = applied(connection, path, options.share_file)?;
+    let applied = applied(connection, path, options)?;
     let newest = applied.iter().map(|(version, _)| *version).max().unwrap_or(0);
     if applied.iter().any(|(version, works_since)| *version > KNOWN && *works_since > KNOWN) {
         return Err(FileError::TooNew { path: path.to_owned(), found: newest, known: KNOWN });
@@ -71,12 +70,9 @@ pub(crate) fn apply(
     if pending(connection, path, options)?.is_empty() {
         return Ok(Vec::new());
     }
-    begin(connection, &Turns::new(path), options.lock_timeout).map_err(|error| {
-        if is_busy(&error) {
-            return FileError::Locked { path: path.to_owned(), waited: options.lock_timeout };
-        }
-        explain(path, error)
-    })?;
+    let patience = options.lock_timeout;
+    let begun = in_turn(connection, path, patience, || begin_now(connection));
+    begun.map_err(|error| explain(path, patience, error))?;
     // Looked at again inside the transaction: another process may have been faster.
     let result = pending(connection, path, options).and_then(|steps| {
         for step in &steps {
@@ -86,7 +82,7 @@ pub(crate) fn apply(
                 source,
             })?;
         }
-        connection.execute_batch("commit").map_err(|error| explain(path, error))?;
+        connection.execute_batch("commit").map_err(|error| explain(path, patience, error))?;
         Ok(steps)
     });
     if !connection.is_autocommit() {
@@ -112,7 +108,7 @@ fn run(connection: &Connection, step: &Migration) -> rusqlite::Result<()> {
 }
 
 /// The steps that a file has: their versions, and since which version a program can work with each.
-fn applied(connection: &Connection, path: &Path, share_file: bool) -> Result<Vec<(i64, i64)>, FileError> {
+fn applied(connection: &Connection, path: &Path, options: &SqliteOptions) -> Result<Vec<(i64, i64)>, FileError> {
     let look = || -> rusqlite::Result<Option<Vec<(i64, i64)>>> {
         // One moment for all of it: another process may be about to make the tables.
         let _moment = connection.is_autocommit().then(|| connection.unchecked_transaction()).transpose()?;
@@ -123,7 +119,7 @@ fn applied(connection: &Connection, path: &Path, share_file: bool) -> Result<Vec
             let id: i64 = connection.query_row("pragma application_id", [], |row| row.get(0))?;
             let tables: i64 = connection.query_row("select count(*) from sqlite_schema", [], |row| row.get(0))?;
             let is_new = id == 0 && tables == 0;
-            return Ok((is_new || share_file).then(Vec::new));
+            return Ok((is_new || options.share_file).then(Vec::new));
         }
         let mut statement = connection.prepare("select version, works_since from postrider_migration")?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -132,6 +128,6 @@ fn applied(connection: &Connection, path: &Path, share_file: bool) -> Result<Vec
     match look() {
         Ok(Some(applied)) => Ok(applied),
         Ok(None) => Err(FileError::Foreign(path.to_owned())),
-        Err(error) => Err(explain(path, error)),
+        Err(error) => Err(explain(path, options.lock_timeout, error)),
     }
 }

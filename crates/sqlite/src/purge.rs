@@ -6,12 +6,25 @@
 use std::collections::HashSet;
 
 use postrider_core::{QueueName, Timestamp};
+use rusqlite::{Connection, OptionalExtension};
 
 use crate::session::Session;
 use crate::sql;
 
 /// So many messages are removed in one transaction.
-const CHUNK: usize = 2000;
+pub(crate) const CHUNK: usize = 2000;
+
+/// A message that was there when a removal began. Both, because the number of a removed row can come again, for a
+/// message that was accepted meanwhile and must stay.
+pub(crate) type Present = (i64, Vec<u8>);
+
+/// The messages of a queue at this moment. A removal goes through these and no others, or new ones would keep it going
+/// for ever.
+pub(crate) fn present(connection: &Connection, queue: &QueueName) -> rusqlite::Result<Vec<Present>> {
+    let mut statement = connection.prepare_cached(sql::SELECT_QUEUE)?;
+    let rows = statement.query_map([queue.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
+}
 
 /// Which messages of a queue go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,48 +36,47 @@ pub(crate) enum Removal {
 }
 
 impl Session<'_> {
-    /// The newest message's row number: what a removal that begins now goes up to, or new messages would keep it going
-    /// for ever.
+    /// The newest message's row number.
     pub(crate) fn last_id(&mut self) -> rusqlite::Result<i64> {
         let last: Option<i64> = self.connection.prepare_cached(sql::LAST_ID)?.query_row([], |row| row.get(0))?;
         Ok(last.unwrap_or(0))
     }
 
-    /// Removes a chunk of a queue's messages. Answers how many, and whether that was all.
+    /// Removes those of a queue's messages that are still there, and answers how many.
     pub(crate) fn remove_some(
         &mut self,
         queue: &QueueName,
-        up_to: i64,
+        chosen: &[Present],
         removal: Removal,
-    ) -> rusqlite::Result<(u64, bool)> {
+    ) -> rusqlite::Result<u64> {
         let unleased_at = (removal == Removal::Unleased).then_some(self.now).map(Timestamp::as_micros);
-        let chunk = i64::try_from(CHUNK).unwrap_or(i64::MAX);
-        let rows: Vec<(i64, Vec<u8>, Option<String>)> = self
-            .connection
-            .prepare_cached(sql::SELECT_QUEUE)?
-            .query_map((queue.as_str(), up_to, unleased_at, chunk), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
-            .collect::<rusqlite::Result<_>>()?;
         let mut keys = HashSet::new();
+        let mut removed = 0;
         {
+            let mut find = self.connection.prepare_cached(sql::REMOVABLE)?;
             let mut remove = self.connection.prepare_cached(sql::REMOVE)?;
             let mut forget = self.connection.prepare_cached(sql::FORGET_ATTEMPTS)?;
             let mut forget_death = self.connection.prepare_cached(sql::FORGET_DEAD_LETTER)?;
-            for (id, message, key) in &rows {
+            for (id, message) in chosen {
+                let parameters = (id, queue.as_str(), message, unleased_at);
+                let found = find.query_row(parameters, |row| Ok(row.get::<_, Option<String>>(0).unwrap_or_default()));
+                let Some(key) = found.optional()? else { continue };
                 remove.execute([id])?;
                 if queue.holds_dead_letters() {
                     forget_death.execute([id])?;
                 }
                 forget.execute([message])?;
-                keys.extend(key.as_deref());
+                keys.extend(key);
+                removed += 1;
             }
         }
         if !queue.holds_dead_letters() {
             // What was sent meanwhile behind a head that is gone must not wait for it.
             for key in keys {
-                self.promote(queue, key)?;
+                self.promote(queue, &key)?;
             }
         }
-        Ok((rows.len() as u64, rows.len() < CHUNK))
+        Ok(removed)
     }
 
     /// Takes a queue's name off the list. Its messages are removed apart.
@@ -76,5 +88,40 @@ impl Session<'_> {
             self.memory.claims.remove(&name);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::{Deadline, Message, MessagingService, QueueAdmin};
+
+    use super::*;
+    use crate::{SqliteOptions, SqliteStore};
+
+    #[tokio::test]
+    async fn a_message_that_takes_the_number_of_a_removed_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("queues.db");
+        let store = SqliteStore::open(&file, SqliteOptions::default()).await.unwrap();
+        let provider = store.connect().await.unwrap();
+        let (queue, soon) = (QueueName::new("orders").unwrap(), Deadline::default);
+        let messages = (0..3).map(|n| Message::new(format!("{n}"))).collect();
+        provider.send_batch(&queue, messages, soon()).await.unwrap();
+        let connection = Connection::open(&file).unwrap();
+        let before = present(&connection, &queue).unwrap();
+        // The first chunk of the removal takes the newest row.
+        let chunks = [vec![before[2].clone()], before];
+        for (n, chunk) in chunks.into_iter().enumerate() {
+            let name = queue.clone();
+            let remove = move |session: &mut Session<'_>| Ok(session.remove_some(&name, &chunk, Removal::Unleased)?);
+            let removed = provider.write("purge", soon(), remove).await.unwrap();
+            assert_eq!(removed, if n == 0 { 1 } else { 2 });
+            if n == 0 {
+                provider.send_message(&queue, Message::new("accepted meanwhile"), soon()).await.unwrap();
+                let newest = present(&connection, &queue).unwrap().into_iter().map(|(id, _)| id).max();
+                assert_eq!(newest, Some(3), "the number came again");
+            }
+        }
+        assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().message_count(), Some(1));
     }
 }

@@ -36,6 +36,19 @@ pub(crate) fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u32> {
     Ok(u32::try_from(row.get::<_, i64>(column)?).unwrap_or(u32::MAX))
 }
 
+/// A message's id. One that is unreadable gets the same new one wherever it is met.
+pub(crate) fn message_id(row: &Row<'_>, column: usize, native: i64) -> MessageId {
+    row.get::<_, [u8; 16]>(column).map_or_else(
+        |_| MessageId::derived(PROVIDER, "row", &native.to_string()),
+        |bytes| MessageId::from_uuid(Uuid::from_bytes(bytes)),
+    )
+}
+
+/// A key, if it is one.
+pub(crate) fn key(row: &Row<'_>, column: usize, what: &'static str) -> Option<Key> {
+    row.get::<_, Option<String>>(column).ok().flatten().and_then(|key| Key::new(what, &key).ok())
+}
+
 /// Bytes of a column, whatever it holds: another program may have written text.
 pub(crate) fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
     Ok(match row.get_ref(column)? {
@@ -86,12 +99,9 @@ impl Label {
     }
 
     /// Reads what can be read, for a message that is only looked at.
-    pub(crate) fn read_leniently(row: &Row<'_>, columns: LabelColumns, queue: &QueueName, native: i64) -> Self {
+    pub(crate) fn read_leniently(row: &Row<'_>, columns: LabelColumns, native: i64) -> Self {
         Self::read(row, columns).unwrap_or_else(|_| Self {
-            id: row.get::<_, [u8; 16]>(columns[0]).map_or_else(
-                |_| MessageId::derived(PROVIDER, queue.as_str(), &native.to_string()),
-                |id| MessageId::from_uuid(Uuid::from_bytes(id)),
-            ),
+            id: message_id(row, columns[0], native),
             content_type: ContentType::OCTET_STREAM,
             headers: Headers::new(),
             ordering_key: None,
@@ -100,11 +110,51 @@ impl Label {
     }
 }
 
+/// What else of a message can be unreadable: its counts and times.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) deliveries_count: u32,
+    pub(crate) attempts_count: u32,
+    pub(crate) created_at: Timestamp,
+    pub(crate) first_attempt_at: Option<Timestamp>,
+    pub(crate) expires_at: Option<Timestamp>,
+}
+
+/// Where a life's columns are, in the order of [`Life`].
+pub(crate) type LifeColumns = [usize; 5];
+
+impl Life {
+    /// Reads a life; the text says what is unreadable.
+    pub(crate) fn read(row: &Row<'_>, columns: LifeColumns) -> Result<Self, String> {
+        let [deliveries, attempts, created, first, expires] = columns;
+        let told = |what: &'static str| move |error: rusqlite::Error| format!("{what} is unreadable: {error}");
+        Ok(Self {
+            deliveries_count: count(row, deliveries).map_err(told("deliveries_count"))?,
+            attempts_count: count(row, attempts).map_err(told("attempts_count"))?,
+            created_at: time(row, created).map_err(told("created_at"))?,
+            first_attempt_at: optional_time(row, first).map_err(told("first_attempt_at"))?,
+            expires_at: optional_time(row, expires).map_err(told("expires_at"))?,
+        })
+    }
+
+    /// Reads what can be read, for a message that is only looked at.
+    pub(crate) fn read_leniently(row: &Row<'_>, columns: LifeColumns) -> Self {
+        let [deliveries, attempts, created, first, expires] = columns;
+        Self {
+            deliveries_count: count(row, deliveries).unwrap_or_default(),
+            attempts_count: count(row, attempts).unwrap_or_default(),
+            created_at: time(row, created).unwrap_or(Timestamp::from_micros(0)),
+            first_attempt_at: optional_time(row, first).unwrap_or_default(),
+            expires_at: optional_time(row, expires).unwrap_or_default(),
+        }
+    }
+}
+
 /// A dead letter, and its place in the order of deaths.
 pub(crate) fn dead_letter(row: &Row<'_>, origin: &QueueName) -> rusqlite::Result<(i64, i64, DeadLetter)> {
     let (death, id): (i64, i64) = (row.get(0)?, row.get(1)?);
-    let label = Label::read_leniently(row, [12, 15, 16, 14, 13], origin, id);
-    let dedup_key = row.get::<_, Option<String>>(10)?.and_then(|key| Key::new("dedup key", &key).ok());
+    let label = Label::read_leniently(row, [12, 15, 16, 14, 13], id);
+    let life = Life::read_leniently(row, [4, 5, 6, 7, 18]);
     let letter = DeadLetter {
         id: label.id,
         origin: origin.clone(),
@@ -112,16 +162,16 @@ pub(crate) fn dead_letter(row: &Row<'_>, origin: &QueueName) -> rusqlite::Result
         content_type: label.content_type,
         headers: label.headers,
         ordering_key: label.ordering_key,
-        dedup_key,
+        dedup_key: key(row, 10, "dedup key"),
         priority: label.priority,
-        expires_at: optional_time(row, 18)?,
+        expires_at: life.expires_at,
         reason: row.get::<_, String>(2)?.into(),
-        error: row.get(3)?,
-        deliveries_count: count(row, 4)?,
-        attempts_count: count(row, 5)?,
-        enqueued_at: time(row, 6)?,
-        first_attempt_at: optional_time(row, 7)?,
-        last_attempt_at: optional_time(row, 8)?,
+        error: row.get(3).unwrap_or_default(),
+        deliveries_count: life.deliveries_count,
+        attempts_count: life.attempts_count,
+        enqueued_at: life.created_at,
+        first_attempt_at: life.first_attempt_at,
+        last_attempt_at: optional_time(row, 8).unwrap_or_default(),
         dead_at: time(row, 9)?,
         revision: count(row, 11)?,
     };

@@ -3,7 +3,6 @@
 use postrider_core::service::check_sendable;
 use postrider_core::{DeadLetterReason, Expiry, Message, MessageId, QueueName, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
-use uuid::Uuid;
 
 use crate::error::Failure;
 use crate::rows::{self, content_type_column, headers_column};
@@ -49,9 +48,9 @@ impl Session<'_> {
 
     /// The message that a dedup key is taken by. One that has expired and that nobody handles no longer lives: it goes
     /// to the dead letters now, or it would swallow the new message and die at the next read.
-    fn living_holder(&mut self, queue: &QueueName, key: &str) -> rusqlite::Result<Option<MessageId>> {
+    pub(crate) fn living_holder(&mut self, queue: &QueueName, key: &str) -> rusqlite::Result<Option<MessageId>> {
         let Some(holder) = dedup_holder(self.connection, queue, key, self.now)? else { return Ok(None) };
-        if holder.expires_at.is_some_and(|expires_at| expires_at <= self.now) && !holder.is_leased {
+        if !holder.lives(self.now) {
             let key = holder.ordering_key.as_deref();
             self.bury(queue, holder.id, key, &DeadLetterReason::EXPIRED, None)?;
             return Ok(None);
@@ -74,6 +73,13 @@ pub(crate) struct Holder {
     ordering_key: Option<String>,
 }
 
+impl Holder {
+    /// Whether it still has its key at this time.
+    pub(crate) fn lives(&self, now: Timestamp) -> bool {
+        self.is_leased || self.expires_at.is_none_or(|expires_at| expires_at > now)
+    }
+}
+
 pub(crate) fn dedup_holder(
     connection: &Connection,
     queue: &QueueName,
@@ -82,12 +88,13 @@ pub(crate) fn dedup_holder(
 ) -> rusqlite::Result<Option<Holder>> {
     let mut statement = connection.prepare_cached(sql::DEDUP_HOLDER)?;
     let holder = statement.query_row((queue.as_str(), key, now.as_micros()), |row| {
+        let id = row.get(1)?;
         Ok(Holder {
-            message_id: MessageId::from_uuid(Uuid::from_bytes(row.get(0)?)),
-            id: row.get(1)?,
-            expires_at: rows::optional_time(row, 2)?,
+            message_id: rows::message_id(row, 0, id),
+            id,
+            expires_at: rows::optional_time(row, 2).unwrap_or_default(),
             is_leased: row.get(3)?,
-            ordering_key: row.get(4)?,
+            ordering_key: row.get(4).unwrap_or_default(),
         })
     });
     holder.optional()

@@ -31,6 +31,9 @@ pub(crate) struct Memory {
     pub(crate) queues: HashSet<QueueName>,
     /// How many messages were claimed from each queue, for the turns of the oldest.
     pub(crate) claims: HashMap<QueueName, u64>,
+    /// Has the commit answer a failure of the disk, although it was done: nothing else can bring one about.
+    #[cfg(test)]
+    pub(crate) commit_fails: bool,
 }
 
 #[derive(Debug)]

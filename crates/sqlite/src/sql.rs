@@ -34,6 +34,7 @@ statements! {
     FIND_BY_ID_LONG = "find_by_id_long",
     FORGET_ATTEMPTS = "forget_attempts",
     FORGET_DEAD_LETTER = "forget_dead_letter",
+    FREE_KEYS = "free_keys",
     GET_DEAD_LETTER = "get_dead_letter",
     GIVE_UP = "give_up",
     HELD = "held",
@@ -53,6 +54,7 @@ statements! {
     READ_DUE = "read_due",
     REDRIVE = "redrive",
     RELEASE = "release",
+    REMOVABLE = "removable",
     REMOVE = "remove",
     REMOVE_ARCHIVED = "remove_archived",
     RESUME = "resume",
@@ -61,6 +63,7 @@ statements! {
     SELECT_DEAD_BY_ID = "select_dead_by_id",
     SELECT_QUEUE = "select_queue",
     SEND = "send",
+    SET_MESSAGE_ID = "set_message_id",
     SWEEP_ARCHIVE = "sweep_archive",
     TRIM_ATTEMPTS = "trim_attempts",
 }

@@ -67,9 +67,14 @@ impl SqliteStore {
             worker: options.worker_name(),
         };
         let desk = Desk { path: path.clone(), options, rules: Arc::new(rules), wakes: Arc::new(Wakes::default()) };
-        let readers = Arc::new(Readers::new(path));
+        let readers = Arc::new(Readers::new(path, desk.options.lock_timeout));
         let shared = Shared { desk, readers, writer: Mutex::default(), checked: Mutex::new(Some(connection)) };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Every migration that this program knows: what a file lacks that does not exist.
+    pub fn all_migrations() -> Vec<Migration> {
+        migrations::all().to_vec()
     }
 
     /// The migrations that a file lacks; all of them when it does not exist. Changes nothing.
@@ -83,7 +88,7 @@ impl SqliteStore {
             if !path.exists() {
                 return Ok(migrations::all().to_vec());
             }
-            let connection = crate::connection::open_reader(&path)?;
+            let connection = crate::connection::open_reader(&path, options.lock_timeout)?;
             migrations::pending(&connection, &path, &options)
         })
         .await
@@ -135,7 +140,7 @@ impl SqliteStore {
 /// A connection that writes, to a file that is ours or new. Nothing is created before that is known.
 fn open_checked(path: &Path, options: &SqliteOptions) -> Result<Connection, FileError> {
     if path.exists() {
-        let looking = crate::connection::open_reader(path)?;
+        let looking = crate::connection::open_reader(path, options.lock_timeout)?;
         migrations::pending(&looking, path, options)?;
     }
     open_writer(path, options, Missing::Create)

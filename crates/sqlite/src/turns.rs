@@ -14,8 +14,9 @@
 //! seconds), and waiting inside the system's own lock calls (they have no time-out, so one process that is stopped
 //! while it waits would stop everybody behind it).
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -36,18 +37,38 @@ fn nap(waited: Duration) -> Duration {
     Duration::from_micros(micros).mul_f64(rand::random_range(0.5..1.0))
 }
 
+/// So many places are remembered of those who do not move.
+const MOST_STUCK: usize = 16;
+
 #[derive(Debug)]
 pub(crate) struct Turns {
     line: Option<line::Line>,
+    /// Places whose owners let somebody behind them go first: stopped processes. They are passed over until they are
+    /// gone, or each of them would cost every transaction of everybody else the time that it takes to find out.
+    stuck: RefCell<Vec<i64>>,
 }
 
 impl Turns {
     /// The line of this file.
     pub(crate) fn new(file: &Path) -> Self {
         let folder = file.parent().and_then(|folder| File::open(folder).ok());
-        let mut hasher = DefaultHasher::new();
-        file.file_name().hash(&mut hasher);
-        Self { line: folder.map(|folder| line::Line::new(folder, hasher.finish())) }
+        let name = file.file_name().map_or(0, |name| fnv1a(name.as_bytes()));
+        Self { line: folder.map(|folder| line::Line::new(folder, name)), stuck: RefCell::default() }
+    }
+
+    /// Those who do not move and are still there, in order.
+    fn stuck(&self, line: &line::Line) -> Vec<i64> {
+        let mut stuck = self.stuck.borrow_mut();
+        stuck.retain(|place| line.has(*place));
+        stuck.clone()
+    }
+
+    fn pass_over(&self, place: i64) {
+        let mut stuck = self.stuck.borrow_mut();
+        if stuck.len() < MOST_STUCK && !stuck.contains(&place) {
+            stuck.push(place);
+            stuck.sort_unstable();
+        }
     }
 
     /// Tries, when it is our turn, until it succeeds or `patience` is at its end.
@@ -57,7 +78,7 @@ impl Turns {
         mut attempt: impl FnMut() -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
         let Some(line) = &self.line else { return retry(patience, attempt) };
-        if !line.has_somebody() {
+        if !line.has_somebody(&self.stuck(line)) {
             match attempt() {
                 Err(error) if is_busy(&error) => {}
                 result => return result,
@@ -68,7 +89,7 @@ impl Turns {
         let mut blocked_by = None;
         loop {
             let waited = began.elapsed();
-            let before = ticket.as_ref().and_then(|ticket| line.before(ticket));
+            let before = ticket.as_ref().and_then(|ticket| line.before(ticket, &self.stuck(line)));
             // One who has been first in line for long without getting on does not count.
             let since = match blocked_by {
                 Some((same, since)) if Some(same) == before => since,
@@ -78,12 +99,23 @@ impl Turns {
             if before.is_none() || waited.saturating_sub(since) >= STUCK || waited >= patience {
                 match attempt() {
                     Err(error) if is_busy(&error) && waited < patience => {}
-                    result => return result,
+                    result => {
+                        // The lock was free, and whoever is first did not take it.
+                        if let Some(before) = before.filter(|_| result.is_ok()) {
+                            self.pass_over(before);
+                        }
+                        return result;
+                    }
                 }
             }
             std::thread::sleep(nap(waited));
         }
     }
+}
+
+/// The same in every build of this program, so that two versions of it stand in one line.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn retry<T>(patience: Duration, mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
@@ -128,8 +160,14 @@ mod line {
             Self { folder, start: (name >> (TIME_BITS + 1)).cast_signed() << TIME_BITS }
         }
 
-        pub(super) fn has_somebody(&self) -> bool {
-            self.first(1 << TIME_BITS).is_some()
+        /// Whether anybody stands in line, apart from those at these places.
+        pub(super) fn has_somebody(&self, apart: &[i64]) -> bool {
+            self.first(self.start + (1 << TIME_BITS), apart).is_some()
+        }
+
+        /// Whether somebody has this place.
+        pub(super) fn has(&self, place: i64) -> bool {
+            self.within(place, place + 1).is_some()
         }
 
         pub(super) fn join(&self) -> Option<Ticket<'_>> {
@@ -143,17 +181,30 @@ mod line {
             Some(Ticket { line: self, place })
         }
 
-        /// Somebody who came before; the same one as long as they wait.
-        pub(super) fn before(&self, ticket: &Ticket<'_>) -> Option<i64> {
-            self.first(ticket.place - self.start)
+        /// Somebody who came before, apart from those at these places; the same one as long as they wait.
+        pub(super) fn before(&self, ticket: &Ticket<'_>, apart: &[i64]) -> Option<i64> {
+            self.first(ticket.place, apart)
         }
 
-        fn first(&self, length: i64) -> Option<i64> {
-            if length == 0 {
-                // To the system this would be the whole file.
+        /// Looks between the places that do not count.
+        fn first(&self, end: i64, apart: &[i64]) -> Option<i64> {
+            let mut start = self.start;
+            for place in apart.iter().copied().filter(|place| *place < end) {
+                let found = self.within(start, place);
+                if found.is_some() {
+                    return found;
+                }
+                start = place + 1;
+            }
+            self.within(start, end)
+        }
+
+        fn within(&self, start: i64, end: i64) -> Option<i64> {
+            if start >= end {
+                // To the system no length would be the whole file.
                 return None;
             }
-            let mut answer = lock(libc::F_WRLCK, self.start, length);
+            let mut answer = lock(libc::F_WRLCK, start, end - start);
             fcntl(self.folder.as_fd(), FcntlArg::F_OFD_GETLK(&mut answer)).ok()?;
             (i32::from(answer.l_type) != libc::F_UNLCK).then_some(answer.l_start)
         }
@@ -192,7 +243,11 @@ mod line {
             Self
         }
 
-        pub(super) fn has_somebody(&self) -> bool {
+        pub(super) fn has_somebody(&self, _: &[i64]) -> bool {
+            false
+        }
+
+        pub(super) fn has(&self, _: i64) -> bool {
             false
         }
 
@@ -200,7 +255,7 @@ mod line {
             None
         }
 
-        pub(super) fn before(&self, _: &Ticket) -> Option<i64> {
+        pub(super) fn before(&self, _: &Ticket, _: &[i64]) -> Option<i64> {
             None
         }
     }
@@ -221,7 +276,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let open = || Turns::new(&folder.path().join("queues.db")).line.unwrap();
         let lines = [open(), open(), open()];
-        assert!(!lines[0].has_somebody());
+        assert!(!lines[0].has_somebody(&[]));
         let mut tickets = Vec::new();
         for line in &lines {
             tickets.push(line.join().unwrap());
@@ -229,14 +284,14 @@ mod tests {
             let shown = Instant::now();
             while shown.elapsed() < Duration::from_micros(5) {}
         }
-        assert_eq!(lines[0].before(&tickets[0]), None);
-        assert!(lines[1].before(&tickets[1]).is_some());
-        assert!(lines[2].before(&tickets[2]).is_some());
+        assert_eq!(lines[0].before(&tickets[0], &[]), None);
+        assert!(lines[1].before(&tickets[1], &[]).is_some());
+        assert!(lines[2].before(&tickets[2], &[]).is_some());
         drop(tickets.remove(0));
-        assert_eq!(lines[1].before(&tickets[0]), None);
-        assert!(lines[2].before(&tickets[1]).is_some());
+        assert_eq!(lines[1].before(&tickets[0], &[]), None);
+        assert!(lines[2].before(&tickets[1], &[]).is_some());
         let other = Turns::new(&folder.path().join("other.db")).line.unwrap();
-        assert!(!other.has_somebody(), "another file of the folder has a line of its own");
+        assert!(!other.has_somebody(&[]), "another file of the folder has a line of its own");
     }
 
     #[test]
@@ -249,6 +304,17 @@ mod tests {
         ours.wait(Duration::from_secs(30), || Ok(())).unwrap();
         assert!(began.elapsed() >= STUCK);
         assert!(began.elapsed() < Duration::from_secs(20));
+        // Known by now: the next hundred together do not wait as long as the first did.
+        let began = Instant::now();
+        for _ in 0..100 {
+            ours.wait(Duration::from_secs(30), || Ok(())).unwrap();
+        }
+        assert!(began.elapsed() < STUCK, "{:?}", began.elapsed());
+        // Others are still waited for.
+        let _moves = stopped.line.as_ref().unwrap().join().unwrap();
+        let began = Instant::now();
+        ours.wait(Duration::from_secs(30), || Ok(())).unwrap();
+        assert!(began.elapsed() >= STUCK);
     }
 
     #[test]
@@ -257,6 +323,6 @@ mod tests {
         let ours = Turns::new(&folder.path().join("queues.db"));
         let error = ours.wait(Duration::from_millis(20), || Err::<(), _>(busy())).unwrap_err();
         assert!(is_busy(&error));
-        assert!(!ours.line.unwrap().has_somebody(), "the ticket is given back");
+        assert!(!ours.line.unwrap().has_somebody(&[]), "the ticket is given back");
     }
 }

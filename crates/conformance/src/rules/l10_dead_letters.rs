@@ -253,6 +253,28 @@ pub(super) async fn l10_a_redrive_makes_no_second_message_for_a_dedup_key<H: Har
     ensure_same("the message that has the key", again, dead)
 }
 
+pub(super) async fn l10_a_redrive_takes_the_dedup_key_of_an_expired_message<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    if let Some(window) = probe.provider.capabilities().limits.dedup_window {
+        return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
+    }
+    let queue = probe.queue("redrive_over").await?;
+    let dead = kill(probe, &queue, Message::new("old").dedup_key("k")?, "rejected").await?;
+    // It has the key and will never be read: a send would take the key from it, and so does a redrive.
+    let over = Message::new("over").dedup_key("k")?.expires_at(Timestamp::from_micros(1));
+    let over = probe.send(&queue, over).await?;
+    for dry_run in [true, false] {
+        let redrive = Redrive { selection: DeadLetterSelection::Ids(vec![dead]), to: None, dry_run };
+        let report = probe.provider.redrive_dead_letters(&queue, &redrive, soon()).await?;
+        ensure_same("the redriven", report.redriven, vec![dead])?;
+    }
+    let message = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the message", message.id(), dead)?;
+    probe.ack(message).await?;
+    let letters = probe.read_until_dead(&queue, 1, &probe.long()).await?;
+    ensure_same("the dead letters", ids(&letters), vec![over])?;
+    ensure_same("the reason", &letters[0].reason, &DeadLetterReason::EXPIRED)
+}
+
 pub(super) async fn l10_a_redriven_message_outlives_its_old_expiry<H: Harness>(probe: &Probe<'_, H>) -> Check {
     let queue = probe.queue("redrive_expired").await?;
     let id = probe.send(&queue, Message::new("late").expires_at(Timestamp::from_micros(1))).await?;

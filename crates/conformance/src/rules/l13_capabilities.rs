@@ -53,6 +53,18 @@ pub(super) async fn l13_a_refused_feature_fails_when_it_is_used<H: Harness>(prob
     Ok(())
 }
 
+pub(super) async fn l13_a_wait_that_the_deadline_ends_finds_nothing<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("patience").await?;
+    for wait in [probe.unit, LONG] {
+        let options = probe.long().wait(wait);
+        let answer = probe.provider.receive_messages(&queue, &options, Deadline::after(probe.unit)).await;
+        ensure(matches!(&answer, Ok(messages) if messages.is_empty()), || {
+            format!("a wait of {wait:?} under a deadline of {:?}, on an empty queue, answered {answer:?}", probe.unit)
+        })?;
+    }
+    Ok(())
+}
+
 pub(super) async fn l13_limits_are_kept<H: Harness>(probe: &Probe<'_, H>) -> Check {
     let queue = probe.queue("limits").await?;
     let limits = probe.provider.capabilities().limits.clone();

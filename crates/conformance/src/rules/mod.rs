@@ -126,6 +126,7 @@ tests! {
         l10_dead_letters_can_be_purged,
         l10_a_leased_dead_letter_is_left_alone,
         l10_a_redrive_makes_no_second_message_for_a_dedup_key [Dedup],
+        l10_a_redrive_takes_the_dedup_key_of_an_expired_message [Dedup, Expiry],
         l10_a_redriven_message_outlives_its_old_expiry [Expiry],
         l10_nobody_can_send_to_the_dead_letters,
     }
@@ -153,6 +154,7 @@ tests! {
         l13_a_receive_brings_at_most_what_was_asked_for,
         l13_a_wait_ends_with_the_first_message,
         l13_a_passed_deadline_does_nothing,
+        l13_a_wait_that_the_deadline_ends_finds_nothing,
         l13_limits_are_kept,
         l13_zeros_and_nonsense_are_refused,
         l13_a_missing_queue_reads_like_an_empty_one,

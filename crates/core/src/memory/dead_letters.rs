@@ -136,14 +136,17 @@ impl State {
         for (row_id, id) in self.selected(queue, &redrive.selection) {
             let Some(row) = self.dead(queue).and_then(|dead| dead.rows.get(&row_id)) else { continue };
             let key = row.message.dedup_key.clone();
-            let taken = key.as_ref().is_some_and(|key| {
-                revived_keys.contains(key)
-                    || self.queues.get(&target).is_some_and(|target| target.dedup_holder(key).is_some())
-            });
             if row.is_leased(now) {
                 report.skipped.push((id, RedriveSkip::Leased));
                 continue;
             }
+            let taken = key.as_ref().is_some_and(|key| {
+                revived_keys.contains(key)
+                    || match redrive.dry_run {
+                        true => self.dedup_holder(&target, key).is_some_and(|(_, holder)| !holder.is_over(now)),
+                        false => self.living_holder(&target, key, now).is_some(),
+                    }
+            });
             if taken {
                 report.skipped.push((id, RedriveSkip::DedupKeyTaken));
                 continue;

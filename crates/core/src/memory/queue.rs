@@ -68,6 +68,11 @@ impl Row {
         matches!(&self.phase, Phase::Leased(life) if life.is_leased(now))
     }
 
+    /// Whether it has expired and nobody handles it: it no longer lives, although nobody has buried it yet.
+    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|expires_at| expires_at <= now) && !self.is_leased(now)
+    }
+
     pub(super) fn state(&self, now: Timestamp) -> LiveState {
         match &self.phase {
             Phase::Leased(life) if life.is_leased(now) => LiveState::Processing,

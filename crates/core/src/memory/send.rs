@@ -1,6 +1,6 @@
 //! Where a message is accepted.
 
-use super::queue::{Phase, Row};
+use super::queue::{Phase, Row, RowId};
 use super::store::State;
 use crate::capabilities::Capabilities;
 use crate::clock::Timestamp;
@@ -42,14 +42,16 @@ impl State {
 
     /// The message that a dedup key is taken by. One that has expired and that nobody handles no longer lives: it goes
     /// to the dead letters now, or it would swallow the new message and die at the next read.
-    fn living_holder(&mut self, name: &QueueName, key: &Key, now: Timestamp) -> Option<MessageId> {
-        let queue = self.queues.get(name)?;
-        let (row_id, row) = queue.dedup_holder(key)?;
-        let is_over = row.expires_at.is_some_and(|expires_at| expires_at <= now) && !row.is_leased(now);
-        if is_over {
+    pub(super) fn living_holder(&mut self, name: &QueueName, key: &Key, now: Timestamp) -> Option<MessageId> {
+        let (row_id, row) = self.dedup_holder(name, key)?;
+        if row.is_over(now) {
             self.bury_unread(name, row_id, DeadLetterReason::EXPIRED, now);
             return None;
         }
         Some(row.message.id)
+    }
+
+    pub(super) fn dedup_holder(&self, name: &QueueName, key: &Key) -> Option<(RowId, &Row)> {
+        self.queues.get(name)?.dedup_holder(key)
     }
 }

@@ -26,7 +26,8 @@ fn verdict_of_error(error: &MessagingError) -> Verdict {
     match error {
         MessagingError::Connection { .. }
         | MessagingError::Provider { retryable: true, .. }
-        | MessagingError::OutcomeUnknown { .. } => Verdict::Failure,
+        | MessagingError::OutcomeUnknown { source: Some(_), .. } => Verdict::Failure,
+        // Without a cause it was the caller's own deadline that ended it.
         _ => Verdict::Nothing,
     }
 }

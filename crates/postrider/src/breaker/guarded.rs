@@ -7,7 +7,7 @@ use std::time::Duration;
 use postrider_core::*;
 
 use super::answer::{Answer, verdict};
-use super::{BreakerSettings, CircuitBreaker, Permit};
+use super::{BreakerSettings, CircuitBreaker, Permit, Verdict};
 
 /// A provider whose calls are held back while its store keeps failing. It keeps the whole contract itself.
 ///
@@ -36,8 +36,32 @@ impl<P> Guarded<P> {
 }
 
 impl<P: MessagingService> Guarded<P> {
-    fn admit(&self) -> Result<Permit<'_>, MessagingError> {
+    /// Lets a call through, after a probe when one is due.
+    async fn admit(&self, deadline: Deadline) -> Result<Permit<'_>, MessagingError> {
+        let permit = self.breaker.admit(self.inner.provider_name())?;
+        if !permit.is_probe {
+            return Ok(permit);
+        }
+        match self.probe(permit, deadline).await {
+            // Nothing was begun, so nothing is unknown.
+            Err(MessagingError::OutcomeUnknown { .. }) if deadline.has_passed() => {
+                return Err(MessagingError::DeadlineExceeded { operation: "health check" });
+            }
+            Ok(()) | Err(MessagingError::OutcomeUnknown { .. }) => {}
+            Err(error) => return Err(error),
+        }
         self.breaker.admit(self.inner.provider_name())
+    }
+
+    /// Tries the store. When this future is dropped, so is the permit, and the next call tries.
+    async fn probe(&self, permit: Permit<'_>, deadline: Deadline) -> Result<(), MessagingError> {
+        let outcome = self.inner.health_check(permit.probe_deadline(deadline)).await;
+        let ran_out =
+            matches!(outcome, Err(MessagingError::OutcomeUnknown { .. } | MessagingError::DeadlineExceeded { .. }));
+        // A store that took all the time that a probe has does not answer; one that had less time may.
+        let verdict = if ran_out && !deadline.has_passed() { Verdict::Failure } else { verdict(&outcome) };
+        permit.answered(verdict);
+        outcome
     }
 
     async fn guard<T, F>(&self, deadline: Deadline, call: impl FnOnce(Deadline) -> F) -> Result<T, MessagingError>
@@ -45,7 +69,7 @@ impl<P: MessagingService> Guarded<P> {
         T: Answer,
         F: Future<Output = Result<T, MessagingError>>,
     {
-        count(self.admit()?, deadline, call).await
+        count(self.admit(deadline).await?, deadline, call).await
     }
 }
 
@@ -59,7 +83,7 @@ where
     T: Answer,
     F: Future<Output = Result<T, MessagingError>>,
 {
-    let outcome = call(permit.deadline(deadline)).await;
+    let outcome = call(deadline).await;
     permit.answered(verdict(&outcome));
     outcome
 }
@@ -105,17 +129,6 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
-        let permit = self.admit()?;
-        if !permit.is_probe || options.wait.is_zero() {
-            return count(permit, deadline, |deadline| self.inner.receive_messages(queue, options, deadline)).await;
-        }
-        // A probe that waits for messages would hold everybody back although the store answers. It looks once; when
-        // that shows that the store is there and the queue is empty, the wait is an ordinary call.
-        let look = options.clone().wait(Duration::ZERO);
-        let messages = count(permit, deadline, |deadline| self.inner.receive_messages(queue, &look, deadline)).await?;
-        if !messages.is_empty() {
-            return Ok(messages);
-        }
         self.guard(deadline, |deadline| self.inner.receive_messages(queue, options, deadline)).await
     }
 
@@ -130,21 +143,8 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<SettledAndReceived, MessagingError> {
-        let permit = self.admit()?;
-        if !permit.is_probe || options.wait.is_zero() {
-            let call = |deadline| self.inner.settle_and_receive(settlements, queues, options, deadline);
-            return count(permit, deadline, call).await;
-        }
-        // As in `receive_messages`. What was settled stays settled, whatever becomes of the wait.
-        let look = options.clone().wait(Duration::ZERO);
-        let call = |deadline| self.inner.settle_and_receive(settlements, queues, &look, deadline);
-        let looked = count(permit, deadline, call).await?;
-        if looked.received.as_ref().map_or(true, |messages| !messages.is_empty()) {
-            return Ok(looked);
-        }
-        let call = |deadline| self.inner.settle_and_receive(Vec::new(), queues, options, deadline);
-        let received = self.guard(deadline, call).await.and_then(|waited| waited.received);
-        Ok(SettledAndReceived { settled: looked.settled, received })
+        let call = |deadline| self.inner.settle_and_receive(settlements, queues, options, deadline);
+        self.guard(deadline, call).await
     }
 
     async fn extend_visibility(
@@ -172,7 +172,11 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        self.guard(deadline, |deadline| self.inner.health_check(deadline)).await
+        let permit = self.breaker.admit(self.inner.provider_name())?;
+        if permit.is_probe {
+            return self.probe(permit, deadline).await;
+        }
+        count(permit, deadline, |deadline| self.inner.health_check(deadline)).await
     }
 
     /// Never held back: a connection can be closed whatever state its store is in.

@@ -29,7 +29,7 @@ fn provider_error(retryable: bool) -> MessagingError {
 }
 
 fn unknown() -> MessagingError {
-    MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None }
+    MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: Some(Arc::new(connection())) }
 }
 
 /// A breaker that has just opened.

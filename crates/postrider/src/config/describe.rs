@@ -25,6 +25,9 @@ pub struct Row {
 
 /// A key in a provider's own section is read by that provider and by nobody else.
 fn without_effect(key: &str, store: &Store) -> Option<String> {
+    if key == keys::STATE_URL {
+        return Some("has no effect yet: nothing is kept there".into());
+    }
     let kind = ProviderKind::of_section(key).filter(|kind| Some(*kind) != store.kind || !kind.can_be_used())?;
     let name = kind.name().unwrap_or_default();
     Some(if kind.can_be_used() {

@@ -72,8 +72,16 @@ pub(super) const SECTIONS: &[Section] = &[
         meaning: "When a failed message is tried again. Which fields there are depends on the strategy. A source that \
                   names a strategy begins this section anew: the fields of the sources below it belong to another one.",
     },
-    Section { name: "common.retry.limits", meaning: "When the strategy gives up. What is left out has no limit." },
-    Section { name: "state", meaning: "Where everything is kept that is no message: pauses, tasks, schedules." },
+    Section {
+        name: "common.retry.limits",
+        meaning: "When the strategy gives up. Without this section: after the attempts that the default strategy has. With \
+                  it, what is left out has no limit.",
+    },
+    Section {
+        name: "state",
+        meaning: "Where everything is to be kept that is no message: tasks and schedules. It has no effect yet: nothing \
+                  reads it.",
+    },
 ];
 
 /// Every key, section by section.
@@ -99,7 +107,8 @@ pub(super) const KEYS: &[Key] = &[
         DEFAULT_BATCH_SIZE,
         |draft| &mut draft.common.messaging.default_batch_size,
         (1, MOST_MESSAGES),
-        "How many messages are received at once when the receiver does not say it.",
+        "How many messages an application's receive asks for that takes its options from the configuration \
+         (`receive_options`). The commands of the program do not read it: each has a flag of its own.",
     ),
     count(
         MAX_BATCH_SIZE,
@@ -152,7 +161,7 @@ pub(super) const KEYS: &[Key] = &[
         "common.messaging.circuit_breaker.open_seconds",
         |draft| &mut draft.common.messaging.circuit_breaker.open,
         (MILLISECOND, DAY),
-        "How long calls are held back before one is let through to try.",
+        "How long calls are held back before the store is tried again.",
     ),
     Key {
         name: SQLITE_PATH,
@@ -286,7 +295,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.retry.limits.max_attempts",
         kind: Kind::RetryCount,
-        meaning: "Attempts in all, the first included.",
+        meaning: "Attempts in all, the first included; `\"forever\"` for no limit.",
     },
     Key {
         name: "common.retry.limits.max_total_delay",

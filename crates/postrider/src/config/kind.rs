@@ -89,6 +89,7 @@ impl Key {
                 retry::put(draft, self.name, value.text()?.into());
             }
             Kind::RetryFactor => retry::put(draft, self.name, value.number()?.into()),
+            Kind::RetryCount if value.text() == Some(retry::FOREVER) => retry::put(draft, self.name, Value::Null),
             Kind::RetryCount => {
                 let count = u32::try_from(value.integer()?).ok().filter(|count| *count > 0)?;
                 retry::put(draft, self.name, count.into());
@@ -148,7 +149,7 @@ impl Kind {
             }
             Self::RetryDelay => "duration".into(),
             Self::RetryFactor => "number from 1".into(),
-            Self::RetryCount => "whole number from 1".into(),
+            Self::RetryCount => format!("whole number from 1, or `\"{}\"`", retry::FOREVER),
         }
     }
 
@@ -177,7 +178,9 @@ impl Kind {
             Self::Choice(_) | Self::RetryStrategy => format!("use one of {}", self.names().join(", ")),
             Self::RetryDelay => format!("use a duration like {EXAMPLES}"),
             Self::RetryFactor => "use a number from 1 up".into(),
-            Self::RetryCount => format!("use a whole number from 1 to {}; leave it out for no limit", u32::MAX),
+            Self::RetryCount => {
+                format!("use a whole number from 1 to {}, or \"{}\" for no limit", u32::MAX, retry::FOREVER)
+            }
         }
     }
 

@@ -61,11 +61,13 @@ impl Config {
         let mut problems = Vec::new();
         let mut draft = sources.read(&mut problems);
         // Values are seen together only when each is right by itself: the rest would be errors that follow from errors.
-        if !problems.is_empty() {
+        let (retry_is_read, all_is_read) = (!problems.iter().any(concerns_retry), problems.is_empty());
+        let retry = if retry_is_read { retry::strategy(&draft) } else { Err(Vec::new()) };
+        let retry = retry.map_err(|found| problems.extend(found)).ok();
+        if !all_is_read {
             return Err(ConfigError::new(problems));
         }
 
-        let retry = kept(retry::strategy(&draft), &mut problems);
         kept(check_batch_sizes(&draft), &mut problems);
         let router = kept(router(&draft), &mut problems);
         let store = kept(store::choose(&draft, sources), &mut problems);
@@ -111,6 +113,13 @@ impl Config {
         match Endpoint::new(self.url.as_str(), &self.common.messaging) {
             Ok(endpoint) if origin == Origin::Default => Ok(endpoint.in_default_folder()),
             Ok(endpoint) => Ok(endpoint),
+            Err(_) if self.provider.is_some_and(|kind| !kind.can_be_used()) && origin == Origin::Default => {
+                // Nobody wrote the URL; what somebody wrote is the provider.
+                let provider = self.rows.iter().find(|row| row.key == keys::PROVIDER);
+                let value = provider.and_then(|row| row.value.clone()).unwrap_or_default();
+                let origin = provider.map_or(Origin::Default, |row| row.origin.clone());
+                Err(Problem::Refused { key: keys::PROVIDER.into(), value, origin, why: store::cannot_be_used() }.into())
+            }
             Err(error) => {
                 let why = match error {
                     MessagingError::InvalidInput { why, .. } => why,
@@ -125,6 +134,15 @@ impl Config {
     /// Every key with the value that is in use and where it comes from, secrets masked.
     pub fn describe(&self) -> &[Row] {
         &self.rows
+    }
+}
+
+/// Whether the retry strategy may be wrong only because of this.
+fn concerns_retry(problem: &Problem) -> bool {
+    match problem {
+        Problem::Unknown { key, .. } | Problem::Refused { key, .. } => retry::is_field(key),
+        Problem::Conflict { first, .. } => retry::is_field(&first.key),
+        Problem::Unreadable { .. } | Problem::Syntax { .. } | Problem::NoDataFolder { .. } => true,
     }
 }
 

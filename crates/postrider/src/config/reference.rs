@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::draft::Draft;
 use super::keys::{self, KEYS, Key, SECTIONS, Section};
-use super::settings::ProviderKind;
+use super::settings::{Named, ProviderKind};
 use crate::endpoint::FORMS;
 
 const INTRODUCTION: &str = "\
@@ -98,7 +98,15 @@ fn default(key: &Key) -> String {
 }
 
 fn meaning(key: &Key) -> String {
-    let today = if key.name == keys::URL { format!(" Today: `{}`.", FORMS.join("`, `")) } else { String::new() };
+    let today = match key.name {
+        keys::URL => format!(" Today: `{}`.", FORMS.join("`, `")),
+        keys::PROVIDER => {
+            let usable = ProviderKind::NAMES.iter().filter(|(_, kind)| kind.can_be_used());
+            let usable: Vec<_> = usable.map(|(name, _)| format!("`{name}`")).collect();
+            format!(" Today: {}; the others cannot be used yet.", usable.join(", "))
+        }
+        _ => String::new(),
+    };
     let secrecy = if key.may_hold_a_secret() { " Its password is never shown." } else { "" };
     format!("{}{today}{secrecy}", key.meaning)
 }

@@ -10,9 +10,25 @@ use super::error::Problem;
 pub(super) const STRATEGY: &str = "common.retry.strategy";
 const SECTION: &str = "common.retry.";
 
+/// What is written for no limit at all.
+pub(super) const FOREVER: &str = "forever";
+const LIMITS: &str = "limits";
+const MAX_ATTEMPTS: &str = "max_attempts";
+
 /// The names of the strategies.
 pub(super) const STRATEGIES: &[&str] =
     &["no_retry", "constant", "linear", "exponential", "exponential_with_jitter", "constant_with_jitter"];
+
+/// The fields that a strategy needs, and those that it may have besides.
+fn fields_of(strategy: &str) -> (&'static [&'static str], &'static [&'static str]) {
+    match strategy {
+        "constant" => (&["delay"], &[LIMITS]),
+        "linear" => (&["increment"], &["initial_delay", "max_delay", LIMITS]),
+        "constant_with_jitter" => (&["delay", "jitter"], &[LIMITS]),
+        "exponential" | "exponential_with_jitter" => (&[], &["initial_delay", "multiplier", "max_delay", LIMITS]),
+        _ => (&[], &[]),
+    }
+}
 
 /// Whether the key belongs to the strategy.
 pub(super) fn is_field(key: &str) -> bool {
@@ -36,36 +52,84 @@ pub(super) fn put(draft: &mut Draft, key: &str, value: Value) {
 /// A field of a strategy; `None` when the strategy has none of that name, or no value for it.
 pub(super) fn get(strategy: &RetryStrategy, key: &str) -> Option<Value> {
     let fields = serde_json::to_value(strategy).ok()?;
-    let mut path = key.strip_prefix(SECTION)?.split('.');
-    path.try_fold(&fields, |at, name| at.get(name)).cloned()
+    let path = key.strip_prefix(SECTION)?;
+    if path == format!("{LIMITS}.{MAX_ATTEMPTS}")
+        && strategy.limits().is_some_and(|limits| limits.max_attempts.is_none())
+    {
+        return Some(FOREVER.into());
+    }
+    path.split('.').try_fold(&fields, |at, name| at.get(name)).cloned()
 }
 
 /// Makes the strategy from its fields. Reading it checks it.
-pub(super) fn strategy(draft: &Draft) -> Result<RetryStrategy, Problem> {
+pub(super) fn strategy(draft: &Draft) -> Result<RetryStrategy, Vec<Problem>> {
     let fields = completed(&draft.retry);
-    read(&fields).map_err(|why| match culprit(&fields) {
-        Some(key) => draft.refuse(&key, why),
-        None => draft.refuse(STRATEGY, format!("its fields are not right: {why}")),
+    let problems = misplaced(draft, &fields);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    read(&fields).map_err(|why| {
+        let names = ["initial_delay", "max_delay", "delay", "jitter", "increment", "multiplier", "max_total_delay"];
+        let told = names.iter().find_map(|name| Some((*name, why.strip_prefix(&format!("invalid {name}: "))?)));
+        let (name, why) = told.unwrap_or(("strategy", &why));
+        let table = if name == "max_total_delay" { "limits." } else { "" };
+        let key = format!("{SECTION}{table}{name}");
+        // What is out of proportion to a default is the field that somebody wrote.
+        let key =
+            Some(key.clone()).filter(|key| draft.given(key).is_some()).or_else(|| culprit(&fields)).unwrap_or(key);
+        vec![draft.refuse(&key, why)]
     })
+}
+
+/// Fields that the strategy does not have, and those that it lacks.
+fn misplaced(draft: &Draft, fields: &Map<String, Value>) -> Vec<Problem> {
+    let Some(name) = fields.get("strategy").and_then(Value::as_str) else { return Vec::new() };
+    let (needed, others) = fields_of(name);
+    let known = || needed.iter().chain(others);
+    let mut problems = Vec::new();
+    for (field, value) in fields.iter().filter(|(field, _)| *field != "strategy") {
+        if known().any(|known| known == field) {
+            continue;
+        }
+        let first = value.as_object().and_then(|table| table.keys().next()).map(|below| format!(".{below}"));
+        let key = format!("{SECTION}{field}{}", first.unwrap_or_default());
+        let has: Vec<_> = known().copied().collect();
+        let why = match has[..] {
+            [] => format!("the strategy {name} has no fields; leave it out, or name another strategy"),
+            _ => format!("the strategy {name} has {} and not this; leave it out", has.join(", ")),
+        };
+        problems.push(draft.refuse(&key, why));
+    }
+    for field in needed.iter().filter(|field| !fields.contains_key(**field)) {
+        problems.push(draft.refuse(STRATEGY, format!("it needs {SECTION}{field}, like \"5s\"; write it beside it")));
+    }
+    problems
 }
 
 fn read(fields: &Map<String, Value>) -> Result<RetryStrategy, String> {
     serde_json::from_value(Value::Object(fields.clone())).map_err(|error| error.to_string())
 }
 
-/// Fields without a strategy change the default one.
+/// Fields without a strategy change the default one. A strategy without limits has the attempts of the default one, or a
+/// message that always fails would come back for ever unasked; a limit of time is a limit too.
 fn completed(fields: &Map<String, Value>) -> Map<String, Value> {
-    if fields.contains_key("strategy") {
-        return fields.clone();
-    }
-    let Ok(Value::Object(mut all)) = serde_json::to_value(RetryStrategy::default()) else {
-        return fields.clone();
+    let mut all = match serde_json::to_value(RetryStrategy::default()) {
+        Ok(Value::Object(defaults)) => defaults,
+        _ => Map::new(),
     };
+    if let Some(name) = fields.get("strategy").and_then(Value::as_str) {
+        let has_limits = fields_of(name).1.contains(&LIMITS) && !fields.contains_key(LIMITS);
+        all.retain(|field, _| field == LIMITS && has_limits);
+    }
     for (name, value) in fields {
         match (all.get_mut(name), value) {
             (Some(Value::Object(below)), Value::Object(above)) => below.extend(above.clone()),
             _ => drop(all.insert(name.clone(), value.clone())),
         }
+    }
+    if let Some(Value::Object(limits)) = all.get_mut(LIMITS) {
+        // Null stands for no limit.
+        limits.retain(|_, limit| !limit.is_null());
     }
     all
 }

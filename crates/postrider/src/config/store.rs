@@ -133,11 +133,14 @@ fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> 
         Some(ProviderKind::Memory) => Ok(StoreUrl::new("memory:")),
         Some(ProviderKind::Sqlite) | None => embedded_url(keys::URL, draft, sources),
         Some(ProviderKind::RabbitMq) => Ok(StoreUrl::new(LOCAL_RABBITMQ)),
-        Some(ProviderKind::Pgmq) => {
-            Err(draft
-                .refuse(keys::PROVIDER, format!("it needs {}, like pgmq+postgres://user@host/database", keys::URL)))
-        }
+        Some(ProviderKind::Pgmq) => Err(draft.refuse(keys::PROVIDER, cannot_be_used())),
     }
+}
+
+/// What is said of a provider that the configuration knows and this program does not have.
+pub(super) fn cannot_be_used() -> String {
+    let usable = ProviderKind::NAMES.iter().filter(|(_, kind)| kind.can_be_used()).map(|(name, _)| *name);
+    format!("this program cannot use it yet; use {}", usable.collect::<Vec<_>>().join(" or "))
 }
 
 /// The embedded file that is used when `key` has no value.

@@ -26,6 +26,11 @@ async fn count(provider: &SqliteProvider) -> Option<u64> {
     provider.queue_stats(&queue(), soon()).await.unwrap().message_count()
 }
 
+/// What a commit answers whose end nobody knows.
+pub(super) fn disk_failed() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), None)
+}
+
 /// A run of the writer's connection, inside a transaction of its own.
 async fn on_connection(provider: &SqliteProvider, sql: &'static str) {
     let run = move |session: &mut Session<'_>| Ok(session.connection.execute_batch(sql)?);
@@ -47,7 +52,7 @@ async fn when_the_disk_is_full_everybody_is_told_that_nothing_was_done() {
             Ok(_) => {}
             Err(error) => {
                 let text = error.to_string();
-                assert!(text.contains("the disk is full") && error.is_retryable(), "{text}");
+                assert!(text.contains("queues.db': the disk is full") && error.is_retryable(), "{text}");
                 refused += 1;
             }
         }
@@ -56,6 +61,44 @@ async fn when_the_disk_is_full_everybody_is_told_that_nothing_was_done() {
     let again = provider.send_message(&queue, Message::new(vec![b'x'; 8192]), soon()).await;
     assert!(again.is_ok(), "a connection that failed is not used again: {again:?}");
     assert_eq!(count(&provider).await, Some(22 - refused), "what was refused is not there, and nothing else is lost");
+}
+
+#[tokio::test]
+async fn whoever_waits_hears_of_other_processes_after_a_failure_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (provider, others, queue) = (open(&folder).await, open(&folder).await, queue());
+    let waits = {
+        let (provider, queue) = (provider.clone(), queue.clone());
+        let options = ReceiveOptions::default().wait(std::time::Duration::from_secs(20));
+        tokio::spawn(async move { provider.receive_messages(&queue, &options, soon()).await })
+    };
+    tokio::task::yield_now().await;
+    // The writer does one thing after the other: when this is done, the receiver has looked and found nothing.
+    on_connection(&provider, "pragma max_page_count = 1").await;
+    provider.send_message(&queue, Message::new(vec![b'x'; 8192]), soon()).await.unwrap_err();
+    let began = std::time::Instant::now();
+    others.send_message(&queue, Message::new("x"), soon()).await.unwrap();
+    assert_eq!(waits.await.unwrap().unwrap().len(), 1);
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "it was not woken: {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_commit_that_may_have_reached_the_disk_is_told_as_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (provider, queue) = (open(&folder).await, queue());
+    let run = {
+        let queue = queue.clone();
+        move |session: &mut Session<'_>| {
+            session.memory.commit_fails = true;
+            session.send(&queue, &Message::new("may be there")).map(|_| ())
+        }
+    };
+    let answer = provider.write("test", soon(), run).await;
+    let Err(MessagingError::OutcomeUnknown { source: Some(source), .. }) = answer else { panic!("{answer:?}") };
+    assert!(source.to_string().contains("queues.db': the disk or its file system failed"), "{source}");
+    let again = provider.send_message(&queue, Message::new("y"), soon()).await;
+    assert!(again.is_ok(), "a connection that failed is not used again: {again:?}");
+    assert_eq!(count(&provider).await, Some(2), "what was told as unknown was done here");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

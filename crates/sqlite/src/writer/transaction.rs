@@ -8,6 +8,8 @@ use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
 use super::Writer;
+#[cfg(test)]
+use super::tests;
 use super::work::{Undone, rejected};
 use crate::connection::{Missing, begin, begin_trouble, open_writer};
 use crate::error::{FileError, Trouble, concerns_everybody};
@@ -50,15 +52,19 @@ impl Writer {
         }
         // More may have come while the lock was waited for.
         self.gather_work();
-        let ending = match self.notice_others(&connection) {
-            Ok(()) => self.attempt(&connection),
-            Err(error) => Ending::Failed(error),
+        let (ending, others_wrote) = match self.notice_others(&connection) {
+            Ok(others_wrote) => (self.attempt(&connection), others_wrote),
+            Err(error) => (Ending::Failed(error), false),
         };
         if !connection.is_autocommit() {
             // When even that fails, closing the connection does the same.
             let _ = connection.execute_batch("rollback");
         }
         self.end(connection, ending);
+        if others_wrote {
+            // Not before: nobody is woken while the lock is held.
+            self.desk.wakes.tell_all();
+        }
     }
 
     /// The connection, opened again if it was given up. A file that was removed or replaced under it is not written
@@ -110,6 +116,8 @@ impl Writer {
         let touched = session.into_touched();
         self.upkeep.archived(archived);
         let commit = connection.prepare_cached("commit").and_then(|mut commit| commit.execute([]));
+        #[cfg(test)]
+        let commit = if self.memory.commit_fails { Err(tests::disk_failed()) } else { commit };
         match commit {
             Ok(_) => Ending::Committed { jobs, touched, now },
             // The end of the log could not be written, so the transaction is not in it.
@@ -138,7 +146,7 @@ impl Writer {
                 if jobs == 1 {
                     self.apart = self.apart.saturating_sub(1);
                     if let Some(job) = self.jobs.pop_front() {
-                        let why = rejected(&*job, error);
+                        let why = rejected(&self.desk.path, &*job, error);
                         job.undone(why);
                     }
                 } else {
@@ -160,12 +168,12 @@ impl Writer {
                     let _ = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
                 }
                 drop(connection);
-                self.fail_all(&error.into());
+                self.fail_all(&Trouble::new(&self.desk.path, error));
             }
             Ending::Unknown { jobs, error } => {
                 self.memory = Default::default();
                 drop(connection);
-                let trouble = Trouble::from(error);
+                let trouble = Trouble::new(&self.desk.path, error);
                 for job in self.jobs.drain(..jobs) {
                     let why = Undone::Unknown(trouble.error(job.operation()));
                     job.undone(why);
@@ -184,21 +192,24 @@ impl Writer {
     }
 
     /// Looks whether another connection has written since the last look.
-    fn notice_others(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+    fn notice_others(&mut self, connection: &Connection) -> rusqlite::Result<bool> {
         let version = data_version(connection)?;
-        if version != self.seen_version {
+        let others_wrote = version != self.seen_version;
+        if others_wrote {
             self.seen_version = version;
             self.memory.queues.clear();
-            self.desk.wakes.tell_all();
         }
-        Ok(())
+        Ok(others_wrote)
     }
 
     /// The same look while nothing is done here.
     pub(super) fn look_for_others(&mut self) {
-        let Some(connection) = self.connection.take() else { return };
-        // A look that fails is taken again soon.
-        let _ = self.notice_others(&connection);
+        // Opened again if a transaction has failed: whoever waits must hear of others all the same. A look that fails is
+        // taken again soon.
+        let Ok(connection) = self.ready_connection() else { return };
+        if self.notice_others(&connection).unwrap_or_default() {
+            self.desk.wakes.tell_all();
+        }
         self.connection = Some(connection);
     }
 }

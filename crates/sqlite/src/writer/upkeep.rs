@@ -10,18 +10,20 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, wal::CheckpointMode};
 
 use super::Writer;
+use crate::archive::{self, Sweep};
 use crate::connection::begin;
-use crate::options::SqliteOptions;
+use crate::error::is_busy;
+use crate::options::{ArchivePolicy, SqliteOptions};
 use crate::session::Session;
 
 /// How long after the last look old archived rows are looked for, when there was nothing to remove.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// The same while there is more to remove.
+/// The same while there is more to remove, or the lock could not be had.
 const SWEEP_AGAIN: Duration = Duration::from_millis(250);
 
-/// So many archived rows are removed at a time.
-pub(crate) const SWEEP_ROWS: usize = 1000;
+/// So many archived rows are removed at a time: every other process waits for the lock.
+const SWEEP_ROWS: usize = 1000;
 
 pub(super) struct Upkeep {
     /// How many pages the log has, as SQLite said at the last commit.
@@ -31,7 +33,14 @@ pub(super) struct Upkeep {
     checkpoint_pages: i32,
     limit_bytes: u64,
     retention: Duration,
+    /// Whether this process adds to the archive.
+    archives: bool,
     next_sweep: Instant,
+    /// Where the next look begins: behind rows that a wrong clock put before older ones.
+    sweep_after: i64,
+    /// Twice the rows that were archived since the last sweep that left nothing. As long as there is such a debt, sweeps
+    /// follow each other closely, or the archive would grow faster than it is removed.
+    debt: u64,
     sweeps: bool,
 }
 
@@ -42,7 +51,10 @@ impl Upkeep {
             checkpoint_pages: i32::MAX,
             limit_bytes: options.wal_limit_bytes,
             retention: options.archive_retention,
+            archives: options.archive != ArchivePolicy::None,
             next_sweep: Instant::now(),
+            sweep_after: 0,
+            debt: 0,
             sweeps: true,
         }
     }
@@ -64,6 +76,24 @@ impl Upkeep {
     /// Rows were put into the archive: there will be something to remove.
     pub(super) fn archived(&mut self, rows: u64) {
         self.sweeps |= rows > 0;
+        self.debt = self.debt.saturating_add(rows.saturating_mul(2));
+    }
+
+    /// How long after this sweep the next one is due.
+    fn swept(&mut self, sweep: &rusqlite::Result<Sweep>) -> Duration {
+        match sweep {
+            Ok(Sweep { removed, next: Some(next) }) => {
+                self.debt = self.debt.saturating_sub(*removed);
+                self.sweep_after = *next;
+                if self.debt > 0 { Duration::ZERO } else { SWEEP_AGAIN }
+            }
+            Ok(Sweep { next: None, .. }) => {
+                (self.debt, self.sweep_after) = (0, 0);
+                SWEEP_EVERY
+            }
+            Err(error) if is_busy(error) => SWEEP_AGAIN,
+            Err(_) => SWEEP_EVERY,
+        }
     }
 
     /// How long until there is something to do.
@@ -98,20 +128,51 @@ impl Writer {
 
     /// Removes a chunk of old archived rows. What fails is tried again later; nobody waits for it.
     fn sweep(&mut self, connection: &Connection) {
-        let removed = self.sweep_once(connection);
+        let swept = self.sweep_once(connection);
         if !connection.is_autocommit() {
             let _ = connection.execute_batch("rollback");
         }
-        let again = matches!(removed, Ok(rows) if rows as usize == SWEEP_ROWS);
-        self.upkeep.next_sweep = Instant::now() + if again { SWEEP_AGAIN } else { SWEEP_EVERY };
+        self.upkeep.next_sweep = Instant::now() + self.upkeep.swept(&swept);
     }
 
-    fn sweep_once(&mut self, connection: &Connection) -> rusqlite::Result<u64> {
+    fn sweep_once(&mut self, connection: &Connection) -> rusqlite::Result<Sweep> {
+        let (retention, after) = (self.upkeep.retention, self.upkeep.sweep_after);
+        // Looked at without the lock first: a process that has nothing to remove takes it from nobody.
+        let looked = archive::look(connection, self.desk.options.clock.now(), retention, SWEEP_ROWS, after)?;
+        if !looked.has_old() {
+            if looked.is_empty && after == 0 {
+                // Until this process archives something itself.
+                self.upkeep.sweeps = self.upkeep.archives;
+            }
+            return Ok(Sweep { removed: 0, next: looked.next });
+        }
         begin(connection, &self.turns, Duration::from_millis(20))?;
         let now = self.desk.options.clock.now();
         let mut session = Session::new(connection, &self.desk.rules, &mut self.memory, now);
-        let removed = session.sweep_archive(self.upkeep.retention, SWEEP_ROWS)?;
+        let sweep = session.sweep_archive(retention, SWEEP_ROWS, after)?;
         connection.execute_batch("commit")?;
-        Ok(removed)
+        Ok(sweep)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_remove_faster_than_rows_are_archived() {
+        let mut upkeep = Upkeep::new(&SqliteOptions::default());
+        let full = |next| Ok(Sweep { removed: SWEEP_ROWS as u64, next: Some(next) });
+        assert_eq!(upkeep.swept(&full(1000)), SWEEP_AGAIN, "a backlog alone is no hurry");
+        upkeep.archived(1500);
+        assert_eq!(upkeep.swept(&full(2000)), Duration::ZERO);
+        assert_eq!(upkeep.swept(&full(3000)), Duration::ZERO);
+        assert_eq!(upkeep.swept(&full(4000)), SWEEP_AGAIN);
+        assert_eq!(upkeep.sweep_after, 4000);
+        upkeep.archived(1500);
+        assert_eq!(upkeep.swept(&Ok(Sweep { removed: 3, next: None })), SWEEP_EVERY);
+        assert_eq!((upkeep.debt, upkeep.sweep_after), (0, 0), "the next look begins at the oldest again");
+        let busy = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY), None);
+        assert_eq!(upkeep.swept(&Err(busy)), SWEEP_AGAIN);
     }
 }

@@ -1,5 +1,7 @@
 //! A piece of work for the writer, and how its caller learns of the end.
 
+use std::path::Path;
+
 use postrider_core::{MessagingError, QueuedMessage, ReceiptHandle};
 use tokio::sync::oneshot;
 
@@ -124,8 +126,8 @@ where
 }
 
 /// SQLite refused this piece of work alone.
-pub(crate) fn rejected(work: &dyn Work, error: rusqlite::Error) -> Undone {
-    Undone::Rejected(not_done(work.operation(), error))
+pub(crate) fn rejected(path: &Path, work: &dyn Work, error: rusqlite::Error) -> Undone {
+    Undone::Rejected(not_done(path, work.operation(), error))
 }
 
 macro_rules! nothing_leased {
@@ -136,7 +138,7 @@ nothing_leased!(
     (),
     u64,
     i64,
-    (u64, bool),
+    crate::archive::Sweep,
     (u64, Option<i64>),
     postrider_core::coalescer::BatchReply,
     postrider_core::DeadLetter,

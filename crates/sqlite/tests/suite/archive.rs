@@ -87,6 +87,55 @@ async fn what_is_old_enough_is_removed() {
     provider.close(soon()).await.unwrap();
 }
 
+fn put_into_archive(place: &Place, rows: u32, archived_at: i64) {
+    let file = Connection::open(place.file()).unwrap();
+    file.execute(
+        "with recursive n (n) as (values (1) union all select n + 1 from n where n < ?1) \
+         insert into message_archive (id, queue, state, priority, deliveries_count, attempts_count, created_at, \
+                                      archived_at, message_id, headers, payload) \
+         select n, 'orders', 'COMPLETED', 4, 1, 0, 0, ?2, zeroblob(16), '{}', zeroblob(1) from n",
+        (rows, archived_at),
+    )
+    .unwrap();
+}
+
+async fn until_archive_has(place: &Place, rows: usize) {
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while archived(place).len() != rows {
+        assert!(std::time::Instant::now() < end, "{} rows are left", archived(place).len());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn rows_of_a_clock_that_was_ahead_stop_no_sweep() {
+    let place = Place::new();
+    place.connect().await.close(soon()).await.unwrap();
+    let far = postrider_core::Timestamp::now().saturating_add(DAY * 1000).as_micros();
+    put_into_archive(&place, 2500, far);
+    put_into_archive(&place, 2500, 0);
+    let provider = place.connect().await;
+    until_archive_has(&place, 2500).await;
+    put_into_archive(&place, 10, 0);
+    assert_eq!(provider.sweep_archive(soon()).await.unwrap(), 10);
+}
+
+#[tokio::test]
+async fn a_sweep_that_finds_the_file_locked_is_tried_again_soon() {
+    let place = Place::new();
+    place.connect().await.close(soon()).await.unwrap();
+    put_into_archive(&place, 10, 0);
+    let other = Connection::open(place.file()).unwrap();
+    other.execute_batch("begin immediate").unwrap();
+    let provider = place.connect().await;
+    // It has given up its first sweep when a read was answered after this.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(archived(&place).len(), 10);
+    other.execute_batch("rollback").unwrap();
+    until_archive_has(&place, 0).await;
+    provider.close(soon()).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_last_failed_attempts_are_kept_and_end_with_a_redrive() {
     let place = Place::new();

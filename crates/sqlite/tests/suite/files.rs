@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use postrider_core::{Message, MessagingError, MessagingService, ReceiveOptions};
+use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, ReceiveOptions};
 use postrider_sqlite::rusqlite::Connection;
 use postrider_sqlite::{SqliteOptions, SqliteStore};
 
@@ -106,7 +106,7 @@ async fn a_damaged_table_fails_calls_and_not_the_process() {
     let provider = place.connect().await;
     let failed = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(200), soon()).await;
     let error = failed.expect_err("the rows cannot be read");
-    assert!(error.to_string().contains("damaged") && !error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("queues.db': the file is damaged") && !error.is_retryable(), "{error}");
     provider.close(soon()).await.unwrap();
 }
 
@@ -121,7 +121,8 @@ async fn a_locked_file_is_waited_for_and_then_told_by_name() {
     let error = provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap_err();
     assert!(began.elapsed() >= Duration::from_millis(200));
     let text = error.to_string();
-    assert!(error.is_retryable() && text.contains("locked by another process") && text.contains("fuser"), "{text}");
+    assert!(error.is_retryable() && text.contains("locked by another process"), "{text}");
+    assert!(text.contains(&format!("`fuser -v '{}'`", provider.store().path().display())), "{text}");
     other.execute_batch("rollback").unwrap();
     provider.send_message(&queue("orders"), Message::new("y"), soon()).await.unwrap();
     let received = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(9), soon()).await.unwrap();
@@ -143,6 +144,44 @@ async fn a_file_that_is_removed_takes_nothing_with_it() {
     provider.send_message(&queue("orders"), Message::new("y"), soon()).await.unwrap();
     let received = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(9), soon()).await.unwrap();
     assert_eq!(received.len(), 2);
+}
+
+#[tokio::test]
+async fn a_file_that_is_removed_or_replaced_is_not_read_any_more() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), [queue("orders")]);
+    let aside = place.folder.path().join("aside.db");
+    std::fs::rename(place.file(), &aside).unwrap();
+    let error = provider.list_queues(soon()).await.unwrap_err();
+    assert!(error.to_string().contains("was removed or replaced"), "{error}");
+    let other = place.folder.path().join("other.db");
+    let others = crate::connect(&other).await;
+    others.send_message(&queue("others"), Message::new("x"), soon()).await.unwrap();
+    others.close(soon()).await.unwrap();
+    for log in ["queues.db-wal", "queues.db-shm"] {
+        std::fs::remove_file(place.folder.path().join(log)).unwrap();
+    }
+    std::fs::rename(&other, place.file()).unwrap();
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), [queue("others")]);
+}
+
+#[tokio::test]
+async fn opening_waits_for_a_lock_as_long_as_it_says_and_no_longer() {
+    let patience = Duration::from_millis(300);
+    for lock in ["begin exclusive", "begin immediate"] {
+        let place = Place::new();
+        let other = Connection::open(place.file()).unwrap();
+        other.execute_batch("create table x (y); drop table x").unwrap();
+        other.execute_batch(lock).unwrap();
+        let options = SqliteOptions { lock_timeout: patience, ..SqliteOptions::default() };
+        let began = Instant::now();
+        let text = refused(&place.file(), options).await.to_string();
+        let waited = began.elapsed();
+        assert!(text.contains("locked by another process for 300.0ms"), "{text}");
+        assert!(waited >= patience && waited < patience * 2, "{lock}: {waited:?}");
+    }
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod files;
 mod lawful;
 mod operators_page;
 mod processes;
+mod spoiled;
 mod transactions;
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The memory of a process that sends and drains a long backlog.
 
 use std::process::Command;
+use std::time::Duration;
 
 use postrider_bench::{Bench, Load, Measured, Rate, Workload};
 use postrider_core::{Deadline, MessagingService};
@@ -34,9 +35,9 @@ pub(crate) fn in_a_child(args: &Args, messages: usize) -> Result<Row, Failure> {
         return Err(format!("the process of the backlog failed ({})", output.status).into());
     }
     let ended: Ended = serde_json::from_slice(&output.stdout)?;
-    let seconds = ended.send_seconds + ended.drain_seconds;
-    let rate = Rate { workload: Workload::Drain, messages, seconds, per_second: messages as f64 / seconds };
+    let rate = Rate::new(Workload::Drain, messages, Duration::try_from_secs_f64(ended.drain_seconds)?);
     let mut row = Row::new(Case::Backlog, Measured::Rate(rate));
+    row.send_seconds = Some(ended.send_seconds);
     row.peak_megabytes = Some(ended.peak_megabytes);
     Ok(row)
 }

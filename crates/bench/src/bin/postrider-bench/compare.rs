@@ -29,13 +29,25 @@ pub(crate) struct Row {
     pub(crate) raw_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
+    /// How long the sends took, where the measured time is that of the drain behind them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) send_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_megabytes: Option<f64>,
 }
 
 impl Row {
     pub(crate) fn new(case: Case, measured: Measured) -> Self {
-        Self { case, measured, callers: None, archive: None, raw_per_second: None, ratio: None, peak_megabytes: None }
+        Self {
+            case,
+            measured,
+            callers: None,
+            archive: None,
+            raw_per_second: None,
+            ratio: None,
+            send_seconds: None,
+            peak_megabytes: None,
+        }
     }
 }
 

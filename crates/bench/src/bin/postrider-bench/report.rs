@@ -12,10 +12,15 @@ use crate::compare::Row;
 /// The head of the table.
 pub(crate) fn begin(args: &Args) {
     if !args.json {
-        let (size, folder, runs) = (args.size, args.folder.display(), args.runs);
-        println!("{size}-byte messages, files in {folder}, median of {runs}\n");
+        println!("{}\n", head(args));
         println!("{:<12} {:>9} {:>12} {:>12} {:>8}  BAR", "WORKLOAD", "MESSAGES", "PER SECOND", "DRIVER", "RATIO");
     }
+}
+
+fn head(args: &Args) -> String {
+    let (size, folder, runs) = (args.size, args.folder.display(), args.runs);
+    let of = if args.check { "the first good run, or the best, of" } else { "median of" };
+    format!("{size}-byte messages, files in {folder}, {of} {runs}")
 }
 
 /// One line, as soon as it is known.
@@ -38,10 +43,10 @@ pub(crate) fn line(row: &Row) -> String {
             latency.p50_ms, latency.p95_ms, latency.p99_ms
         ),
         (Measured::Rate(rate), Case::Backlog) => format!(
-            "{name:<12} {:>9} {:>12.0} {:>25}  {:.1} MB at most, below {MOST_MEGABYTES} MB",
+            "{name:<12} {:>9} sent in {:.1} s, drained in {:.1} s; {:.1} MB at most, below {MOST_MEGABYTES} MB",
             rate.messages,
-            rate.per_second,
-            "",
+            row.send_seconds.unwrap_or_default(),
+            rate.seconds,
             row.peak_megabytes.unwrap_or_default(),
         ),
         (Measured::Rate(rate), case) => format!(
@@ -52,5 +57,28 @@ pub(crate) fn line(row: &Row) -> String {
             row.ratio.unwrap_or_default(),
             case.bar().map(|bar| format!("at least {bar}")).unwrap_or_default(),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+    use postrider_bench::{Rate, Workload};
+
+    use super::*;
+
+    #[test]
+    fn what_is_printed_says_what_was_done() {
+        let args = |flags: &[&str]| Args::parse_from([&["postrider-bench", "--folder", "/x"], flags].concat());
+        assert_eq!(head(&args(&[])), "200-byte messages, files in /x, median of 3");
+        let checked = head(&args(&["--check", "--runs", "5"]));
+        assert_eq!(checked, "200-byte messages, files in /x, the first good run, or the best, of 5");
+        let rate = Rate::new(Workload::Drain, 1000, Duration::from_secs(2));
+        let mut row = Row::new(Case::Backlog, Measured::Rate(rate));
+        (row.send_seconds, row.peak_megabytes) = (Some(0.5), Some(40.0));
+        let text = "backlog           1000 sent in 0.5 s, drained in 2.0 s; 40.0 MB at most, below 100 MB";
+        assert_eq!(line(&row), text);
     }
 }

@@ -143,7 +143,7 @@ impl Script {
 
 fn open<P: MessagingService>(guarded: &Guarded<P>) {
     for _ in 0..SETTINGS.failure_threshold {
-        guarded.admit().unwrap().answered(Verdict::Failure);
+        guarded.breaker().admit("scripted").unwrap().answered(Verdict::Failure);
     }
 }
 
@@ -236,41 +236,62 @@ async fn a_receive_that_waits_is_no_failure_however_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_does_not_wait_for_messages() {
+async fn a_call_is_made_whole_after_the_probe_and_others_need_not_wait_for_it() {
     let wait = Duration::from_secs(20);
     let (queue, options) = (orders(), ReceiveOptions::default().wait(wait));
     let script = Script::half_open().await;
-    let mut receive = Box::pin(script.guarded.receive_messages(&queue, &options, Deadline::default()));
+    let mut receive = Box::pin(script.guarded.receive_messages(&queue, &options, Deadline::never()));
     begin(&mut receive).await;
-    let look = script.call();
-    assert_eq!(look.wait, Duration::ZERO);
-    look.answer.send(Ok(())).unwrap();
+    let probe = script.call();
+    assert_eq!((probe.wait, probe.patience), (Duration::ZERO, Some(OPEN)));
+    probe.answer.send(Ok(())).unwrap();
     begin(&mut receive).await;
-    assert_eq!(script.state(), BreakerState::Closed { failures: 0 }, "others need not wait for the wait");
-    assert_eq!(script.call().wait, wait);
+    assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
+    let call = script.call();
+    assert_eq!((call.wait, call.patience), (wait, None), "it is not cut to the time of a probe");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_settles_does_not_wait_for_messages_either() {
-    let wait = Duration::from_secs(20);
-    let (queues, options) = ([orders()], ReceiveOptions::default().wait(wait));
-    let script = Script::half_open().await;
-    let settlements = vec![Settlement::ack(receipt().await)];
-    let mut both = Box::pin(script.guarded.settle_and_receive(settlements, &queues, &options, Deadline::default()));
-    begin(&mut both).await;
-    script.answer(Ok(()));
-    begin(&mut both).await;
-    let look = script.call();
-    assert_eq!(look.wait, Duration::ZERO);
-    look.answer.send(Ok(())).unwrap();
-    begin(&mut both).await;
+async fn a_call_whose_probe_fails_is_not_made() {
+    let queue = orders();
+    for (failure, expected) in [
+        (connection(), "cannot reach scripted"),
+        (MessagingError::OutcomeUnknown { operation: "health check", ids: Vec::new(), source: None }, "held back"),
+    ] {
+        let script = Script::half_open().await;
+        let mut send = Box::pin(script.guarded.send_batch(&queue, vec![Message::new("a")], Deadline::never()));
+        begin(&mut send).await;
+        script.answer(Err(failure));
+        let error = send.await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(script.nothing_came());
+        assert_eq!(script.state(), BreakerState::Open { retry_after: OPEN });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_its_caller_gave_too_little_time_says_nothing() {
+    let (queue, script) = (orders(), Script::half_open().await);
+    let second = Duration::from_secs(1);
+    let mut send = Box::pin(script.guarded.send_batch(&queue, vec![Message::new("a")], Deadline::after(second)));
+    begin(&mut send).await;
+    advance(second).await;
+    let unknown = MessagingError::OutcomeUnknown { operation: "health check", ids: Vec::new(), source: None };
+    script.answer(Err(unknown));
+    assert!(matches!(send.await, Err(MessagingError::DeadlineExceeded { .. })), "nothing was sent, and that is known");
+    assert_eq!(script.state(), BreakerState::HalfOpen, "the next call may try");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callers_own_deadline_is_no_failure_of_the_store() {
+    let script = Script::new();
+    for _ in 0..5 {
+        let mut check = Box::pin(script.guarded.health_check(Deadline::default()));
+        begin(&mut check).await;
+        script.answer(Err(MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None }));
+        check.await.unwrap_err();
+    }
     assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
-    let waiting = script.call();
-    assert_eq!(waiting.wait, wait);
-    waiting.answer.send(Err(connection())).unwrap();
-    let both = both.await.unwrap();
-    assert!(matches!(both.settled[..], [Ok(())]), "what was settled is told although the wait failed");
-    assert!(matches!(both.received, Err(MessagingError::Connection { .. })));
 }
 
 async fn receipt() -> ReceiptHandle {

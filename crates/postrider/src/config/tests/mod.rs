@@ -314,7 +314,7 @@ fn a_source_that_names_a_strategy_begins_anew() {
         (linear.with_max_attempts(attempts), "postrider.toml:3:1".into(), variable.into())
     );
     let named = [("POSTRIDER__COMMON__RETRY__STRATEGY", "constant"), ("POSTRIDER__COMMON__RETRY__DELAY", "3s")];
-    let constant = RetryStrategy::constant(Duration::from_secs(3));
+    let constant = RetryStrategy::constant(Duration::from_secs(3)).with_max_attempts(NonZeroU32::new(3).unwrap());
     assert_eq!(load(&named), (constant, "default".into(), "default".into()));
 }
 
@@ -371,8 +371,8 @@ fn a_value_that_belongs_to_another_store_is_shown_to_have_no_effect() {
 
 #[test]
 fn a_provider_that_is_not_here_is_refused_with_those_that_are() {
-    for provider in ["provider = 'rabbitmq'", "url = 'pgmq+postgres://host/mail'"] {
-        let config = load(&format!("[common.messaging]\n{provider}\n")).unwrap();
+    for url in ["amqp://host", "pgmq+postgres://host/mail"] {
+        let config = load(&format!("[common.messaging]\nurl = '{url}'\n")).unwrap();
         let text = config.endpoint().unwrap_err().to_string();
         assert!(text.contains("this program has no provider for '") && text.contains("use memory:"), "{text}");
     }
@@ -391,4 +391,32 @@ fn the_example_of_the_page_can_be_read() {
     let config = load(EXAMPLE).unwrap();
     assert_eq!(config.url().as_str(), "sqlite:/var/lib/postrider/mail.db");
     assert_eq!(config.common().retry.max_attempts(), NonZeroU32::new(5));
+}
+
+#[test]
+fn a_strategy_without_limits_has_those_of_the_default_one() {
+    let attempts = |text: &str| {
+        let config = load(text).unwrap();
+        let row = config.describe().iter().find(|row| row.key == "common.retry.limits.max_attempts").cloned();
+        (config.common().retry.max_attempts().map(std::num::NonZeroU32::get), row.and_then(|row| row.value))
+    };
+    let constant = "[common.retry]\nstrategy = 'constant'\ndelay = '5s'\n";
+    assert_eq!(attempts(constant), (Some(3), Some("3".into())));
+    assert_eq!(attempts(&format!("{constant}limits.max_attempts = 7")), (Some(7), Some("7".into())));
+    let forever = (None, Some("forever".into()));
+    assert_eq!(attempts(&format!("{constant}limits.max_attempts = 'forever'")), forever);
+    assert_eq!(attempts(&format!("{constant}limits.max_total_delay = '1h'")), forever, "a limit of time is one too");
+    assert_eq!(attempts("[common.retry]\nlimits.max_attempts = 'forever'"), forever);
+    assert_eq!(attempts("[common.retry]\nstrategy = 'no_retry'"), (Some(1), None));
+}
+
+#[test]
+fn a_provider_that_this_program_does_not_have_is_told_as_such() {
+    for name in ["pgmq", "rabbitmq"] {
+        let text = format!("[common.messaging]\nprovider = '{name}'");
+        let error = load(&text).and_then(|config| config.endpoint().map(drop)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("postrider.toml:2:1: common.messaging.provider = "), "{text}");
+        assert!(text.ends_with(": this program cannot use it yet; use memory or sqlite"), "{text}");
+    }
 }

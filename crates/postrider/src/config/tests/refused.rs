@@ -168,6 +168,8 @@ fn a_retry_strategy_that_makes_no_sense_is_refused() {
         "[common.retry]\nstrategy = 'constant'\ndelay = '200 years'",
         "[common.retry]\nstrategy = 'constant'\ndelay = '73000d'",
         "[common.retry]\nlimits = 3",
+        "[common.retry]\nstrategy = 'constant_with_jitter'\nmultiplier = 2.0\nincrement = '1s'",
+        "[common.retry]\nstrategy = 'linear'\n[common.messaging]\ndefault_batch_size = 0",
     ]);
     insta::assert_snapshot!(refused);
 }

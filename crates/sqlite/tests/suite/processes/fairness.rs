@@ -11,7 +11,12 @@ use super::spawn;
 use crate::{Place, is_long, queue, soon};
 
 const TASKS: usize = 4;
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+/// What was promised, where the machine is left to this test. Among other tests on a few busy cores a process can be off
+/// its core for longer than that, which says nothing about how the lock is shared; starving took ten seconds.
+fn longest_wait() -> Duration {
+    Duration::from_millis(if is_long() { 500 } else { 2000 })
+}
 
 fn length() -> Duration {
     Duration::from_secs(if is_long() { 30 } else { 3 })
@@ -38,7 +43,7 @@ async fn each_of_four_processes_gets_its_share_and_none_waits_long() {
     let all: u64 = shares.iter().sum();
     println!("shares {shares:?}, longest wait {longest:?}");
     assert!(shares.iter().all(|share| *share * 10 >= all), "shares of the work: {shares:?}");
-    assert!(longest < LONGEST_WAIT, "an operation waited {longest:?}; shares {shares:?}");
+    assert!(longest < longest_wait(), "an operation waited {longest:?}; shares {shares:?}");
 }
 
 /// The worker's side: several tasks send and handle messages as fast as they can, for a while, so that there is always

@@ -1,0 +1,6 @@
+-- Walks the keys of one queue; needed only after another program has spoiled a key.
+-- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
+-- Plan: SEARCH message USING COVERING INDEX message_key (queue=? AND ordering_key>?)
+update message set blocked = 0
+where blocked = 1
+  and id in (select min(id) from message where queue = ?1 and ordering_key is not null group by ordering_key)
