@@ -170,7 +170,8 @@ async fn a_file_that_is_removed_or_replaced_is_not_read_any_more() {
 #[tokio::test]
 async fn opening_waits_for_a_lock_as_long_as_it_says_and_no_longer() {
     let patience = Duration::from_millis(300);
-    for lock in ["begin exclusive", "begin immediate"] {
+    let locks = ["begin exclusive", "begin immediate", "pragma journal_mode = wal; begin immediate"];
+    for lock in locks {
         let place = Place::new();
         let other = Connection::open(place.file()).unwrap();
         other.execute_batch("create table x (y); drop table x").unwrap();
