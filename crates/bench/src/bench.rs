@@ -102,13 +102,16 @@ impl<P: Provider> Bench<P> {
         Ok((rate(Workload::SendBatch, sent.elapsed), rate(Workload::Drain, drained)))
     }
 
-    /// Removes the queues of this run that are still there, after a failure or an interruption.
-    pub async fn clean_up(&self) -> Result<(), MessagingError> {
-        let present = self.provider.list_queues(Deadline::default()).await?;
+    /// Removes the queues of this run that are still there, after a failure or an interruption, by another connection:
+    /// this run's is closed first. A call that was cut off is not withdrawn, and what it sent later would make its queue
+    /// again.
+    pub async fn clean_up(&self, by: &P) -> Result<(), MessagingError> {
+        self.provider.close(Deadline::default()).await?;
+        let present = by.list_queues(Deadline::default()).await?;
         for workload in Workload::ALL {
             let queue = self.queue(workload)?;
             if present.contains(&queue) {
-                self.remove(&queue).await?;
+                by.delete_queue(&queue, Deadline::after(REMOVAL)).await?;
             }
         }
         Ok(())

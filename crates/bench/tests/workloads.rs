@@ -44,14 +44,15 @@ async fn every_workload_runs_on_a_file() {
 
 #[tokio::test]
 async fn a_message_that_nobody_sent_is_a_failure_and_its_queue_can_still_be_removed() {
-    let provider = MemoryStore::new().open();
-    let bench = Bench::new(provider.clone(), load()).unwrap();
+    let store = MemoryStore::new();
+    let provider = store.open();
+    let bench = Bench::new(store.open(), load()).unwrap();
     let queue = QueueName::new(bench.prefix() + "send_batch").unwrap();
     let stranger = provider.send_message(&queue, Message::new("not ours"), Deadline::default()).await.unwrap();
     let error = bench.run(Workload::SendBatch).await.unwrap_err();
     assert!(matches!(&error, BenchError::Mismatch(Mismatch::Stranger { id }) if *id == stranger), "{error}");
     assert_eq!(provider.list_queues(Deadline::default()).await.unwrap(), [queue]);
-    bench.clean_up().await.unwrap();
+    bench.clean_up(&provider).await.unwrap();
     assert_eq!(provider.list_queues(Deadline::default()).await.unwrap(), []);
 }
 

@@ -1,7 +1,7 @@
 //! `postrider bench`
 
 use postrider::config::ProviderKind;
-use postrider::{Config, Deadline, MessagingService};
+use postrider::{Config, Deadline, Endpoint, MessagingError, MessagingProvider, MessagingService};
 use postrider_bench::{BenchError, Load, Workload};
 
 use crate::args::Global;
@@ -103,7 +103,7 @@ pub(crate) async fn run(global: &Global, command: &Bench) -> Result<(), Failure>
     bar.finish_and_clear();
     let clean = match &measured {
         Some(Ok(())) => Ok(()),
-        Some(Err(_)) | None => bench.clean_up().await,
+        Some(Err(_)) | None => clean_up(&endpoint, &bench).await,
     };
     let result = measured.unwrap_or_else(|| {
         let removed = if clean.is_ok() { "; the queues of the run were removed" } else { "" };
@@ -115,6 +115,15 @@ pub(crate) async fn run(global: &Global, command: &Bench) -> Result<(), Failure>
     // What was measured stands, whatever becomes of the connection.
     let closed = bench.provider().close(Deadline::default()).await;
     result.and(closed.map_err(Failure::from))
+}
+
+async fn clean_up(
+    endpoint: &Endpoint,
+    bench: &postrider_bench::Bench<MessagingProvider>,
+) -> Result<(), MessagingError> {
+    let another = endpoint.connect().await?;
+    bench.clean_up(&another).await?;
+    another.close(Deadline::default()).await
 }
 
 impl Bench {

@@ -12,6 +12,9 @@ use postrider_core::{
 use crate::harness::Harness;
 use crate::probe::{Check, LONG, PATIENCE, Probe, ensure, ensure_same, soon, violation};
 
+/// So often a call is made that a busy machine can spoil.
+const TRIES: usize = 10;
+
 fn ensure_refused<T: std::fmt::Debug>(feature: Feature, result: Result<T, MessagingError>) -> Check {
     match result {
         Err(MessagingError::NotSupported { feature: named, .. }) if named == feature => Ok(()),
@@ -57,7 +60,15 @@ pub(super) async fn l13_a_wait_that_the_deadline_ends_finds_nothing<H: Harness>(
     let queue = probe.queue("patience").await?;
     for wait in [probe.unit, LONG] {
         let options = probe.long().wait(wait);
-        let answer = probe.provider.receive_messages(&queue, &options, Deadline::after(probe.unit)).await;
+        // On a busy machine the first look alone can take all the time there is, and then nobody knows. A provider that
+        // keeps the rule is not that slow every time; one that breaks it never answers rightly.
+        let mut answer = Ok(Vec::new());
+        for _ in 0..TRIES {
+            answer = probe.provider.receive_messages(&queue, &options, Deadline::after(probe.unit)).await;
+            if !matches!(answer, Err(MessagingError::OutcomeUnknown { .. })) {
+                break;
+            }
+        }
         ensure(matches!(&answer, Ok(messages) if messages.is_empty()), || {
             format!("a wait of {wait:?} under a deadline of {:?}, on an empty queue, answered {answer:?}", probe.unit)
         })?;
