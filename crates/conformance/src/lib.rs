@@ -20,6 +20,7 @@ mod forward;
 pub mod guarantees;
 mod harness;
 pub mod history;
+mod idempotency;
 mod law;
 pub mod link;
 #[cfg(feature = "model")]
@@ -31,5 +32,6 @@ mod storm;
 
 pub use exercise::{Observer, Settings, exercise, sweep};
 pub use harness::{ClockShift, Harness};
+pub use idempotency::{IdempotencyFinding, IdempotencyHarness, exercise_idempotency};
 pub use law::{Outcome, Report, Rule, RuleReport, TestReport};
 pub use storm::{StormReport, StormSettings, storm};

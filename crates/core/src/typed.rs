@@ -17,6 +17,8 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::codec::QueueMessage;
 use crate::dead_letter::DeadLetterReason;
 use crate::deadline::Deadline;
@@ -88,24 +90,36 @@ struct Sorted<T> {
 fn sort<T: QueueMessage>(received: Vec<QueuedMessage>) -> Sorted<T> {
     let mut sorted = Sorted { decoded: Vec::with_capacity(received.len()), undecodable: Vec::new() };
     for message in received {
-        if let Some(error) = mismatch::<T>(&message) {
-            sorted.undecodable.push((message, error));
-            continue;
-        }
-        match catch_unwind(AssertUnwindSafe(|| T::from_bytes(&message.message))) {
-            Ok(Ok(value)) => sorted.decoded.push(message.with_message(value)),
-            Ok(Err(error)) => sorted.undecodable.push((message, error)),
-            Err(panic) => sorted.undecodable.push((message, panicked::<T>(&*panic))),
+        match decode(&message.message, &message.envelope.content_type) {
+            Ok(value) => sorted.decoded.push(message.with_message(value)),
+            Err(error) => sorted.undecodable.push((message, error)),
         }
     }
     sorted
 }
 
+/// A body as a value: refused when it says that another codec wrote it, when its decoder fails and when that panics.
+///
+/// Plain bytes are handed over as they are, without a copy.
+pub fn decode<T: QueueMessage>(body: &Bytes, content_type: &ContentType) -> Result<T, MessagingError> {
+    if let Some(error) = mismatch::<T>(content_type) {
+        return Err(error);
+    }
+    let mut shared = Some(body.clone());
+    if let Some(bytes) = (&mut shared as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take) {
+        return Ok(bytes);
+    }
+    match catch_unwind(AssertUnwindSafe(|| T::from_bytes(body))) {
+        Ok(result) => result,
+        Err(panic) => Err(panicked::<T>(&*panic)),
+    }
+}
+
 /// Bytes of one codec can by chance be a value of another: five in JSON is fifty-three in MessagePack. What does not
 /// say how it is encoded, or says something that no codec here writes, is tried.
-fn mismatch<T: QueueMessage>(message: &QueuedMessage) -> Option<MessagingError> {
+fn mismatch<T: QueueMessage>(is: &ContentType) -> Option<MessagingError> {
     let codecs = [ContentType::JSON, ContentType::MSGPACK];
-    let (is, wanted) = (&message.envelope.content_type, T::CONTENT_TYPE);
+    let wanted = T::CONTENT_TYPE;
     let differs = *is != wanted && codecs.contains(is) && codecs.contains(&wanted);
     differs.then(|| undecodable_as::<T>(format!("it is {is}, not {wanted}")))
 }

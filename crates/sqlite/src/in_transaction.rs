@@ -1,6 +1,8 @@
-//! Sends and acks inside a transaction that the caller has open on the same file.
+//! Sends, acks and records of done work inside a transaction that the caller has open on the same file.
 
-use postrider_core::{Message, MessageId, MessagingError, QueueName, ReceiptHandle, Settlement};
+use postrider_core::{
+    IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle, Settlement, Standing,
+};
 use rusqlite::Transaction;
 
 use crate::error::{Failure, not_done};
@@ -27,6 +29,20 @@ impl SqliteStore {
     pub fn ack_in(&self, transaction: &Transaction<'_>, receipt: &ReceiptHandle) -> Result<(), MessagingError> {
         let settlement = Settlement::ack(receipt.clone());
         self.inside("ack", transaction, |session| session.settle(&settlement))
+    }
+
+    /// Writes down, inside the caller's own transaction, that work is done: what a handler changed there and the record
+    /// are one, and a worker that dies afterwards has its work neither lost nor done again.
+    ///
+    /// When somebody else has begun the work since, it is an error: roll the transaction back, or the work is done twice.
+    pub fn complete_in(&self, transaction: &Transaction<'_>, token: &IdempotencyToken) -> Result<(), MessagingError> {
+        match self.inside("complete", transaction, |session| Ok(session.complete_work(token)?))? {
+            Standing::Held => Ok(()),
+            Standing::Lost => Err(MessagingError::invalid(
+                "idempotency token",
+                format!("the lease has run out and somebody else has begun '{}' since; roll back", token.key()),
+            )),
+        }
     }
 
     fn inside<T>(

@@ -46,6 +46,7 @@ mod connection;
 mod costs;
 mod dead_letters;
 mod error;
+mod idempotency;
 mod in_transaction;
 mod location;
 mod look;

@@ -32,12 +32,15 @@ pub struct Migration {
     pub works_since: i64,
 }
 
-const ALL: &[Migration] = &[Migration {
-    version: 1,
-    name: "0001_queue",
-    sql: include_str!("../sql/migrations/0001_queue.sql"),
-    works_since: 1,
-}];
+const ALL: &[Migration] = &[
+    Migration { version: 1, name: "0001_queue", sql: include_str!("../sql/migrations/0001_queue.sql"), works_since: 1 },
+    Migration {
+        version: 2,
+        name: "0002_idempotency",
+        sql: include_str!("../sql/migrations/0002_idempotency.sql"),
+        works_since: 1,
+    },
+];
 
 const KNOWN: i64 = ALL[ALL.len() - 1].version;
 

@@ -23,7 +23,7 @@ fn plan(connection: &Connection, statement: &str) -> Vec<String> {
 
 /// What walks a table or sorts, of the tables that can be large.
 fn is_costly(step: &str) -> bool {
-    ["SCAN message", "SCAN dead_letter", "SCAN m", "SCAN d", "USE TEMP B-TREE"]
+    ["SCAN message", "SCAN dead_letter", "SCAN m", "SCAN d", "SCAN idempotency", "USE TEMP B-TREE"]
         .iter()
         .any(|costly| step.starts_with(costly))
 }

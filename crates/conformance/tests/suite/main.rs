@@ -1,6 +1,7 @@
 //! The suite on stores that keep the law, and on stores that do not.
 
 mod broken_twins;
+mod idempotency;
 mod lawful;
 mod model;
 mod storms;

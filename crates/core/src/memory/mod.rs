@@ -6,6 +6,7 @@
 
 mod claim;
 mod dead_letters;
+mod idempotency;
 mod queue;
 mod send;
 mod settle;

@@ -11,6 +11,7 @@ use crate::service::PeekedMessage;
 use crate::stats::{Measured, QueueStats};
 use crate::sync::Mutex;
 
+use super::idempotency::Records;
 use super::queue::{Queue, RowId};
 use super::{MemoryProvider, PROVIDER};
 
@@ -32,6 +33,7 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) queues: BTreeMap<QueueName, Queue>,
+    pub(super) records: Records,
     rows: RowId,
     /// Half of every token, so that a receipt of another store is known as such.
     store: u64,
@@ -78,8 +80,8 @@ impl MemoryStoreBuilder {
 
     /// The store.
     pub fn build(self) -> MemoryStore {
-        let state =
-            State { queues: BTreeMap::new(), rows: 0, store: self.seed.unwrap_or_else(rand::random), leases: 0 };
+        let store = self.seed.unwrap_or_else(rand::random);
+        let state = State { queues: BTreeMap::new(), records: Records::new(), rows: 0, store, leases: 0 };
         MemoryStore {
             shared: Arc::new(Shared {
                 clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),

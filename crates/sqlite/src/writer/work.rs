@@ -143,4 +143,6 @@ nothing_leased!(
     postrider_core::coalescer::BatchReply,
     postrider_core::DeadLetter,
     (postrider_core::RedriveReport, Option<i64>),
+    postrider_core::Begun,
+    postrider_core::Standing,
 );

@@ -6,6 +6,7 @@
 mod archive;
 mod connections;
 mod files;
+mod idempotency;
 mod lawful;
 mod operators_page;
 mod processes;

@@ -1,0 +1,164 @@
+//! Stores of idempotency records that behave, and others that do not.
+
+use std::time::Duration;
+
+use postrider_conformance::{IdempotencyHarness, exercise_idempotency};
+use postrider_core::{
+    Begun, Deadline, IdempotencyKey, IdempotencyStore, IdempotencyToken, ManualClock, MemoryProvider, MemoryStore,
+    MessagingError, Standing,
+};
+
+use crate::in_paused_time;
+
+/// What a broken store does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Done work is given out again.
+    ForgetsDone,
+    /// Work under way is given out again.
+    SharesWork,
+    /// Work under way looks free to those who ask at the same moment.
+    LooksBeforeItTakes,
+    /// The work of a crashed worker is never given out again.
+    NeverExpires,
+    /// A lease is what it was.
+    NeverExtends,
+    /// A late worker's word counts.
+    NoFence,
+    /// A late worker's word never counts.
+    DropsLateWork,
+    /// What was given up stays leased.
+    KeepsAbandoned,
+    /// What was done can be given up.
+    AbandonsDone,
+    /// Everything is forgotten at once.
+    ForgetsAll,
+    /// A lease of no length is one.
+    TakesAnyLease,
+}
+
+#[derive(Debug, Clone)]
+struct Store {
+    inner: MemoryProvider,
+    clock: ManualClock,
+    fault: Fault,
+}
+
+impl Store {
+    fn new(fault: Fault) -> Self {
+        let clock = ManualClock::default();
+        Self { inner: MemoryStore::builder().clock(clock.clone()).build().open(), clock, fault }
+    }
+
+    async fn begin_anew(&self, key: &IdempotencyKey, lease: Duration) -> Result<Begun, MessagingError> {
+        // Whatever the record says, it is made to go away.
+        self.inner.forget(Duration::ZERO, Deadline::default()).await?;
+        self.inner.begin(key, lease, Deadline::default()).await
+    }
+}
+
+impl IdempotencyStore for Store {
+    async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError> {
+        let lease = match self.fault {
+            Fault::NeverExpires => lease.saturating_mul(1000),
+            Fault::TakesAnyLease => lease.clamp(Duration::from_secs(1), Duration::from_secs(30)),
+            _ => lease,
+        };
+        let begun = self.inner.begin(key, lease, deadline).await?;
+        match (self.fault, &begun) {
+            (Fault::ForgetsDone, Begun::Done) => self.begin_anew(key, lease).await,
+            (Fault::SharesWork, Begun::Busy { .. }) => Ok(Begun::Fresh(IdempotencyToken::new(key.clone(), 7))),
+            (Fault::LooksBeforeItTakes, Begun::Fresh(token)) => {
+                let _ = self.inner.abandon(token, deadline).await?;
+                tokio::task::yield_now().await;
+                let _ = self.inner.begin(key, lease, deadline).await?;
+                Ok(begun)
+            }
+            _ => Ok(begun),
+        }
+    }
+
+    async fn extend(
+        &self,
+        token: &IdempotencyToken,
+        lease: Duration,
+        deadline: Deadline,
+    ) -> Result<Standing, MessagingError> {
+        if self.fault == Fault::NeverExtends {
+            return Ok(Standing::Held);
+        }
+        self.inner.extend(token, lease, deadline).await
+    }
+
+    async fn complete(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
+        if self.fault == Fault::DropsLateWork
+            && let Begun::Fresh(newer) = self.inner.begin(token.key(), Duration::from_secs(1), deadline).await?
+        {
+            let _ = self.inner.abandon(&newer, deadline).await?;
+        }
+        let standing = self.inner.complete(token, deadline).await?;
+        Ok(if self.fault == Fault::NoFence { Standing::Held } else { standing })
+    }
+
+    async fn abandon(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
+        match self.fault {
+            Fault::KeepsAbandoned => return Ok(Standing::Held),
+            Fault::AbandonsDone => drop(self.inner.forget(Duration::ZERO, deadline).await?),
+            _ => {}
+        }
+        self.inner.abandon(token, deadline).await
+    }
+
+    async fn forget(&self, older_than: Duration, deadline: Deadline) -> Result<u64, MessagingError> {
+        let older_than = if self.fault == Fault::ForgetsAll { Duration::ZERO } else { older_than };
+        self.inner.forget(older_than, deadline).await
+    }
+}
+
+impl IdempotencyHarness for Store {
+    type Store = Self;
+
+    async fn open(&self) -> Result<Self, MessagingError> {
+        Ok(self.clone())
+    }
+
+    async fn elapse(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+}
+
+#[test]
+fn memory_keeps_records_as_it_should() {
+    in_paused_time(async {
+        for finding in exercise_idempotency(&Store::new(Fault::None)).await {
+            assert_eq!(finding.fault, None, "{finding}");
+        }
+    });
+}
+
+#[test]
+fn each_fault_is_found_by_the_test_that_is_named_for_it() {
+    let faults = [
+        (Fault::ForgetsDone, "work_that_is_done_stays_done_for_everybody"),
+        (Fault::SharesWork, "work_under_way_is_somebodys_alone"),
+        (Fault::LooksBeforeItTakes, "concurrent_beginnings_yield_one_worker"),
+        (Fault::NeverExpires, "work_of_a_crashed_worker_can_be_begun_when_its_lease_has_run_out"),
+        (Fault::NeverExtends, "a_lease_can_be_extended"),
+        (Fault::NoFence, "a_late_worker_cannot_touch_what_somebody_else_has_begun"),
+        (Fault::DropsLateWork, "a_late_worker_whose_work_nobody_has_begun_may_complete_it"),
+        (Fault::KeepsAbandoned, "work_that_was_given_up_can_be_begun_at_once"),
+        (Fault::AbandonsDone, "work_that_is_done_cannot_be_given_up"),
+        (Fault::ForgetsAll, "old_records_are_forgotten_and_no_others"),
+        (Fault::TakesAnyLease, "a_lease_without_length_is_refused"),
+    ];
+    in_paused_time(async {
+        let tests = exercise_idempotency(&Store::new(Fault::None)).await.len();
+        assert_eq!(faults.len(), tests, "each test has a fault that it finds");
+        for (fault, test) in faults {
+            let findings = exercise_idempotency(&Store::new(fault)).await;
+            let found = findings.iter().find(|finding| finding.test == test).unwrap();
+            assert!(found.fault.is_some(), "{fault:?} is not found by {test}");
+        }
+    });
+}
