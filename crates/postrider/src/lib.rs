@@ -37,6 +37,7 @@ pub mod breaker;
 pub mod config;
 mod context;
 mod endpoint;
+mod idempotency_records;
 mod provider;
 
 /// The examples of the README are compiled and run.
@@ -48,5 +49,8 @@ pub use breaker::{BreakerSettings, BreakerState, CircuitBreaker, Guarded};
 pub use config::{Config, ConfigError, Sources};
 pub use context::{ContextError, SystemContext};
 pub use endpoint::{Endpoint, Migration, connect};
+pub use idempotency_records::IdempotencyRecords;
 pub use postrider_core::*;
+#[cfg(feature = "subscriber")]
+pub use postrider_subscriber as subscriber;
 pub use provider::MessagingProvider;

@@ -1,0 +1,106 @@
+//! Records of done work, in the store that the messages are in.
+
+use std::time::Duration;
+
+use postrider_core::*;
+
+use crate::provider::MessagingProvider;
+
+/// The records of a store that keeps some: what an idempotency layer is given.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum IdempotencyRecords {
+    /// In this process, and gone with it.
+    Memory(MemoryProvider),
+    /// In the SQLite file.
+    #[cfg(feature = "sqlite")]
+    Sqlite(postrider_sqlite::SqliteProvider),
+}
+
+impl MessagingProvider {
+    /// The records in this provider's store; `None` when it keeps none. Asked once, when a program starts, and not by
+    /// the first message.
+    pub fn idempotency_records(&self) -> Option<IdempotencyRecords> {
+        match self {
+            Self::Memory(provider) => Some(IdempotencyRecords::Memory(provider.clone())),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(provider) => Some(IdempotencyRecords::Sqlite(provider.clone())),
+            Self::Custom(_) => None,
+        }
+    }
+}
+
+/// Calls the same method on whichever store it is.
+macro_rules! each {
+    ($self:ident, $method:ident($($argument:expr),*)) => {
+        match $self {
+            Self::Memory(records) => IdempotencyStore::$method(records, $($argument),*).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(records) => IdempotencyStore::$method(records, $($argument),*).await,
+        }
+    };
+}
+
+impl IdempotencyStore for IdempotencyRecords {
+    async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError> {
+        each!(self, begin(key, lease, deadline))
+    }
+
+    async fn extend(
+        &self,
+        token: &IdempotencyToken,
+        lease: Duration,
+        deadline: Deadline,
+    ) -> Result<Standing, MessagingError> {
+        each!(self, extend(token, lease, deadline))
+    }
+
+    async fn complete(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
+        each!(self, complete(token, deadline))
+    }
+
+    async fn abandon(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
+        each!(self, abandon(token, deadline))
+    }
+
+    async fn forget(&self, older_than: Duration, deadline: Deadline) -> Result<u64, MessagingError> {
+        each!(self, forget(older_than, deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn knows_what_was_done(url: &str) {
+        let provider = crate::connect(url).await.unwrap();
+        let records = provider.idempotency_records().unwrap();
+        let key = IdempotencyKey::new("orders/7").unwrap();
+        let begin = async || records.begin(&key, Duration::from_secs(30), Deadline::default()).await.unwrap();
+        let Begun::Fresh(given_up) = begin().await else { panic!("{url}") };
+        assert_eq!(records.abandon(&given_up, Deadline::default()).await.unwrap(), Standing::Held);
+        let Begun::Fresh(token) = begin().await else { panic!("{url}") };
+        let extended = records.extend(&token, Duration::from_secs(30), Deadline::default()).await.unwrap();
+        assert_eq!(extended, Standing::Held);
+        assert_eq!(records.complete(&token, Deadline::default()).await.unwrap(), Standing::Held);
+        assert_eq!(begin().await, Begun::Done);
+        assert_eq!(records.forget(Duration::ZERO, Deadline::default()).await.unwrap(), 1);
+        provider.close(Deadline::default()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn records_are_in_the_store_that_the_url_names() {
+        knows_what_was_done("memory:").await;
+        #[cfg(feature = "sqlite")]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            knows_what_was_done(&format!("sqlite:{}", folder.path().join("queues.db").display())).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_is_not_built_in_says_that_it_keeps_none() {
+        let custom = MessagingProvider::custom(MemoryStore::new().open());
+        assert!(custom.idempotency_records().is_none());
+    }
+}

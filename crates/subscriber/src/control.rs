@@ -1,0 +1,81 @@
+//! Settling a message by hand.
+
+use std::sync::{Arc, OnceLock};
+
+use postrider_core::{DeadLetterReason, Disposition, Nack};
+
+/// Settles a message from inside its handler, whatever the ack policy says. The first call counts; later ones change
+/// nothing and answer `false`. Clones are the same.
+///
+/// It decides; the message is settled when its handler has returned. The handler's result is then only counted.
+#[derive(Debug, Clone, Default)]
+pub struct Control {
+    // Set once and then only read, by any number of tasks that a handler may have started: no lock is needed.
+    decided: Arc<OnceLock<Disposition>>,
+}
+
+impl Control {
+    /// A message that nothing is decided about.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Handled.
+    pub fn ack(&self) -> bool {
+        self.decide(Disposition::Ack)
+    }
+
+    /// Not handled: `nack` says what becomes of the message.
+    pub fn nack(&self, nack: Nack) -> bool {
+        self.decide(Disposition::Nack(nack))
+    }
+
+    /// To the dead letters, for that reason.
+    pub fn reject(&self, reason: impl Into<DeadLetterReason>) -> bool {
+        self.nack(Nack::dead_letter(reason))
+    }
+
+    /// Back to the queue at once, as if it had never been delivered.
+    pub fn release(&self) -> bool {
+        self.nack(Nack::Release)
+    }
+
+    /// What was decided.
+    pub fn decided(&self) -> Option<Disposition> {
+        self.decided.get().cloned()
+    }
+
+    fn decide(&self, disposition: Disposition) -> bool {
+        self.decided.set(disposition).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_first_call_counts_on_every_clone() {
+        let control = Control::new();
+        let clone = control.clone();
+        assert_eq!(control.decided(), None);
+        assert!(clone.nack(Nack::retry_after(Duration::from_secs(1))));
+        assert!(!control.ack());
+        assert!(!clone.reject("bad"));
+        assert_eq!(control.decided(), Some(Disposition::Nack(Nack::retry_after(Duration::from_secs(1)))));
+    }
+
+    #[test]
+    fn each_call_decides_what_it_says() {
+        let decided = |decide: fn(&Control) -> bool| {
+            let control = Control::new();
+            assert!(decide(&control));
+            control.decided().unwrap()
+        };
+        assert_eq!(decided(Control::ack), Disposition::Ack);
+        assert_eq!(decided(Control::release), Disposition::Nack(Nack::Release));
+        assert_eq!(decided(|control| control.reject("bad")), Disposition::Nack(Nack::dead_letter("bad")));
+    }
+}

@@ -1,0 +1,98 @@
+//! Leases that are lost, and handlers that are dropped before they end.
+
+use std::time::Duration;
+
+use postrider_core::LeaseToken;
+use tokio::time::Instant;
+
+use crate::buffer::Buffer;
+use crate::counters::{Outcome, Tally};
+use crate::held::{Held, Phase};
+
+impl Buffer {
+    /// A lease is over and the message may be another's. Whatever is done with it here does not count any more.
+    pub(crate) fn lose(&mut self, token: LeaseToken, tally: &mut Tally) {
+        let Some(held) = self.held.get_mut(&token) else { return };
+        let mut outcome = Outcome::Lost;
+        match std::mem::replace(&mut held.phase, Phase::Waiting) {
+            Phase::Running(worker) => {
+                tally.add(&held.message.envelope.queue, outcome);
+                held.cancellation.cancel();
+                held.phase = Phase::Lost(worker);
+                return;
+            }
+            phase @ (Phase::Lost(_) | Phase::Settling(_)) => {
+                held.phase = phase;
+                return;
+            }
+            Phase::Waiting => self.waiting -= 1,
+            Phase::Decided(decision) => {
+                // It may be over because the first try went through.
+                if decision.is_repeated {
+                    outcome = Outcome::Unknown;
+                }
+                self.outbox.retain(|waiting| *waiting != token);
+            }
+        }
+        tally.add(&held.message.envelope.queue, outcome);
+        if let Some(held) = self.held.remove(&token) {
+            held.disarm();
+        }
+    }
+
+    /// Drops handlers that outlived their lost lease.
+    pub(crate) fn drop_stuck(&mut self, now: Instant, timeout: Duration, tally: &mut Tally) -> usize {
+        let is_stuck = |held: &Held| {
+            matches!(held.phase, Phase::Lost(_)) && now.saturating_duration_since(held.lease.received) >= timeout
+        };
+        let stuck: Vec<_> = self.held.iter().filter(|(_, held)| is_stuck(held)).map(|(token, _)| *token).collect();
+        for token in &stuck {
+            let Some(held) = self.held.remove(token) else { continue };
+            tally.add(&held.envelope().queue, Outcome::Stuck);
+            if let Phase::Lost(worker) = &held.phase {
+                worker.notify_one();
+            }
+            held.disarm();
+        }
+        stuck.len()
+    }
+
+    /// Tells every running handler to give up.
+    pub(crate) fn cancel_running(&self) {
+        for held in self.held.values().filter(|held| matches!(held.phase, Phase::Running(_))) {
+            held.cancellation.cancel();
+        }
+        for unleased in self.unleased.values() {
+            unleased.cancellation.cancel();
+        }
+    }
+
+    /// Drops every running handler. Their messages go back, counted, when what is answered is dropped.
+    pub(crate) fn abandon_running(&mut self, tally: &mut Tally) -> Vec<Held> {
+        let is_running = |held: &Held| matches!(held.phase, Phase::Running(_) | Phase::Lost(_));
+        let running: Vec<_> = self.held.iter().filter(|(_, held)| is_running(held)).map(|(token, _)| *token).collect();
+        let mut abandoned = Vec::with_capacity(running.len());
+        for token in running {
+            let Some(held) = self.held.remove(&token) else { continue };
+            held.cancellation.cancel();
+            match &held.phase {
+                Phase::Running(worker) => {
+                    tally.add(&held.envelope().queue, Outcome::Abandoned);
+                    worker.notify_one();
+                    abandoned.push(*held);
+                }
+                Phase::Lost(worker) => {
+                    worker.notify_one();
+                    held.disarm();
+                }
+                _ => {}
+            }
+        }
+        for (_, unleased) in self.unleased.drain() {
+            unleased.cancellation.cancel();
+            tally.add(&unleased.queue, Outcome::Abandoned);
+            unleased.worker.notify_one();
+        }
+        abandoned
+    }
+}

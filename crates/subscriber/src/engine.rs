@@ -1,0 +1,126 @@
+//! What the loops share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use postrider_core::{Envelope, MessagingService, QueueName, Timestamp};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::buffer::Buffer;
+use crate::counters::{Counters, Counts, Tally};
+use crate::health::HealthCell;
+use crate::held::Phase;
+use crate::options::Plan;
+
+/// What the loops share: the provider, the buffer, and how to wake each other.
+pub(crate) struct Engine<P> {
+    pub(crate) provider: P,
+    pub(crate) queues: Vec<QueueName>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) desk: Arc<Desk>,
+    /// Handlers that run at the same time, together with other subscribers.
+    pub(crate) limit: Option<Arc<Semaphore>>,
+    /// The store is closed: there is nothing to go on with.
+    pub(crate) closed: CancellationToken,
+}
+
+/// The part that does not depend on the provider, for whoever watches.
+pub(crate) struct Desk {
+    /// A blocking lock: see the module of the buffer.
+    buffer: Mutex<Buffer>,
+    /// Woken when a fetch may begin. A `Notify`, because one waits and only the newest news counts.
+    pub(crate) fetch: Notify,
+    /// Woken when there is something to flush.
+    pub(crate) flush: Notify,
+    /// Woken when a lease came that is due before the next look.
+    pub(crate) leases: Notify,
+    /// Woken when the last handler has ended, or the last settlement has been answered.
+    pub(crate) quiet: Notify,
+    /// Wakes one idle worker at a time; the buffer knows when.
+    pub(crate) work: Notify,
+    pub(crate) counters: Counters,
+    pub(crate) health: HealthCell,
+}
+
+impl Desk {
+    pub(crate) fn new(buffer: Buffer, counters: Counters) -> Self {
+        Self {
+            buffer: Mutex::new(buffer),
+            fetch: Notify::new(),
+            flush: Notify::new(),
+            leases: Notify::new(),
+            quiet: Notify::new(),
+            work: Notify::new(),
+            counters,
+            health: HealthCell::default(),
+        }
+    }
+
+    /// The buffer. A panic inside would be a bug of ours; the others go on with what is there.
+    pub(crate) fn buffer(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the buffer, then counts and wakes whoever has something to do.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Buffer, Instant, &mut Tally) -> T) -> T {
+        self.change_at(Instant::now(), change)
+    }
+
+    /// [`Self::change`], for whoever has just looked at the clock.
+    pub(crate) fn change_at<T>(&self, now: Instant, change: impl FnOnce(&mut Buffer, Instant, &mut Tally) -> T) -> T {
+        let mut tally = Tally::default();
+        let mut buffer = self.buffer();
+        let answer = change(&mut buffer, now, &mut tally);
+        let wakes = buffer.wakes(now);
+        let wakes_worker = std::mem::take(&mut buffer.wakes_worker);
+        let has_earlier_lease = std::mem::take(&mut buffer.has_earlier_lease);
+        let is_quiet = buffer.is_stopping && (buffer.busy == 0 || buffer.is_clean());
+        drop(buffer);
+        if wakes.fetch {
+            self.fetch.notify_one();
+        }
+        if wakes.flush {
+            self.flush.notify_one();
+        }
+        if wakes_worker {
+            self.work.notify_one();
+        }
+        if has_earlier_lease {
+            self.leases.notify_one();
+        }
+        if is_quiet {
+            self.quiet.notify_waiters();
+        }
+        self.counters.add_all(tally);
+        answer
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = self.counters.counts();
+        let buffer = self.buffer();
+        counts.buffered = buffer.waiting as u64;
+        for held in buffer.held.values() {
+            match held.phase {
+                Phase::Waiting => {}
+                Phase::Running(_) | Phase::Lost(_) => counts.in_flight += 1,
+                Phase::Decided(_) | Phase::Settling(_) => counts.unsettled += 1,
+            }
+        }
+        counts.in_flight += buffer.unleased_count() as u64;
+        counts
+    }
+}
+
+impl<P: MessagingService> Engine<P> {
+    /// The store's time when it made this delivery: a lease's length before the lease's end.
+    pub(crate) fn store_time(&self, envelope: &Envelope) -> Timestamp {
+        envelope.lease_expires_at.saturating_sub(self.plan.visibility)
+    }
+}
+
+impl<P> std::fmt::Debug for Engine<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("queues", &self.queues).field("plan", &self.plan).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+//! The flush loop: settles what no fetch takes along.
+//!
+//! A settlement does not wait when nothing else is going on. While a fetch is under way it waits for that fetch's end,
+//! because the next one takes it along in the same transaction, but no longer than `flush_interval`.
+
+use std::sync::Arc;
+
+use postrider_core::{Deadline, MessagingError, MessagingService};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::held::later;
+use crate::outbox::{Rows, pause_after};
+
+pub(crate) struct FlushLoop<P> {
+    engine: Arc<Engine<P>>,
+    failures: u32,
+}
+
+impl<P: MessagingService> FlushLoop<P> {
+    pub(crate) fn new(engine: Arc<Engine<P>>) -> Self {
+        Self { engine, failures: 0 }
+    }
+
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let engine = self.engine.clone();
+        loop {
+            let now = Instant::now();
+            let (rows, flush_at) = {
+                let mut buffer = engine.desk.buffer();
+                match buffer.flush_at(now) {
+                    Some(at) if at <= now => (buffer.take_rows(), None),
+                    at => (Rows::default(), at),
+                }
+            };
+            if !rows.tokens.is_empty() {
+                self.flush(rows).await;
+                continue;
+            }
+            let due = async {
+                match flush_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                () = engine.desk.flush.notified() => {}
+                () = due => {}
+            }
+        }
+    }
+
+    async fn flush(&mut self, rows: Rows) {
+        let answer = self.engine.provider.settle(rows.settlements, Deadline::default()).await;
+        if matches!(answer, Err(MessagingError::Closed { .. })) {
+            self.engine.closed.cancel();
+        }
+        let desk = &self.engine.desk;
+        let failures = self.failures + 1;
+        let trouble = desk.change(|buffer, now, tally| {
+            let trouble = buffer.settled(rows.tokens, answer, tally);
+            if trouble.is_some() {
+                buffer.settle_not_before = later(now, pause_after(failures));
+            }
+            trouble
+        });
+        self.failures = if trouble.is_some() { failures } else { 0 };
+        if let Some(error) = trouble {
+            tracing::warn!(%error, failures, "cannot settle; trying again while the leases are kept");
+            desk.health.settle_failed(error);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Functions as handlers.
+
+mod arguments;
+mod outcome;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::future::{Either, Map, Ready, ready};
+use tower_service::Service;
+
+use crate::delivery::Delivery;
+use crate::error::HandlerError;
+
+pub use outcome::IntoOutcome;
+
+/// An `async` function that handles messages: up to eight arguments, in any order, each of which is
+/// [`FromDelivery`](crate::FromDelivery), and an answer that is [`IntoOutcome`].
+///
+/// `Kinds` is found by the compiler.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler of messages",
+    label = "not an `async fn` whose arguments are made from a message",
+    note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
+            message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `QueueMessage`), `State<T>` or `Context`",
+    note = "it answers `()` or `Result<(), E>`, where `E` is any error; its future is `Send`"
+)]
+pub trait Handler<Kinds, S>: Clone + Send + Sync + 'static {
+    /// What it runs.
+    type Future: Future<Output: IntoOutcome> + Send + 'static;
+
+    /// Makes the arguments, and the future of the function called with them.
+    fn call(&self, delivery: Delivery, state: &S) -> Result<Self::Future, HandlerError>;
+}
+
+/// Makes a service of an `async` function.
+///
+/// ```
+/// use postrider_core::Json;
+/// use postrider_subscriber::{Context, HandlerError, handler};
+///
+/// async fn greet(Json(name): Json<String>, context: Context) -> Result<(), HandlerError> {
+///     println!("hello {name}, attempt {}", context.attempt());
+///     Ok(())
+/// }
+/// let service = handler(greet);
+/// # fn is_service<S: tower_service::Service<postrider_subscriber::Delivery>>(_: S) {}
+/// # is_service(service);
+/// ```
+///
+/// Arguments can stand in any order: see [`extract`](crate::extract). A function that asks for a
+/// [`State`](crate::State) needs [`WithoutState::with_state`]; without it, it is no service.
+pub fn handler<F, Kinds, S>(function: F) -> WithoutState<F, Kinds, S>
+where
+    F: Handler<Kinds, S>,
+{
+    WithoutState { function, kinds: PhantomData }
+}
+
+/// What [`SubscriberBuilder::handler`](crate::SubscriberBuilder::handler) takes: an `async` function of parts of a
+/// message that needs no state, or any service of [`Delivery`]s.
+///
+/// `Kind` is found by the compiler.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can not handle messages",
+    label = "neither an `async fn` of parts of a message nor a `tower::Service<Delivery>`",
+    note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
+            message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `QueueMessage`) or `Context`; it answers \
+            `()` or `Result<(), E>`, where `E` is any error; its future is `Send`",
+    note = "a handler that asks for `State<T>` is given it by `handler(function).with_state(state)`",
+    note = "a service answers `()`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
+)]
+pub trait IntoHandler<Kind> {
+    /// The service.
+    type Service: Service<Delivery, Response = (), Error = HandlerError, Future: Send> + Clone + Send + Sync + 'static;
+
+    /// Makes the service.
+    fn into_handler(self) -> Self::Service;
+}
+
+/// The kind of [`IntoHandler`] that is a function.
+#[derive(Debug)]
+pub struct AFunction<Kinds>(PhantomData<Kinds>);
+
+/// The kind of [`IntoHandler`] that is a service.
+#[derive(Debug)]
+pub struct AService;
+
+impl<F: Handler<Kinds, ()>, Kinds: 'static> IntoHandler<AFunction<Kinds>> for F {
+    type Service = WithoutState<F, Kinds, ()>;
+
+    fn into_handler(self) -> Self::Service {
+        handler(self)
+    }
+}
+
+impl<S> IntoHandler<AService> for S
+where
+    S: Service<Delivery, Response = (), Error = HandlerError, Future: Send> + Clone + Send + Sync + 'static,
+{
+    type Service = S;
+
+    fn into_handler(self) -> S {
+        self
+    }
+}
+
+/// A function as a handler: a service by itself if it needs no state, else once it has been given one.
+///
+/// ```compile_fail
+/// # use postrider_subscriber::{Delivery, State, handler};
+/// # fn run<S: tower_service::Service<Delivery>>(_: S) {}
+/// run(handler(async |State(_): State<u8>| ())); // it asks for a `u8` and was given none
+/// ```
+// Its name is what the compiler says when a state is missing.
+pub struct WithoutState<F, Kinds, S> {
+    function: F,
+    kinds: PhantomData<fn() -> (Kinds, S)>,
+}
+
+impl<F: Handler<Kinds, S>, Kinds, S> WithoutState<F, Kinds, S> {
+    /// With the state that the function's arguments are made from.
+    pub fn with_state(self, state: S) -> WithState<F, Kinds, S> {
+        WithState { function: self.function, state: Arc::new(state), kinds: PhantomData }
+    }
+}
+
+impl<F: Handler<Kinds, ()>, Kinds> Service<Delivery> for WithoutState<F, Kinds, ()> {
+    type Response = ();
+    type Error = HandlerError;
+    type Future = HandlerFuture<F::Future>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        run(&self.function, delivery, &())
+    }
+}
+
+impl<F: Clone, Kinds, S> Clone for WithoutState<F, Kinds, S> {
+    fn clone(&self) -> Self {
+        Self { function: self.function.clone(), kinds: PhantomData }
+    }
+}
+
+impl<F, Kinds, S> fmt::Debug for WithoutState<F, Kinds, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::any::type_name::<F>())
+    }
+}
+
+/// A function as a handler, with its state.
+pub struct WithState<F, Kinds, S> {
+    function: F,
+    // Shared, because the service is cloned for every message and only what an argument asks for need be.
+    state: Arc<S>,
+    kinds: PhantomData<fn() -> Kinds>,
+}
+
+impl<F: Handler<Kinds, S>, Kinds, S> Service<Delivery> for WithState<F, Kinds, S> {
+    type Response = ();
+    type Error = HandlerError;
+    type Future = HandlerFuture<F::Future>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        run(&self.function, delivery, &self.state)
+    }
+}
+
+impl<F: Clone, Kinds, S> Clone for WithState<F, Kinds, S> {
+    fn clone(&self) -> Self {
+        Self { function: self.function.clone(), state: self.state.clone(), kinds: PhantomData }
+    }
+}
+
+impl<F, Kinds, S> fmt::Debug for WithState<F, Kinds, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::any::type_name::<F>())
+    }
+}
+
+type Outcome = Result<(), HandlerError>;
+
+/// The future of a function's service: what its arguments failed with, or what it answers.
+pub type HandlerFuture<Fut> = Either<Ready<Outcome>, Map<Fut, fn(<Fut as Future>::Output) -> Outcome>>;
+
+fn run<F: Handler<Kinds, S>, Kinds, S>(function: &F, delivery: Delivery, state: &S) -> HandlerFuture<F::Future> {
+    match function.call(delivery, state) {
+        Ok(future) => Either::Right(futures_util::FutureExt::map(future, IntoOutcome::into_outcome)),
+        Err(error) => Either::Left(ready(Err(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

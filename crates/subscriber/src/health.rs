@@ -1,0 +1,96 @@
+//! Whether a subscriber gets on with its store.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use postrider_core::MessagingError;
+use tokio::time::Instant;
+
+/// After that many failed fetches in a row a subscriber counts as failing.
+const FAILING: u32 = 3;
+
+/// How a subscriber is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HealthState {
+    /// No fetch has succeeded yet, and not many have failed.
+    Starting,
+    /// The last fetches succeeded, or only a few in a row failed.
+    Up,
+    /// Fetches keep failing; they are tried again with growing pauses.
+    Failing,
+    /// A stop was asked for.
+    Stopping,
+    /// It has ended.
+    Stopped,
+}
+
+/// How a subscriber is doing, and why.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Health {
+    /// In a word.
+    pub state: HealthState,
+    /// How long ago a fetch last succeeded.
+    pub since_last_fetch: Option<Duration>,
+    /// How many fetches in a row have failed.
+    pub errors_in_a_row: u32,
+    /// The last error of a fetch or a settle.
+    pub last_error: Option<MessagingError>,
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    last_fetch: Option<Instant>,
+    errors_in_a_row: u32,
+    last_error: Option<MessagingError>,
+    end: Option<HealthState>,
+}
+
+/// Written by the loops, read by anybody.
+#[derive(Debug, Default)]
+pub(crate) struct HealthCell(Mutex<Facts>);
+
+impl HealthCell {
+    fn change<T>(&self, change: impl FnOnce(&mut Facts) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn fetched(&self, now: Instant) {
+        self.change(|facts| {
+            facts.last_fetch = Some(now);
+            facts.errors_in_a_row = 0;
+        });
+    }
+
+    /// Answers how many fetches in a row have failed.
+    pub(crate) fn fetch_failed(&self, error: MessagingError) -> u32 {
+        self.change(|facts| {
+            facts.errors_in_a_row = facts.errors_in_a_row.saturating_add(1);
+            facts.last_error = Some(error);
+            facts.errors_in_a_row
+        })
+    }
+
+    pub(crate) fn settle_failed(&self, error: MessagingError) {
+        self.change(|facts| facts.last_error = Some(error));
+    }
+
+    pub(crate) fn ended(&self, end: HealthState) {
+        self.change(|facts| facts.end = Some(end));
+    }
+
+    pub(crate) fn read(&self) -> Health {
+        self.change(|facts| Health {
+            state: match facts.end {
+                Some(end) => end,
+                None if facts.errors_in_a_row >= FAILING => HealthState::Failing,
+                None if facts.last_fetch.is_none() => HealthState::Starting,
+                None => HealthState::Up,
+            },
+            since_last_fetch: facts.last_fetch.map(|at| at.elapsed()),
+            errors_in_a_row: facts.errors_in_a_row,
+            last_error: facts.last_error.clone(),
+        })
+    }
+}

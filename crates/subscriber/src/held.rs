@@ -1,0 +1,143 @@
+//! A message that this process has leased.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use postrider_core::{Disposition, Envelope, LeaseToken, MessagingError, QueuedMessage, ReceiptHandle, Settlement};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Where a leased message is.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// In line for a worker.
+    Waiting,
+    /// With a handler of the worker that listens to this.
+    Running(Arc<Notify>),
+    /// Its lease is over; the handler has been told and has not ended yet.
+    Lost(Arc<Notify>),
+    /// Decided, and waiting to be settled.
+    Decided(Decision),
+    /// A settle is under way; only its answer says what becomes of the message.
+    Settling(Decision),
+}
+
+/// Where to tell what became of a settlement.
+pub(crate) type Answer = oneshot::Sender<Result<(), MessagingError>>;
+
+/// How a lease shall end.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) disposition: Disposition,
+    pub(crate) since: Instant,
+    /// Whether it was tried before and no answer came.
+    pub(crate) is_repeated: bool,
+    /// Who waits for the settlement.
+    pub(crate) waiting: Option<Answer>,
+}
+
+/// A leased message. Dropped, it goes back to its queue with the delivery counted, as every `QueuedMessage` does.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) message: QueuedMessage<()>,
+    pub(crate) body: Bytes,
+    pub(crate) cancellation: CancellationToken,
+    pub(crate) phase: Phase,
+    pub(crate) lease: LeaseTimes,
+    /// What `max_per_key` counts it under.
+    pub(crate) group: Option<String>,
+}
+
+impl Held {
+    pub(crate) fn new(message: QueuedMessage, lease: LeaseTimes, group: Option<String>) -> Box<Self> {
+        let body = message.message.clone();
+        Box::new(Self {
+            message: message.with_message(()),
+            body,
+            cancellation: CancellationToken::new(),
+            phase: Phase::Waiting,
+            lease,
+            group,
+        })
+    }
+
+    pub(crate) fn envelope(&self) -> &Envelope {
+        &self.message.envelope
+    }
+
+    pub(crate) fn settlement(&self, disposition: &Disposition) -> Settlement {
+        Settlement { receipt: self.message.receipt().clone(), disposition: disposition.clone() }
+    }
+
+    pub(crate) fn receipt(&self) -> ReceiptHandle {
+        self.message.receipt().clone()
+    }
+
+    /// Forgets the lease without giving the message back: it has been settled, or is somebody else's.
+    pub(crate) fn disarm(self: Box<Self>) {
+        self.message.into_receipt();
+    }
+}
+
+/// When a lease began and ends, by this process's monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeaseTimes {
+    /// When the message was received.
+    pub(crate) received: Instant,
+    /// When to renew it, or to try again.
+    pub(crate) renew_at: Instant,
+    /// Until then it is surely alive: counted from before the store was asked.
+    pub(crate) alive_until: Instant,
+    /// From then on it is surely over: counted from after the store has answered.
+    pub(crate) over_at: Instant,
+}
+
+impl LeaseTimes {
+    pub(crate) fn granted(asked: Instant, answered: Instant, visibility: Duration, resolution: Duration) -> Self {
+        let mut times = Self { received: answered, renew_at: asked, alive_until: asked, over_at: answered };
+        times.renewed(asked, answered, visibility, resolution);
+        times
+    }
+
+    pub(crate) fn renewed(&mut self, asked: Instant, answered: Instant, visibility: Duration, resolution: Duration) {
+        self.renew_at = later(asked, visibility / 3);
+        self.alive_until = later(asked, visibility);
+        self.over_at = later(answered, visibility.saturating_add(resolution));
+    }
+}
+
+/// A hundred years: tokio's clock cannot go for ever, and a lease may.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
+    instant + by.min(FAR)
+}
+
+/// Leased messages by their lease. Boxed, because they are large and change hands often.
+pub(crate) type HeldByToken = HashMap<LeaseToken, Box<Held>, BuildHasherDefault<TokenHasher>>;
+
+/// Lease tokens are the providers' own, and no sender can choose them to collide: a multiplication mixes them enough.
+#[derive(Debug, Default)]
+pub(crate) struct TokenHasher(u64);
+
+impl Hasher for TokenHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u128(u128::from(*byte));
+        }
+    }
+
+    fn write_u128(&mut self, token: u128) {
+        let folded = self.0 ^ (token as u64) ^ ((token >> 64) as u64);
+        let product = u128::from(folded) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+}

@@ -1,0 +1,90 @@
+//! What can be put around a handler.
+//!
+//! Each is a [`tower_layer::Layer`] over any service of messages, so layers of `tower` itself and of your own stand
+//! among them. The outermost is called first:
+//!
+//! ```
+//! use std::time::Duration;
+//! use postrider_subscriber::layers::{RateLimitLayer, TimeoutLayer, TraceLayer};
+//! use postrider_subscriber::{Delivery, handler};
+//! use tower::ServiceBuilder;
+//!
+//! let service = ServiceBuilder::new()
+//!     .layer(TraceLayer::new())
+//!     .layer(RateLimitLayer::new(100, Duration::from_secs(1)))
+//!     .layer(TimeoutLayer::new(Duration::from_secs(5)))
+//!     .service(handler(async |text: String| println!("{text}")));
+//! # fn is_service<S: tower_service::Service<Delivery>>(_: S) {}
+//! # is_service(service);
+//! ```
+//!
+//! Limits wait inside the call, with the message at hand, and not in `poll_ready`. A service that is ready holds what
+//! it was granted until it is called; workers that are ready and have no message would then keep every slot of a
+//! limit that is shared with a busy queue, and every token of a rate, to spend them all at the same moment later. The
+//! lease is renewed meanwhile, and a message whose turn does not come before a stop goes back unstarted. So that the
+//! wait does not count as work, put a time-out inside a limit.
+
+mod concurrency;
+mod idempotency;
+mod rate_limit;
+mod timeout;
+mod trace;
+mod trace_context;
+mod unstarted;
+
+use futures_util::future::BoxFuture;
+
+use crate::error::HandlerError;
+
+pub use concurrency::{ConcurrencyLimit, ConcurrencyLimitLayer};
+pub use idempotency::{Idempotency, IdempotencyLayer};
+pub use rate_limit::{RateLimit, RateLimitLayer};
+pub use timeout::{Timeout, TimeoutLayer};
+pub use trace::{Trace, TraceLayer};
+pub use trace_context::TraceContext;
+
+/// The future of a layer's service.
+pub type LayerFuture = BoxFuture<'static, Result<(), HandlerError>>;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use postrider_core::MemoryStore;
+    use tower::{ServiceBuilder, ServiceExt};
+    use tower_service::Service;
+
+    use super::*;
+    use crate::testing::delivery;
+    use crate::{Attempt, Delivery, State, handler};
+
+    /// What a subscriber runs.
+    async fn run<S>(service: S) -> Result<(), HandlerError>
+    where
+        S: Service<Delivery, Response = (), Error = HandlerError, Future: Send + 'static>,
+        S: Clone + Send + Sync + 'static,
+    {
+        service.clone().oneshot(delivery("")).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_layers_stand_around_one_handler() {
+        let runs = Arc::new(AtomicU32::new(0));
+        let service = ServiceBuilder::new()
+            .layer(TraceLayer::new())
+            .layer(ConcurrencyLimitLayer::new(8))
+            .layer(ConcurrencyLimitLayer::per_header(1, "tenant"))
+            .layer(RateLimitLayer::new(100, Duration::from_secs(1)))
+            .layer(IdempotencyLayer::new(MemoryStore::new().open()))
+            .layer(TimeoutLayer::new(Duration::from_secs(5)))
+            .service(handler(count).with_state(runs.clone()));
+        run(service).await.unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+    }
+
+    async fn count(State(runs): State<Arc<AtomicU32>>, Attempt(attempt): Attempt) {
+        runs.fetch_add(attempt, Ordering::SeqCst);
+    }
+}

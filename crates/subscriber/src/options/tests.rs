@@ -1,0 +1,90 @@
+use std::num::NonZeroU32;
+
+use postrider_core::{MemoryStore, MessagingService};
+
+use super::*;
+
+fn capabilities() -> Capabilities {
+    MemoryStore::new().open().capabilities().clone()
+}
+
+fn refused(change: impl FnOnce(&mut SubscriberOptions)) -> String {
+    let mut options = SubscriberOptions::default();
+    change(&mut options);
+    match options.plan(1, &capabilities()) {
+        Err(error @ MessagingError::InvalidInput { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_defaults_are_allowed() {
+    let plan = SubscriberOptions::default().plan(1, &capabilities()).unwrap();
+    assert_eq!((plan.capacity, plan.max_deliveries), (24, 5));
+    assert_eq!(plan.release_stuck_timeout, Duration::from_secs(300));
+}
+
+#[tokio::test]
+async fn what_contradicts_itself_is_refused_by_name() {
+    let second = Duration::from_secs(1);
+    for (text, expected) in [
+        (refused(|options| options.max_workers = 0), "max_workers"),
+        (refused(|options| options.fetch_batch_size = 0), "fetch_batch_size"),
+        (refused(|options| options.overfetch_factor = Some(0.5)), "overfetch_factor"),
+        (refused(|options| options.overfetch_factor = Some(f64::NAN)), "overfetch_factor"),
+        (refused(|options| options.overfetch_factor = Some(f64::INFINITY)), "overfetch_factor"),
+        (refused(|options| options.min_fetch_interval = second * 2), "max_fetch_interval (1s)"),
+        (refused(|options| options.max_fetch_interval = Duration::ZERO), "max_fetch_interval"),
+        (refused(|options| options.flush_interval = Duration::ZERO), "flush_interval"),
+        (refused(|options| options.release_stuck_interval = Duration::ZERO), "release_stuck_interval"),
+        (refused(|options| options.visibility = Duration::ZERO), "visibility"),
+        (refused(|options| options.visibility = Duration::from_millis(1)), "too short"),
+        (refused(|options| options.release_stuck_timeout = Some(second)), "shorter than the visibility (30s)"),
+        (refused(|options| options.max_deliveries = Some(0)), "max_deliveries"),
+        (refused(|options| options.max_deliveries = Some(2)), "the retry strategy's 3 attempts"),
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    assert!(SubscriberOptions::default().plan(0, &capabilities()).is_err(), "a batch of nothing");
+}
+
+#[tokio::test]
+async fn the_most_that_is_leased_is_rounded_down_and_never_below_the_workers() {
+    let capacity = |max_workers, overfetch_factor, at_a_time| {
+        let options = SubscriberOptions { max_workers, overfetch_factor, ..SubscriberOptions::default() };
+        options.plan(at_a_time, &capabilities()).unwrap().capacity
+    };
+    assert_eq!(capacity(1, None, 1), 1);
+    assert_eq!(capacity(3, None, 1), 4);
+    assert_eq!(capacity(3, Some(1.0), 1), 3);
+    assert_eq!(capacity(2, None, 10), 30);
+}
+
+#[tokio::test]
+async fn a_provider_that_charges_for_releases_is_not_overfetched_from() {
+    let charging = capabilities().with(Feature::FreeRelease, Support::refused("it counts them"));
+    let plan = SubscriberOptions::default().plan(1, &charging).unwrap();
+    assert_eq!(plan.capacity, plan.workers);
+    let by_hand = SubscriberOptions { overfetch_factor: Some(2.0), ..SubscriberOptions::default() };
+    assert_eq!(by_hand.plan(1, &charging).unwrap().capacity, 32, "but it may be asked for");
+}
+
+#[tokio::test]
+async fn the_delivery_limit_leaves_room_for_every_attempt() {
+    let limit = |retry_strategy| {
+        let options = SubscriberOptions { retry_strategy, ..SubscriberOptions::default() };
+        options.plan(1, &capabilities()).unwrap().max_deliveries
+    };
+    assert_eq!(limit(RetryStrategy::NoRetry), 3);
+    assert_eq!(limit(RetryStrategy::default().with_max_attempts(NonZeroU32::new(10).unwrap())), 12);
+    assert_eq!(limit(RetryStrategy::default().without_limits()), u32::MAX);
+}
+
+#[test]
+fn policies_are_read_by_name() {
+    for policy in AckPolicy::ALL {
+        assert_eq!(policy.to_string().parse::<AckPolicy>().unwrap(), policy);
+    }
+    let error = "nack".parse::<AckPolicy>().unwrap_err().to_string();
+    assert!(error.contains("nack_on_error"), "{error}");
+}

@@ -1,0 +1,200 @@
+//! Settlements on their way to the store: what goes out next, when, and what the answers mean.
+
+use std::time::Duration;
+
+use postrider_core::{LeaseToken, MessagingError, RowResults, Settlement};
+use tokio::time::Instant;
+
+use crate::buffer::Buffer;
+use crate::counters::{Outcome, Tally};
+use crate::held::Phase;
+
+/// No settle has more rows: a batch that fails is repeated whole, and a store's limits are never reached.
+pub(crate) const MOST_ROWS: usize = 1000;
+
+/// The pause after the first failed settle; doubled with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The pause after so many failures in a row.
+pub(crate) fn pause_after(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_PAUSE)
+}
+
+/// What a fetch shall do.
+#[derive(Debug)]
+pub(crate) struct FetchPlan {
+    pub(crate) rows: Rows,
+    pub(crate) max: usize,
+}
+
+/// Settlements that are under way, and whose they are.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) tokens: Vec<LeaseToken>,
+    pub(crate) settlements: Vec<Settlement>,
+}
+
+/// Who has something to do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Wakes {
+    pub(crate) fetch: bool,
+    pub(crate) flush: bool,
+}
+
+impl Buffer {
+    fn riding(&self, now: Instant) -> usize {
+        if now < self.settle_not_before { 0 } else { self.outbox.len().min(MOST_ROWS) }
+    }
+
+    /// Whether a fetch would begin now, and take the outbox along.
+    fn fetches_now(&self, now: Instant) -> bool {
+        self.fetch.is_wanted
+            && !self.fetch.is_calling
+            && !self.is_stopping
+            && now >= self.fetch.not_before
+            && self.is_worth_a_fetch(self.room(self.riding(now)))
+    }
+
+    /// While there is enough in line a fetch waits for company: half of what is leased in advance.
+    fn is_worth_a_fetch(&self, room: usize) -> bool {
+        let in_advance = self.plan.capacity - self.plan.workers * self.plan.at_a_time;
+        let has_enough = self.waiting > self.startable() && !self.fetch.only_what_can_start;
+        room > 0 && (!has_enough || room >= in_advance / 2 || room >= self.plan.fetch_batch_size)
+    }
+
+    /// Whether a fetch will soon take the outbox along: now, or when there is a little more room.
+    fn will_fetch(&self, now: Instant) -> bool {
+        self.fetch.is_wanted
+            && !self.is_stopping
+            && now >= self.fetch.not_before
+            && (self.waiting > self.startable() || self.fetches_now(now))
+    }
+
+    /// Begins a fetch, if there may be something to fetch and there is room for it.
+    pub(crate) fn begin_fetch(&mut self, now: Instant) -> Option<FetchPlan> {
+        if !self.fetches_now(now) {
+            return None;
+        }
+        let max = self.room(self.riding(now));
+        let rows = if now < self.settle_not_before { Rows::default() } else { self.take_rows() };
+        self.fetch.is_wanted = false;
+        self.fetch.is_calling = true;
+        Some(FetchPlan { rows, max })
+    }
+
+    /// When the outbox must be flushed apart from a fetch; `None` when it is empty.
+    pub(crate) fn flush_at(&self, now: Instant) -> Option<Instant> {
+        let oldest = self.outbox.iter().find_map(|token| match &self.held.get(token)?.phase {
+            Phase::Decided(decision) => Some(decision.since),
+            _ => None,
+        })?;
+        let waits_for_fetch = self.fetch.is_calling || self.will_fetch(now);
+        let is_due = self.is_stopping || self.is_urgent || !waits_for_fetch || self.outbox.len() >= MOST_ROWS;
+        let at = if is_due { now } else { oldest + self.plan.flush_interval };
+        Some(at.max(self.settle_not_before))
+    }
+
+    /// Who must look again after a change.
+    pub(crate) fn wakes(&self, now: Instant) -> Wakes {
+        let fetch = self.fetches_now(now);
+        Wakes { fetch, flush: !self.outbox.is_empty() && (!fetch || self.is_urgent) }
+    }
+
+    /// Takes the next rows out of the outbox; they are under way from here on.
+    pub(crate) fn take_rows(&mut self) -> Rows {
+        let mut rows = Rows::default();
+        while rows.tokens.len() < MOST_ROWS {
+            let Some(token) = self.outbox.pop_front() else {
+                self.is_urgent = false;
+                break;
+            };
+            // It may have been lost while it waited.
+            let Some(held) = self.held.get_mut(&token) else { continue };
+            held.phase = match std::mem::replace(&mut held.phase, Phase::Waiting) {
+                Phase::Decided(decision) => {
+                    rows.settlements.push(held.settlement(&decision.disposition));
+                    rows.tokens.push(token);
+                    Phase::Settling(decision)
+                }
+                other => other,
+            };
+        }
+        self.settling += rows.tokens.len();
+        rows
+    }
+
+    /// Notes what became of rows that were under way. Answers the first error for which rows must be tried again.
+    pub(crate) fn settled(
+        &mut self,
+        tokens: Vec<LeaseToken>,
+        answer: Result<RowResults<()>, MessagingError>,
+        tally: &mut Tally,
+    ) -> Option<MessagingError> {
+        self.settling -= tokens.len();
+        let mut again = Vec::new();
+        let mut trouble = None;
+        let mut results = match answer {
+            Ok(results) => results.into_iter(),
+            Err(error) => vec![Err(error); tokens.len()].into_iter(),
+        };
+        for token in tokens {
+            let result = results.next().unwrap_or_else(unanswered);
+            if let Some(error) = self.settled_row(token, result, tally) {
+                again.push(token);
+                trouble.get_or_insert(error);
+            }
+        }
+        // In front and in their order, so that the oldest goes first.
+        for token in again.into_iter().rev() {
+            self.outbox.push_front(token);
+        }
+        trouble
+    }
+
+    /// Answers why the row must be tried again, if it must.
+    fn settled_row(
+        &mut self,
+        token: LeaseToken,
+        result: Result<(), MessagingError>,
+        tally: &mut Tally,
+    ) -> Option<MessagingError> {
+        let held = self.held.get_mut(&token)?;
+        let Phase::Settling(mut decision) = std::mem::replace(&mut held.phase, Phase::Waiting) else {
+            // Only `take_rows` hands tokens out, and only this takes them back.
+            return None;
+        };
+        let outcome = match &result {
+            Ok(()) => Outcome::from(&decision.disposition),
+            Err(MessagingError::VisibilityExpired { .. }) if decision.is_repeated => Outcome::Unknown,
+            Err(MessagingError::VisibilityExpired { .. }) => Outcome::Lost,
+            Err(MessagingError::OutcomeUnknown { .. }) if decision.is_repeated => Outcome::Unknown,
+            Err(MessagingError::OutcomeUnknown { .. }) => {
+                decision.is_repeated = true;
+                held.phase = Phase::Decided(decision);
+                return result.err();
+            }
+            Err(error) if error.is_retryable() => {
+                held.phase = Phase::Decided(decision);
+                return result.err();
+            }
+            Err(_) => Outcome::Refused,
+        };
+        tally.add(&held.message.envelope.queue, outcome);
+        if let Some(waiting) = decision.waiting.take() {
+            // Whoever waited may have been dropped by a stop.
+            let _ = waiting.send(if outcome == Outcome::Unknown { unanswered() } else { result });
+        }
+        if let Some(held) = self.held.remove(&token) {
+            // A refused settlement leaves the lease as it was: the message goes back by being dropped.
+            if outcome != Outcome::Refused {
+                held.disarm();
+            }
+        }
+        None
+    }
+}
+
+fn unanswered() -> Result<(), MessagingError> {
+    Err(MessagingError::OutcomeUnknown { operation: "settle", ids: Vec::new(), source: None })
+}

@@ -1,0 +1,44 @@
+//! What a stop came to.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::counters::Counts;
+
+/// What a stop came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StopReport {
+    /// Messages that were handled or decided when the stop began, or within its patience, and are settled.
+    pub finished: u64,
+    /// Messages that had not begun and were given back uncounted.
+    pub released: u64,
+    /// Handlers that did not end in time; their messages were given back with the delivery counted.
+    pub abandoned: u64,
+    /// Settlements that the store did not take in time. Their messages come back when their leases end.
+    pub unsettled: u64,
+    /// Whether it was cut short by a second request.
+    pub was_forced: bool,
+    /// How long it took.
+    pub took: Duration,
+    /// Everything since the start.
+    pub totals: Counts,
+}
+
+impl StopReport {
+    /// Whether every message that was leased has been settled or given back uncounted.
+    pub fn is_clean(&self) -> bool {
+        self.abandoned == 0 && self.unsettled == 0
+    }
+}
+
+impl fmt::Display for StopReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { finished, released, abandoned, unsettled, .. } = self;
+        write!(f, "{finished} finished, {released} released, {abandoned} abandoned")?;
+        if *unsettled > 0 {
+            write!(f, ", {unsettled} not settled in time")?;
+        }
+        write!(f, " in {:.1} s", self.took.as_secs_f64())
+    }
+}

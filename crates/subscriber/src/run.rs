@@ -1,0 +1,77 @@
+//! What a worker runs: one message at a time, or several.
+
+use std::future::Future;
+
+use tower::ServiceExt;
+use tower_service::Service;
+
+use crate::batch::{BatchResults, complete};
+use crate::delivery::Delivery;
+use crate::error::HandlerError;
+
+/// A handler as a worker drives it. Made by the builder from a service; not meant to be implemented elsewhere.
+pub trait Run: Clone + Send + Sync + 'static {
+    /// How many messages it takes at a time, at most.
+    fn at_a_time(&self) -> usize;
+
+    /// Waits until it can take messages. Nothing is taken from the buffer before.
+    fn ready(&mut self) -> impl Future<Output = Result<(), HandlerError>> + Send;
+
+    /// Handles messages, and answers for each of them in their order.
+    fn run(&mut self, deliveries: Vec<Delivery>) -> impl Future<Output = BatchResults> + Send;
+}
+
+/// A service that takes one message at a time.
+#[derive(Debug, Clone)]
+pub struct OneByOne<S>(pub(crate) S);
+
+impl<S> Run for OneByOne<S>
+where
+    S: Service<Delivery, Response = (), Error = HandlerError> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    fn at_a_time(&self) -> usize {
+        1
+    }
+
+    async fn ready(&mut self) -> Result<(), HandlerError> {
+        self.0.ready().await.map(drop)
+    }
+
+    async fn run(&mut self, deliveries: Vec<Delivery>) -> BatchResults {
+        let mut results = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            results.push(self.0.call(delivery).await);
+        }
+        results
+    }
+}
+
+/// A service that takes whatever is in the buffer, up to so many messages. It does not wait for company.
+#[derive(Debug, Clone)]
+pub struct Batches<S> {
+    pub(crate) service: S,
+    pub(crate) at_a_time: usize,
+}
+
+impl<S> Run for Batches<S>
+where
+    S: Service<Vec<Delivery>, Response = BatchResults, Error = HandlerError> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    fn at_a_time(&self) -> usize {
+        self.at_a_time
+    }
+
+    async fn ready(&mut self) -> Result<(), HandlerError> {
+        self.service.ready().await.map(drop)
+    }
+
+    async fn run(&mut self, deliveries: Vec<Delivery>) -> BatchResults {
+        let messages = deliveries.len();
+        match self.service.call(deliveries).await {
+            Ok(results) => complete(results, messages),
+            Err(error) => vec![Err(error); messages],
+        }
+    }
+}

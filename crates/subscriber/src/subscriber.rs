@@ -1,0 +1,109 @@
+//! A subscriber: the loops, started together and stopped together.
+
+use std::fmt;
+use std::sync::Arc;
+
+use postrider_core::{MessagingService, QueueName};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::builder::{NoHandler, SubscriberBuilder};
+use crate::counters::Counts;
+use crate::engine::{Desk, Engine};
+use crate::fetch::FetchLoop;
+use crate::flush::FlushLoop;
+use crate::health::Health;
+use crate::leases::LeaseLoop;
+use crate::queues::IntoQueues;
+use crate::release_stuck::ReleaseStuckLoop;
+use crate::report::StopReport;
+use crate::run::Run;
+use crate::shutdown::Shutdown;
+use crate::stop::{Tasks, stop};
+use crate::work::Worker;
+
+/// Receives the messages of some queues and has a handler handle them.
+#[must_use = "a subscriber does nothing until it is run"]
+pub struct Subscriber<P, R> {
+    pub(crate) engine: Arc<Engine<P>>,
+    pub(crate) runner: R,
+}
+
+impl<P: MessagingService> Subscriber<P, NoHandler> {
+    /// A subscriber of one queue or several. Only the handler is missing.
+    pub fn builder(provider: P, queues: impl IntoQueues) -> SubscriberBuilder<P, NoHandler> {
+        SubscriberBuilder::new(provider, queues)
+    }
+}
+
+impl<P: MessagingService, R: Run> Subscriber<P, R> {
+    /// What to look at it with while it runs.
+    pub fn monitor(&self) -> Monitor {
+        Monitor { queues: self.engine.queues.clone(), desk: self.engine.desk.clone() }
+    }
+
+    /// Handles messages until a stop is asked for, or the provider is closed, and answers what the stop came to.
+    ///
+    /// A future that is dropped instead leaves at once: handlers are dropped, and every leased message goes back, best
+    /// effort, with its delivery counted.
+    pub async fn run(self, shutdown: impl Into<Shutdown>) -> StopReport {
+        let shutdown = shutdown.into();
+        let Self { engine, runner } = self;
+        tracing::info!(queues = ?engine.queues, workers = engine.plan.workers, "subscriber started");
+        let stopping = CancellationToken::new();
+        let done = CancellationToken::new();
+        let mut loops = JoinSet::new();
+        loops.spawn(LeaseLoop::new(engine.clone()).run(done.clone()));
+        loops.spawn(FlushLoop::new(engine.clone()).run(done.clone()));
+        loops.spawn(ReleaseStuckLoop::new(engine.clone()).run(done.clone()));
+        loops.spawn(FetchLoop::new(engine.clone()).run(stopping.clone()));
+        let mut workers = JoinSet::new();
+        for _ in 0..engine.plan.workers {
+            workers.spawn(Worker::new(engine.clone(), runner.clone()).run(stopping.clone()));
+        }
+        tokio::select! {
+            () = shutdown.requested() => {}
+            () = engine.closed.cancelled() => {
+                tracing::error!(queues = ?engine.queues, "the provider was closed; stopping");
+            }
+        }
+        stopping.cancel();
+        stop(&engine, Tasks { workers, loops, done }, &shutdown).await
+    }
+}
+
+impl<P, R> fmt::Debug for Subscriber<P, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+/// Looks at a subscriber while it runs, and after. Clones look at the same.
+#[derive(Clone)]
+pub struct Monitor {
+    queues: Vec<QueueName>,
+    desk: Arc<Desk>,
+}
+
+impl Monitor {
+    /// The subscriber's queues.
+    pub fn queues(&self) -> &[QueueName] {
+        &self.queues
+    }
+
+    /// What has happened and what is going on.
+    pub fn counts(&self) -> Counts {
+        self.desk.counts()
+    }
+
+    /// Whether it gets on with its store.
+    pub fn health(&self) -> Health {
+        self.desk.health.read()
+    }
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Monitor").field("queues", &self.queues).field("counts", &self.counts()).finish()
+    }
+}

@@ -1,0 +1,174 @@
+//! The contract of a provider that is reached through subscribers: receives and settles by them, the rest as it is.
+
+use std::time::Duration;
+
+use postrider_core::*;
+
+use super::Through;
+
+impl<P: Provider + Clone> MessagingService for Through<P> {
+    fn provider_name(&self) -> &'static str {
+        self.inner.provider_name()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn receive_messages(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        deadline.check("receive")?;
+        options.check(&self.capabilities().limits)?;
+        self.receive(queue, options, deadline).await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        deadline.check("settle")?;
+        let mut rows = self.settle_by_flush(settlements, deadline).await;
+        // Said of every row, it is said of the call.
+        match rows.iter().position(|row| matches!(row, Err(MessagingError::Closed { .. }))) {
+            Some(closed) => Err(rows.swap_remove(closed).err().unwrap()),
+            None => Ok(rows),
+        }
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.ensure_queue(queue, deadline).await
+    }
+
+    async fn send_batch(
+        &self,
+        queue: &QueueName,
+        messages: Vec<Message>,
+        deadline: Deadline,
+    ) -> Result<RowResults<MessageId>, MessagingError> {
+        self.inner.send_batch(queue, messages, deadline).await
+    }
+
+    async fn extend_visibility(
+        &self,
+        queue: &QueueName,
+        receipt: &ReceiptHandle,
+        extension: Duration,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.inner.extend_visibility(queue, receipt, extension, deadline).await
+    }
+
+    async fn receive_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<QueuedMessage>, MessagingError> {
+        self.inner.receive_by_id(queue, id, options, deadline).await
+    }
+
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.inner.subscribe(queue, deadline).await
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.health_check(deadline).await
+    }
+
+    async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.close(deadline).await
+    }
+}
+
+impl<P: Provider + Clone> QueueAdmin for Through<P> {
+    async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
+        self.inner.list_queues(deadline).await
+    }
+
+    async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
+        self.inner.queue_stats(queue, deadline).await
+    }
+
+    async fn verify_queues(
+        &self,
+        queues: &[QueueName],
+        deadline: Deadline,
+    ) -> Result<QueueHealthReport, MessagingError> {
+        self.inner.verify_queues(queues, deadline).await
+    }
+
+    async fn peek(
+        &self,
+        queue: &QueueName,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<PeekedMessage>, MessagingError> {
+        self.inner.peek(queue, limit, deadline).await
+    }
+
+    async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
+        self.inner.purge(queue, deadline).await
+    }
+
+    async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.pause(queue, deadline).await
+    }
+
+    async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.resume(queue, deadline).await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.delete_queue(queue, deadline).await
+    }
+}
+
+impl<P: Provider + Clone> DeadLetters for Through<P> {
+    async fn list_dead_letters(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterPage, MessagingError> {
+        self.inner.list_dead_letters(queue, query, deadline).await
+    }
+
+    async fn get_dead_letter(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        self.inner.get_dead_letter(queue, id, deadline).await
+    }
+
+    async fn edit_dead_letter(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: DeadLetterEdit,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        self.inner.edit_dead_letter(queue, id, edit, deadline).await
+    }
+
+    async fn redrive_dead_letters(
+        &self,
+        queue: &QueueName,
+        redrive: &Redrive,
+        deadline: Deadline,
+    ) -> Result<RedriveReport, MessagingError> {
+        self.inner.redrive_dead_letters(queue, redrive, deadline).await
+    }
+
+    async fn purge_dead_letters(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        deadline: Deadline,
+    ) -> Result<u64, MessagingError> {
+        self.inner.purge_dead_letters(queue, selection, deadline).await
+    }
+}

@@ -1,0 +1,168 @@
+//! Everything goes wrong at once, and the checker looks at what became of every message.
+//!
+//! Subscribers run on a recorded store that refuses every third call, with handlers that panic, fail, hang and settle by
+//! hand; some subscribers are dropped in the middle, as by a crash. Afterwards nothing may be lost, leased twice,
+//! handled out of order or settled by a dead token.
+
+// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use postrider_conformance::checker::{CheckOptions, check};
+use postrider_conformance::history::History;
+use postrider_conformance::recorded::Recorded;
+use postrider_core::*;
+use postrider_sqlite::{SqliteOptions, SqliteStore};
+use postrider_subscriber::{Delivery, HandlerError, Shutdown, Subscriber};
+use tokio::task::JoinSet;
+
+#[path = "../suite/closure.rs"]
+mod closure;
+mod flaky;
+
+use closure::handler;
+use flaky::Flaky;
+
+/// How many messages share a key: enough to meet, and few enough that a large storm comes to its end.
+const MESSAGES_A_KEY: usize = 50;
+const SUBSCRIBERS: u32 = 3;
+
+fn queue() -> QueueName {
+    QueueName::new("storm").unwrap()
+}
+
+/// How many messages: many when the long forms are asked for (`scripts/test --full`).
+fn messages() -> usize {
+    if std::env::var_os("POSTRIDER_LONG").is_some() { 100_000 } else { 5_000 }
+}
+
+async fn fill<P: MessagingService>(provider: &P, count: usize) {
+    let keys = count / MESSAGES_A_KEY;
+    let mut sent = 0;
+    while sent < count {
+        let batch = 500.min(count - sent);
+        let message = |number: usize| {
+            let message = Message::new(number.to_string());
+            if number.is_multiple_of(2) {
+                message.ordering_key(format!("k{}", number % keys)).unwrap()
+            } else {
+                message
+            }
+        };
+        let rows = (sent..sent + batch).map(message).collect();
+        let sent_rows = provider.send_batch(&queue(), rows, Deadline::default()).await.unwrap();
+        assert!(sent_rows.iter().all(Result::is_ok));
+        sent += batch;
+    }
+}
+
+/// Panics in every tenth call, and does everything else that handlers do now and then.
+async fn misbehave(delivery: Delivery, number: usize) -> Result<(), HandlerError> {
+    let first = delivery.envelope.attempts_count == 0;
+    match number % 100 {
+        0..10 => panic!("every tenth"),
+        10..15 if first => Err("not now".into()),
+        15..17 => Err(HandlerError::permanent("never")),
+        17..20 if first => Err(HandlerError::retry_after(Duration::from_millis(5), "later")),
+        20..23 => {
+            delivery.control().release();
+            Ok(())
+        }
+        23..25 => {
+            tokio::time::sleep(Duration::from_millis(120)).await;
+            Ok(())
+        }
+        // Never returns, until it is dropped.
+        25 if number % 1000 == 25 => std::future::pending().await,
+        26..40 => {
+            tokio::task::yield_now().await;
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn storm<P, F, Fut>(open: F)
+where
+    P: Provider + Clone,
+    F: Fn() -> Fut,
+    Fut: Future<Output = P>,
+{
+    let history = History::new();
+    let count = messages();
+    let sender = Recorded::new(open().await, history.clone(), 0);
+    sender.ensure_queue(&queue(), Deadline::default()).await.unwrap();
+    fill(&sender, count).await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut worker = 1;
+    let mut cut_short = 0;
+    // Several generations: each ends before the work is done, by a stop or as by a crash.
+    loop {
+        let mut generation = JoinSet::new();
+        let shutdown = Shutdown::new();
+        let mut monitors = Vec::new();
+        for _ in 0..SUBSCRIBERS {
+            let provider = Flaky::new(Recorded::new(open().await, history.clone(), worker));
+            worker += 1;
+            let calls = calls.clone();
+            let misbehaving = handler(move |delivery| misbehave(delivery, calls.fetch_add(1, Ordering::SeqCst)));
+            let subscriber = Subscriber::builder(provider, queue())
+                .handler(misbehaving)
+                .max_workers(20)
+                .visibility(Duration::from_millis(500))
+                .retry_strategy(RetryStrategy::constant(Duration::from_millis(2)))
+                .max_deliveries(1000)
+                .graceful_timeout(Duration::from_millis(200))
+                .build()
+                .unwrap();
+            monitors.push(subscriber.monitor());
+            generation.spawn(subscriber.run(shutdown.clone()));
+        }
+        let share = count as u64 / 4;
+        let mut idle_looks = 0;
+        let mut before = 0;
+        loop {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let done: u64 = monitors.iter().map(|monitor| monitor.counts().acked + monitor.counts().dead).sum();
+            // What is left then is with handlers that never return: the next generation gets it.
+            idle_looks = if done == before { idle_looks + 1 } else { 0 };
+            before = done;
+            if (done > share && cut_short < 2) || idle_looks > 50 {
+                break;
+            }
+        }
+        cut_short += 1;
+        if cut_short == 1 {
+            generation.abort_all();
+        }
+        shutdown.request();
+        drop(monitors);
+        while generation.join_next().await.is_some() {}
+        if sender.queue_stats(&queue(), Deadline::default()).await.unwrap().message_count() == Some(0) {
+            break;
+        }
+    }
+    sender.record_final(&[queue()], Deadline::default()).await.unwrap();
+    let mut options = CheckOptions::for_limits(&sender.capabilities().limits);
+    options.tolerance += history.lead();
+    let verdict = check(&history.events(), &options);
+    assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
+    assert_eq!(verdict.counts.live, 0);
+    assert!(cut_short > 2, "the storm was over before anything was cut short");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_in_memory() {
+    let store = MemoryStore::new();
+    storm(|| async { store.open() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("storm.db"), SqliteOptions::default()).await.unwrap();
+    storm(|| async { store.connect().await.unwrap() }).await;
+}

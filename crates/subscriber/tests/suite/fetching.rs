@@ -1,0 +1,184 @@
+//! What is leased, and when.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use postrider_core::{Feature, MemoryStore, MessagingService, ReceiveOptions, Support};
+use postrider_subscriber::{Delivery, Subscriber};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::fixture::{handler, queue, send, soon, start, store};
+use crate::scripted::{Call, Scripted, Verdict};
+
+#[tokio::test(start_paused = true)]
+async fn no_more_is_leased_than_the_workers_and_the_factor_allow() {
+    for (workers, factor, most) in [(1, 1.5, 1), (4, 1.5, 6), (4, 1.0, 4), (10, 3.0, 30)] {
+        let provider = Scripted::counting(store());
+        send(&provider, 200).await;
+        let subscriber = Subscriber::builder(provider.clone(), queue())
+            .handler(handler(|_| async {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+                Ok(())
+            }))
+            .max_workers(workers)
+            .overfetch_factor(factor)
+            .build()
+            .unwrap();
+        let running = start(subscriber);
+        running.until(|counts| counts.acked == 200).await;
+        running.stop().await;
+        assert_eq!(provider.counts.most_leased.load(Ordering::SeqCst), most, "{workers} workers × {factor}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_asks_for_no_more_than_a_batch() {
+    let provider = Scripted::counting(store());
+    send(&provider, 200).await;
+    let subscriber = Subscriber::builder(provider.clone(), queue())
+        .handler(handler(|_| async { Ok(()) }))
+        .max_workers(50)
+        .fetch_batch_size(7)
+        .build()
+        .unwrap();
+    let running = start(subscriber);
+    running.until(|counts| counts.acked == 200).await;
+    running.stop().await;
+    assert_eq!(provider.counts.most_asked.load(Ordering::SeqCst), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_batches_work_with_one_worker_and_with_five_hundred() {
+    for workers in [1, 500] {
+        let provider = store();
+        send(&provider, 3000).await;
+        let subscriber = Subscriber::builder(provider.clone(), queue())
+            .handler(handler(|_| async { Ok(()) }))
+            .max_workers(workers)
+            .fetch_batch_size(10_000)
+            .build()
+            .unwrap();
+        let running = start(subscriber);
+        running.until(|counts| counts.acked == 3000).await;
+        assert!(running.stop().await.is_clean());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_was_delivered_before_never_waits_in_line() {
+    let provider = store();
+    send(&provider, 40).await;
+    // Half of them have been delivered before.
+    drop(provider.receive_messages(&queue(), &ReceiveOptions::batch(20), soon()).await.unwrap());
+    let gate = Arc::new(Semaphore::new(0));
+    let passing = gate.clone();
+    let started = Arc::new(AtomicUsize::new(0));
+    let begun = started.clone();
+    let waiting = handler(move |delivery: Delivery| {
+        if delivery.envelope.receive_count > 1 {
+            begun.fetch_add(1, Ordering::SeqCst);
+        }
+        let passing = passing.clone();
+        async move {
+            passing.acquire().await.unwrap().forget();
+            Ok(())
+        }
+    });
+    let subscriber = Subscriber::builder(provider.clone(), queue())
+        .handler(waiting)
+        .max_workers(4)
+        .overfetch_factor(5.0)
+        .max_deliveries(50)
+        .build()
+        .unwrap();
+    let running = start(subscriber);
+    let mut most_released = 0;
+    for _ in 0..40 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let peeked = postrider_core::QueueAdmin::peek(&provider, &queue(), 100, soon()).await.unwrap();
+        let leased_again = peeked
+            .iter()
+            .filter(|message| message.state == postrider_core::LiveState::Processing && message.deliveries_count > 1)
+            .count();
+        let counts = running.monitor.counts();
+        let running_again = started.load(Ordering::SeqCst);
+        assert!(leased_again <= 4, "{leased_again} were leased and only 4 can run");
+        assert!(running_again >= leased_again, "{running_again} began of {leased_again}: one waits in line");
+        most_released = most_released.max(counts.released);
+        gate.add_permits(1);
+    }
+    assert!(most_released > 0, "some could not begin and were given back");
+    gate.add_permits(1000);
+    let counts = running.until(|counts| counts.acked == 40).await;
+    assert_eq!(counts.dead + counts.lost, 0, "and nobody was charged for it");
+    assert!(counts.released < 60, "{}: a fetch and a release do not follow each other for ever", counts.released);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_subscriber_asks_once_a_second() {
+    let provider = Scripted::counting(store());
+    let running =
+        start(Subscriber::builder(provider.clone(), queue()).handler(handler(|_| async { Ok(()) })).build().unwrap());
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let receives = provider.receives();
+    assert!((90..=102).contains(&receives), "{receives}");
+    assert_eq!(provider.counts.settles.load(Ordering::SeqCst), 0);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hint_ends_the_wait_at_once() {
+    let provider = store();
+    let subscriber = Subscriber::builder(provider.clone(), queue())
+        .handler(handler(|_| async { Ok(()) }))
+        .max_fetch_interval(Duration::from_secs(3600))
+        .build()
+        .unwrap();
+    let running = start(subscriber);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let before = Instant::now();
+    send(&provider, 1).await;
+    running.until(|counts| counts.acked == 1).await;
+    assert!(before.elapsed() < Duration::from_millis(10), "{:?}", before.elapsed());
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_hints_polling_is_enough() {
+    let store = MemoryStore::new().open();
+    let without = store.capabilities().clone().with(Feature::WakeUp, Support::refused("none"));
+    let provider = Scripted::counting(store).with_capabilities(without);
+    let running =
+        start(Subscriber::builder(provider.clone(), queue()).handler(handler(|_| async { Ok(()) })).build().unwrap());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let before = Instant::now();
+    send(&provider, 1).await;
+    running.until(|counts| counts.acked == 1).await;
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_asked_again_with_growing_pauses() {
+    let provider = Scripted::new(store(), |call| match call {
+        Call::Receive(number) if number < 10 => Verdict::Fail,
+        _ => Verdict::Pass,
+    });
+    send(&provider, 1).await;
+    let before = Instant::now();
+    let running =
+        start(Subscriber::builder(provider.clone(), queue()).handler(handler(|_| async { Ok(()) })).build().unwrap());
+    while provider.receives() < 5 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let health = running.monitor.health();
+    assert_eq!(health.state, postrider_subscriber::HealthState::Failing);
+    assert!(health.errors_in_a_row >= 3 && health.last_error.is_some(), "{health:?}");
+    running.until(|counts| counts.acked == 1).await;
+    assert!((Duration::from_secs(3)..Duration::from_secs(20)).contains(&before.elapsed()), "{:?}", before.elapsed());
+    assert_eq!(running.monitor.health().state, postrider_subscriber::HealthState::Up);
+    running.stop().await;
+}

@@ -1,0 +1,134 @@
+//! Leases: kept while they are needed, and given up when they are lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use postrider_core::{Message, MessagingService, QueueAdmin};
+use postrider_subscriber::{Delivery, Subscriber};
+use tokio::time::Instant;
+
+use crate::fixture::{handler, queue, send, soon, start, store};
+use crate::scripted::{Call, Scripted, Verdict};
+
+const LEASE: Duration = Duration::from_secs(3);
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_kept_while_its_handler_runs_and_while_its_message_waits() {
+    let provider = Scripted::counting(store());
+    send(&provider, 6).await;
+    let slow = handler(|delivery: Delivery| async move {
+        tokio::time::sleep(LEASE * 20).await;
+        assert!(!delivery.cancellation().is_cancelled());
+        assert_eq!(delivery.envelope.receive_count, 1);
+        Ok(())
+    });
+    let subscriber = Subscriber::builder(provider.clone(), queue())
+        .handler(slow)
+        .max_workers(2)
+        .overfetch_factor(3.0)
+        .visibility(LEASE)
+        .build()
+        .unwrap();
+    let running = start(subscriber);
+    let counts = running.until(|counts| counts.acked == 6).await;
+    assert_eq!((counts.lost, counts.panicked, counts.received), (0, 0, 6));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_cancels_the_handler_and_discards_its_outcome() {
+    let provider = store();
+    send(&provider, 1).await;
+    let told = Arc::new(AtomicUsize::new(0));
+    let noted = told.clone();
+    let obeying = handler(move |delivery: Delivery| {
+        let noted = noted.clone();
+        async move {
+            delivery.cancellation().cancelled().await;
+            noted.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+    });
+    let subscriber = Subscriber::builder(provider.clone(), queue()).handler(obeying).visibility(LEASE).build().unwrap();
+    let running = start(subscriber);
+    running.until(|counts| counts.in_flight == 1).await;
+    provider.delete_queue(&queue(), soon()).await.unwrap();
+    let before = Instant::now();
+    let counts = running.until(|counts| counts.lost == 1 && counts.in_flight == 0).await;
+    assert!(before.elapsed() <= LEASE / 2, "{:?}", before.elapsed());
+    assert_eq!((counts.acked, told.load(Ordering::SeqCst)), (0, 1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_renewed_is_lost_when_it_must_be_over() {
+    let provider = Scripted::new(store(), |call| match call {
+        Call::Extend(_) => Verdict::Fail,
+        _ => Verdict::Pass,
+    });
+    send(&provider, 1).await;
+    let before = Instant::now();
+    let obeying = handler(move |delivery: Delivery| async move {
+        if delivery.envelope.receive_count == 1 {
+            delivery.cancellation().cancelled().await;
+            let held = before.elapsed();
+            assert!(held >= LEASE && held < LEASE + LEASE / 10, "{held:?}");
+        }
+        Ok(())
+    });
+    let subscriber = Subscriber::builder(provider.clone(), queue()).handler(obeying).visibility(LEASE).build().unwrap();
+    let running = start(subscriber);
+    let counts = running.until(|counts| counts.lost == 1 && counts.acked == 1 && counts.in_flight == 0).await;
+    assert_eq!(counts.panicked, 0, "lost when it had to be, and handled when it came again");
+    let extends = provider.counts.extends.load(Ordering::SeqCst);
+    assert!((3..20).contains(&extends), "{extends}: several tries, and no loop without a pause");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_is_tried_again_in_time() {
+    let provider = Scripted::new(store(), |call| match call {
+        Call::Extend(number) if number % 3 != 0 => Verdict::Fail,
+        _ => Verdict::Pass,
+    });
+    send(&provider, 1).await;
+    let slow = handler(|_| async {
+        tokio::time::sleep(LEASE * 30).await;
+        Ok(())
+    });
+    let subscriber = Subscriber::builder(provider.clone(), queue()).handler(slow).visibility(LEASE).build().unwrap();
+    let running = start(subscriber);
+    let counts = running.until(|counts| counts.acked == 1).await;
+    assert_eq!((counts.lost, counts.received), (0, 1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_is_taken_back_from_a_handler_that_outlives_its_lost_lease() {
+    let provider = store();
+    send(&provider, 1).await;
+    let deaf = handler(|delivery: Delivery| async move {
+        if delivery.body != "next" {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    });
+    let subscriber = Subscriber::builder(provider.clone(), queue())
+        .handler(deaf)
+        .max_workers(1)
+        .visibility(LEASE)
+        .release_stuck_timeout(LEASE * 4)
+        .release_stuck_interval(LEASE)
+        .build()
+        .unwrap();
+    let running = start(subscriber);
+    running.until(|counts| counts.in_flight == 1).await;
+    tokio::time::sleep(LEASE * 10).await;
+    assert_eq!(running.monitor.counts().stuck, 0, "a lease that is alive is never touched");
+    provider.delete_queue(&queue(), soon()).await.unwrap();
+    provider.send_message(&queue(), Message::new("next"), soon()).await.unwrap();
+    let counts = running.until(|counts| counts.acked == 1).await;
+    assert_eq!((counts.lost, counts.stuck), (1, 1));
+    assert!(running.stop().await.is_clean());
+}

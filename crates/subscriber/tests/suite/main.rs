@@ -1,0 +1,14 @@
+//! The loops, by paused time on the provider in memory.
+
+// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+#![allow(clippy::unwrap_used)]
+
+mod closure;
+mod fetching;
+mod fixture;
+mod flushing;
+mod leasing;
+mod scripted;
+mod settling;
+mod stopping;
+mod together;
