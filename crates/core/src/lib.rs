@@ -66,7 +66,7 @@ pub use memory::{MemoryProvider, MemoryStore};
 pub use message::{ContentType, Expiry, Key, Message, Priority};
 pub use object_safe::{DynProvider, SharedProvider};
 pub use queue_name::{DEAD_LETTER_SUFFIX, QueueName};
-pub use queued_message::{Envelope, QueuedMessage, ReturnLease};
+pub use queued_message::{Envelope, Lease, QueuedMessage, ReturnLease};
 pub use receipt::{LeaseToken, NativeRef, ReceiptHandle};
 pub use receive_options::ReceiveOptions;
 pub use retry::{RetryLimits, RetryStrategy};

@@ -102,12 +102,22 @@ impl<T> QueuedMessage<T> {
 
     /// Takes the receipt out: from now on whoever has it answers for the message.
     pub fn into_receipt(self) -> ReceiptHandle {
-        self.lease.take()
+        self.lease.into_receipt()
     }
 
     /// Takes the message apart. Whoever has the receipt answers for the message.
     pub fn into_parts(self) -> (T, Envelope, ReceiptHandle) {
-        (self.message, self.envelope, self.lease.take())
+        (self.message, self.envelope, self.lease.into_receipt())
+    }
+
+    /// Takes the message apart and leaves its lease to somebody who goes on looking after it.
+    pub fn into_leased_parts(self) -> (T, Envelope, Lease) {
+        (self.message, self.envelope, self.lease)
+    }
+
+    /// What [`into_leased_parts`](Self::into_leased_parts) took apart.
+    pub fn from_leased_parts(message: T, envelope: Envelope, lease: Lease) -> Self {
+        Self { message, envelope, lease }
     }
 
     /// `requeue` as other queues have it, with a backoff that grows with this message's failures.
@@ -128,20 +138,22 @@ impl<T> From<&QueuedMessage<T>> for ReceiptHandle {
     }
 }
 
-/// Returns the message when dropped with the receipt inside. A field of its own, so that the message around it can
-/// still be taken apart.
-struct Lease(Option<(ReceiptHandle, Arc<dyn ReturnLease>)>);
+/// The lease of a message. Dropped, it returns the message to its queue, best effort, with the delivery still counted.
+// A type of its own, so that the message around it can be taken apart.
+pub struct Lease(Option<(ReceiptHandle, Arc<dyn ReturnLease>)>);
 
 impl Lease {
-    fn receipt(&self) -> &ReceiptHandle {
+    /// The receipt, to extend the lease by.
+    pub fn receipt(&self) -> &ReceiptHandle {
         match &self.0 {
             Some((receipt, _)) => receipt,
-            // Only `take` empties it, and `take` consumes the lease.
+            // Only `into_receipt` empties it, and that consumes the lease.
             None => unreachable!("a lease has its receipt until it is taken"),
         }
     }
 
-    fn take(mut self) -> ReceiptHandle {
+    /// Takes the receipt out: from now on whoever has it answers for the message.
+    pub fn into_receipt(mut self) -> ReceiptHandle {
         match self.0.take() {
             Some((receipt, _)) => receipt,
             None => unreachable!("a lease has its receipt until it is taken"),

@@ -119,7 +119,7 @@ mod tests {
     {
         let mut batches = Batches { service, at_a_time: 3 };
         batches.ready().await.unwrap();
-        batches.run(["a", "b", "c"].map(delivery).into()).await
+        batches.run(["a", "b", "c"].map(delivery).into_iter().collect()).await.into_vec()
     }
 
     fn kinds(results: BatchResults) -> Vec<Option<ErrorKind>> {

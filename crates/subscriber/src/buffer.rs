@@ -5,16 +5,17 @@
 //! a few map operations and never across an await.
 
 use std::collections::{HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use postrider_core::{DeadLetterReason, Disposition, Envelope, LeaseToken, Nack, QueueName, QueuedMessage};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
+use crate::control::Control;
 use crate::counters::{Outcome, Tally};
-use crate::held::{Answer, Decision, Held, HeldByToken, LeaseTimes, Phase};
+use crate::delivery::Letter;
+use crate::held::{Answer, Decision, Held, HeldByToken, LeaseTimes, Phase, Running};
 use crate::options::Plan;
 
 /// What the fetch loop is doing, and what the next fetch has to respect.
@@ -40,12 +41,22 @@ pub(crate) struct PerKey {
     pub(crate) key_of: KeyOf,
 }
 
+impl PerKey {
+    /// The key of a message; none when the function that says so panics, which must not end the loop that asks.
+    fn of(&self, envelope: &Envelope) -> Option<String> {
+        std::panic::catch_unwind(AssertUnwindSafe(|| (self.key_of)(envelope))).unwrap_or_else(|_| {
+            tracing::error!(queue = %envelope.queue, id = %envelope.id, "key_of panicked; the message has no limit");
+            None
+        })
+    }
+}
+
 /// A message that was acknowledged before its handler began.
 #[derive(Debug)]
 pub(crate) struct Unleased {
     pub(crate) queue: QueueName,
     pub(crate) worker: Arc<Notify>,
-    pub(crate) cancellation: CancellationToken,
+    pub(crate) control: Control,
 }
 
 /// Everything that is leased.
@@ -65,6 +76,8 @@ pub(crate) struct Buffer {
     is_worker_on_its_way: bool,
     /// To be woken, once the lock is released.
     pub(crate) wakes_worker: bool,
+    /// Handlers were done at once when a worker last handed in.
+    pub(crate) is_quick: bool,
     /// Workers with a handler.
     pub(crate) busy: usize,
     /// Running handlers by key.
@@ -90,9 +103,8 @@ pub(crate) struct Buffer {
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) token: LeaseToken,
-    pub(crate) body: Bytes,
-    pub(crate) envelope: Envelope,
-    pub(crate) cancellation: CancellationToken,
+    pub(crate) letter: Box<Letter>,
+    pub(crate) control: Control,
     pub(crate) received: Instant,
     pub(crate) group: Option<String>,
 }
@@ -110,6 +122,7 @@ impl Buffer {
             waiting: 0,
             is_worker_on_its_way: false,
             wakes_worker: false,
+            is_quick: false,
             busy: 0,
             groups: HashMap::new(),
             outbox: VecDeque::new(),
@@ -150,7 +163,7 @@ impl Buffer {
             let is_again = message.receive_count() > 1;
             were_delivered_before |= is_again;
             tally.add(&message.envelope.queue, Outcome::Received);
-            let group = self.per_key.as_ref().and_then(|per_key| (per_key.key_of)(&message.envelope));
+            let group = self.per_key.as_ref().and_then(|per_key| per_key.of(&message.envelope));
             self.held.insert(token, Held::new(message, lease, group));
             let has_no_worker = is_again && self.again.len() >= self.startable();
             if self.is_stopping || has_no_worker {
@@ -199,45 +212,75 @@ impl Buffer {
         self.waiting = 0;
     }
 
-    /// The next messages for a worker, up to as many as it takes at a time.
-    pub(crate) fn take(&mut self, worker: &Arc<Notify>, now: Instant) -> Vec<Job> {
-        let mut jobs = Vec::with_capacity(self.plan.at_a_time.min(self.waiting));
-        while jobs.len() < self.plan.at_a_time {
+    /// The next messages for a worker, at most that many.
+    pub(crate) fn take(&mut self, worker: &Arc<Notify>, most: usize, now: Instant) -> Vec<Job> {
+        let mut jobs = Vec::with_capacity(most.min(self.waiting));
+        while jobs.len() < most {
             let Some(token) = self.next_in_line() else { break };
             let Some(held) = self.held.get_mut(&token) else { continue };
             if !matches!(held.phase, Phase::Waiting) {
                 continue;
             }
             self.waiting -= 1;
-            let envelope = held.envelope();
-            if envelope.receive_count > self.plan.max_deliveries && !envelope.queue.holds_dead_letters() {
-                let nack = Nack::dead_letter(DeadLetterReason::MAX_RECEIVE_COUNT);
-                self.put_in_outbox(token, Disposition::Nack(nack), now, None);
-                continue;
-            }
             // The process may have been stopped for longer than the lease; another may have the message by now.
             if now >= held.lease.alive_until {
                 self.release(token, now);
                 continue;
             }
-            held.phase = Phase::Running(worker.clone());
+            // One that waits has its letter.
+            let Some(letter) = held.letter.take() else { continue };
+            let Envelope { receive_count, queue, .. } = &letter.envelope;
+            if *receive_count > self.plan.max_deliveries && !queue.holds_dead_letters() {
+                let nack = Nack::dead_letter(DeadLetterReason::MAX_RECEIVE_COUNT);
+                self.put_in_outbox(token, Disposition::Nack(nack), now, None);
+                continue;
+            }
+            let control = Control::new();
+            held.phase = Phase::Running(Running { worker: worker.clone(), control: control.clone() });
             if let Some(group) = &held.group {
                 *self.groups.entry(group.clone()).or_default() += 1;
             }
-            jobs.push(Job {
-                token,
-                body: held.body.clone(),
-                envelope: held.envelope().clone(),
-                cancellation: held.cancellation.clone(),
-                received: held.lease.received,
-                group: held.group.clone(),
-            });
+            let (received, group) = (held.lease.received, held.group.clone());
+            jobs.push(Job { token, letter, control, received, group });
         }
         if !jobs.is_empty() {
             self.busy += 1;
-            self.wake_worker();
+            if most == 1 {
+                self.wake_worker();
+            }
         }
         jobs
+    }
+
+    /// A worker has not come to these, and others may.
+    pub(crate) fn put_back(&mut self, jobs: VecDeque<Job>) {
+        for Job { token, letter, group, .. } in jobs.into_iter().rev() {
+            if let Some(group) = &group {
+                self.leave(group);
+            }
+            let Some(held) = self.held.get_mut(&token) else { continue };
+            match held.phase {
+                Phase::Running(_) => {
+                    held.phase = Phase::Waiting;
+                    held.letter = Some(letter);
+                    self.first.push_front(token);
+                    self.waiting += 1;
+                }
+                // Lost meanwhile, and no handler has to be waited for.
+                _ => {
+                    if let Some(held) = self.held.remove(&token) {
+                        held.disarm();
+                    }
+                }
+            }
+        }
+        self.wake_worker();
+    }
+
+    /// How many messages a worker may take to handle one after the other, if it wants that many. One that was delivered
+    /// before is taken alone: it may be what the last worker crashed on.
+    pub(crate) fn in_a_row(&self, wanted: usize) -> usize {
+        if self.again.is_empty() && self.per_key.is_none() { wanted } else { 1 }
     }
 
     fn next_in_line(&mut self) -> Option<LeaseToken> {
@@ -258,11 +301,8 @@ impl Buffer {
     }
 
     /// A worker is done with its messages.
-    pub(crate) fn worker_is_free<'a>(&mut self, groups: impl Iterator<Item = &'a String>) {
+    pub(crate) fn worker_is_free(&mut self) {
         self.busy = self.busy.saturating_sub(1);
-        for group in groups {
-            self.leave(group);
-        }
         if self.per_key.is_some() {
             // One that was passed over may begin now.
             self.wake_worker();
@@ -281,11 +321,8 @@ impl Buffer {
 
     /// The message is settled and its handler goes on without a lease.
     pub(crate) fn run_unleased(&mut self, job: &Job, worker: &Arc<Notify>) {
-        let unleased = Unleased {
-            queue: job.envelope.queue.clone(),
-            worker: worker.clone(),
-            cancellation: job.cancellation.clone(),
-        };
+        let unleased =
+            Unleased { queue: job.letter.envelope.queue.clone(), worker: worker.clone(), control: job.control.clone() };
         self.unleased.insert(job.token, unleased);
     }
 
@@ -311,18 +348,24 @@ impl Buffer {
         now: Instant,
         waiting: Option<Answer>,
     ) {
-        self.unleased.remove(&token);
-        let Some(held) = self.held.get(&token) else { return };
-        let is_lost = matches!(held.phase, Phase::Lost(_));
-        let is_running = matches!(held.phase, Phase::Running(_));
-        if is_lost {
-            if let Some(held) = self.held.remove(&token) {
-                held.disarm();
+        if !self.unleased.is_empty() {
+            self.unleased.remove(&token);
+        }
+        let Some(held) = self.held.get_mut(&token) else { return };
+        match held.phase {
+            Phase::Running(_) => {
+                // Its settlement may free the next message of its key.
+                self.fetch.is_wanted |= held.is_keyed;
+                held.phase = Phase::Decided(Decision { disposition, since: now, is_repeated: false, waiting });
+                self.outbox.push_back(token);
             }
-        } else if is_running {
-            // Its settlement may free the next message of its key.
-            self.fetch.is_wanted |= self.held.get(&token).is_some_and(|held| held.envelope().ordering_key.is_some());
-            self.put_in_outbox(token, disposition, now, waiting);
+            Phase::Lost(_) => {
+                if let Some(held) = self.held.remove(&token) {
+                    held.disarm();
+                }
+            }
+            // With no handler.
+            Phase::Waiting | Phase::Decided(_) | Phase::Settling(_) => {}
         }
     }
 

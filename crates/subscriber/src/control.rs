@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use postrider_core::{DeadLetterReason, Disposition, Nack};
+use tokio_util::sync::CancellationToken;
 
 /// Settles a message from inside its handler, whatever the ack policy says. The first call counts; later ones change
 /// nothing and answer `false`. Clones are the same.
@@ -10,14 +11,33 @@ use postrider_core::{DeadLetterReason, Disposition, Nack};
 /// It decides; the message is settled when its handler has returned. The handler's result is then only counted.
 #[derive(Debug, Clone, Default)]
 pub struct Control {
-    // Set once and then only read, by any number of tasks that a handler may have started: no lock is needed.
-    decided: Arc<OnceLock<Disposition>>,
+    // One allocation for both, because every message has one. Each is set once and then only read, by any number of
+    // tasks that a handler may have started: no lock is needed.
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    decided: OnceLock<Disposition>,
+    // Made when somebody asks: most handlers are done before anybody does.
+    cancellation: OnceLock<CancellationToken>,
 }
 
 impl Control {
     /// A message that nothing is decided about.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same, for a handler that is told to give up by a token that is there already.
+    pub(crate) fn with_cancellation(cancellation: CancellationToken) -> Self {
+        let shared = Shared { decided: OnceLock::new(), cancellation: cancellation.into() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Tells the handler to give up.
+    pub(crate) fn cancellation(&self) -> &CancellationToken {
+        self.shared.cancellation.get_or_init(CancellationToken::new)
     }
 
     /// Handled.
@@ -42,11 +62,11 @@ impl Control {
 
     /// What was decided.
     pub fn decided(&self) -> Option<Disposition> {
-        self.decided.get().cloned()
+        self.shared.decided.get().cloned()
     }
 
     fn decide(&self, disposition: Disposition) -> bool {
-        self.decided.set(disposition).is_ok()
+        self.shared.decided.set(disposition).is_ok()
     }
 }
 

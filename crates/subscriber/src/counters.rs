@@ -1,6 +1,7 @@
 //! What has happened so far, readable at any time.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -72,7 +73,8 @@ outcomes! {
     Released = released,
     /// The lease was over before the message was settled; whatever the handler did was discarded.
     Lost = lost,
-    /// No answer to a settlement, twice: it may or may not have been carried out.
+    /// A settlement was not answered, and when it was repeated the lease was over: it may or may not have been carried
+    /// out.
     Unknown = unknown,
     /// The store refused a settlement for good; the message was given back with its delivery counted.
     Refused = refused,
@@ -122,7 +124,7 @@ pub trait Metrics: Send + Sync + 'static {
 /// Counts, and tells the hook.
 pub(crate) struct Counters {
     totals: Totals,
-    pub(crate) hook: Option<Arc<dyn Metrics>>,
+    hook: Option<Arc<dyn Metrics>>,
 }
 
 impl Counters {
@@ -132,8 +134,20 @@ impl Counters {
 
     pub(crate) fn add(&self, queue: &QueueName, outcome: Outcome, messages: u64) {
         self.totals.of(outcome).fetch_add(messages, Ordering::Relaxed);
-        if let Some(hook) = &self.hook {
-            hook.happened(queue, outcome, messages);
+        self.tell(|hook| hook.happened(queue, outcome, messages));
+    }
+
+    /// A handler took that long.
+    pub(crate) fn handled(&self, queue: &QueueName, took: Duration) {
+        self.tell(|hook| hook.handled(queue, took));
+    }
+
+    /// A hook that panics must not take a loop with it.
+    fn tell(&self, news: impl FnOnce(&dyn Metrics)) {
+        if let Some(hook) = &self.hook
+            && std::panic::catch_unwind(AssertUnwindSafe(|| news(&**hook))).is_err()
+        {
+            tracing::error!("the metrics hook panicked");
         }
     }
 

@@ -15,10 +15,10 @@ impl Buffer {
         let Some(held) = self.held.get_mut(&token) else { return };
         let mut outcome = Outcome::Lost;
         match std::mem::replace(&mut held.phase, Phase::Waiting) {
-            Phase::Running(worker) => {
-                tally.add(&held.message.envelope.queue, outcome);
-                held.cancellation.cancel();
-                held.phase = Phase::Lost(worker);
+            Phase::Running(running) => {
+                tally.add(held.queue(), outcome);
+                running.control.cancellation().cancel();
+                held.phase = Phase::Lost(running);
                 return;
             }
             phase @ (Phase::Lost(_) | Phase::Settling(_)) => {
@@ -34,7 +34,7 @@ impl Buffer {
                 self.outbox.retain(|waiting| *waiting != token);
             }
         }
-        tally.add(&held.message.envelope.queue, outcome);
+        tally.add(held.queue(), outcome);
         if let Some(held) = self.held.remove(&token) {
             held.disarm();
         }
@@ -48,9 +48,9 @@ impl Buffer {
         let stuck: Vec<_> = self.held.iter().filter(|(_, held)| is_stuck(held)).map(|(token, _)| *token).collect();
         for token in &stuck {
             let Some(held) = self.held.remove(token) else { continue };
-            tally.add(&held.envelope().queue, Outcome::Stuck);
-            if let Phase::Lost(worker) = &held.phase {
-                worker.notify_one();
+            tally.add(held.queue(), Outcome::Stuck);
+            if let Phase::Lost(lost) = &held.phase {
+                lost.worker.notify_one();
             }
             held.disarm();
         }
@@ -59,11 +59,13 @@ impl Buffer {
 
     /// Tells every running handler to give up.
     pub(crate) fn cancel_running(&self) {
-        for held in self.held.values().filter(|held| matches!(held.phase, Phase::Running(_))) {
-            held.cancellation.cancel();
+        for held in self.held.values() {
+            if let Phase::Running(running) = &held.phase {
+                running.control.cancellation().cancel();
+            }
         }
         for unleased in self.unleased.values() {
-            unleased.cancellation.cancel();
+            unleased.control.cancellation().cancel();
         }
     }
 
@@ -74,22 +76,22 @@ impl Buffer {
         let mut abandoned = Vec::with_capacity(running.len());
         for token in running {
             let Some(held) = self.held.remove(&token) else { continue };
-            held.cancellation.cancel();
             match &held.phase {
-                Phase::Running(worker) => {
-                    tally.add(&held.envelope().queue, Outcome::Abandoned);
-                    worker.notify_one();
+                Phase::Running(running) => {
+                    running.control.cancellation().cancel();
+                    tally.add(held.queue(), Outcome::Abandoned);
+                    running.worker.notify_one();
                     abandoned.push(*held);
                 }
-                Phase::Lost(worker) => {
-                    worker.notify_one();
+                Phase::Lost(lost) => {
+                    lost.worker.notify_one();
                     held.disarm();
                 }
                 _ => {}
             }
         }
         for (_, unleased) in self.unleased.drain() {
-            unleased.cancellation.cancel();
+            unleased.control.cancellation().cancel();
             tally.add(&unleased.queue, Outcome::Abandoned);
             unleased.worker.notify_one();
         }

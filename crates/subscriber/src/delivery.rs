@@ -1,5 +1,7 @@
 //! A message as its handler gets it.
 
+use std::ops::{Deref, DerefMut};
+
 use bytes::Bytes;
 use postrider_core::{Envelope, MessageId, QueueMessage, typed};
 use tokio_util::sync::CancellationToken;
@@ -10,23 +12,41 @@ use crate::extensions::Extensions;
 
 /// A message handed to a handler: the request type of every handler service.
 ///
+/// What it says and what is known about it are the fields of a [`Letter`]: `delivery.body`, `delivery.envelope`.
+///
 /// It holds no lease. Whoever runs the handler keeps that, renews it, and ends it by what [`control`](Self::control)
 /// decided or, when it decided nothing, by what the handler answered.
 #[derive(Debug)]
 pub struct Delivery {
+    // Boxed, because a delivery is moved through every layer and future around its handler.
+    letter: Box<Letter>,
+    control: Control,
+    extensions: Extensions,
+}
+
+/// What a message says, and what is known about it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Letter {
     /// What the message says.
     pub body: Bytes,
     /// What is known about it.
     pub envelope: Envelope,
-    control: Control,
-    cancellation: CancellationToken,
-    extensions: Extensions,
 }
 
 impl Delivery {
     /// A message for a handler. `cancellation` tells the handler that its result is not wanted any more.
     pub fn new(body: Bytes, envelope: Envelope, cancellation: CancellationToken) -> Self {
-        Self { body, envelope, control: Control::new(), cancellation, extensions: Extensions::new() }
+        Self::leased(Box::new(Letter { body, envelope }), Control::with_cancellation(cancellation))
+    }
+
+    pub(crate) fn leased(letter: Box<Letter>, control: Control) -> Self {
+        Self { letter, control, extensions: Extensions::new() }
+    }
+
+    /// What it says and what is known about it, for keeps.
+    pub fn into_letter(self) -> Letter {
+        *self.letter
     }
 
     /// The message's identity.
@@ -51,7 +71,7 @@ impl Delivery {
 
     /// Cancelled when the lease is lost, when a time-out is over, and when a stop runs out of patience.
     pub fn cancellation(&self) -> &CancellationToken {
-        &self.cancellation
+        self.control.cancellation()
     }
 
     /// What layers and the subscriber have put beside the message.
@@ -62,5 +82,19 @@ impl Delivery {
     /// The same, to add to it.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
+    }
+}
+
+impl Deref for Delivery {
+    type Target = Letter;
+
+    fn deref(&self) -> &Letter {
+        &self.letter
+    }
+}
+
+impl DerefMut for Delivery {
+    fn deref_mut(&mut self) -> &mut Letter {
+        &mut self.letter
     }
 }

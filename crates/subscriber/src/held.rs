@@ -5,25 +5,37 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use postrider_core::{Disposition, Envelope, LeaseToken, MessagingError, QueuedMessage, ReceiptHandle, Settlement};
+use postrider_core::{
+    Disposition, Lease, LeaseToken, MessagingError, QueueName, QueuedMessage, ReceiptHandle, Settlement,
+};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+
+use crate::control::Control;
+use crate::delivery::Letter;
 
 /// Where a leased message is.
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// In line for a worker.
     Waiting,
-    /// With a handler of the worker that listens to this.
-    Running(Arc<Notify>),
+    /// With a worker.
+    Running(Running),
     /// Its lease is over; the handler has been told and has not ended yet.
-    Lost(Arc<Notify>),
+    Lost(Running),
     /// Decided, and waiting to be settled.
     Decided(Decision),
     /// A settle is under way; only its answer says what becomes of the message.
     Settling(Decision),
+}
+
+/// How to reach the worker that has a message, and its handler.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// Wakes the worker.
+    pub(crate) worker: Arc<Notify>,
+    /// Reaches the handler.
+    pub(crate) control: Control,
 }
 
 /// Where to tell what became of a settlement.
@@ -40,12 +52,14 @@ pub(crate) struct Decision {
     pub(crate) waiting: Option<Answer>,
 }
 
-/// A leased message. Dropped, it goes back to its queue with the delivery counted, as every `QueuedMessage` does.
+/// A leased message. Dropped, it goes back to its queue with the delivery counted, as every lease does.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) message: QueuedMessage<()>,
-    pub(crate) body: Bytes,
-    pub(crate) cancellation: CancellationToken,
+    pub(crate) message: Lease,
+    /// `None` while a worker has it: moved and not copied, because it is large.
+    pub(crate) letter: Option<Box<Letter>>,
+    /// Whether the store orders it by a key.
+    pub(crate) is_keyed: bool,
     pub(crate) phase: Phase,
     pub(crate) lease: LeaseTimes,
     /// What `max_per_key` counts it under.
@@ -54,23 +68,24 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(message: QueuedMessage, lease: LeaseTimes, group: Option<String>) -> Box<Self> {
-        let body = message.message.clone();
+        let (body, envelope, message) = message.into_leased_parts();
+        let is_keyed = envelope.ordering_key.is_some();
         Box::new(Self {
-            message: message.with_message(()),
-            body,
-            cancellation: CancellationToken::new(),
+            message,
+            letter: Some(Box::new(Letter { body, envelope })),
+            is_keyed,
             phase: Phase::Waiting,
             lease,
             group,
         })
     }
 
-    pub(crate) fn envelope(&self) -> &Envelope {
-        &self.message.envelope
+    pub(crate) fn queue(&self) -> &QueueName {
+        self.message.receipt().queue()
     }
 
     pub(crate) fn settlement(&self, disposition: &Disposition) -> Settlement {
-        Settlement { receipt: self.message.receipt().clone(), disposition: disposition.clone() }
+        Settlement { receipt: self.receipt(), disposition: disposition.clone() }
     }
 
     pub(crate) fn receipt(&self) -> ReceiptHandle {

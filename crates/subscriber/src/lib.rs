@@ -83,7 +83,7 @@ pub use batch::{BatchFn, BatchResults, IntoBatchResults, batch_handler};
 pub use builder::{NoHandler, SubscriberBuilder, WorkLimit};
 pub use control::Control;
 pub use counters::{Counts, Metrics, Outcome};
-pub use delivery::Delivery;
+pub use delivery::{Delivery, Letter};
 pub use error::{BoxError, Classify, ErrorKind, HandlerError};
 pub use extensions::Extensions;
 pub use extract::{

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::buffer::Buffer;
 use crate::counters::{Outcome, Tally};
 use crate::held::Phase;
+use crate::work::MOST_IN_A_ROW;
 
 /// No settle has more rows: a batch that fails is repeated whole, and a store's limits are never reached.
 pub(crate) const MOST_ROWS: usize = 1000;
@@ -59,8 +60,14 @@ impl Buffer {
     /// While there is enough in line a fetch waits for company: half of what is leased in advance.
     fn is_worth_a_fetch(&self, room: usize) -> bool {
         let in_advance = self.plan.capacity - self.plan.workers * self.plan.at_a_time;
-        let has_enough = self.waiting > self.startable() && !self.fetch.only_what_can_start;
-        room > 0 && (!has_enough || room >= in_advance / 2 || room >= self.plan.fetch_batch_size)
+        room > 0 && (!self.has_enough() || room >= in_advance / 2 || room >= self.plan.fetch_batch_size)
+    }
+
+    /// Whether there is more in line than can begin.
+    fn has_enough(&self) -> bool {
+        // Handlers that are done at once: one worker is faster than several would be woken.
+        let can_begin = if self.is_quick { MOST_IN_A_ROW * 2 } else { self.startable() };
+        self.waiting > can_begin && !self.fetch.only_what_can_start
     }
 
     /// Whether a fetch will soon take the outbox along: now, or when there is a little more room.
@@ -68,7 +75,7 @@ impl Buffer {
         self.fetch.is_wanted
             && !self.is_stopping
             && now >= self.fetch.not_before
-            && (self.waiting > self.startable() || self.fetches_now(now))
+            && (self.has_enough() || self.fetches_now(now))
     }
 
     /// Begins a fetch, if there may be something to fetch and there is room for it.
@@ -159,7 +166,8 @@ impl Buffer {
         result: Result<(), MessagingError>,
         tally: &mut Tally,
     ) -> Option<MessagingError> {
-        let held = self.held.get_mut(&token)?;
+        // Taken out, because nearly always it stays out.
+        let mut held = self.held.remove(&token)?;
         let Phase::Settling(mut decision) = std::mem::replace(&mut held.phase, Phase::Waiting) else {
             // Only `take_rows` hands tokens out, and only this takes them back.
             return None;
@@ -168,28 +176,23 @@ impl Buffer {
             Ok(()) => Outcome::from(&decision.disposition),
             Err(MessagingError::VisibilityExpired { .. }) if decision.is_repeated => Outcome::Unknown,
             Err(MessagingError::VisibilityExpired { .. }) => Outcome::Lost,
-            Err(MessagingError::OutcomeUnknown { .. }) if decision.is_repeated => Outcome::Unknown,
-            Err(MessagingError::OutcomeUnknown { .. }) => {
-                decision.is_repeated = true;
+            // Also when the answer never came: while the lease is held a second try does no harm, and tells.
+            Err(error) if error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. }) => {
+                decision.is_repeated |= matches!(error, MessagingError::OutcomeUnknown { .. });
                 held.phase = Phase::Decided(decision);
-                return result.err();
-            }
-            Err(error) if error.is_retryable() => {
-                held.phase = Phase::Decided(decision);
+                self.held.insert(token, held);
                 return result.err();
             }
             Err(_) => Outcome::Refused,
         };
-        tally.add(&held.message.envelope.queue, outcome);
+        tally.add(held.queue(), outcome);
         if let Some(waiting) = decision.waiting.take() {
             // Whoever waited may have been dropped by a stop.
             let _ = waiting.send(if outcome == Outcome::Unknown { unanswered() } else { result });
         }
-        if let Some(held) = self.held.remove(&token) {
-            // A refused settlement leaves the lease as it was: the message goes back by being dropped.
-            if outcome != Outcome::Refused {
-                held.disarm();
-            }
+        // A refused settlement leaves the lease as it was: the message goes back by being dropped.
+        if outcome != Outcome::Refused {
+            held.disarm();
         }
         None
     }

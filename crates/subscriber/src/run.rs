@@ -2,12 +2,19 @@
 
 use std::future::Future;
 
+use smallvec::SmallVec;
 use tower::ServiceExt;
 use tower_service::Service;
 
 use crate::batch::{BatchResults, complete};
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
+
+/// What a worker hands to its handler. Mostly it is one message, and then no list is allocated.
+pub(crate) type Deliveries = SmallVec<[Delivery; 1]>;
+
+/// What came of each.
+pub(crate) type Results = SmallVec<[Result<(), HandlerError>; 1]>;
 
 /// A handler as a worker drives it. Made by the builder from a service; not meant to be implemented elsewhere.
 pub trait Run: Clone + Send + Sync + 'static {
@@ -18,7 +25,7 @@ pub trait Run: Clone + Send + Sync + 'static {
     fn ready(&mut self) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
     /// Handles messages, and answers for each of them in their order.
-    fn run(&mut self, deliveries: Vec<Delivery>) -> impl Future<Output = BatchResults> + Send;
+    fn run(&mut self, deliveries: Deliveries) -> impl Future<Output = Results> + Send;
 }
 
 /// A service that takes one message at a time.
@@ -38,8 +45,8 @@ where
         self.0.ready().await.map(drop)
     }
 
-    async fn run(&mut self, deliveries: Vec<Delivery>) -> BatchResults {
-        let mut results = Vec::with_capacity(deliveries.len());
+    async fn run(&mut self, deliveries: Deliveries) -> Results {
+        let mut results = Results::new();
         for delivery in deliveries {
             results.push(self.0.call(delivery).await);
         }
@@ -67,11 +74,12 @@ where
         self.service.ready().await.map(drop)
     }
 
-    async fn run(&mut self, deliveries: Vec<Delivery>) -> BatchResults {
+    async fn run(&mut self, deliveries: Deliveries) -> Results {
         let messages = deliveries.len();
-        match self.service.call(deliveries).await {
+        let results = match self.service.call(deliveries.into_vec()).await {
             Ok(results) => complete(results, messages),
             Err(error) => vec![Err(error); messages],
-        }
+        };
+        results.into()
     }
 }

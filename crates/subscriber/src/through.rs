@@ -6,7 +6,8 @@
 
 mod forward;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +29,9 @@ use crate::subscriber::Subscriber;
 
 /// A receive is made by at most that many workers.
 const MOST_WORKERS: usize = 50;
+
+/// What handlers got to see.
+type Seen = Arc<Mutex<HashMap<MessageId, (Bytes, Envelope)>>>;
 
 /// A provider that is reached through subscribers only.
 struct Through<P> {
@@ -56,9 +60,12 @@ impl<P: Provider + Clone> Through<P> {
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
         let shutdown = Shutdown::new();
         let until_stopped = shutdown.clone();
-        let holding = tower::service_fn(move |_: Delivery| {
-            let stopped = until_stopped.clone();
+        let seen = Seen::default();
+        let seen_by_handlers = seen.clone();
+        let holding = tower::service_fn(move |delivery: Delivery| {
+            let (stopped, seen) = (until_stopped.clone(), seen_by_handlers.clone());
             async move {
+                seen.lock().unwrap().insert(delivery.id(), (delivery.body.clone(), delivery.envelope.clone()));
                 stopped.requested().await;
                 Ok::<_, HandlerError>(())
             }
@@ -78,7 +85,7 @@ impl<P: Provider + Clone> Through<P> {
         let wait = deadline.at_most(options.wait);
         let answer = loop {
             let health = desk.health.read();
-            let received = taken_from_handlers(&desk);
+            let received = taken_from_handlers(&desk, &seen);
             let has_looked = health.since_last_fetch.is_some();
             if !received.is_empty() || (has_looked && wait.has_passed() && is_empty_handed(&desk)) {
                 break Ok(received);
@@ -102,16 +109,25 @@ fn is_empty_handed(desk: &Desk) -> bool {
 }
 
 /// Everything that handlers have, once all that was fetched is with one.
-fn taken_from_handlers(desk: &Desk) -> Vec<QueuedMessage> {
+fn taken_from_handlers(desk: &Desk, seen: &Seen) -> Vec<QueuedMessage> {
     let mut buffer = desk.buffer();
-    let is_running = |held: &Held| matches!(held.phase, Phase::Running(_));
+    let mut seen = seen.lock().unwrap();
+    let is_running = |held: &Held| {
+        matches!(held.phase, Phase::Running(_)) && seen.contains_key(&held.message.receipt().message_id())
+    };
     if buffer.fetch.is_calling || !buffer.held.values().all(|held| is_running(held)) {
         return Vec::new();
     }
     // Nothing more is fetched into the place of these.
     buffer.is_stopping = !buffer.held.is_empty();
     let taken = std::mem::take(&mut buffer.held);
-    let mut taken: Vec<_> = taken.into_values().map(|held| held.message.with_message(held.body)).collect();
+    let mut taken: Vec<_> = taken
+        .into_values()
+        .map(|held| {
+            let (body, envelope) = seen.remove(&held.message.receipt().message_id()).unwrap();
+            QueuedMessage::from_leased_parts(body, envelope, held.message)
+        })
+        .collect();
     // In the order in which the store handed them out, as far as one can see it from here.
     taken.sort_by_key(|message| message.receipt().row().unwrap_or_default());
     taken

@@ -1,28 +1,35 @@
 //! A worker: takes messages from the buffer, runs the handler, and hands in what became of them.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use postrider_core::{Disposition, Envelope, LeaseToken, MessagingService, QueueName, Timestamp};
+use postrider_core::{Disposition, Envelope, LeaseToken, MessageId, MessagingService, QueueName, Timestamp};
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::buffer::Job;
+use crate::buffer::{Buffer, Job};
 use crate::control::Control;
-use crate::counters::{Outcome, Tally};
+use crate::counters::Outcome;
 use crate::decide::{Ending, decide, fitting};
 use crate::delivery::Delivery;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, HandlerError};
-use crate::options::AckPolicy;
-use crate::run::Run;
+use crate::options::{AckPolicy, Plan};
+use crate::run::{Deliveries, Results, Run};
 
-/// A handler that took longer lets other workers have a turn, in case it never waited.
+/// What a worker does in one go may take that long before others have a turn: handlers that never wait must not keep
+/// messages, or other tasks, waiting behind them.
 const LONG: Duration = Duration::from_micros(200);
+
+/// How many messages a worker takes in one go while its handlers are done at once.
+pub(crate) const MOST_IN_A_ROW: usize = 8;
 
 pub(crate) struct Worker<P, R> {
     engine: Arc<Engine<P>>,
@@ -31,8 +38,16 @@ pub(crate) struct Worker<P, R> {
     runner: R,
     /// Woken when a message was taken from this worker.
     taken_away: Arc<Notify>,
-    /// What it has in hand, also after a panic.
-    in_hand: Vec<InHand>,
+    /// How many messages to take in one go. More than one only while handlers are done without waiting: then the lock,
+    /// the clock and the wake-ups cost more than they do, and nothing is kept from other workers for longer than
+    /// [`LONG`]. The first handler that waits gives back whatever has not begun, and it is one at a time again.
+    in_a_row: usize,
+    /// Taken and not begun.
+    next: VecDeque<Job>,
+    /// With the handler, also after a panic.
+    in_hand: SmallVec<[InHand; 1]>,
+    /// Ended and not handed in.
+    ended: Vec<Ended>,
     /// Whether the buffer counts this worker as busy.
     is_busy: bool,
     /// It found nothing that could begin when it last looked.
@@ -42,6 +57,7 @@ pub(crate) struct Worker<P, R> {
 /// What a worker remembers of a message that its handler has.
 struct InHand {
     token: LeaseToken,
+    id: MessageId,
     queue: QueueName,
     attempts_count: u32,
     first_attempt_at: Timestamp,
@@ -52,13 +68,23 @@ struct InHand {
     group: Option<String>,
 }
 
-/// How a handler ended.
-enum Ended {
-    Answered(Vec<Result<(), HandlerError>>),
+/// A message that its handler is done with.
+struct Ended {
+    token: LeaseToken,
+    /// `None` when nobody wants to know.
+    disposition: Option<Disposition>,
+    group: Option<String>,
+}
+
+/// What came of a call.
+enum Call {
+    Answered(Results),
     Panicked(Box<dyn Any + Send>),
     /// Nobody wants its answer any more.
     TakenAway,
 }
+
+type Panic = Box<dyn Any + Send>;
 
 impl<P: MessagingService, R: Run> Worker<P, R> {
     pub(crate) fn new(engine: Arc<Engine<P>>, runner: R) -> Self {
@@ -68,7 +94,10 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
             pristine,
             runner,
             taken_away: Arc::new(Notify::new()),
-            in_hand: Vec::new(),
+            in_a_row: 1,
+            next: VecDeque::new(),
+            in_hand: SmallVec::new(),
+            ended: Vec::new(),
             is_busy: false,
             has_looked: false,
         }
@@ -81,7 +110,8 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(panic) if self.is_busy => {
-                    self.hand_in(Ended::Panicked(panic), Instant::now());
+                    self.conclude(Call::Panicked(panic), Instant::now());
+                    self.hand_in();
                 }
                 Err(_) => {}
             }
@@ -104,28 +134,42 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
                 () = shutdown.cancelled() => return false,
             },
         };
-        let ready = tokio::select! {
+        let mut ready = tokio::select! {
             biased;
             ready = AssertUnwindSafe(self.runner.ready()).catch_unwind() => ready,
             () = shutdown.cancelled() => return false,
         };
-        let started = Instant::now();
-        let jobs = engine.desk.change_at(started, |buffer, now, _| buffer.take(&self.taken_away, now));
-        if jobs.is_empty() {
+        let began = Instant::now();
+        self.next = self.take(began);
+        if self.next.is_empty() {
             // Being ready may hold a permit that others wait for.
             self.runner = self.pristine.clone();
             self.has_looked = true;
             return true;
         }
         self.is_busy = true;
-        let deliveries = self.begin(jobs).await;
-        let ended = match ready {
-            Ok(Ok(())) if self.in_hand.is_empty() => Ended::TakenAway,
-            Ok(Ok(())) => self.handle(deliveries).await,
-            Ok(Err(error)) => Ended::Answered(vec![Err(error); self.in_hand.len()]),
-            Err(panic) => Ended::Panicked(panic),
-        };
-        if self.hand_in(ended, started) > LONG {
+        let mut now = began;
+        loop {
+            let deliveries = self.begin().await;
+            let call = match ready {
+                Ok(Ok(())) if deliveries.is_empty() => Call::TakenAway,
+                Ok(Ok(())) => self.call(deliveries).await,
+                Ok(Err(error)) => Call::Answered(smallvec![Err(error); deliveries.len()]),
+                Err(panic) => Call::Panicked(panic),
+            };
+            now = self.conclude(call, now);
+            if now.saturating_duration_since(began) > LONG || self.next.is_empty() {
+                break;
+            }
+            match self.ready_at_once() {
+                Some(again) => ready = again,
+                None => break,
+            }
+        }
+        let took = now.saturating_duration_since(began);
+        self.in_a_row = if took > LONG { 1 } else { (self.in_a_row * 2).clamp(1, MOST_IN_A_ROW) };
+        self.hand_in();
+        if took > LONG {
             // The worker that was woken next may be waiting behind this one.
             tokio::task::yield_now().await;
         }
@@ -152,30 +196,64 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         }
     }
 
-    async fn begin(&mut self, jobs: Vec<Job>) -> Vec<Delivery> {
-        let jobs = if self.engine.plan.ack_policy == AckPolicy::AckFirst { self.acknowledge(jobs).await } else { jobs };
-        let mut deliveries = Vec::with_capacity(jobs.len());
+    fn take(&mut self, now: Instant) -> VecDeque<Job> {
+        let Plan { at_a_time, ack_policy, .. } = *self.engine.plan;
+        // What is acknowledged first must be certain to begin.
+        let takes_turns = at_a_time == 1 && ack_policy != AckPolicy::AckFirst;
+        let jobs = self.engine.desk.change_at(now, |buffer, now, _| {
+            let most = if takes_turns { buffer.in_a_row(self.in_a_row) } else { at_a_time };
+            buffer.take(&self.taken_away, most, now)
+        });
+        jobs.into()
+    }
+
+    /// Whether the service can take another message without waiting.
+    fn ready_at_once(&mut self) -> Option<Result<Result<(), HandlerError>, Panic>> {
+        let ready = AssertUnwindSafe(self.runner.ready()).catch_unwind().now_or_never();
+        if ready.is_none() {
+            // It may stand in a line that it would hold up.
+            self.runner = self.pristine.clone();
+        }
+        ready
+    }
+
+    /// The next messages as their handler gets them.
+    async fn begin(&mut self) -> Deliveries {
+        let engine = self.engine.clone();
+        let jobs = self.next.len().min(engine.plan.at_a_time);
+        let mut jobs: SmallVec<[Job; 1]> = self.next.drain(..jobs).collect();
+        let acks_first = engine.plan.ack_policy == AckPolicy::AckFirst;
+        if acks_first {
+            jobs = self.acknowledge(jobs).await;
+        }
+        let mut deliveries = Deliveries::new();
         for job in jobs {
-            let Job { token, body, envelope, cancellation, received, group } = job;
-            let Envelope { attempts_count, first_attempt_at, .. } = envelope;
-            let store_time = self.engine.store_time(&envelope);
-            let queue = envelope.queue.clone();
-            let delivery = Delivery::new(body, envelope, cancellation);
-            let control = delivery.control().clone();
-            if self.engine.plan.ack_policy == AckPolicy::AckFirst {
+            let Job { token, letter, control, received, group } = job;
+            let Envelope { id, attempts_count, first_attempt_at, .. } = letter.envelope;
+            let store_time = engine.store_time(&letter.envelope);
+            let queue = letter.envelope.queue.clone();
+            if acks_first {
                 // Later calls must answer that it is too late.
                 control.ack();
             }
-            deliveries.push(delivery);
-            let in_hand =
-                InHand { token, queue, attempts_count, first_attempt_at, store_time, received, control, group };
-            self.in_hand.push(in_hand);
+            deliveries.push(Delivery::leased(letter, control.clone()));
+            self.in_hand.push(InHand {
+                token,
+                id,
+                queue,
+                attempts_count,
+                first_attempt_at,
+                store_time,
+                received,
+                control,
+                group,
+            });
         }
         deliveries
     }
 
     /// Acknowledges messages, and answers those whose acknowledgement is certain.
-    async fn acknowledge(&self, jobs: Vec<Job>) -> Vec<Job> {
+    async fn acknowledge(&self, jobs: SmallVec<[Job; 1]>) -> SmallVec<[Job; 1]> {
         let desk = &self.engine.desk;
         let answers: Vec<_> = desk.change(|buffer, now, _| {
             let acknowledge = |job: &Job| {
@@ -185,7 +263,7 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
             };
             jobs.iter().map(acknowledge).collect()
         });
-        let mut certain = Vec::with_capacity(jobs.len());
+        let mut certain = SmallVec::new();
         for (job, answer) in jobs.into_iter().zip(answers) {
             if let Ok(Ok(())) = answer.await {
                 desk.buffer().run_unleased(&job, &self.taken_away);
@@ -197,63 +275,66 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         certain
     }
 
-    async fn handle(&mut self, deliveries: Vec<Delivery>) -> Ended {
-        let Self { engine, runner, taken_away, in_hand, .. } = self;
+    async fn call(&mut self, deliveries: Deliveries) -> Call {
+        let Self { engine, runner, taken_away, in_hand, next, ended, in_a_row, .. } = self;
         let mut handler = std::pin::pin!(AssertUnwindSafe(runner.run(deliveries)).catch_unwind());
+        if let Poll::Ready(answer) = futures_util::poll!(&mut handler) {
+            return answer.map_or_else(Call::Panicked, Call::Answered);
+        }
+        // It waits for something. What has ended must not wait with it, nor what has not begun.
+        *in_a_row = 0;
+        if !next.is_empty() || !ended.is_empty() {
+            engine.desk.change(|buffer, now, _| {
+                hand_in(buffer, ended, now);
+                buffer.is_quick = false;
+                buffer.put_back(std::mem::take(next));
+            });
+        }
         loop {
             tokio::select! {
                 biased;
-                ended = &mut handler => return match ended {
-                    Ok(results) => Ended::Answered(results),
-                    Err(panic) => Ended::Panicked(panic),
-                },
+                answer = &mut handler => return answer.map_or_else(Call::Panicked, Call::Answered),
                 () = taken_away.notified() => {
                     let buffer = engine.desk.buffer();
                     if !in_hand.iter().any(|message| buffer.is_handled(message.token)) {
-                        return Ended::TakenAway;
+                        return Call::TakenAway;
                     }
                 }
             }
         }
     }
 
-    /// Decides what becomes of the messages in hand, and is free again. Answers how long it had them.
-    fn hand_in(&mut self, ended: Ended, started: Instant) -> Duration {
-        let engine = self.engine.clone();
+    /// Decides what becomes of the messages in hand. Answers when that was.
+    fn conclude(&mut self, call: Call, began: Instant) -> Instant {
         let in_hand = std::mem::take(&mut self.in_hand);
-        self.is_busy = false;
-        if !matches!(ended, Ended::Answered(_)) {
-            self.runner = self.pristine.clone();
-        }
-        let results = match ended {
-            Ended::TakenAway => Vec::new(),
-            Ended::Answered(results) => results,
-            Ended::Panicked(panic) => {
-                vec![Err(HandlerError::panicked(panic.as_ref())); in_hand.len()]
+        let now = Instant::now();
+        let results = match call {
+            Call::Answered(results) => results,
+            Call::Panicked(panic) => {
+                self.runner = self.pristine.clone();
+                smallvec![Err(HandlerError::panicked(panic.as_ref())); in_hand.len()]
+            }
+            Call::TakenAway => {
+                self.runner = self.pristine.clone();
+                self.ended.extend(in_hand.into_iter().map(|InHand { token, group, .. }| Ended {
+                    token,
+                    disposition: None,
+                    group,
+                }));
+                return now;
             }
         };
-        let now = Instant::now();
-        let took = now.saturating_duration_since(started);
-        let mut failures = Tally::default();
-        let mut decided = Vec::with_capacity(results.len());
-        for (message, result) in in_hand.iter().zip(&results) {
-            if let Err(error) = result {
-                failures.add(&message.queue, failure(error));
-                tracing::debug!(queue = %message.queue, token = message.token.0, %error, "a handler failed");
+        let counters = &self.engine.desk.counters;
+        for (message, result) in in_hand.into_iter().zip(results) {
+            if let Err(error) = &result {
+                counters.add(&message.queue, failure(error), 1);
+                tracing::debug!(queue = %message.queue, id = %message.id, %error, "a handler failed");
             }
-            if let Some(hook) = &engine.desk.counters.hook {
-                hook.handled(&message.queue, took);
-            }
-            decided.push((message.token, self.decide(message, result, now)));
+            counters.handled(&message.queue, now.saturating_duration_since(began));
+            let disposition = Some(self.decide(&message, &result, now));
+            self.ended.push(Ended { token: message.token, disposition, group: message.group });
         }
-        engine.desk.counters.add_all(failures);
-        engine.desk.change_at(now, |buffer, now, _| {
-            for (token, disposition) in decided {
-                buffer.finish(token, disposition, now, None);
-            }
-            buffer.worker_is_free(in_hand.iter().filter_map(|message| message.group.as_ref()));
-        });
-        took
+        now
     }
 
     fn decide(&self, message: &InHand, result: &Result<(), HandlerError>, now: Instant) -> Disposition {
@@ -269,6 +350,30 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
             random: if result.is_err() || plan.ack_policy == AckPolicy::Manual { rand::random() } else { 0.0 },
         });
         fitting(disposition, &self.engine.provider.capabilities().limits)
+    }
+
+    /// Hands in what has ended, gives back what has not begun, and is free again.
+    fn hand_in(&mut self) {
+        self.is_busy = false;
+        let is_quick = self.in_a_row > 1;
+        let (ended, next) = (&mut self.ended, std::mem::take(&mut self.next));
+        self.engine.desk.change(|buffer, now, _| {
+            hand_in(buffer, ended, now);
+            buffer.is_quick = is_quick;
+            buffer.put_back(next);
+            buffer.worker_is_free();
+        });
+    }
+}
+
+fn hand_in(buffer: &mut Buffer, ended: &mut Vec<Ended>, now: Instant) {
+    for Ended { token, disposition, group } in ended.drain(..) {
+        if let Some(disposition) = disposition {
+            buffer.finish(token, disposition, now, None);
+        }
+        if let Some(group) = &group {
+            buffer.leave(group);
+        }
     }
 }
 
