@@ -92,8 +92,7 @@ impl HandlerError {
 
     /// The handler panicked with this.
     pub fn panicked(panic: &(dyn Any + Send)) -> Self {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Self::new(ErrorKind::Panicked, format!("the handler panicked: {}", said.unwrap_or("it did not say why")))
+        Self::new(ErrorKind::Panicked, format!("the handler panicked: {}", panic_text(panic)))
     }
 
     /// Retried by this strategy and not by the subscriber's.
@@ -129,6 +128,12 @@ impl HandlerError {
     pub fn source(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0.source
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why")
 }
 
 impl<E: Into<BoxError>> From<E> for HandlerError {

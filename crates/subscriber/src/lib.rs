@@ -94,7 +94,7 @@ pub use handler::{Handler, HandlerFuture, IntoHandler, IntoOutcome, WithState, W
 pub use health::{Health, HealthState};
 pub use options::{AckPolicy, SubscriberOptions};
 pub use queues::IntoQueues;
-pub use report::StopReport;
+pub use report::{StopCause, StopReport};
 pub use router::{RoutedReport, Router};
 pub use run::{Batches, OneByOne, Run};
 pub use shutdown::Shutdown;

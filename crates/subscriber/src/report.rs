@@ -5,10 +5,34 @@ use std::time::Duration;
 
 use crate::counters::Counts;
 
+/// Why a subscriber stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopCause {
+    /// It was asked to.
+    Requested,
+    /// Its provider was closed.
+    ProviderClosed,
+    /// One of its loops panicked, which is a bug of Postrider's or of the provider: it stops and does not sit idle.
+    Panicked(String),
+}
+
+impl fmt::Display for StopCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requested => f.write_str("asked to"),
+            Self::ProviderClosed => f.write_str("the provider was closed"),
+            Self::Panicked(what) => write!(f, "a loop panicked: {what}"),
+        }
+    }
+}
+
 /// What a stop came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StopReport {
+    /// Why it stopped.
+    pub cause: StopCause,
     /// Messages that were handled or decided when the stop began, or within its patience, and are settled.
     pub finished: u64,
     /// Messages that had not begun and were given back uncounted.
@@ -39,6 +63,10 @@ impl fmt::Display for StopReport {
         if *unsettled > 0 {
             write!(f, ", {unsettled} not settled in time")?;
         }
-        write!(f, " in {:.1} s", self.took.as_secs_f64())
+        write!(f, " in {:.1} s", self.took.as_secs_f64())?;
+        if self.cause != StopCause::Requested {
+            write!(f, "; {}", self.cause)?;
+        }
+        Ok(())
     }
 }

@@ -54,8 +54,10 @@ impl Router {
             if !shutdown.is_requested() {
                 shutdown.request();
             }
-            if let Ok(report) = ended {
-                reports.push((index, RoutedReport { queues: monitor.queues().to_vec(), report }));
+            let queues = monitor.queues().to_vec();
+            match ended {
+                Ok(report) => reports.push((index, RoutedReport { queues, report })),
+                Err(error) => tracing::error!(?queues, %error, "a subscriber ended without a report"),
             }
         }
         reports.sort_by_key(|(index, _)| *index);

@@ -13,7 +13,7 @@ use crate::counters::Counts;
 use crate::engine::{Desk, Engine};
 use crate::health::HealthState;
 use crate::held::later;
-use crate::report::StopReport;
+use crate::report::{StopCause, StopReport};
 use crate::shutdown::Shutdown;
 
 /// How long a handler may take to obey its cancelled token.
@@ -34,7 +34,12 @@ pub(crate) struct Tasks {
     pub(crate) done: CancellationToken,
 }
 
-pub(crate) async fn stop<P: MessagingService>(engine: &Engine<P>, mut tasks: Tasks, shutdown: &Shutdown) -> StopReport {
+pub(crate) async fn stop<P: MessagingService>(
+    engine: &Engine<P>,
+    cause: StopCause,
+    mut tasks: Tasks,
+    shutdown: &Shutdown,
+) -> StopReport {
     let desk = &*engine.desk;
     let began = Instant::now();
     let before = desk.counters.counts();
@@ -70,6 +75,7 @@ pub(crate) async fn stop<P: MessagingService>(engine: &Engine<P>, mut tasks: Tas
     let totals = desk.counts();
     let settled = |counts: &Counts| counts.acked + counts.retried + counts.dead;
     let report = StopReport {
+        cause,
         finished: settled(&totals) - settled(&before),
         released: totals.released - before.released,
         abandoned: totals.abandoned - before.abandoned,

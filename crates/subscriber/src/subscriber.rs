@@ -4,19 +4,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use postrider_core::{MessagingService, QueueName};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::{NoHandler, SubscriberBuilder};
 use crate::counters::Counts;
 use crate::engine::{Desk, Engine};
+use crate::error::panic_text;
 use crate::fetch::FetchLoop;
 use crate::flush::FlushLoop;
 use crate::health::Health;
 use crate::leases::LeaseLoop;
 use crate::queues::IntoQueues;
 use crate::release_stuck::ReleaseStuckLoop;
-use crate::report::StopReport;
+use crate::report::{StopCause, StopReport};
 use crate::run::Run;
 use crate::shutdown::Shutdown;
 use crate::stop::{Tasks, stop};
@@ -61,14 +62,24 @@ impl<P: MessagingService, R: Run> Subscriber<P, R> {
         for _ in 0..engine.plan.workers {
             workers.spawn(Worker::new(engine.clone(), runner.clone()).run(stopping.clone()));
         }
-        tokio::select! {
-            () = shutdown.requested() => {}
-            () = engine.closed.cancelled() => {
-                tracing::error!(queues = ?engine.queues, "the provider was closed; stopping");
-            }
+        let cause = tokio::select! {
+            () = shutdown.requested() => StopCause::Requested,
+            () = engine.closed.cancelled() => StopCause::ProviderClosed,
+            ended = loops.join_next() => StopCause::Panicked(said(ended)),
+        };
+        if cause != StopCause::Requested {
+            tracing::error!(queues = ?engine.queues, %cause, "stopping");
         }
         stopping.cancel();
-        stop(&engine, Tasks { workers, loops, done }, &shutdown).await
+        stop(&engine, cause, Tasks { workers, loops, done }, &shutdown).await
+    }
+}
+
+/// What a loop said that ended before it was told to. Loops end by themselves in no other way than by a panic.
+fn said(ended: Option<Result<(), JoinError>>) -> String {
+    match ended.and_then(Result::err).map(JoinError::try_into_panic) {
+        Some(Ok(panic)) => panic_text(&*panic).to_owned(),
+        Some(Err(_)) | None => "it ended".to_owned(),
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) enum Verdict {
     LoseAnswer,
     /// It never answers, whatever its deadline.
     Hang,
+    /// It panics.
+    Panic,
 }
 
 /// Which call it is, and how many of its kind came before.
@@ -85,6 +87,7 @@ impl Scripted {
                 Err(MessagingError::OutcomeUnknown { operation: "scripted", ids, source: None })
             }
             Verdict::Hang => std::future::pending().await,
+            Verdict::Panic => panic!("a bug in the store"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::{Message, MessagingService, ReceiveOptions};
-use postrider_subscriber::{AckPolicy, Delivery, HealthState, Subscriber};
+use postrider_subscriber::{AckPolicy, Delivery, HealthState, StopCause, Subscriber};
 use tokio::time::Instant;
 
 use crate::fixture::{handler, queue, send, soon, start, stats, store};
@@ -166,4 +166,15 @@ async fn a_subscriber_that_is_dropped_gives_everything_back() {
     provider.send_message(&queue(), Message::new("last"), soon()).await.unwrap();
     let left = provider.receive_messages(&queue(), &ReceiveOptions::batch(100), soon()).await.unwrap();
     assert_eq!((left.len(), stats(&provider).await.message_count()), (7, Some(7)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_panics_stops_the_subscriber_and_says_so() {
+    let provider =
+        Scripted::new(store(), |call| if matches!(call, Call::Receive(3)) { Verdict::Panic } else { Verdict::Pass });
+    send(&provider, 2).await;
+    let subscriber = Subscriber::builder(provider, queue()).handler(handler(async |_| Ok(()))).build().unwrap();
+    let report = start(subscriber).stopped().await;
+    assert_eq!(report.cause, StopCause::Panicked("a bug in the store".into()));
+    assert!(report.to_string().ends_with("; a loop panicked: a bug in the store"), "{report}");
 }

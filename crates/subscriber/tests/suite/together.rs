@@ -191,3 +191,46 @@ async fn the_metrics_hook_hears_what_is_counted() {
         expected.into_iter().map(|(name, count)| (("orders".to_owned(), name), count)).collect();
     assert_eq!(*noted.lock().unwrap(), expected);
 }
+
+/// Panics whenever it is told something.
+struct Broken;
+
+impl Metrics for Broken {
+    fn happened(&self, _: &QueueName, _: Outcome, _: u64) {
+        panic!("no metrics today");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_that_panic_cost_no_message() {
+    let provider = store();
+    send(&provider, 40).await;
+    let subscriber = Subscriber::builder(provider, queue())
+        .handler(handler(async |_| Ok(())))
+        .metrics(Broken)
+        .max_per_key(1, |_| panic!("no key today"))
+        .build()
+        .unwrap();
+    let running = start(subscriber);
+    running.until(|counts| counts.acked == 40).await;
+    assert!(running.stop().await.is_clean());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_waits_holds_up_nothing_that_was_taken_with_it() {
+    let provider = store();
+    send(&provider, 100).await;
+    // Long enough for workers to take several at a time; then the first of such a handful waits for ever.
+    let handling = handler(async |delivery: Delivery| {
+        if delivery.body == "50" {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    });
+    let subscriber =
+        Subscriber::builder(provider, queue()).handler(handling).max_workers(2).overfetch_factor(60.0).build().unwrap();
+    let running = start(subscriber);
+    running.until(|counts| counts.acked == 99 && counts.in_flight == 1).await;
+    running.shutdown.request_at_once();
+    assert_eq!(running.stopped().await.abandoned, 1);
+}
