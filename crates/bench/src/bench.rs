@@ -10,7 +10,7 @@ use crate::error::BenchError;
 use crate::load::Load;
 use crate::measured::{Latency, Measured, Rate};
 use crate::workload::Workload;
-use crate::{drain, latency, send};
+use crate::{drain, handle, latency, send};
 
 /// Hears of every message that a step is done with.
 pub type Progress = Arc<dyn Fn(usize) + Send + Sync>;
@@ -29,7 +29,7 @@ pub struct Bench<P> {
     progress: Progress,
 }
 
-impl<P: Provider> Bench<P> {
+impl<P: Provider + Clone> Bench<P> {
     /// Workloads of this size on this store.
     pub fn new(provider: P, load: Load) -> Result<Self, MessagingError> {
         for (what, value) in [
@@ -56,7 +56,9 @@ impl<P: Provider> Bench<P> {
     /// How many steps a workload has, for whoever shows its progress: a message is sent and drained.
     pub fn steps(&self, workload: Workload) -> usize {
         match workload {
-            Workload::SendOne | Workload::SendBatch | Workload::Drain => self.load.messages.saturating_mul(2),
+            Workload::SendOne | Workload::SendBatch | Workload::Drain | Workload::Handle => {
+                self.load.messages.saturating_mul(2)
+            }
             Workload::Latency => self.load.latency_messages(),
         }
     }
@@ -80,6 +82,11 @@ impl<P: Provider> Bench<P> {
             Workload::Drain => {
                 let sent = send::in_batches(provider, queue, load, progress).await?;
                 let elapsed = drain::drain(provider, queue, load, sent.ids, progress).await?;
+                Measured::Rate(Rate::new(workload, load.messages, elapsed))
+            }
+            Workload::Handle => {
+                let sent = send::in_batches(provider, queue, load, progress).await?;
+                let elapsed = handle::handle(&**provider, queue, load, sent.ids, progress).await?;
                 Measured::Rate(Rate::new(workload, load.messages, elapsed))
             }
             Workload::Latency => {

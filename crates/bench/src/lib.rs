@@ -13,6 +13,7 @@
 mod bench;
 mod drain;
 mod error;
+mod handle;
 mod latency;
 mod load;
 mod measured;

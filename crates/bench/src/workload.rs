@@ -15,13 +15,15 @@ pub enum Workload {
     SendBatch,
     /// Lease, do nothing, acknowledge.
     Drain,
+    /// The same through a subscriber: lease, hand over to a function that does nothing, acknowledge.
+    Handle,
     /// The time from a send to the hand-over, at a steady pace.
     Latency,
 }
 
 impl Workload {
     /// All of them, in the order in which they are run.
-    pub const ALL: [Self; 4] = [Self::SendOne, Self::SendBatch, Self::Drain, Self::Latency];
+    pub const ALL: [Self; 5] = [Self::SendOne, Self::SendBatch, Self::Drain, Self::Handle, Self::Latency];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Workload {
             Self::SendOne => "send-one",
             Self::SendBatch => "send-batch",
             Self::Drain => "drain",
+            Self::Handle => "handle",
             Self::Latency => "latency",
         }
     }
@@ -61,6 +64,6 @@ mod tests {
             assert_eq!(workload.name().parse(), Ok(workload));
         }
         let error = "sendone".parse::<Workload>().unwrap_err();
-        assert_eq!(error, "use one of send-one, send-batch, drain, latency");
+        assert_eq!(error, "use one of send-one, send-batch, drain, handle, latency");
     }
 }

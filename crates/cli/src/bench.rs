@@ -65,6 +65,7 @@ Workloads:
   send-one      concurrent callers, each sending one message a call
   send-batch    one caller, sending batches
   drain         lease, do nothing, acknowledge
+  handle        the same through a subscriber, with a handler that does nothing
   latency       the time from a send to its hand-over, at a steady pace
 
 Examples:

@@ -75,6 +75,9 @@ Workloads:
   send-batch    batches, over as many rows a transaction
   drain-none    lease and acknowledge without an archive, over claim and delete in two transactions
   drain-all     the same with everything archived
+  handle-memory lease, hand over to a handler that does nothing and acknowledge, through a subscriber in memory,
+                over a drain by the provider alone
+  handle-sqlite the same on a file
   latency       from a send to its hand-over
   backlog       the memory of a process that sends and drains a long backlog
 
@@ -84,7 +87,8 @@ that a row costs less; lone and send-batch compare the same number of commits. I
 twice a batch, as a program does that claims, works and then deletes; the provider settles one batch in the
 transaction that claims the next.
 
-Bars (RATIO, at least): send-one 8, lone 0.77, send-batch 0.6, drain-none 0.5, drain-all 0.38;
+Bars (RATIO, at least): send-one 8, lone 0.77, send-batch 0.6, drain-none 0.5, drain-all 0.38, handle-memory 0.8,
+handle-sqlite 0.8;
 backlog: less than 100 MB. --check asks for half of a ratio, once in five runs of 5000 messages
 at most, so that a busy machine does not fail it; its backlog has 100000 messages.
 

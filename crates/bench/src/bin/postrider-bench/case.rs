@@ -17,13 +17,24 @@ pub(crate) enum Case {
     SendBatch,
     DrainNone,
     DrainAll,
+    HandleMemory,
+    HandleSqlite,
     Latency,
     Backlog,
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::SendOne, Self::Lone, Self::SendBatch, Self::DrainNone, Self::DrainAll, Self::Latency, Self::Backlog];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::SendOne,
+        Self::Lone,
+        Self::SendBatch,
+        Self::DrainNone,
+        Self::DrainAll,
+        Self::HandleMemory,
+        Self::HandleSqlite,
+        Self::Latency,
+        Self::Backlog,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -32,6 +43,8 @@ impl Case {
             Self::SendBatch => "send-batch",
             Self::DrainNone => "drain-none",
             Self::DrainAll => "drain-all",
+            Self::HandleMemory => "handle-memory",
+            Self::HandleSqlite => "handle-sqlite",
             Self::Latency => "latency",
             Self::Backlog => "backlog",
         }
@@ -43,7 +56,16 @@ impl Case {
             Self::SendOne | Self::Lone => Workload::SendOne,
             Self::SendBatch => Workload::SendBatch,
             Self::DrainNone | Self::DrainAll | Self::Backlog => Workload::Drain,
+            Self::HandleMemory | Self::HandleSqlite => Workload::Handle,
             Self::Latency => Workload::Latency,
+        }
+    }
+
+    /// What its ratio is a ratio to.
+    pub(crate) fn beside(self) -> &'static str {
+        match self {
+            Self::HandleMemory | Self::HandleSqlite => "the provider's own drain",
+            _ => "the driver",
         }
     }
 
@@ -62,6 +84,7 @@ impl Case {
             Self::SendBatch => Some(0.6),
             Self::DrainNone => Some(0.5),
             Self::DrainAll => Some(0.38),
+            Self::HandleMemory | Self::HandleSqlite => Some(0.8),
             Self::Latency | Self::Backlog => None,
         }
     }

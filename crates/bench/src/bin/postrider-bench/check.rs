@@ -56,7 +56,8 @@ fn shortfall(row: &Row) -> Option<String> {
     let case = row.case;
     if let Some((bar, ratio)) = case.bar().zip(row.ratio) {
         let least = bar * MARGIN;
-        return (ratio < least).then(|| format!("{case} reaches {ratio:.2} of the driver, {least:.2} is asked for"));
+        return (ratio < least)
+            .then(|| format!("{case} reaches {ratio:.2} of {}, {least:.2} is asked for", case.beside()));
     }
     let megabytes = row.peak_megabytes.filter(|megabytes| *megabytes >= MOST_MEGABYTES)?;
     Some(format!("{case} needs {megabytes:.1} MB, less than {MOST_MEGABYTES} MB is asked for"))

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use postrider_bench::{Bench, Load, Measured, median};
-use postrider_core::{Deadline, MessagingService};
+use postrider_bench::{Bench, Load, Measured, Workload, median};
+use postrider_core::{Deadline, MemoryStore, Provider};
 use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore};
 use serde::Serialize;
 use tempfile::TempDir;
@@ -74,24 +74,38 @@ impl<'a> Comparison<'a> {
         Ok(row)
     }
 
-    /// The driver's turn, then the provider's.
+    /// What it is compared with, then what is measured.
     pub(crate) fn once(&self, case: Case) -> Result<Row, Failure> {
         let folder = TempDir::with_prefix_in("postrider-bench-", &self.args.folder)?;
         let load = self.load(case);
-        let raw = raw(case, &load, &folder.path().join("raw.db"))?;
-        let measured = self.runtime.block_on(provider(case, load.clone(), &folder.path().join("postrider.db")))?;
+        let raw = match case {
+            Case::HandleMemory | Case::HandleSqlite => {
+                Some(self.drained(case, &load, &folder.path().join("drained.db"))?)
+            }
+            _ => raw(case, &load, &folder.path().join("raw.db"))?,
+        };
+        let path = folder.path().join("postrider.db");
+        let measured = self.runtime.block_on(provider(case, case.workload(), load.clone(), &path))?;
         let mut row = Row::new(case, measured);
         match case {
             Case::SendOne | Case::Lone => row.callers = Some(load.callers),
             Case::DrainNone => row.archive = Some("none"),
             Case::DrainAll => row.archive = Some("all"),
-            Case::SendBatch | Case::Latency | Case::Backlog => {}
+            Case::SendBatch | Case::HandleMemory | Case::HandleSqlite | Case::Latency | Case::Backlog => {}
         }
         if let (Measured::Rate(rate), Some(raw)) = (&row.measured, raw) {
             row.ratio = Some(rate.per_second / raw);
             row.raw_per_second = Some(raw);
         }
         Ok(row)
+    }
+
+    /// How many messages a second the same provider drains without a subscriber.
+    fn drained(&self, case: Case, load: &Load, path: &Path) -> Result<f64, Failure> {
+        match self.runtime.block_on(provider(case, Workload::Drain, load.clone(), path))? {
+            Measured::Rate(rate) => Ok(rate.per_second),
+            Measured::Latency(_) => Err("a drain has a rate".into()),
+        }
     }
 
     fn load(&self, case: Case) -> Load {
@@ -114,9 +128,19 @@ pub(crate) async fn open(path: &Path, case: Case) -> Result<SqliteProvider, Fail
     Ok(SqliteStore::open(path, options).await?.connect().await?)
 }
 
-async fn provider(case: Case, load: Load, path: &Path) -> Result<Measured, Failure> {
-    let bench = Bench::new(open(path, case).await?, load)?;
-    let measured = bench.run(case.workload()).await?;
+async fn provider(case: Case, workload: Workload, load: Load, path: &Path) -> Result<Measured, Failure> {
+    match case {
+        Case::HandleMemory => run(MemoryStore::new().open(), workload, load).await,
+        _ => run(open(path, case).await?, workload, load).await,
+    }
+}
+
+async fn run<P: Provider + Clone>(provider: P, workload: Workload, load: Load) -> Result<Measured, Failure> {
+    let bench = Bench::new(provider, load)?;
+    // In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
+    let (bench, measured) =
+        tokio::spawn(async move { (bench.run(workload).await, bench) }).await.map(|(m, b)| (b, m))?;
+    let measured = measured?;
     bench.provider().close(Deadline::default()).await?;
     Ok(measured)
 }
@@ -135,7 +159,7 @@ fn raw(case: Case, load: &Load, path: &Path) -> Result<Option<f64>, Failure> {
             raw.send(load.messages, load.batch, load.size)?;
             (load.messages, raw.drain(load.messages, load.batch)?)
         }
-        Case::Latency | Case::Backlog => return Ok(None),
+        Case::HandleMemory | Case::HandleSqlite | Case::Latency | Case::Backlog => return Ok(None),
     };
     Ok(Some(rows as f64 / elapsed.as_secs_f64()))
 }

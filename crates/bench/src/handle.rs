@@ -1,0 +1,84 @@
+//! Draining through a subscriber: lease, hand over to a function that does nothing, acknowledge.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use postrider_core::{MessageId, MessagingError, MessagingService, QueueName};
+use postrider_subscriber::{Metrics, Outcome, Shutdown, State, Subscriber, handler};
+use tokio::sync::watch;
+
+use crate::bench::Progress;
+use crate::drain::{LEASE, PATIENCE};
+use crate::error::BenchError;
+use crate::load::Load;
+use crate::tally::Tally;
+
+/// How many workers a message of a batch has. With a half more leased in advance, a batch is under way while another
+/// is handled.
+const WORKERS_A_MESSAGE: usize = 2;
+
+/// Hears how many messages have been acknowledged.
+struct Acknowledged {
+    /// How many, and when that was.
+    count: watch::Sender<(usize, Instant)>,
+    progress: Progress,
+}
+
+impl Metrics for Acknowledged {
+    fn happened(&self, _: &QueueName, outcome: Outcome, messages: u64) {
+        if outcome == Outcome::Acked {
+            let messages = messages as usize;
+            self.count.send_modify(|(count, at)| (*count, *at) = (*count + messages, Instant::now()));
+            (self.progress)(messages);
+        }
+    }
+}
+
+/// What handlers were given. A lock, because every handler has one thing to note.
+type Handled = Arc<Mutex<Vec<MessageId>>>;
+
+async fn note(id: MessageId, State(handled): State<Handled>) {
+    handled.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+}
+
+/// Has everything that was sent handled, and answers how long it took.
+pub(crate) async fn handle<P: MessagingService + Clone>(
+    provider: &P,
+    queue: &QueueName,
+    load: &Load,
+    sent: Vec<MessageId>,
+    progress: &Progress,
+) -> Result<Duration, BenchError> {
+    let handled: Handled = Arc::new(Mutex::new(Vec::with_capacity(sent.len())));
+    let (count, mut acknowledged) = watch::channel((0, Instant::now()));
+    let subscriber = Subscriber::builder(provider.clone(), queue)
+        .handler(handler(note).with_state(handled.clone()))
+        .max_workers(load.batch.saturating_mul(WORKERS_A_MESSAGE))
+        .fetch_batch_size(load.batch)
+        .visibility(LEASE)
+        .metrics(Acknowledged { count, progress: progress.clone() })
+        .build()?;
+    let shutdown = Shutdown::new();
+    let start = Instant::now();
+    let running = tokio::spawn(subscriber.run(shutdown.clone()));
+    let all = sent.len();
+    while acknowledged.borrow_and_update().0 < all {
+        // What is missing is judged below.
+        if !matches!(tokio::time::timeout(PATIENCE, acknowledged.changed()).await, Ok(Ok(()))) {
+            break;
+        }
+    }
+    let (_, end) = *acknowledged.borrow();
+    shutdown.request();
+    let report = running.await?;
+    let mut tally = Tally::new(sent)?;
+    for id in handled.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        tally.drained(id)?;
+    }
+    tally.judge()?;
+    if report.totals.acked != all as u64 {
+        let why = format!("{} of {all} were acknowledged", report.totals.acked);
+        return Err(MessagingError::invalid("messages", why).into());
+    }
+    Ok(end - start)
+}
