@@ -88,6 +88,8 @@ pub(crate) struct Buffer {
     pub(crate) settle_not_before: Instant,
     /// Something in the outbox must not wait for a fetch.
     pub(crate) is_urgent: bool,
+    /// When the flush loop looks at the outbox again; `None` when it waits to be told.
+    pub(crate) flushes_at: Option<Instant>,
     /// How many settlements are under way.
     pub(crate) settling: usize,
     pub(crate) fetch: FetchState,
@@ -128,6 +130,7 @@ impl Buffer {
             outbox: VecDeque::new(),
             settle_not_before: now,
             is_urgent: false,
+            flushes_at: None,
             settling: 0,
             fetch,
             is_stopping: false,

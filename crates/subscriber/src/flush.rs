@@ -29,10 +29,10 @@ impl<P: MessagingService> FlushLoop<P> {
             let now = Instant::now();
             let (rows, flush_at) = {
                 let mut buffer = engine.desk.buffer();
-                match buffer.flush_at(now) {
-                    Some(at) if at <= now => (buffer.take_rows(), None),
-                    at => (Rows::default(), at),
-                }
+                let flush_at = buffer.flush_at(now);
+                let is_due = flush_at.is_some_and(|at| at <= now);
+                buffer.flushes_at = flush_at.filter(|_| !is_due);
+                (if is_due { buffer.take_rows() } else { Rows::default() }, buffer.flushes_at)
             };
             if !rows.tokens.is_empty() {
                 self.flush(rows).await;

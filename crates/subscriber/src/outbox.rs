@@ -105,7 +105,11 @@ impl Buffer {
     /// Who must look again after a change.
     pub(crate) fn wakes(&self, now: Instant) -> Wakes {
         let fetch = self.fetches_now(now);
-        Wakes { fetch, flush: !self.outbox.is_empty() && (!fetch || self.is_urgent) }
+        // Most settlements travel with a fetch: the flush loop is told only of what it would have to do before it looks
+        // again by itself.
+        let is_before = |at: Instant| self.flushes_at.is_none_or(|known| at < known);
+        let flush = (!fetch || self.is_urgent) && self.flush_at(now).is_some_and(is_before);
+        Wakes { fetch, flush }
     }
 
     /// Takes the next rows out of the outbox; they are under way from here on.
