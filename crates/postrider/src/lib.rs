@@ -51,6 +51,8 @@ pub use context::{ContextError, SystemContext};
 pub use endpoint::{Endpoint, Migration, connect};
 pub use idempotency_records::IdempotencyRecords;
 pub use postrider_core::*;
+#[cfg(feature = "sqlite")]
+pub use postrider_sqlite as sqlite;
 #[cfg(feature = "subscriber")]
 pub use postrider_subscriber as subscriber;
 pub use provider::MessagingProvider;

@@ -13,6 +13,7 @@ use tower_service::Service;
 
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
+use crate::handler::{AFunction, AService};
 
 /// A result for each message, in their order.
 pub type BatchResults = Vec<Result<(), HandlerError>>;
@@ -60,6 +61,53 @@ impl<E: Into<HandlerError>> IntoBatchResults for Vec<Result<(), E>> {
 impl<E: Into<HandlerError>> IntoBatchResults for Result<(), E> {
     fn into_batch_results(self, messages: usize) -> Result<BatchResults, HandlerError> {
         self.map(|()| vec![Ok(()); messages]).map_err(Into::into)
+    }
+}
+
+/// What [`SubscriberBuilder::batch_handler`](crate::SubscriberBuilder::batch_handler) takes: an `async` function of
+/// `Vec<Delivery>`, or any service of it.
+///
+/// `Kind` is found by the compiler.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can not handle batches of messages",
+    label = "neither an `async fn(Vec<Delivery>)` nor a `tower::Service<Vec<Delivery>>`",
+    note = "a batch handler is an `async fn` or closure of one argument, `Vec<Delivery>`; it answers \
+            `Vec<Result<(), E>>`, one for each message, or `Result<(), E>` for all of them; its future is `Send`",
+    note = "a service answers `BatchResults`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
+)]
+pub trait IntoBatchHandler<Kind> {
+    /// The service.
+    type Service: Service<Vec<Delivery>, Response = BatchResults, Error = HandlerError, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static;
+
+    /// Makes the service.
+    fn into_batch_handler(self) -> Self::Service;
+}
+
+impl<F, Fut> IntoBatchHandler<AFunction<Vec<Delivery>>> for F
+where
+    F: Fn(Vec<Delivery>) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output: IntoBatchResults> + Send + 'static,
+{
+    type Service = BatchFn<F>;
+
+    fn into_batch_handler(self) -> BatchFn<F> {
+        batch_handler(self)
+    }
+}
+
+impl<S> IntoBatchHandler<AService> for S
+where
+    S: Service<Vec<Delivery>, Response = BatchResults, Error = HandlerError, Future: Send>,
+    S: Clone + Send + Sync + 'static,
+{
+    type Service = S;
+
+    fn into_batch_handler(self) -> S {
+        self
     }
 }
 

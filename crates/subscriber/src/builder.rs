@@ -8,9 +8,10 @@ use postrider_core::{Envelope, MessagingError, MessagingService, QueueName, Retr
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::batch::BatchResults;
+use crate::batch::{BatchResults, IntoBatchHandler};
 use crate::buffer::{Buffer, PerKey};
 use crate::counters::{Counters, Metrics};
 use crate::delivery::Delivery;
@@ -67,24 +68,46 @@ impl<P: MessagingService> SubscriberBuilder<P, NoHandler> {
 
     /// Handled by this function or service, one message a call.
     pub fn handler<H: IntoHandler<Kind>, Kind>(self, handler: H) -> SubscriberBuilder<P, OneByOne<H::Service>> {
-        self.with_runner(OneByOne(handler.into_handler()))
+        self.with_runner(|NoHandler| OneByOne(handler.into_handler()))
     }
 
-    /// Handled by this service, up to `most` messages a call: whatever is there, without waiting for more.
+    /// Handled by this function or service of `Vec<Delivery>`, up to `most` messages a call: whatever is there, without
+    /// waiting for more.
     ///
     /// A batch holds one worker. Up to `max_workers × most` messages run at a time, and `overfetch_factor` counts from
     /// there.
-    pub fn batch_handler<S>(self, service: S, most: usize) -> SubscriberBuilder<P, Batches<S>>
-    where
-        S: Service<Vec<Delivery>, Response = BatchResults, Error = HandlerError> + Clone + Send + Sync + 'static,
-        S::Future: Send,
-    {
-        self.with_runner(Batches { service, at_a_time: most })
+    pub fn batch_handler<H: IntoBatchHandler<Kind>, Kind>(
+        self,
+        handler: H,
+        most: usize,
+    ) -> SubscriberBuilder<P, Batches<H::Service>> {
+        self.with_runner(|NoHandler| Batches { service: handler.into_batch_handler(), at_a_time: most })
     }
+}
 
-    fn with_runner<R>(self, runner: R) -> SubscriberBuilder<P, R> {
-        let Self { provider, queues, runner: NoHandler, options, per_key, limit, metrics } = self;
-        SubscriberBuilder { provider, queues, runner, options, per_key, limit, metrics }
+impl<P, S> SubscriberBuilder<P, OneByOne<S>> {
+    /// Puts a layer around the handler and the layers that it has: the last is the outermost, and sees a message first.
+    ///
+    /// A stack that a [`tower::ServiceBuilder`] holds is a layer as well; there the first is the outermost.
+    pub fn layer<L>(self, layer: L) -> SubscriberBuilder<P, OneByOne<L::Service>>
+    where
+        L: Layer<S>,
+        L::Service:
+            Service<Delivery, Response = (), Error = HandlerError, Future: Send> + Clone + Send + Sync + 'static,
+    {
+        self.with_runner(|OneByOne(service)| OneByOne(layer.layer(service)))
+    }
+}
+
+impl<P, S> SubscriberBuilder<P, Batches<S>> {
+    /// Puts a layer around the handler and the layers that it has: the last is the outermost, and sees a batch first.
+    pub fn layer<L>(self, layer: L) -> SubscriberBuilder<P, Batches<L::Service>>
+    where
+        L: Layer<S>,
+        L::Service: Service<Vec<Delivery>, Response = BatchResults, Error = HandlerError, Future: Send>,
+        L::Service: Clone + Send + Sync + 'static,
+    {
+        self.with_runner(|Batches { service, at_a_time }| Batches { service: layer.layer(service), at_a_time })
     }
 }
 
@@ -104,6 +127,11 @@ macro_rules! setters {
 }
 
 impl<P, R> SubscriberBuilder<P, R> {
+    fn with_runner<T>(self, change: impl FnOnce(R) -> T) -> SubscriberBuilder<P, T> {
+        let Self { provider, queues, runner, options, per_key, limit, metrics } = self;
+        SubscriberBuilder { provider, queues, runner: change(runner), options, per_key, limit, metrics }
+    }
+
     /// All options at once.
     #[must_use]
     pub fn options(mut self, options: SubscriberOptions) -> Self {
@@ -170,9 +198,13 @@ impl<P, R> SubscriberBuilder<P, R> {
     }
 }
 
-impl<P: MessagingService, R: Run> SubscriberBuilder<P, R> {
+impl<P: MessagingService, R> SubscriberBuilder<P, R> {
     /// The subscriber, or what is wrong with the options.
-    pub fn build(self) -> Result<Subscriber<P, R>, MessagingError> {
+    // The bound is here and not above, or the compiler would not say what is missing.
+    pub fn build(self) -> Result<Subscriber<P, R>, MessagingError>
+    where
+        R: Run,
+    {
         let Self { provider, queues, runner, options, per_key, limit, metrics } = self;
         let queues = queues?;
         queues::check(&queues)?;

@@ -80,11 +80,11 @@ pub trait IntoHandler<Kind> {
     fn into_handler(self) -> Self::Service;
 }
 
-/// The kind of [`IntoHandler`] that is a function.
+/// The kind of handler that is a function.
 #[derive(Debug)]
 pub struct AFunction<Kinds>(PhantomData<Kinds>);
 
-/// The kind of [`IntoHandler`] that is a service.
+/// The kind of handler that is a service.
 #[derive(Debug)]
 pub struct AService;
 

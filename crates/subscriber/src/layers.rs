@@ -1,21 +1,23 @@
 //! What can be put around a handler.
 //!
 //! Each is a [`tower_layer::Layer`] over any service of messages, so layers of `tower` itself and of your own stand
-//! among them. The outermost is called first:
+//! among them. Each is put around what is there already, so the last is the outermost and sees a message first:
 //!
 //! ```
 //! use std::time::Duration;
+//! use postrider_subscriber::Subscriber;
 //! use postrider_subscriber::layers::{RateLimitLayer, TimeoutLayer, TraceLayer};
-//! use postrider_subscriber::{Delivery, handler};
-//! use tower::ServiceBuilder;
 //!
-//! let service = ServiceBuilder::new()
-//!     .layer(TraceLayer::new())
-//!     .layer(RateLimitLayer::new(100, Duration::from_secs(1)))
+//! # fn build(provider: postrider_core::MemoryProvider) -> Result<(), postrider_core::MessagingError> {
+//! let subscriber = Subscriber::builder(provider, "orders")
+//!     .handler(async |text: String| println!("{text}"))
 //!     .layer(TimeoutLayer::new(Duration::from_secs(5)))
-//!     .service(handler(async |text: String| println!("{text}")));
-//! # fn is_service<S: tower_service::Service<Delivery>>(_: S) {}
-//! # is_service(service);
+//!     .layer(RateLimitLayer::new(100, Duration::from_secs(1)))
+//!     .layer(TraceLayer::new())
+//!     .build()?;
+//! # let _ = subscriber;
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! Limits wait inside the call, with the message at hand, and not in `poll_ready`. A service that is ready holds what

@@ -79,7 +79,7 @@ mod testing;
 mod through;
 mod work;
 
-pub use batch::{BatchFn, BatchResults, IntoBatchResults, batch_handler};
+pub use batch::{BatchFn, BatchResults, IntoBatchHandler, IntoBatchResults, batch_handler};
 pub use builder::{NoHandler, SubscriberBuilder, WorkLimit};
 pub use control::Control;
 pub use counters::{Counts, Metrics, Outcome};
@@ -99,3 +99,5 @@ pub use router::{RoutedReport, Router};
 pub use run::{Batches, OneByOne, Run};
 pub use shutdown::Shutdown;
 pub use subscriber::{Monitor, Subscriber};
+/// Tells a handler that its result is not wanted any more; made into a [`Shutdown`], asks a subscriber to stop.
+pub use tokio_util::sync::CancellationToken;

@@ -157,7 +157,6 @@ impl SubscriberOptions {
                 return Err(MessagingError::invalid(option, format!("0: {why}")));
             }
         }
-        check_visibility(self.visibility, &capabilities.limits)?;
         if self.visibility < SHORTEST_VISIBILITY {
             return Err(MessagingError::invalid(
                 "visibility",
@@ -167,6 +166,7 @@ impl SubscriberOptions {
                 ),
             ));
         }
+        check_visibility(self.visibility, &capabilities.limits)?;
         for (option, interval) in [
             ("max_fetch_interval", self.max_fetch_interval),
             ("flush_interval", self.flush_interval),

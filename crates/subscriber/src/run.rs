@@ -17,6 +17,11 @@ pub(crate) type Deliveries = SmallVec<[Delivery; 1]>;
 pub(crate) type Results = SmallVec<[Result<(), HandlerError>; 1]>;
 
 /// A handler as a worker drives it. Made by the builder from a service; not meant to be implemented elsewhere.
+#[diagnostic::on_unimplemented(
+    message = "this subscriber has no handler yet",
+    label = "needs a handler before this",
+    note = "name one before `build`: `Subscriber::builder(provider, queue).handler(function).build()`"
+)]
 pub trait Run: Clone + Send + Sync + 'static {
     /// How many messages it takes at a time, at most.
     fn at_a_time(&self) -> usize;

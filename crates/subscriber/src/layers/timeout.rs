@@ -4,10 +4,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::LayerFuture;
+use crate::batch::BatchResults;
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
 
@@ -55,32 +58,54 @@ where
     }
 
     fn call(&mut self, delivery: Delivery) -> LayerFuture {
-        let after = self.after;
-        let cancellation = delivery.cancellation().clone();
-        let mut running = Box::pin(self.inner.call(delivery));
-        async move {
-            match tokio::time::timeout(after, &mut running).await {
-                Ok(outcome) => outcome,
-                Err(_) => {
-                    // Before the future is dropped, so that what it owns learns why.
-                    cancellation.cancel();
-                    drop(running);
-                    Err(HandlerError::timed_out(after))
-                }
-            }
+        let token = delivery.cancellation().clone();
+        limited(self.after, vec![token], self.inner.call(delivery)).boxed()
+    }
+}
+
+/// A batch is ended as a whole: each of its messages has failed.
+impl<S> Service<Vec<Delivery>> for Timeout<S>
+where
+    S: Service<Vec<Delivery>, Response = BatchResults, Error = HandlerError, Future: Send + 'static>,
+{
+    type Response = BatchResults;
+    type Error = HandlerError;
+    type Future = BoxFuture<'static, Result<BatchResults, HandlerError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, batch: Vec<Delivery>) -> Self::Future {
+        let tokens = batch.iter().map(|delivery| delivery.cancellation().clone()).collect();
+        limited(self.after, tokens, self.inner.call(batch)).boxed()
+    }
+}
+
+async fn limited<T>(
+    after: Duration,
+    tokens: Vec<CancellationToken>,
+    running: impl Future<Output = Result<T, HandlerError>>,
+) -> Result<T, HandlerError> {
+    let mut running = Box::pin(running);
+    match tokio::time::timeout(after, &mut running).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            // Before the future is dropped, so that what it owns learns why.
+            tokens.iter().for_each(CancellationToken::cancel);
+            drop(running);
+            Err(HandlerError::timed_out(after))
         }
-        .boxed()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio_util::sync::CancellationToken;
     use tower::ServiceExt;
 
     use super::*;
     use crate::testing::delivery;
-    use crate::{ErrorKind, handler};
+    use crate::{ErrorKind, batch_handler, handler};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -123,5 +148,15 @@ mod tests {
         let error = TimeoutLayer::new(SECOND).layer(quick).oneshot(delivery).await.unwrap_err();
         assert_eq!((*error.kind(), error.to_string()), (ErrorKind::Retryable, "its own failure".into()));
         assert!(!token.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_that_takes_too_long_is_told_and_ended() {
+        let slow = batch_handler(|_: Vec<Delivery>| std::future::pending::<Result<(), HandlerError>>());
+        let batch: Vec<_> = ["a", "b"].map(delivery).into();
+        let tokens: Vec<_> = batch.iter().map(|delivery| delivery.cancellation().clone()).collect();
+        let error = TimeoutLayer::new(SECOND).layer(slow).oneshot(batch).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::TimedOut);
+        assert!(tokens.iter().all(CancellationToken::is_cancelled));
     }
 }
