@@ -45,6 +45,11 @@ mod provider;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// The examples of the guide are compiled.
+#[cfg(all(doctest, feature = "subscriber", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/subscriber.md")]
+struct SubscriberGuide;
+
 pub use breaker::{BreakerSettings, BreakerState, CircuitBreaker, Guarded};
 pub use config::{Config, ConfigError, Sources};
 pub use context::{ContextError, SystemContext};

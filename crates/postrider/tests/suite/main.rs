@@ -10,3 +10,5 @@ mod guarantees;
 mod pages;
 #[cfg(feature = "sqlite")]
 mod sqlite_settings;
+#[cfg(all(feature = "sqlite", feature = "subscriber"))]
+mod subscriber_guide;
