@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use postrider_core::{DeadLetterReason, Disposition, Envelope, LeaseToken, Nack, QueueName, QueuedMessage};
+use postrider_core::{DeadLetterReason, Disposition, Envelope, LeaseToken, MessageId, Nack, QueueName, QueuedMessage};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::counters::{Outcome, Tally};
 use crate::delivery::Letter;
 use crate::held::{Answer, Decision, Held, HeldByToken, LeaseTimes, Phase, Running};
+use crate::observer::{Ended, ToTell};
 use crate::options::Plan;
 
 /// What the fetch loop is doing, and what the next fetch has to respect.
@@ -57,6 +58,17 @@ pub(crate) struct Unleased {
     pub(crate) queue: QueueName,
     pub(crate) worker: Arc<Notify>,
     pub(crate) control: Control,
+    id: MessageId,
+    receive_count: u32,
+    received: Instant,
+}
+
+impl Unleased {
+    /// What an observer is told of it.
+    pub(crate) fn ended(self, outcome: Outcome) -> Ended {
+        let Self { queue, id, receive_count, received, .. } = self;
+        Ended { id, queue, receive_count, outcome, disposition: Some(Disposition::Ack), received }
+    }
 }
 
 /// Everything that is leased.
@@ -99,6 +111,8 @@ pub(crate) struct Buffer {
     pub(crate) looks_at_leases: Option<Instant>,
     /// A lease came that is due before then.
     pub(crate) has_earlier_lease: bool,
+    /// Messages that are done with.
+    pub(crate) to_tell: ToTell,
 }
 
 /// A message on its way to a handler.
@@ -136,6 +150,7 @@ impl Buffer {
             is_stopping: false,
             looks_at_leases: None,
             has_earlier_lease: false,
+            to_tell: ToTell::default(),
         }
     }
 
@@ -324,8 +339,15 @@ impl Buffer {
 
     /// The message is settled and its handler goes on without a lease.
     pub(crate) fn run_unleased(&mut self, job: &Job, worker: &Arc<Notify>) {
-        let unleased =
-            Unleased { queue: job.letter.envelope.queue.clone(), worker: worker.clone(), control: job.control.clone() };
+        let envelope = &job.letter.envelope;
+        let unleased = Unleased {
+            queue: envelope.queue.clone(),
+            worker: worker.clone(),
+            control: job.control.clone(),
+            id: envelope.id,
+            receive_count: envelope.receive_count,
+            received: job.received,
+        };
         self.unleased.insert(job.token, unleased);
     }
 
@@ -351,8 +373,12 @@ impl Buffer {
         now: Instant,
         waiting: Option<Answer>,
     ) {
-        if !self.unleased.is_empty() {
-            self.unleased.remove(&token);
+        // It may have sent something, or freed a key.
+        self.fetch.is_wanted |= self.plan.stop_when_empty;
+        if !self.unleased.is_empty()
+            && let Some(unleased) = self.unleased.remove(&token)
+        {
+            self.to_tell.add(|| unleased.ended(Outcome::Acked));
         }
         let Some(held) = self.held.get_mut(&token) else { return };
         match held.phase {
@@ -364,6 +390,7 @@ impl Buffer {
             }
             Phase::Lost(_) => {
                 if let Some(held) = self.held.remove(&token) {
+                    self.to_tell.add(|| held.ended(Outcome::Lost, None));
                     held.disarm();
                 }
             }

@@ -18,6 +18,7 @@ use crate::delivery::Delivery;
 use crate::engine::{Desk, Engine};
 use crate::error::HandlerError;
 use crate::handler::IntoHandler;
+use crate::observer::{Observer, ToTell};
 use crate::options::{AckPolicy, SubscriberOptions};
 use crate::queues::{self, IntoQueues};
 use crate::run::{Batches, OneByOne, Run};
@@ -50,6 +51,7 @@ pub struct SubscriberBuilder<P, R> {
     per_key: Option<PerKey>,
     limit: Option<WorkLimit>,
     metrics: Option<Arc<dyn Metrics>>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl<P: MessagingService> SubscriberBuilder<P, NoHandler> {
@@ -63,6 +65,7 @@ impl<P: MessagingService> SubscriberBuilder<P, NoHandler> {
             per_key: None,
             limit: None,
             metrics: None,
+            observer: None,
         }
     }
 
@@ -128,8 +131,8 @@ macro_rules! setters {
 
 impl<P, R> SubscriberBuilder<P, R> {
     fn with_runner<T>(self, change: impl FnOnce(R) -> T) -> SubscriberBuilder<P, T> {
-        let Self { provider, queues, runner, options, per_key, limit, metrics } = self;
-        SubscriberBuilder { provider, queues, runner: change(runner), options, per_key, limit, metrics }
+        let Self { provider, queues, runner, options, per_key, limit, metrics, observer } = self;
+        SubscriberBuilder { provider, queues, runner: change(runner), options, per_key, limit, metrics, observer }
     }
 
     /// All options at once.
@@ -164,6 +167,10 @@ impl<P, R> SubscriberBuilder<P, R> {
         max_deliveries: u32 => Some;
         /// How long running handlers may go on after a stop was asked for.
         graceful_timeout: Duration;
+        /// How long after that they may take to obey their cancelled token.
+        cancel_timeout: Duration;
+        /// Whether to stop when a fetch finds nothing and nothing is at work.
+        stop_when_empty: bool;
         /// How long a lease lasts.
         visibility: Duration;
     }
@@ -196,6 +203,13 @@ impl<P, R> SubscriberBuilder<P, R> {
         self.metrics = Some(Arc::new(metrics));
         self
     }
+
+    /// Tells `observer` of each message by itself.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
 }
 
 impl<P: MessagingService, R> SubscriberBuilder<P, R> {
@@ -205,7 +219,7 @@ impl<P: MessagingService, R> SubscriberBuilder<P, R> {
     where
         R: Run,
     {
-        let Self { provider, queues, runner, options, per_key, limit, metrics } = self;
+        let Self { provider, queues, runner, options, per_key, limit, metrics, observer } = self;
         let queues = queues?;
         queues::check(&queues)?;
         if per_key.as_ref().is_some_and(|per_key| per_key.most == 0) {
@@ -215,11 +229,19 @@ impl<P: MessagingService, R> SubscriberBuilder<P, R> {
             return Err(MessagingError::invalid("work_limit", "0: no handler would ever run; use at least 1"));
         }
         let plan = Arc::new(options.plan(runner.at_a_time(), provider.capabilities())?);
-        let buffer = Buffer::new(plan.clone(), per_key, Instant::now());
-        let desk = Arc::new(Desk::new(buffer, Counters::new(metrics)));
+        let mut buffer = Buffer::new(plan.clone(), per_key, Instant::now());
+        buffer.to_tell = ToTell::new(observer.is_some());
+        let desk = Arc::new(Desk::new(buffer, Counters::new(metrics), observer));
         let limit = limit.map(|limit| limit.places);
-        let closed = CancellationToken::new();
-        let engine = Arc::new(Engine { provider, queues, plan, desk, limit, closed });
+        let engine = Arc::new(Engine {
+            provider,
+            queues,
+            plan,
+            desk,
+            limit,
+            closed: CancellationToken::new(),
+            empty: CancellationToken::new(),
+        });
         Ok(Subscriber { engine, runner })
     }
 }

@@ -14,6 +14,7 @@ impl Buffer {
     pub(crate) fn lose(&mut self, token: LeaseToken, tally: &mut Tally) {
         let Some(held) = self.held.get_mut(&token) else { return };
         let mut outcome = Outcome::Lost;
+        let mut disposition = None;
         match std::mem::replace(&mut held.phase, Phase::Waiting) {
             Phase::Running(running) => {
                 tally.add(held.queue(), outcome);
@@ -31,11 +32,13 @@ impl Buffer {
                 if decision.is_repeated {
                     outcome = Outcome::Unknown;
                 }
+                disposition = Some(decision.disposition);
                 self.outbox.retain(|waiting| *waiting != token);
             }
         }
         tally.add(held.queue(), outcome);
         if let Some(held) = self.held.remove(&token) {
+            self.to_tell.add(|| held.ended(outcome, disposition));
             held.disarm();
         }
     }
@@ -52,6 +55,7 @@ impl Buffer {
             if let Phase::Lost(lost) = &held.phase {
                 lost.worker.notify_one();
             }
+            self.to_tell.add(|| held.ended(Outcome::Stuck, None));
             held.disarm();
         }
         stuck.len()
@@ -81,10 +85,12 @@ impl Buffer {
                     running.control.cancellation().cancel();
                     tally.add(held.queue(), Outcome::Abandoned);
                     running.worker.notify_one();
+                    self.to_tell.add(|| held.ended(Outcome::Abandoned, None));
                     abandoned.push(*held);
                 }
                 Phase::Lost(lost) => {
                     lost.worker.notify_one();
+                    self.to_tell.add(|| held.ended(Outcome::Lost, None));
                     held.disarm();
                 }
                 _ => {}
@@ -94,6 +100,7 @@ impl Buffer {
             unleased.control.cancellation().cancel();
             tally.add(&unleased.queue, Outcome::Abandoned);
             unleased.worker.notify_one();
+            self.to_tell.add(|| unleased.ended(Outcome::Abandoned));
         }
         abandoned
     }

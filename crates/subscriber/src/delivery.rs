@@ -1,6 +1,7 @@
 //! A message as its handler gets it.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use postrider_core::{Envelope, MessageId, QueueMessage, typed};
@@ -21,6 +22,7 @@ pub struct Delivery {
     // Boxed, because a delivery is moved through every layer and future around its handler.
     letter: Box<Letter>,
     control: Control,
+    stopping: Option<Arc<CancellationToken>>,
     extensions: Extensions,
 }
 
@@ -41,7 +43,7 @@ impl Delivery {
     }
 
     pub(crate) fn leased(letter: Box<Letter>, control: Control) -> Self {
-        Self { letter, control, extensions: Extensions::new() }
+        Self { letter, control, stopping: None, extensions: Extensions::new() }
     }
 
     /// What it says and what is known about it, for keeps.
@@ -72,6 +74,23 @@ impl Delivery {
     /// Cancelled when the lease is lost, when a time-out is over, and when a stop runs out of patience.
     pub fn cancellation(&self) -> &CancellationToken {
         self.control.cancellation()
+    }
+
+    pub(crate) fn with_stopping(mut self, stopping: &Arc<CancellationToken>) -> Self {
+        self.stopping = Some(stopping.clone());
+        self
+    }
+
+    /// Waits until the subscriber begins nothing new. A handler that has not begun its work yet, because it waits for
+    /// leave to, can then [release](Control::release) its message, which costs that nothing; one that has goes on.
+    pub fn stopping(&self) -> impl Future<Output = ()> + Send + 'static {
+        let stopping = self.stopping.clone();
+        async move {
+            match stopping {
+                Some(stopping) => stopping.cancelled().await,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     /// What layers and the subscriber have put beside the message.

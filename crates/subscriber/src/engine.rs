@@ -1,5 +1,6 @@
 //! What the loops share.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use postrider_core::{Envelope, MessagingService, QueueName, Timestamp};
@@ -11,6 +12,7 @@ use crate::buffer::Buffer;
 use crate::counters::{Counters, Counts, Tally};
 use crate::health::HealthCell;
 use crate::held::Phase;
+use crate::observer::Observer;
 use crate::options::Plan;
 
 /// What the loops share: the provider, the buffer, and how to wake each other.
@@ -23,6 +25,8 @@ pub(crate) struct Engine<P> {
     pub(crate) limit: Option<Arc<Semaphore>>,
     /// The store is closed: there is nothing to go on with.
     pub(crate) closed: CancellationToken,
+    /// A fetch found nothing while nothing was at work, and that is when to stop.
+    pub(crate) empty: CancellationToken,
 }
 
 /// The part that does not depend on the provider, for whoever watches.
@@ -40,11 +44,12 @@ pub(crate) struct Desk {
     /// Wakes one idle worker at a time; the buffer knows when.
     pub(crate) work: Notify,
     pub(crate) counters: Counters,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) health: HealthCell,
 }
 
 impl Desk {
-    pub(crate) fn new(buffer: Buffer, counters: Counters) -> Self {
+    pub(crate) fn new(buffer: Buffer, counters: Counters, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             buffer: Mutex::new(buffer),
             fetch: Notify::new(),
@@ -53,6 +58,7 @@ impl Desk {
             quiet: Notify::new(),
             work: Notify::new(),
             counters,
+            observer,
             health: HealthCell::default(),
         }
     }
@@ -76,6 +82,7 @@ impl Desk {
         let wakes_worker = std::mem::take(&mut buffer.wakes_worker);
         let has_earlier_lease = std::mem::take(&mut buffer.has_earlier_lease);
         let is_quiet = buffer.is_stopping && (buffer.busy == 0 || buffer.is_clean());
+        let to_tell = buffer.to_tell.take();
         drop(buffer);
         if wakes.fetch {
             self.fetch.notify_one();
@@ -93,7 +100,19 @@ impl Desk {
             self.quiet.notify_waiters();
         }
         self.counters.add_all(tally);
+        for message in to_tell {
+            self.tell(|observer| observer.ended(message));
+        }
         answer
+    }
+
+    /// Tells the observer. One that panics must not take a loop with it.
+    pub(crate) fn tell(&self, news: impl FnOnce(&dyn Observer)) {
+        if let Some(observer) = &self.observer
+            && std::panic::catch_unwind(AssertUnwindSafe(|| news(&**observer))).is_err()
+        {
+            tracing::error!("the observer panicked");
+        }
     }
 
     pub(crate) fn counts(&self) -> Counts {

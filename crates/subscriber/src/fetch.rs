@@ -115,7 +115,7 @@ impl<P: MessagingService> FetchLoop<P> {
     async fn fetch(&mut self, plan: FetchPlan) {
         let engine = self.engine.clone();
         let settings = &engine.plan;
-        let FetchPlan { rows, max } = plan;
+        let FetchPlan { rows, max, was_idle } = plan;
         let options =
             ReceiveOptions::batch(max).visibility(settings.visibility).max_receive_count(settings.max_deliveries);
         let asked = Instant::now();
@@ -134,9 +134,14 @@ impl<P: MessagingService> FetchLoop<P> {
             self.failures = 0;
             engine.desk.health.fetched(answered);
         }
+        engine.desk.tell(|observer| match &received {
+            Ok(messages) => observer.fetched(messages.len()),
+            Err(error) => observer.fetch_failed(error),
+        });
         let pause = failure.as_ref().map_or(settings.min_fetch_interval, |error| self.pause(error));
         let lease = LeaseTimes::granted(asked, answered, settings.visibility, settings.resolution);
-        engine.desk.change(|buffer, now, tally| {
+        let found_nothing = received.as_ref().is_ok_and(Vec::is_empty);
+        let is_empty = engine.desk.change(|buffer, now, tally| {
             let trouble = buffer.settled(rows.tokens, settled, tally);
             if trouble.is_some() {
                 buffer.settle_not_before = later(now, pause.max(pause_after(1)));
@@ -146,7 +151,11 @@ impl<P: MessagingService> FetchLoop<P> {
             // A full batch leaves the question open whether there is more.
             buffer.fetch.is_wanted |= received.as_ref().map_or(true, |messages| messages.len() >= max);
             buffer.admit(received.unwrap_or_default(), lease, tally);
+            was_idle && found_nothing && buffer.held.is_empty()
         });
+        if is_empty && settings.stop_when_empty {
+            engine.empty.cancel();
+        }
     }
 
     fn failed(&mut self, error: &MessagingError) {

@@ -70,6 +70,7 @@ impl<P: MessagingService> FlushLoop<P> {
         self.failures = if trouble.is_some() { failures } else { 0 };
         if let Some(error) = trouble {
             tracing::warn!(%error, failures, "cannot settle; trying again while the leases are kept");
+            desk.tell(|observer| observer.settle_failed(&error));
             desk.health.settle_failed(error);
         }
     }

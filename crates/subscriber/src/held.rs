@@ -12,7 +12,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::control::Control;
+use crate::counters::Outcome;
 use crate::delivery::Letter;
+use crate::observer::Ended;
 
 /// Where a leased message is.
 #[derive(Debug)]
@@ -60,6 +62,7 @@ pub(crate) struct Held {
     pub(crate) letter: Option<Box<Letter>>,
     /// Whether the store orders it by a key.
     pub(crate) is_keyed: bool,
+    receive_count: u32,
     pub(crate) phase: Phase,
     pub(crate) lease: LeaseTimes,
     /// What `max_per_key` counts it under.
@@ -70,10 +73,12 @@ impl Held {
     pub(crate) fn new(message: QueuedMessage, lease: LeaseTimes, group: Option<String>) -> Box<Self> {
         let (body, envelope, message) = message.into_leased_parts();
         let is_keyed = envelope.ordering_key.is_some();
+        let receive_count = envelope.receive_count;
         Box::new(Self {
             message,
             letter: Some(Box::new(Letter { body, envelope })),
             is_keyed,
+            receive_count,
             phase: Phase::Waiting,
             lease,
             group,
@@ -82,6 +87,19 @@ impl Held {
 
     pub(crate) fn queue(&self) -> &QueueName {
         self.message.receipt().queue()
+    }
+
+    /// What an observer is told of it.
+    pub(crate) fn ended(&self, outcome: Outcome, disposition: Option<Disposition>) -> Ended {
+        let receipt = self.message.receipt();
+        Ended {
+            id: receipt.message_id(),
+            queue: receipt.queue().clone(),
+            receive_count: self.receive_count,
+            outcome,
+            disposition,
+            received: self.lease.received,
+        }
     }
 
     pub(crate) fn settlement(&self, disposition: &Disposition) -> Settlement {

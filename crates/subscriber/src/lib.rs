@@ -63,6 +63,7 @@ mod health;
 mod held;
 pub mod layers;
 mod leases;
+mod observer;
 mod options;
 mod outbox;
 mod queues;
@@ -92,6 +93,7 @@ pub use extract::{
 };
 pub use handler::{Handler, HandlerFuture, IntoHandler, IntoOutcome, WithState, WithoutState, handler};
 pub use health::{Health, HealthState};
+pub use observer::{Ended, Observer};
 pub use options::{AckPolicy, SubscriberOptions};
 pub use queues::IntoQueues;
 pub use report::{StopCause, StopReport};

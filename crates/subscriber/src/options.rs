@@ -92,6 +92,10 @@ pub struct SubscriberOptions {
     pub max_deliveries: Option<u32>,
     /// How long running handlers may go on after a stop was asked for. 30 s by default.
     pub graceful_timeout: Duration,
+    /// How long after that they may take to obey their cancelled token before they are dropped. A second by default.
+    pub cancel_timeout: Duration,
+    /// Stop when a fetch finds nothing and nothing is at work: what is not due yet stays. Off by default.
+    pub stop_when_empty: bool,
     /// How long a lease lasts. It is renewed at a third of that. 30 s by default.
     pub visibility: Duration,
 }
@@ -111,6 +115,8 @@ impl Default for SubscriberOptions {
             release_stuck_timeout: None,
             max_deliveries: None,
             graceful_timeout: Duration::from_secs(30),
+            cancel_timeout: Duration::from_secs(1),
+            stop_when_empty: false,
             visibility: ReceiveOptions::default().visibility,
         }
     }
@@ -139,6 +145,8 @@ pub(crate) struct Plan {
     pub(crate) release_stuck_timeout: Duration,
     pub(crate) max_deliveries: u32,
     pub(crate) graceful_timeout: Duration,
+    pub(crate) cancel_timeout: Duration,
+    pub(crate) stop_when_empty: bool,
     pub(crate) visibility: Duration,
     /// By how much the store may round a lease up.
     pub(crate) resolution: Duration,
@@ -198,6 +206,8 @@ impl SubscriberOptions {
             release_stuck_timeout: self.stuck_after()?,
             max_deliveries: self.deliveries()?,
             graceful_timeout: self.graceful_timeout,
+            cancel_timeout: self.cancel_timeout,
+            stop_when_empty: self.stop_when_empty,
             visibility: self.visibility,
             resolution: capabilities.limits.time_resolution,
         })

@@ -27,6 +27,8 @@ pub(crate) fn pause_after(failures: u32) -> Duration {
 pub(crate) struct FetchPlan {
     pub(crate) rows: Rows,
     pub(crate) max: usize,
+    /// Nothing was at work but what rides along.
+    pub(crate) was_idle: bool,
 }
 
 /// Settlements that are under way, and whose they are.
@@ -87,7 +89,8 @@ impl Buffer {
         let rows = if now < self.settle_not_before { Rows::default() } else { self.take_rows() };
         self.fetch.is_wanted = false;
         self.fetch.is_calling = true;
-        Some(FetchPlan { rows, max })
+        let was_idle = self.busy == 0 && self.held.len() == rows.tokens.len();
+        Some(FetchPlan { rows, max, was_idle })
     }
 
     /// When the outbox must be flushed apart from a fetch; `None` when it is empty.
@@ -190,6 +193,10 @@ impl Buffer {
             Err(_) => Outcome::Refused,
         };
         tally.add(held.queue(), outcome);
+        // An acknowledgement that a handler waits for is told when that has ended.
+        if decision.waiting.is_none() || outcome != Outcome::Acked {
+            self.to_tell.add(|| held.ended(outcome, Some(decision.disposition)));
+        }
         if let Some(waiting) = decision.waiting.take() {
             // Whoever waited may have been dropped by a stop.
             let _ = waiting.send(if outcome == Outcome::Unknown { unanswered() } else { result });

@@ -11,6 +11,8 @@ use crate::counters::Counts;
 pub enum StopCause {
     /// It was asked to.
     Requested,
+    /// Nothing was left, and `stop_when_empty` is on.
+    NothingLeft,
     /// Its provider was closed.
     ProviderClosed,
     /// One of its loops panicked, which is a bug of Postrider's or of the provider: it stops and does not sit idle.
@@ -21,6 +23,7 @@ impl fmt::Display for StopCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Requested => f.write_str("asked to"),
+            Self::NothingLeft => f.write_str("nothing was left"),
             Self::ProviderClosed => f.write_str("the provider was closed"),
             Self::Panicked(what) => write!(f, "a loop panicked: {what}"),
         }

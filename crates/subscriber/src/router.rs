@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use postrider_core::{MessagingService, QueueName};
 
-use crate::report::StopReport;
+use crate::report::{StopCause, StopReport};
 use crate::run::Run;
 use crate::shutdown::Shutdown;
 use crate::subscriber::{Monitor, Subscriber};
@@ -40,7 +40,8 @@ impl Router {
 
     /// Runs all of them until a stop is asked for, and answers what the stop of each came to, in their order.
     ///
-    /// When one ends by itself, because its provider was closed, the others are stopped too.
+    /// When one ends by itself, because its provider was closed, the others are stopped too. Only one that ends because
+    /// nothing was left leaves the others to go on.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Vec<RoutedReport> {
         let shutdown = shutdown.into();
         let run = |(index, (monitor, start)): (usize, (Monitor, Start))| {
@@ -51,7 +52,8 @@ impl Router {
         let mut running: FuturesUnordered<_> = self.subscribers.into_iter().enumerate().map(run).collect();
         let mut reports = Vec::with_capacity(running.len());
         while let Some((index, monitor, ended)) = running.next().await {
-            if !shutdown.is_requested() {
+            let has_nothing_left = ended.as_ref().is_ok_and(|report| report.cause == StopCause::NothingLeft);
+            if !has_nothing_left && !shutdown.is_requested() {
                 shutdown.request();
             }
             let queues = monitor.queues().to_vec();

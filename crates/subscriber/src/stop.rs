@@ -16,8 +16,6 @@ use crate::held::later;
 use crate::report::{StopCause, StopReport};
 use crate::shutdown::Shutdown;
 
-/// How long a handler may take to obey its cancelled token.
-const OBEY: Duration = Duration::from_secs(1);
 /// How long the store may take for the last settlements.
 const LAST_FLUSH: Duration = Duration::from_secs(10);
 /// The same, when the stop was asked for a second time.
@@ -53,7 +51,7 @@ pub(crate) async fn stop<P: MessagingService>(
     let has_no_handlers = |buffer: &Buffer| buffer.busy == 0;
     quiet(desk, has_no_handlers, later(began, engine.plan.graceful_timeout), shutdown.requested_at_once()).await;
     desk.buffer().cancel_running();
-    quiet(desk, has_no_handlers, later(Instant::now(), OBEY), shutdown.requested_at_once()).await;
+    quiet(desk, has_no_handlers, later(Instant::now(), engine.plan.cancel_timeout), shutdown.requested_at_once()).await;
     let abandoned = desk.change(|buffer, _, tally| buffer.abandon_running(tally));
     // Outside the lock: dropping gives each back to its store.
     drop(abandoned);

@@ -43,7 +43,8 @@ impl<P: MessagingService, R: Run> Subscriber<P, R> {
         Monitor { queues: self.engine.queues.clone(), desk: self.engine.desk.clone() }
     }
 
-    /// Handles messages until a stop is asked for, or the provider is closed, and answers what the stop came to.
+    /// Handles messages until a stop is asked for, the provider is closed, or nothing is left and `stop_when_empty` is
+    /// on, and answers what the stop came to.
     ///
     /// A future that is dropped instead leaves at once: handlers are dropped, and every leased message goes back, best
     /// effort, with its delivery counted.
@@ -64,10 +65,11 @@ impl<P: MessagingService, R: Run> Subscriber<P, R> {
         }
         let cause = tokio::select! {
             () = shutdown.requested() => StopCause::Requested,
+            () = engine.empty.cancelled() => StopCause::NothingLeft,
             () = engine.closed.cancelled() => StopCause::ProviderClosed,
             ended = loops.join_next() => StopCause::Panicked(said(ended)),
         };
-        if cause != StopCause::Requested {
+        if !matches!(cause, StopCause::Requested | StopCause::NothingLeft) {
             tracing::error!(queues = ?engine.queues, %cause, "stopping");
         }
         stopping.cancel();

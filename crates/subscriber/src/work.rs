@@ -33,6 +33,8 @@ pub(crate) const MOST_IN_A_ROW: usize = 8;
 
 pub(crate) struct Worker<P, R> {
     engine: Arc<Engine<P>>,
+    /// Nothing new begins. Each worker has its own to hand on: clones of a token share a lock.
+    stopping: Arc<CancellationToken>,
     /// Never called: a service that panicked or was dropped half-way is replaced by a fresh clone.
     pristine: R,
     runner: R,
@@ -91,6 +93,7 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         let pristine = runner.clone();
         Self {
             engine,
+            stopping: Arc::default(),
             pristine,
             runner,
             taken_away: Arc::new(Notify::new()),
@@ -104,6 +107,7 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
     }
 
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        self.stopping = Arc::new(shutdown.clone());
         loop {
             // Whatever user code panics in, a drop or a clone included, costs its message and not the worker.
             match AssertUnwindSafe(self.turn(&shutdown)).catch_unwind().await {
@@ -236,7 +240,9 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
                 // Later calls must answer that it is too late.
                 control.ack();
             }
-            deliveries.push(Delivery::leased(letter, control.clone()));
+            let delivery = Delivery::leased(letter, control.clone());
+            // What was acknowledged cannot be given back by a stop, so it is not told of one.
+            deliveries.push(if acks_first { delivery } else { delivery.with_stopping(&self.stopping) });
             self.in_hand.push(InHand {
                 token,
                 id,

@@ -37,6 +37,8 @@ fn the_guide_has_every_option_with_its_default() {
         release_stuck_timeout,
         max_deliveries,
         graceful_timeout,
+        cancel_timeout,
+        stop_when_empty,
         visibility,
     } = SubscriberOptions::default();
     let time = duration_text::show;
@@ -54,6 +56,8 @@ fn the_guide_has_every_option_with_its_default() {
         ("release_stuck_timeout", unset(release_stuck_timeout.is_none())),
         ("max_deliveries", unset(max_deliveries.is_none())),
         ("graceful_timeout", time(graceful_timeout)),
+        ("cancel_timeout", time(cancel_timeout)),
+        ("stop_when_empty", if stop_when_empty { "yes" } else { "no" }.to_owned()),
         ("visibility", time(visibility)),
     ];
     let written = table("options");

@@ -1,5 +1,7 @@
 //! Messages that wait for leave to be handled.
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
@@ -10,23 +12,28 @@ use crate::error::HandlerError;
 pub(super) struct Unstarted {
     control: Control,
     cancellation: CancellationToken,
+    stopping: BoxFuture<'static, ()>,
 }
 
 impl Unstarted {
     pub(super) fn new(delivery: &Delivery) -> Self {
-        Self { control: delivery.control().clone(), cancellation: delivery.cancellation().clone() }
+        Self {
+            control: delivery.control().clone(),
+            cancellation: delivery.cancellation().clone(),
+            stopping: delivery.stopping().boxed(),
+        }
     }
 
-    /// Waits for `leave`. A message that nobody wants handled any more goes back at once and costs no attempt: nothing
-    /// was tried.
+    /// Waits for `leave`. A message that nobody wants handled any more, or that would begin after a stop was asked for,
+    /// goes back at once and costs no attempt: nothing was tried.
     pub(super) async fn wait<T>(self, leave: impl Future<Output = T>) -> Result<T, HandlerError> {
         tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => {
-                self.control.release();
-                Err(HandlerError::retryable("the message was given back before its handler began"))
-            }
-            granted = leave => Ok(granted),
+            () = self.cancellation.cancelled() => {}
+            granted = leave => return Ok(granted),
+            () = self.stopping => {}
         }
+        self.control.release();
+        Err(HandlerError::retryable("the message was given back before its handler began"))
     }
 }

@@ -5,10 +5,12 @@
 
 mod building;
 mod closure;
+mod emptying;
 mod fetching;
 mod fixture;
 mod flushing;
 mod leasing;
+mod observing;
 mod scripted;
 mod settling;
 mod stopping;

@@ -1,0 +1,88 @@
+//! Telling somebody of each message by itself.
+
+use std::fmt;
+use std::time::Duration;
+
+use postrider_core::{Disposition, MessageId, MessagingError, QueueName};
+use tokio::time::Instant;
+
+use crate::counters::Outcome;
+
+/// A message that a subscriber is done with.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Ended {
+    /// Its identity.
+    pub id: MessageId,
+    /// Where it came from.
+    pub queue: QueueName,
+    /// Which delivery it was, 1 the first time.
+    pub receive_count: u32,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// What was decided about it, whether or not the store took it; `None` when its handler did not come to that.
+    pub disposition: Option<Disposition>,
+    pub(crate) received: Instant,
+}
+
+impl Ended {
+    /// How long ago it was received.
+    pub fn since_received(&self) -> Duration {
+        self.received.elapsed()
+    }
+}
+
+/// Is told of each message by itself, and of trouble with the store. Unlike [`Metrics`](crate::Metrics) it gets what
+/// tells one message from another.
+///
+/// Called by the loops, outside every lock: it must not block.
+pub trait Observer: Send + Sync + 'static {
+    /// The subscriber is done with a message: the store has said what became of it, or it is out of our hands, and its
+    /// handler has ended or was dropped. Told once for each message that was received, but for those that a stop leaves
+    /// unsettled.
+    fn ended(&self, message: Ended) {
+        let _ = message;
+    }
+
+    /// A fetch has brought so many messages.
+    fn fetched(&self, messages: usize) {
+        let _ = messages;
+    }
+
+    /// A fetch has failed. It will be tried again.
+    fn fetch_failed(&self, error: &MessagingError) {
+        let _ = error;
+    }
+
+    /// A settle has failed. It will be tried again while the leases are kept.
+    fn settle_failed(&self, error: &MessagingError) {
+        let _ = error;
+    }
+}
+
+/// Messages that the observer will be told of once the lock is released; `None` when there is no observer.
+#[derive(Default)]
+pub(crate) struct ToTell(Option<Vec<Ended>>);
+
+impl ToTell {
+    pub(crate) fn new(has_observer: bool) -> Self {
+        Self(has_observer.then(Vec::new))
+    }
+
+    /// Makes what is to be told only if somebody listens.
+    pub(crate) fn add(&mut self, ended: impl FnOnce() -> Ended) {
+        if let Some(all) = &mut self.0 {
+            all.push(ended());
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Ended> {
+        self.0.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for ToTell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map(Vec::len).fmt(f)
+    }
+}
