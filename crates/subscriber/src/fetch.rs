@@ -141,7 +141,7 @@ impl<P: MessagingService> FetchLoop<P> {
         let pause = failure.as_ref().map_or(settings.min_fetch_interval, |error| self.pause(error));
         let lease = LeaseTimes::granted(asked, answered, settings.visibility, settings.resolution);
         let found_nothing = received.as_ref().is_ok_and(Vec::is_empty);
-        let is_empty = engine.desk.change(|buffer, now, tally| {
+        let (is_empty, trouble) = engine.desk.change(|buffer, now, tally| {
             let trouble = buffer.settled(rows.tokens, settled, tally);
             if trouble.is_some() {
                 buffer.settle_not_before = later(now, pause.max(pause_after(1)));
@@ -151,8 +151,11 @@ impl<P: MessagingService> FetchLoop<P> {
             // A full batch leaves the question open whether there is more.
             buffer.fetch.is_wanted |= received.as_ref().map_or(true, |messages| messages.len() >= max);
             buffer.admit(received.unwrap_or_default(), lease, tally);
-            was_idle && found_nothing && buffer.held.is_empty()
+            (was_idle && found_nothing && buffer.held.is_empty(), trouble)
         });
+        if let Some(error) = &trouble {
+            engine.desk.tell(|observer| observer.settle_failed(error));
+        }
         if is_empty && settings.stop_when_empty {
             engine.empty.cancel();
         }

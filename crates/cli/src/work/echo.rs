@@ -31,6 +31,8 @@ struct State {
     dropped: AtomicU64,
     /// Nothing is waited for until something has been written again.
     stalled: AtomicBool,
+    /// A status that has not been drawn yet; another would only take room from what commands print.
+    status_waits: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -40,6 +42,10 @@ enum Piece {
     /// The command has ended: what comes next begins a line.
     EndOfLine,
     Note(String),
+    /// A result, for a terminal that stdout and stderr share.
+    Row(String),
+    /// How it goes, drawn over what was last drawn so; `None` takes it away.
+    Status(Option<String>),
     Flush(oneshot::Sender<()>),
 }
 
@@ -52,7 +58,7 @@ impl Echo {
     fn to(target: impl Write + Send + 'static) -> Self {
         let (pieces, mut waiting) = mpsc::channel(ROOM);
         let state = Arc::new(State::default());
-        let mut writer = Writer { target, at_start_of_line: true, state: state.clone() };
+        let mut writer = Writer { target, at_start_of_line: true, status: None, is_drawn: false, state: state.clone() };
         std::thread::spawn(move || {
             while let Some(piece) = waiting.blocking_recv() {
                 writer.write(piece);
@@ -84,6 +90,25 @@ impl Echo {
         }
     }
 
+    /// Prints a result to a terminal, between what else is drawn there. Waits for the terminal.
+    pub(super) fn row(&self, text: String) {
+        // It fails only when the writer is gone, and everything with it.
+        let _ = self.pieces.blocking_send(Piece::Row(text));
+    }
+
+    /// Shows how it goes. What comes while much else is printed may not be shown.
+    pub(super) fn status(&self, text: String) {
+        let is_first = !self.state.status_waits.swap(true, Ordering::Relaxed);
+        if is_first && self.pieces.try_send(Piece::Status(Some(text))).is_err() {
+            self.state.status_waits.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the status away.
+    pub(super) async fn end_of_status(&self) {
+        let _ = timeout(PATIENCE, self.pieces.send(Piece::Status(None))).await;
+    }
+
     /// A command has printed its last.
     pub(super) async fn end_of_output(&self) {
         let _ = self.pieces.try_send(Piece::EndOfLine);
@@ -102,8 +127,17 @@ impl Echo {
 struct Writer<W> {
     target: W,
     at_start_of_line: bool,
+    /// What is to be seen below everything else.
+    status: Option<String>,
+    is_drawn: bool,
     state: Arc<State>,
 }
+
+/// To the start of the line, and all of it gone.
+const ERASE: &str = "\r\x1b[2K";
+/// A line that is longer than the terminal is wide is cut, or its beginning could not be erased.
+const NO_WRAP: &str = "\x1b[?7l";
+const WRAP: &str = "\x1b[?7h";
 
 impl<W: Write> Writer<W> {
     fn write(&mut self, piece: Piece) {
@@ -111,8 +145,15 @@ impl<W: Write> Writer<W> {
             Piece::Output(bytes) => self.bytes(&bytes),
             Piece::EndOfLine => self.start_line(),
             Piece::Note(text) => self.note(&text),
+            Piece::Row(text) => self.row(&text),
+            Piece::Status(text) => {
+                self.state.status_waits.store(false, Ordering::Relaxed);
+                self.erase();
+                self.status = text;
+            }
             Piece::Flush(done) => _ = done.send(()),
         }
+        self.draw();
         self.state.stalled.store(false, Ordering::Relaxed);
         let dropped = self.state.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
@@ -131,7 +172,30 @@ impl<W: Write> Writer<W> {
         }
     }
 
+    fn row(&mut self, text: &str) {
+        self.start_line();
+        self.erase();
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    }
+
+    /// Not behind what a command has printed of a line that it has not ended.
+    fn draw(&mut self) {
+        if let (Some(status), true, false) = (&self.status, self.at_start_of_line, self.is_drawn) {
+            self.is_drawn = true;
+            let drawn = format!("{ERASE}{NO_WRAP}{status}{WRAP}");
+            let _ = self.target.write_all(drawn.as_bytes()).and_then(|()| self.target.flush());
+        }
+    }
+
+    fn erase(&mut self) {
+        if std::mem::take(&mut self.is_drawn) {
+            let _ = self.target.write_all(ERASE.as_bytes()).and_then(|()| self.target.flush());
+        }
+    }
+
     fn bytes(&mut self, bytes: &[u8]) {
+        self.erase();
         // When nobody can read it, there is nobody to tell.
         let _ = self.target.write_all(bytes).and_then(|()| self.target.flush());
         self.at_start_of_line = bytes.last().map_or(self.at_start_of_line, |byte| *byte == b'\n');
@@ -156,6 +220,38 @@ mod tests {
         let mut seen = String::new();
         reader.read_to_string(&mut seen).unwrap();
         assert_eq!(seen, "no end\npostrider: said\nan end\n");
+    }
+
+    #[tokio::test]
+    async fn statuses_leave_room_for_what_commands_print() {
+        let (_nobody_reads, writer) = std::io::pipe().unwrap();
+        let echo = Echo::to(writer);
+        // The pipe holds less than one of these, so the writer stands still.
+        for _ in 0..2 {
+            echo.output(&[b'x'; 1024 * 1024]).await;
+        }
+        (0..ROOM + 1).for_each(|_| echo.status("1".into()));
+        assert!(echo.pieces.capacity() >= ROOM - 3, "{}", echo.pieces.capacity());
+    }
+
+    #[tokio::test]
+    async fn a_status_is_drawn_below_everything_and_never_into_a_line() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let echo = Echo::to(writer);
+        let drawn = |text: &str| format!("{ERASE}{NO_WRAP}{text}{WRAP}");
+        echo.status("1".into());
+        echo.output(b"no ").await;
+        echo.flush().await;
+        echo.status("2".into());
+        echo.output(b"end\n").await;
+        echo.note("said");
+        echo.end_of_status().await;
+        echo.note("last");
+        drop(echo);
+        let mut seen = String::new();
+        reader.read_to_string(&mut seen).unwrap();
+        let (one, two) = (drawn("1"), drawn("2"));
+        assert_eq!(seen, format!("{one}{ERASE}no end\n{two}{ERASE}postrider: said\n{two}{ERASE}postrider: last\n"));
     }
 
     #[tokio::test]

@@ -1,252 +1,159 @@
-//! One message: started, watched, settled, told.
+//! The handler: a command, run for one message and watched to its end.
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use postrider::{
-    Disposition, Envelope, MessagingProvider, Nack, QueueName, QueuedMessage, RetryStrategy, Settlement, duration_text,
-};
-use serde::Serialize;
+use postrider::subscriber::{Delivery, HandlerError};
+use postrider::{MessageId, Nack, RetryStrategy, duration_text};
 use tokio::process::Command;
-use tokio::time::{Instant, sleep};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
 
 use super::echo::Echo;
+use super::ending::Ending;
 use super::environment::{self, Store};
-use super::handler::{Handler, LeftBehind};
-use super::lease::Lease;
-use super::outcome::{Ending, Standing, disposition};
-use super::settle::{Settled, settle};
-use super::stop::{Stage, Stop};
+use super::journal::Journal;
+use super::process::{LeftBehind, Process};
+use super::stop::Stop;
 use crate::failure::Failure;
-use crate::output::Output;
 
 /// From SIGTERM to SIGKILL.
 const TERMINATION_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a handler whose token was cancelled takes at most: that, and what comes after it.
+pub(super) const TO_OBEY: Duration = Duration::from_secs(10);
+
+/// When the system starts no process.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What every message is handled with.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) provider: MessagingProvider,
-    pub(super) queue: QueueName,
-    pub(super) visibility: Duration,
-    pub(super) strategy: RetryStrategy,
-    pub(super) timeout: Option<Duration>,
     pub(super) program: OsString,
     pub(super) arguments: Vec<OsString>,
     pub(super) store: Store,
-    pub(super) out: Output,
+    pub(super) strategy: RetryStrategy,
+    pub(super) timeout: Option<Duration>,
+    pub(super) journal: Journal,
     pub(super) echo: Echo,
     pub(super) stop: Stop,
-}
-
-/// What one message says about the next.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum JobEnd {
-    /// Nothing. The outcome is its row's.
-    Handled(&'static str),
-    /// The system could not start a process; it may later.
-    Starved,
-}
-
-/// One line of `--json`.
-#[derive(Serialize)]
-struct Row<'a> {
-    id: String,
-    queue: &'a str,
-    outcome: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signal: Option<i32>,
-    receive_count: u32,
-    seconds: f64,
-}
-
-/// Why a command is not waited for any longer.
-enum Cause {
-    Itself(io::Result<ExitStatus>),
-    Us(Ending),
-    LeaseLost(String),
-}
-
-/// How a command ended, and what the system says about it.
-struct Ended {
-    ending: Ending,
-    status: Option<ExitStatus>,
-}
-
-enum Watched {
-    Ended(Ended),
-    LeaseLost(String, Option<ExitStatus>),
+    /// In a row.
+    pub(super) failed_starts: AtomicU32,
 }
 
 impl Job {
-    /// Handles a message to its end. Fails only when there is no point in handling another.
-    pub(super) async fn handle(&self, message: QueuedMessage, leased_at: Instant) -> Result<JobEnd, Failure> {
-        let (body, envelope, receipt) = message.into_parts();
-        let lease = Lease::keep(self.provider.clone(), self.queue.clone(), receipt.clone(), self.visibility, leased_at);
+    /// Runs the command for a message. Its end is the handler's answer.
+    ///
+    /// Dropped, it kills the command and everything that this started.
+    pub(super) async fn handle(&self, delivery: Delivery) -> Result<(), HandlerError> {
+        let Some(place) = self.place(&delivery).await else {
+            delivery.control().release();
+            return Err(HandlerError::retryable("the message was given back before its command began"));
+        };
+        let delivered = self.journal.begin(&delivery.envelope, place);
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
-        environment::prepare(&mut command, &envelope, &self.store);
-
-        let (ended, tail) = match Handler::start(command, body, self.echo.clone()) {
-            Ok(handler) => match self.watch(handler, &lease, &envelope).await {
-                (Watched::Ended(ended), tail) => (ended, tail),
-                (Watched::LeaseLost(why, status), _) => {
-                    self.echo.note(format_args!("the command for message {} was stopped: {why}", envelope.id));
-                    self.tell(&envelope, "lost", "its lease was lost", status, leased_at)?;
-                    return Ok(JobEnd::Handled("lost"));
-                }
-            },
-            Err(error) if error.kind() == io::ErrorKind::ArgumentListTooLong => {
-                let why =
-                    format!("the command cannot be started: its arguments and environment are too long ({error})");
-                (Ended { ending: Ending::Trouble(why), status: None }, String::new())
+        environment::prepare(&mut command, &delivery.envelope, &self.store);
+        let (ending, status, tail) = match Process::start(command, delivery.body.clone(), self.echo.clone()) {
+            Ok(mut process) => {
+                self.failed_starts.store(0, Ordering::Relaxed);
+                let (ending, status) = self.watch(&mut process, &delivery).await;
+                (ending, status, self.finish(process, delivery.id()).await)
             }
-            Err(error) => {
-                let released = Settlement::nack(receipt, Nack::Release);
-                let (outcome, words) =
-                    said(settle(&self.provider, released, &lease, &self.stop, &self.echo).await, "released");
-                self.tell(&envelope, outcome, &words, None, leased_at)?;
-                return self.could_not_start(&error);
-            }
+            Err(error) => (self.could_not_start(&error, &delivery).await, None, String::new()),
         };
-
-        let standing = Standing::of(&envelope, self.visibility, leased_at.elapsed(), rand::random());
-        let disposition = disposition(&ended.ending, &tail, standing, &self.strategy);
-        let (outcome, words) = match &disposition {
-            Disposition::Ack => ("acked", String::new()),
-            Disposition::Nack(Nack::Retry { after, .. }) => {
-                ("retried", format!("again in {}, ", duration_text::show(rounded(*after))))
-            }
-            Disposition::Nack(Nack::Release) => ("released", String::new()),
-            Disposition::Nack(Nack::DeadLetter { reason, .. }) => ("dead_lettered", format!("{reason}, ")),
-        };
-        let words = format!("{words}{}", ended.ending.describe());
-        let settlement = Settlement { receipt, disposition };
-        let (outcome, why) = said(settle(&self.provider, settlement, &lease, &self.stop, &self.echo).await, outcome);
-        if !why.is_empty() {
-            self.echo.note(format_args!("message {} ({words}): {why}", envelope.id));
+        if ending == Ending::Stopped {
+            // A deployment must not kill messages, whatever the policy and the strategy say. The limit of deliveries
+            // ends what is stopped again and again.
+            let delay = self.strategy.next_delay(delivery.attempt(), Duration::ZERO, rand::random());
+            let nack = Nack::retry_after(delay.unwrap_or_default()).with_error(ending.error_text(&tail));
+            delivery.control().nack(nack);
         }
-        self.tell(&envelope, outcome, &words, ended.status, leased_at)?;
-        Ok(JobEnd::Handled(outcome))
+        let result = ending.result(&tail);
+        self.journal.end(delivered, ending, status);
+        result
     }
 
-    /// Waits for the command's end, or ends it; answers the last lines of its stderr too.
-    async fn watch(&self, mut handler: Handler, lease: &Lease, envelope: &Envelope) -> (Watched, String) {
+    /// Waits until a line can be written about the message; `None` when it is better given back.
+    async fn place(&self, delivery: &Delivery) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            biased;
+            place = self.journal.place() => place,
+            () = delivery.cancellation().cancelled() => None,
+            () = delivery.stopping() => None,
+        }
+    }
+
+    /// Waits for the command's end, or ends it.
+    async fn watch(&self, process: &mut Process, delivery: &Delivery) -> (Ending, Option<ExitStatus>) {
         let too_long = async {
             match self.timeout {
                 Some(limit) => sleep(limit).await,
                 None => std::future::pending().await,
             }
         };
-        let cause = tokio::select! {
+        let ending = tokio::select! {
             biased;
-            status = handler.wait() => Cause::Itself(status),
-            why = lease.lost() => Cause::LeaseLost(why),
-            () = self.stop.reached(Stage::Terminating) => Cause::Us(Ending::Stopped),
-            () = too_long => Cause::Us(Ending::TimedOut(self.timeout.unwrap_or_default())),
+            status = process.wait() => return match status {
+                Ok(status) => (Ending::of(status), Some(status)),
+                Err(error) => (Ending::Trouble(format!("the end of the command was not seen: {error}")), None),
+            },
+            // The lease is lost, and what is answered does not count; or a stop has run out of patience.
+            () = delivery.cancellation().cancelled() => Ending::Stopped,
+            () = self.stop.killing() => Ending::Stopped,
+            () = too_long => Ending::TimedOut(self.timeout.unwrap_or_default()),
         };
-        let watched = match cause {
-            Cause::Itself(status) => {
-                let ending = match &status {
-                    Ok(status) => match (status.code(), status.signal()) {
-                        (Some(code), _) => Ending::Exited(code),
-                        (None, signal) => Ending::Signaled(signal.unwrap_or_default()),
-                    },
-                    Err(error) => Ending::Trouble(format!("the end of the command was not seen: {error}")),
-                };
-                Watched::Ended(Ended { ending, status: status.ok() })
+        let patience = async {
+            tokio::select! {
+                () = sleep(TERMINATION_PATIENCE) => {}
+                () = self.stop.killing() => {}
             }
-            // Whatever code it then ends with: a program that is told to stop often says 0 and means only that.
-            Cause::Us(ending) => Watched::Ended(Ended { ending, status: self.terminate(&mut handler).await }),
-            Cause::LeaseLost(why) => Watched::LeaseLost(why, self.terminate(&mut handler).await),
         };
-        let (tail, left_behind) = handler.finish().await;
+        // Whatever code it then ends with: a program that is told to stop often says 0 and means only that.
+        (ending, process.terminate(patience).await.ok())
+    }
+
+    /// Answers the last lines of the command's stderr.
+    async fn finish(&self, process: Process, id: MessageId) -> String {
+        let (tail, left_behind) = process.finish().await;
         let became = match left_behind {
-            LeftBehind::Nothing => return (watched, tail),
+            LeftBehind::Nothing => return tail,
             LeftBehind::Killed => "it was killed",
             LeftBehind::OutOfReach => "it is in another process group and was let run",
         };
         self.echo.note(format_args!(
-            "the command for message {} ended and left a process behind that held its output open; {became}",
-            envelope.id
+            "the command for message {id} ended and left a process behind that held its output open; {became}"
         ));
-        (watched, tail)
+        tail
     }
 
-    async fn terminate(&self, handler: &mut Handler) -> Option<ExitStatus> {
-        let patience = async {
-            tokio::select! {
-                () = sleep(TERMINATION_PATIENCE) => {}
-                () = self.stop.reached(Stage::Killing) => {}
-            }
-        };
-        handler.terminate(patience).await.ok()
-    }
-
-    fn could_not_start(&self, error: &io::Error) -> Result<JobEnd, Failure> {
+    async fn could_not_start(&self, error: &io::Error, delivery: &Delivery) -> Ending {
         let text = format!("cannot run '{}': {error}", self.program.display());
         match error.kind() {
+            io::ErrorKind::ArgumentListTooLong => {
+                return Ending::Trouble(format!(
+                    "the command cannot be started: its arguments and environment are too long ({error})"
+                ));
+            }
             // It was there when the worker began. Every further message would end the same way.
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Err(Failure::failed(text)),
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => self.stop.fail(Failure::failed(&text)),
+            // The system has no process left, or no memory. The worker waits, or it would ask again and again.
             _ => {
-                self.echo.note(format_args!("{text}; the message was given back, trying again soon"));
-                Ok(JobEnd::Starved)
+                let failures = self.failed_starts.fetch_add(1, Ordering::Relaxed);
+                let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+                self.echo.note(format_args!("{text}; trying again in {}", duration_text::show(pause)));
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = delivery.cancellation().cancelled() => {}
+                    () = delivery.stopping() => {}
+                }
             }
         }
-    }
-
-    fn tell(
-        &self,
-        envelope: &Envelope,
-        outcome: &'static str,
-        words: &str,
-        status: Option<ExitStatus>,
-        leased_at: Instant,
-    ) -> Result<(), Failure> {
-        let seconds = (leased_at.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
-        let row = Row {
-            id: envelope.id.to_string(),
-            queue: envelope.queue.as_str(),
-            outcome,
-            exit_code: status.and_then(|status| status.code()),
-            signal: status.and_then(|status| status.signal()),
-            receive_count: envelope.receive_count,
-            seconds,
-        };
-        let words = if words.is_empty() { String::new() } else { format!("{words}, ") };
-        self.out.row(&row, format_args!("{} {}: {words}{seconds:.1} s", envelope.id, outcome.replace('_', "-")))
-    }
-}
-
-/// The word for what became of a settlement that would be `outcome`, and why it is another.
-fn said(settled: Settled, outcome: &'static str) -> (&'static str, String) {
-    match settled {
-        Settled::Done => (outcome, String::new()),
-        Settled::Lost(why) => ("lost", why),
-        Settled::Unknown(why) => ("unknown", format!("whether it was settled is not known: {why}")),
-        Settled::Refused(why) => ("unsettled", format!("it could not be settled and will come back: {why}")),
-    }
-}
-
-/// To what people read: whole milliseconds, and tenths of what takes longer than a second.
-fn rounded(delay: Duration) -> Duration {
-    let step = if delay < Duration::from_secs(1) { 1 } else { 100 };
-    let steps = delay.as_nanos().div_ceil(step * 1_000_000);
-    Duration::from_millis(u64::try_from(steps * step).unwrap_or(u64::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_delay_is_never_told_shorter_than_it_is_nor_much_longer() {
-        let told = |micros| rounded(Duration::from_micros(micros)).as_millis();
-        assert_eq!([0, 1, 7_000, 7_001, 999_900, 1_000_001].map(told), [0, 1, 7, 8, 1000, 1100]);
+        // Nothing was tried, so it costs the message nothing.
+        delivery.control().release();
+        Ending::Trouble(text)
     }
 }

@@ -1,78 +1,76 @@
 //! How a worker is told to end, and how urgently.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use postrider::subscriber::Shutdown;
+use tokio_util::sync::CancellationToken;
 
 use super::echo::Echo;
+use crate::failure::Failure;
 use crate::signals::Signals;
 
-/// What a worker may still do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
-    /// Everything.
-    Running,
-    /// Finish what was begun.
-    Finishing,
-    /// End what still runs, politely.
-    Terminating,
-    /// End what still runs, at once.
-    Killing,
+/// How long killed commands may take to be collected, and what became of their messages to be told, before the worker
+/// leaves regardless.
+const LAST_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Ends the worker. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stop {
+    shutdown: Shutdown,
+    kill: CancellationToken,
+    // Held to put something in or take it out.
+    failure: Arc<Mutex<Option<Failure>>>,
 }
 
-/// Where every part of a worker sees the stage. It only ever rises.
-#[derive(Debug, Clone)]
-pub(super) struct Stop(Arc<watch::Sender<Stage>>);
-
 impl Stop {
-    /// The first SIGINT, SIGTERM or SIGHUP lets what runs finish, for at most `graceful`; the second ends it at once.
-    pub(super) fn listen(graceful: Duration, echo: Echo) -> io::Result<Self> {
+    /// The first SIGINT, SIGTERM or SIGHUP lets what runs finish; the second ends it at once.
+    pub(super) fn listen(&self, echo: Echo) -> io::Result<()> {
         let mut signals = Signals::listen()?;
-        let stop = Self::new();
-        let conducted = stop.clone();
+        let stop = self.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = signals.next() => {
                     echo.note("finishing what runs; once more to end it at once");
-                    conducted.raise(Stage::Finishing);
+                    stop.shutdown.request();
                 }
-                () = conducted.reached(Stage::Finishing) => {}
+                // It stops for another reason.
+                () = stop.shutdown.requested() => {}
             }
-            tokio::select! {
-                () = signals.next() => conducted.raise(Stage::Killing),
-                () = tokio::time::sleep(graceful) => {
-                    conducted.raise(Stage::Terminating);
-                    signals.next().await;
-                    conducted.raise(Stage::Killing);
-                }
-            }
+            signals.next().await;
+            stop.kill.cancel();
+            tokio::time::sleep(LAST_PATIENCE).await;
+            stop.shutdown.request_at_once();
         });
-        Ok(stop)
+        Ok(())
     }
 
-    fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(Stage::Running)))
+    /// What the subscriber is stopped by.
+    pub(super) fn shutdown(&self) -> Shutdown {
+        self.shutdown.clone()
     }
 
-    /// Raises the stage; never lowers it.
-    pub(super) fn raise(&self, to: Stage) {
-        self.0.send_if_modified(|stage| {
-            let higher = to > *stage;
-            *stage = (*stage).max(to);
-            higher
-        });
+    /// Completes when what runs shall end at once.
+    pub(super) async fn killing(&self) {
+        self.kill.cancelled().await;
     }
 
-    pub(super) fn has_reached(&self, stage: Stage) -> bool {
-        *self.0.borrow() >= stage
+    /// There is no point in going on. The first reason is the one that is told.
+    pub(super) fn fail(&self, failure: Failure) {
+        self.failure().get_or_insert(failure);
+        if !self.shutdown.is_requested() {
+            self.shutdown.request();
+        }
     }
 
-    /// Completes when the stage has been reached.
-    pub(super) async fn reached(&self, stage: Stage) {
-        // It cannot fail: the sender lives in `self`.
-        let _ = self.0.subscribe().wait_for(|now| *now >= stage).await;
+    /// Why there was no point in going on.
+    pub(super) fn result(&self) -> Result<(), Failure> {
+        self.failure().take().map_or(Ok(()), Err)
+    }
+
+    fn failure(&self) -> std::sync::MutexGuard<'_, Option<Failure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,23 +78,14 @@ impl Stop {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn the_stage_only_rises() {
-        let stop = Stop::new();
-        assert!(stop.has_reached(Stage::Running) && !stop.has_reached(Stage::Finishing));
-        stop.raise(Stage::Terminating);
-        stop.raise(Stage::Finishing);
-        assert!(stop.has_reached(Stage::Terminating) && !stop.has_reached(Stage::Killing));
-        stop.reached(Stage::Finishing).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_still_runs_is_ended_when_the_graceful_time_is_over() {
-        let stop = Stop::listen(Duration::from_secs(9), Echo::start()).unwrap();
-        let begun = tokio::time::Instant::now();
-        stop.raise(Stage::Finishing);
-        stop.reached(Stage::Terminating).await;
-        assert_eq!(begun.elapsed(), Duration::from_secs(9));
-        assert!(!stop.has_reached(Stage::Killing));
+    #[test]
+    fn the_first_failure_is_told_and_stops_the_worker_gracefully() {
+        let stop = Stop::default();
+        assert!(stop.result().is_ok());
+        stop.fail(Failure::failed("first"));
+        stop.fail(Failure::failed("second"));
+        assert!(stop.shutdown().is_requested());
+        assert!(!stop.kill.is_cancelled());
+        assert!(matches!(stop.result(), Err(Failure::Failed(text)) if text == "first"));
     }
 }

@@ -1,6 +1,7 @@
 //! The last lines of an output of any length.
 
-const MOST_BYTES: usize = 4096;
+/// A subscriber keeps 4 KiB of an error, and the end of the command is told in front of this.
+const MOST_BYTES: usize = 3840;
 const MOST_LINES: usize = 20;
 
 /// Keeps the end of what is put in.

@@ -1,54 +1,108 @@
 //! What became of all messages, in a line.
 
 use std::fmt;
+use std::time::Duration;
+
+use postrider::subscriber::{AckPolicy, Counts, StopReport};
 
 /// How many messages ended how.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
     done: u64,
+    /// Of those that are done under a policy that does not ask.
+    failed: u64,
     retried: u64,
     dead: u64,
     lost: u64,
     released: u64,
+    abandoned: u64,
 }
 
 impl Tally {
-    /// Counts the outcome of a row.
-    pub(super) fn count(&mut self, outcome: &str) {
-        let count = match outcome {
-            "acked" => &mut self.done,
-            "retried" => &mut self.retried,
-            "dead_lettered" => &mut self.dead,
-            "released" => &mut self.released,
+    /// Of everything up to now.
+    pub(super) fn of(counts: &Counts, policy: AckPolicy) -> Self {
+        let does_not_ask = matches!(policy, AckPolicy::Ack | AckPolicy::AckFirst);
+        Self {
+            done: counts.acked,
+            failed: if does_not_ask { counts.failed } else { 0 },
+            retried: counts.retried,
+            dead: counts.dead,
             // Another has the message, or will.
-            _ => &mut self.lost,
-        };
-        *count += 1;
+            lost: counts.lost + counts.unknown + counts.refused,
+            released: counts.released,
+            abandoned: counts.abandoned,
+        }
+    }
+
+    /// How many were handled to an end that counts.
+    pub(super) fn handled(&self) -> u64 {
+        self.done + self.retried + self.dead
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { done, retried, dead, lost, released } = self;
-        write!(f, "{done} done, {retried} retried, {dead} dead, {lost} lost")?;
+        let Self { done, failed, retried, dead, lost, released, abandoned } = self;
+        write!(f, "{done} done")?;
+        if *failed > 0 {
+            write!(f, " ({failed} of them failed)")?;
+        }
+        write!(f, ", {retried} retried, {dead} dead, {lost} lost")?;
         if *released > 0 {
             write!(f, ", {released} given back")?;
         }
+        if *abandoned > 0 {
+            write!(f, ", {abandoned} abandoned")?;
+        }
         Ok(())
     }
+}
+
+/// The last line of a worker.
+pub(super) fn summary(report: &StopReport, policy: AckPolicy, took: Duration) -> String {
+    let mut tally = Tally::of(&report.totals, policy);
+    tally.lost += report.unsettled;
+    let seconds = took.as_secs_f64();
+    // Of a moment it would only say how long a process takes to start.
+    let rate = if seconds < 1.0 { String::new() } else { format!(", {}", rate(tally.handled(), took)) };
+    format!("{tally} in {seconds:.1} s{rate}")
+}
+
+/// So many in that time, as people read it.
+pub(super) fn rate(messages: u64, time: Duration) -> String {
+    let a_second = messages as f64 / time.as_secs_f64().max(0.001);
+    if a_second < 10.0 { format!("{a_second:.1} a second") } else { format!("{a_second:.0} a second") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn counts() -> Counts {
+        let mut counts = Counts::default();
+        (counts.acked, counts.failed, counts.retried, counts.dead) = (2, 3, 1, 4);
+        (counts.lost, counts.unknown, counts.refused) = (1, 1, 1);
+        counts
+    }
+
     #[test]
-    fn every_outcome_is_counted_once() {
-        let mut tally = Tally::default();
-        assert_eq!(tally.to_string(), "0 done, 0 retried, 0 dead, 0 lost");
-        for outcome in ["acked", "acked", "retried", "dead_lettered", "lost", "unknown", "unsettled", "released"] {
-            tally.count(outcome);
-        }
-        assert_eq!(tally.to_string(), "2 done, 1 retried, 1 dead, 3 lost, 1 given back");
+    fn what_did_not_happen_is_mostly_not_told() {
+        let told = |counts: &Counts, policy| Tally::of(counts, policy).to_string();
+        assert_eq!(told(&Counts::default(), AckPolicy::Ack), "0 done, 0 retried, 0 dead, 0 lost");
+        assert_eq!(told(&counts(), AckPolicy::NackOnError), "2 done, 1 retried, 4 dead, 3 lost");
+        let mut counts = counts();
+        (counts.released, counts.abandoned) = (5, 6);
+        assert_eq!(
+            told(&counts, AckPolicy::AckFirst),
+            "2 done (3 of them failed), 1 retried, 4 dead, 3 lost, 5 given back, 6 abandoned"
+        );
+        assert_eq!(Tally::of(&counts, AckPolicy::NackOnError).handled(), 7);
+    }
+
+    #[test]
+    fn a_rate_has_as_many_digits_as_mean_something() {
+        assert_eq!(rate(0, Duration::ZERO), "0.0 a second");
+        assert_eq!(rate(3, Duration::from_secs(2)), "1.5 a second");
+        assert_eq!(rate(1234, Duration::from_secs(10)), "123 a second");
     }
 }

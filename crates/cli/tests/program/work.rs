@@ -1,12 +1,14 @@
 //! `postrider work`
 #![expect(clippy::unwrap_used, reason = "the helpers of a test may panic")]
 
+mod options;
 mod outage;
 mod place;
 mod processes;
 mod stopping;
+mod terminal;
 
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use postrider::{DeadLetterReason, Message};
 use serde_json::Value;
@@ -14,11 +16,23 @@ use serde_json::Value;
 use crate::{seen, stderr, stdout};
 use place::{Place, Worker};
 
+/// Everything on stderr, without how long it took, which ends the last line.
+fn told(output: &Output) -> String {
+    let all = stderr(output);
+    let (told, took) = all.rsplit_once(" in ").unwrap();
+    let seconds = took.split(" s").next().unwrap();
+    assert!(seconds.parse::<f64>().is_ok() && took.ends_with('\n') && took.lines().count() == 1, "{took:?}");
+    told.to_owned()
+}
+
 #[test]
 fn help_and_usage() {
     insta::assert_snapshot!("help_work", seen(&["work", "--help"]));
     insta::assert_snapshot!("usage_work_no_command", seen(&["work", "orders"]));
     insta::assert_snapshot!("usage_work_retry", seen(&["work", "orders", "--retry", "sometimes", "--", "true"]));
+    insta::assert_snapshot!("usage_work_policy", seen(&["work", "orders", "--ack-policy", "manual", "--", "true"]));
+    insta::assert_snapshot!("usage_work_rate", seen(&["work", "orders", "--rate", "5/d", "--", "true"]));
+    insta::assert_snapshot!("usage_work_per_key", seen(&["work", "orders", "--per-key", "tenant", "--", "true"]));
 }
 
 #[test]
@@ -193,11 +207,11 @@ fn a_paused_queue_is_told_when_it_begins_and_when_it_ends() {
     place.pause();
     let output = place.work(&["--drain"], "true").output().unwrap();
     assert!(output.status.success());
-    let told = "postrider: queue 'orders' is paused and gives nothing; 'postrider resume orders' lets it go on\n";
-    assert_eq!(stderr(&output), format!("{told}postrider: 0 done, 0 retried, 0 dead, 0 lost\n"));
+    let paused = "postrider: queue 'orders' is paused and gives nothing; 'postrider resume orders' lets it go on\n";
+    assert_eq!(told(&output), format!("{paused}postrider: 0 done, 0 retried, 0 dead, 0 lost"));
     place.resume();
     let output = place.work(&["--drain"], "true").output().unwrap();
-    assert_eq!(stderr(&output), "postrider: 1 done, 0 retried, 0 dead, 0 lost\n");
+    assert_eq!(told(&output), "postrider: 1 done, 0 retried, 0 dead, 0 lost");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One run of the command: a process group, its pipes, its end.
+//! One run of the command: a process group, its pipes, its end. Dropped before that, it is killed.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -32,10 +32,11 @@ pub(super) enum LeftBehind {
 
 /// A running command.
 #[derive(Debug)]
-pub(super) struct Handler {
+pub(super) struct Process {
     child: Child,
     group: Pid,
-    ended: bool,
+    /// Whoever drops it before that wants nothing of it to run on.
+    is_finished: bool,
     feeding: AbortHandle,
     pumps: JoinSet<()>,
     echo: Echo,
@@ -43,7 +44,7 @@ pub(super) struct Handler {
     stderr: Arc<Mutex<Tail>>,
 }
 
-impl Handler {
+impl Process {
     /// Starts the command with `body` on its stdin. What it prints goes to our stderr.
     ///
     /// It gets a process group of its own: a Ctrl-C on the terminal is the worker's to handle, and what the command
@@ -62,14 +63,12 @@ impl Handler {
             pumps.spawn(pump(pipe, Some(stderr.clone()), echo.clone()));
         }
         let feeding = tokio::spawn(feed(child.stdin.take(), body)).abort_handle();
-        Ok(Self { child, group, ended: false, feeding, pumps, echo, stderr })
+        Ok(Self { child, group, is_finished: false, feeding, pumps, echo, stderr })
     }
 
     /// Waits for the command, not for what it may have left behind. May be dropped and called again.
     pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
-        let status = self.child.wait().await;
-        self.ended = true;
-        status
+        self.child.wait().await
     }
 
     /// Ends the whole group: asks, and when `patience` is over insists.
@@ -96,6 +95,7 @@ impl Handler {
                 (_, false) => LeftBehind::OutOfReach,
             }
         };
+        self.is_finished = true;
         self.echo.end_of_output().await;
         let tail = std::mem::take(&mut *self.stderr.lock().unwrap_or_else(PoisonError::into_inner));
         (tail.text(), left_behind)
@@ -122,10 +122,10 @@ impl Handler {
     }
 }
 
-impl Drop for Handler {
+impl Drop for Process {
     fn drop(&mut self) {
         self.feeding.abort();
-        if !self.ended {
+        if !self.is_finished {
             self.signal(Signal::KILL);
         }
     }
@@ -147,5 +147,34 @@ async fn pump(mut pipe: impl AsyncRead + Unpin, keep: Option<Arc<Mutex<Tail>>>, 
             tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         }
         echo.output(bytes).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_dropped_is_killed_with_all_that_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let mut command = Command::new("sh");
+        // The shell is gone by then; what it started is not, and holds no pipe.
+        command.args(["-c", "sleep 1000 > /dev/null 2>&1 & echo $! > \"$0\""]).arg(&file);
+        let mut process = Process::start(command, Bytes::new(), Echo::start()).unwrap();
+        process.wait().await.unwrap();
+        let pid = std::fs::read_to_string(&file).unwrap().trim().to_owned();
+        let state = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit_once(") ")?.1.chars().next().filter(|state| !"ZX".contains(*state))
+        };
+        assert!(state().is_some());
+        drop(process);
+        let gone = async {
+            while state().is_some() {
+                sleep(LEFTOVER_POLL).await;
+            }
+        };
+        timeout(Duration::from_secs(60), gone).await.unwrap();
     }
 }
