@@ -78,8 +78,13 @@ impl Process {
             _ = self.wait() => self.wait_for_the_rest().await,
             () = patience => {}
         }
-        self.signal(Signal::KILL);
-        self.wait().await
+        let are_left = self.signal(Signal::KILL);
+        let status = self.wait().await;
+        if are_left {
+            // A killed process takes a moment to be gone, and must be before anybody hears that it was stopped.
+            self.wait_for_the_rest().await;
+        }
+        status
     }
 
     /// Takes what is left of the output. Answers the last lines of stderr, and what became of what the command had left
