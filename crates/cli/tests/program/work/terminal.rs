@@ -63,7 +63,7 @@ fn left(shown: &str) -> Vec<&str> {
 #[test]
 fn a_line_says_how_it_goes_and_is_gone_at_the_end() {
     let place = Place::new();
-    place.send(Message::new("a"));
+    let id = place.send(Message::new("a"));
     let terminal = Terminal::new();
     let wait = "do sleep 0.02; done";
     let script = format!("printf 'half a '; until test -e go; {wait}; echo line; until test -e on; {wait}; exit 65");
@@ -80,7 +80,7 @@ fn a_line_says_how_it_goes_and_is_gone_at_the_end() {
     let shown = terminal.finished();
     let left = left(&shown);
     assert_eq!((left.len(), left[0]), (3, "half a line"), "{shown:?}");
-    assert!(left[1].contains("dead-lettered: rejected, exit code 65"), "{shown:?}");
+    assert!(left[1].starts_with(&format!("{id} dead-lettered: rejected, exit code 65, ")), "{shown:?}");
     assert!(left[2].starts_with("postrider: 0 done, 0 retried, 1 dead, 0 lost in "), "{shown:?}");
     assert!(shown.ends_with('\n') && !shown.contains("half a \n"), "{shown:?}");
 }
