@@ -19,6 +19,8 @@ use crate::output::Output;
 
 /// Lines that may wait for whoever reads stdout. No command is begun without a place for its line.
 const ROOM: usize = 1000;
+/// How long lines may still take to be written when everything shall end at once.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// What lasts is told again after that long.
 const REMIND: Duration = Duration::from_secs(10);
 
@@ -134,9 +136,13 @@ impl Journal {
             self.write(delivered, begun, "unsettled", words, took);
         }
         let _ = self.0.lines.send(None);
+        let out_of_patience = async {
+            self.0.stop.killing().await;
+            tokio::time::sleep(LAST_PATIENCE).await;
+        };
         tokio::select! {
             _ = written.0 => {}
-            () = self.0.stop.killing() => {}
+            () = out_of_patience => {}
         }
     }
 
