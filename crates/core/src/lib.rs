@@ -26,6 +26,7 @@ pub mod deadline;
 pub mod disposition;
 pub mod duration_text;
 pub mod error;
+pub mod failpoint;
 pub mod headers;
 pub mod id;
 pub mod idempotency;

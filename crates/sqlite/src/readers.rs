@@ -77,6 +77,7 @@ impl Readers {
             Failure::Law(error) => error,
             Failure::Sql(error) => not_done(&self.path, operation, error),
         };
+        postrider_core::failpoint::reach("sqlite.read");
         connection.execute_batch("begin").map_err(|error| not_done(&self.path, operation, error))?;
         let answer = look(connection).map_err(failed);
         // A connection on which something failed is not used again; the next look opens a new one.

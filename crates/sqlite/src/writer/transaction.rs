@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use postrider_core::{MessagingError, QueueName, Timestamp};
+use postrider_core::{MessagingError, QueueName, Timestamp, failpoint};
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
@@ -44,6 +44,7 @@ impl Writer {
             Err(error) => return self.fail_all(&error.into()),
         };
         let patience = self.desk.options.lock_timeout;
+        failpoint::reach("sqlite.begin");
         if let Err(error) = begin(&connection, &self.turns, patience) {
             let is_broken = concerns_everybody(&error) && !crate::error::is_busy(&error);
             self.connection = Some(connection).filter(|_| !is_broken);
@@ -115,6 +116,7 @@ impl Writer {
         let archived = session.archived;
         let touched = session.into_touched();
         self.upkeep.archived(archived);
+        failpoint::reach("sqlite.commit");
         let commit = connection.prepare_cached("commit").and_then(|mut commit| commit.execute([]));
         #[cfg(test)]
         let commit = if self.memory.commit_fails { Err(tests::disk_failed()) } else { commit };
