@@ -26,6 +26,7 @@ pub mod link;
 #[cfg(feature = "model")]
 pub mod model;
 mod probe;
+pub mod processes;
 pub mod recorded;
 mod rules;
 mod storm;

@@ -4,13 +4,17 @@
 //! Every process writes its own; their lines can be put together, because all times come from the host's clock.
 
 mod event;
+mod journal;
 
 use std::io::{self, BufRead, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use postrider_core::{Clock, SystemClock, Timestamp};
+
+use journal::Journal;
 
 pub use event::{
     BodyHash, DeadRecord, DeleteCall, Delivery, Dropped, EditCall, Event, ExtendCall, FinalState, LeaseOutcome,
@@ -24,6 +28,16 @@ pub struct History {
     stamps: Arc<Stamps>,
     // One lock for all: it is held for a push, which is far shorter than any call that is recorded.
     events: Arc<Mutex<Vec<Event>>>,
+    /// Where events go instead, as they happen.
+    journal: Option<Arc<Journal>>,
+}
+
+/// A call that was begun, in a history that wants to know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begun {
+    start: Timestamp,
+    /// Its number in the journal, if there is one.
+    call: u64,
 }
 
 impl History {
@@ -34,7 +48,18 @@ impl History {
 
     /// An empty history on another clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, stamps: Arc::default(), events: Arc::default() }
+        Self { clock, stamps: Arc::default(), events: Arc::default(), journal: None }
+    }
+
+    /// An empty history that is written to a file as it happens and not kept: a process that is killed leaves behind
+    /// what it had done, and what it had only begun as unknown. [`History::read_journal`] reads it.
+    pub fn journaled(path: &Path) -> io::Result<Self> {
+        Ok(Self { journal: Some(Arc::new(Journal::create(path)?)), ..Self::new() })
+    }
+
+    /// Reads what a [journaled](History::journaled) history has written; nothing, if its process never began.
+    pub fn read_journal(path: &Path) -> io::Result<Vec<Event>> {
+        journal::read(path)
     }
 
     /// The time, as events have it: never the same twice, so that of two calls that follow each other one can be told
@@ -48,16 +73,32 @@ impl History {
         Duration::from_micros(self.stamps.lead.load(Ordering::SeqCst))
     }
 
-    /// Adds an event.
-    pub fn record(&self, event: Event) {
-        self.lock().push(event);
-    }
-
     /// Adds the events of a call that began at `start` and ends now.
     pub fn record_call(&self, worker: u32, start: Timestamp, operations: impl IntoIterator<Item = Operation>) {
+        let call = self.journal.as_ref().map_or(0, |journal| journal.next_call());
+        self.end_call(worker, Begun { start, call }, operations);
+    }
+
+    /// Notes that a call is about to be made. Until [`end_call`](Self::end_call) it may have had any outcome; a journal
+    /// has it as `operations` make it out.
+    pub(crate) fn begin_call(&self, worker: u32, operations: impl FnOnce() -> Vec<Operation>) -> Begun {
+        let start = self.now();
+        let Some(journal) = &self.journal else { return Begun { start, call: 0 } };
+        let begun = Begun { start, call: journal.next_call() };
+        let events = operations().into_iter().map(|operation| Event { worker, start, end: start, operation });
+        journal.write(begun.call, &events.collect::<Vec<_>>());
+        begun
+    }
+
+    /// Adds the events of a call that ends now.
+    pub(crate) fn end_call(&self, worker: u32, begun: Begun, operations: impl IntoIterator<Item = Operation>) {
+        let Begun { start, call } = begun;
         let end = self.now();
         let events = operations.into_iter().map(|operation| Event { worker, start, end, operation });
-        self.lock().extend(events);
+        match &self.journal {
+            None => self.lock().extend(events),
+            Some(journal) => journal.write(call, &events.collect::<Vec<_>>()),
+        }
     }
 
     /// How many events there are.
@@ -291,6 +332,29 @@ mod tests {
             }
         });
         assert_eq!(history.len(), 10_000);
+    }
+
+    #[test]
+    fn a_journal_keeps_what_was_begun_and_not_answered() {
+        let folder = std::env::temp_dir().join(format!("postrider-journal-{}", MessageId::generate()));
+        let history = History::journaled(&folder).unwrap();
+        let token = LeaseToken(1);
+        let settle = |outcome| {
+            let (id, disposition) = (MessageId::from_uuid(uuid::Uuid::nil()), Disposition::Ack);
+            Operation::Settle(SettleCall { queue: queue(), id, token, disposition, outcome })
+        };
+        let answered = history.begin_call(1, || vec![settle(LeaseOutcome::Unknown)]);
+        history.begin_call(1, || vec![settle(LeaseOutcome::Unknown)]);
+        history.end_call(1, answered, [settle(LeaseOutcome::Done)]);
+        assert!(history.is_empty(), "it is in the file");
+        // The process dies in the middle of a line.
+        let mut file = std::fs::OpenOptions::new().append(true).open(&folder).unwrap();
+        file.write_all(b"[2,[{\"wor").unwrap();
+        let events = History::read_journal(&folder).unwrap();
+        std::fs::remove_file(&folder).unwrap();
+        let operations: Vec<_> = events.into_iter().map(|event| event.operation).collect();
+        assert_eq!(operations, [settle(LeaseOutcome::Done), settle(LeaseOutcome::Unknown)]);
+        assert!(History::read_journal(&folder).unwrap().is_empty());
     }
 
     #[test]

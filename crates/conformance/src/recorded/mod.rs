@@ -13,10 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider_core::{
     DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Feature, MessageId, MessagingError, MessagingService,
-    QueueAdmin, QueueName, QueuedMessage, ReceiptHandle, ReturnLease, Support, Timestamp,
+    QueueAdmin, QueueName, QueuedMessage, ReceiptHandle, ReturnLease, Support,
 };
 
-use crate::history::{BodyHash, DeadRecord, Delivery, Dropped, FinalState, History, LeaseOutcome, Operation, Outcome};
+use crate::history::{
+    Begun, BodyHash, DeadRecord, Delivery, Dropped, FinalState, History, LeaseOutcome, Operation, Outcome,
+};
 
 /// A provider with a history: forwards every call and records it.
 ///
@@ -44,9 +46,10 @@ impl<P> Recorded<P> {
         &self.history
     }
 
-    fn begin<R: Into<Operation>>(&self, rows: Vec<R>) -> Call<R> {
+    fn begin<R: Into<Operation> + Clone>(&self, rows: Vec<R>) -> Call<R> {
         let (history, worker) = (self.history.clone(), self.worker);
-        Call { start: history.now(), history, worker, rows }
+        let begun = history.begin_call(worker, || rows.iter().cloned().map(Into::into).collect());
+        Call { begun, history, worker, rows }
     }
 
     /// What the history keeps of a delivery, and the delivery with its drop being watched.
@@ -126,14 +129,14 @@ impl From<&DeadLetter> for DeadRecord {
 struct Call<R: Into<Operation>> {
     history: History,
     worker: u32,
-    start: Timestamp,
+    begun: Begun,
     rows: Vec<R>,
 }
 
 impl<R: Into<Operation>> Drop for Call<R> {
     fn drop(&mut self) {
         let rows = std::mem::take(&mut self.rows);
-        self.history.record_call(self.worker, self.start, rows.into_iter().map(Into::into));
+        self.history.end_call(self.worker, self.begun, rows.into_iter().map(Into::into));
     }
 }
 

@@ -1,11 +1,11 @@
 //! Several processes on one file: this binary starts itself again as workers, and kills them.
 
 mod fairness;
-mod journal;
 mod killed;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+
+use postrider_conformance::processes::WorkerProcess;
 
 /// What a worker process is told, by environment variables.
 const ROLE: &str = "POSTRIDER_TEST_ROLE";
@@ -14,39 +14,11 @@ const REPORT: &str = "POSTRIDER_TEST_REPORT";
 const NUMBER: &str = "POSTRIDER_TEST_NUMBER";
 
 /// Starts this binary again as a worker.
-fn spawn(role: &str, file: &Path, report: &Path, number: u32) -> Worker {
-    let child = Command::new(std::env::current_exe().expect("this binary"))
-        .args(["processes::worker", "--exact", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .env(FILE, file)
-        .env(REPORT, report)
-        .env(NUMBER, number.to_string())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("a worker can be started");
-    Worker(child)
-}
-
-/// A worker process. It does not outlive its test.
-struct Worker(Child);
-
-impl Worker {
-    /// Ends it as a crash would: at once, whatever it is doing.
-    fn kill(mut self) {
-        self.0.kill().expect("the worker can be killed");
-        self.0.wait().expect("the worker ends");
-    }
-
-    fn wait(mut self) {
-        assert!(self.0.wait().expect("the worker ends").success(), "a worker failed");
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn spawn(role: &str, file: &Path, report: &Path, number: u32) -> WorkerProcess {
+    let number = number.to_string();
+    let variables = [(ROLE, role.as_ref()), (FILE, file.as_os_str()), (REPORT, report.as_os_str())];
+    let variables: Vec<_> = variables.into_iter().chain([(NUMBER, number.as_ref())]).collect();
+    WorkerProcess::start("processes::worker", &variables).expect("a worker can be started")
 }
 
 /// The worker's side. Started as a test by hand it does nothing.

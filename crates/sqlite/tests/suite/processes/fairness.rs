@@ -30,7 +30,7 @@ async fn each_of_four_processes_gets_its_share_and_none_waits_long() {
     let report = |number: u32| place.folder.path().join(format!("{number}.report"));
     let workers: Vec<_> = (1..=4).map(|number| spawn("fair", &place.file(), &report(number), number)).collect();
     for worker in workers {
-        worker.wait();
+        assert!(worker.wait().unwrap(), "a worker failed");
     }
     let mut shares = Vec::new();
     let mut longest = Duration::ZERO;

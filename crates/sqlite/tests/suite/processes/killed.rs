@@ -4,9 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use postrider_conformance::checker::{CheckOptions, check};
-use postrider_conformance::history::{
-    BodyHash, Delivery, History, LeaseOutcome, Operation, Outcome, ReceiveCall, SendCall, SettleCall, merge,
-};
+use postrider_conformance::history::{History, merge};
 use postrider_conformance::recorded::Recorded;
 use postrider_core::{
     Disposition, Message, MessagingError, MessagingService, Nack, Priority, QueueAdmin, QueueName, QueuedMessage,
@@ -17,7 +15,6 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::journal::{self, Journal};
 use super::spawn;
 use crate::{Place, is_long, queue, soon};
 
@@ -54,11 +51,11 @@ async fn kill_workers(workers: usize, kills: u32) {
         // It has done something, and now it is anywhere in its next call.
         has_written(&journal(number), chance.random_range(1..10_000)).await;
         tokio::time::sleep(Duration::from_micros(chance.random_range(0..5_000))).await;
-        victim.kill();
+        victim.kill().unwrap();
         running.push(next());
     }
     for (_, worker) in running {
-        worker.kill();
+        worker.kill().unwrap();
     }
     let queue = queue("storm");
     let history = History::new();
@@ -66,7 +63,7 @@ async fn kill_workers(workers: usize, kills: u32) {
     drain(&recorded, &queue).await;
     recorded.record_final(std::slice::from_ref(&queue), soon()).await.unwrap();
 
-    let journals = (1..=number).map(|number| journal::read(&journal(number)));
+    let journals = (1..=number).map(|number| History::read_journal(&journal(number)).unwrap());
     let events = merge(journals.chain([history.events()]));
     let mut options = CheckOptions::for_limits(&recorded.capabilities().limits);
     options.tolerance += history.lead();
@@ -105,9 +102,9 @@ async fn drain(provider: &Recorded<SqliteProvider>, queue: &QueueName) {
 
 /// The worker's side: sends, receives and settles, rightly and wrongly, until it is killed.
 pub(super) async fn work(file: &Path, report: &Path, number: u32) {
+    let history = History::journaled(report).unwrap();
     let mut worker = Busy {
-        provider: crate::connect(file).await,
-        journal: Journal::create(report, number),
+        provider: Recorded::new(crate::connect(file).await, history, number),
         chance: StdRng::seed_from_u64(u64::from(number)),
         queue: queue("storm"),
         held: Vec::new(),
@@ -122,8 +119,7 @@ pub(super) async fn work(file: &Path, report: &Path, number: u32) {
 }
 
 struct Busy {
-    provider: SqliteProvider,
-    journal: Journal,
+    provider: Recorded<SqliteProvider>,
     chance: StdRng,
     queue: QueueName,
     /// Receipts that were handed out, settled or not: some are used again, too late.
@@ -150,44 +146,15 @@ impl Busy {
 
     async fn send(&mut self) {
         let messages: Vec<_> = (0..self.chance.random_range(1..6)).map(|_| self.message()).collect();
-        let batch = messages[0].id;
-        let mut calls: Vec<SendCall> = messages
-            .iter()
-            .enumerate()
-            .map(|(row, message)| SendCall {
-                queue: self.queue.clone(),
-                id: message.id,
-                ordering_key: message.ordering_key.as_ref().map(ToString::to_string),
-                dedup_key: message.dedup_key.as_ref().map(ToString::to_string),
-                delay: message.delay,
-                expires_in: None,
-                expires_at: None,
-                body_hash: BodyHash::of(&message.body),
-                row: u32::try_from(row).unwrap(),
-                batch,
-                outcome: Outcome::Unknown,
-            })
-            .collect();
-        let operations = |calls: &[SendCall]| calls.iter().cloned().map(Operation::Send).collect::<Vec<_>>();
-        let begun = self.journal.begin(&operations(&calls));
-        let rows = self.provider.send_batch(&self.queue, messages, soon()).await.unwrap();
-        for (call, row) in calls.iter_mut().zip(rows) {
-            call.outcome = Outcome::Done(row.unwrap());
+        for row in self.provider.send_batch(&self.queue, messages, soon()).await.unwrap() {
+            row.unwrap();
         }
-        self.journal.end(&begun, &operations(&calls));
     }
 
     async fn receive(&mut self) {
         let max = self.chance.random_range(1..10);
         let options = ReceiveOptions::batch(max).visibility(LEASE).max_receive_count(LIMIT);
-        let call = |outcome| {
-            let (queue, max_receive_count) = (self.queue.clone(), LIMIT);
-            [Operation::Receive(ReceiveCall { queue, visibility: LEASE, max_receive_count, outcome })]
-        };
-        let begun = self.journal.begin(&call(Outcome::Unknown));
         let received = self.provider.receive_messages(&self.queue, &options, soon()).await.unwrap();
-        let deliveries = received.iter().map(delivery).collect();
-        self.journal.end(&begun, &call(Outcome::Done(deliveries)));
         self.held.extend(received.into_iter().map(QueuedMessage::into_receipt));
     }
 
@@ -202,29 +169,9 @@ impl Busy {
             4 => Disposition::Nack(Nack::dead_letter("storm")),
             _ => Disposition::Ack,
         };
-        let call = |outcome| {
-            let (queue, id, token) = (receipt.queue().clone(), receipt.message_id(), receipt.token());
-            [Operation::Settle(SettleCall { queue, id, token, disposition: disposition.clone(), outcome })]
-        };
-        let begun = self.journal.begin(&call(LeaseOutcome::Unknown));
-        let settlement = Settlement { receipt: receipt.clone(), disposition: disposition.clone() };
-        let row = self.provider.settle(vec![settlement], soon()).await.unwrap().remove(0);
-        let outcome = match row {
-            Ok(()) => LeaseOutcome::Done,
-            Err(MessagingError::VisibilityExpired { .. }) => LeaseOutcome::Expired,
+        match self.provider.settle(vec![Settlement { receipt, disposition }], soon()).await.unwrap().remove(0) {
+            Ok(()) | Err(MessagingError::VisibilityExpired { .. }) => {}
             Err(error) => panic!("{error}"),
-        };
-        self.journal.end(&begun, &call(outcome));
-    }
-}
-
-fn delivery(message: &QueuedMessage) -> Delivery {
-    Delivery {
-        id: message.id(),
-        token: message.receipt().token(),
-        receive_count: message.receive_count(),
-        attempts_count: message.envelope.attempts_count,
-        ordering_key: message.envelope.ordering_key.as_ref().map(ToString::to_string),
-        body_hash: BodyHash::of(&message.message),
+        }
     }
 }
