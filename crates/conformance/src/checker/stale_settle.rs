@@ -59,7 +59,8 @@ fn check_lease(
         event: settled.event,
         span: settled.span,
         after_settle: nth > 0,
-        after_end: settled.span.start > delivered.lease.over_by,
+        after_end: settled.span.start > delivered.lease.over_by
+            || (settled.is_ack() && newer.began_in(delivered.lease.over_by, settled.span.end)),
     });
     let extends = delivered.extends.iter().enumerate().filter(|(_, extend)| extend.done);
     let extends = extends.map(|(place, extend)| Use {
@@ -121,6 +122,13 @@ impl Newer {
     fn than(&self, span: Span) -> Option<(Timestamp, usize)> {
         let first = self.by_start.partition_point(|(start, ..)| *start <= span.end);
         self.by_start.get(first).map(|(_, end, event)| (*end, *event))
+    }
+
+    /// Whether one began after the first of these times and not after the second. An ack that ended then can not have
+    /// come before the first, or there would have been nothing left to deliver.
+    fn began_in(&self, after: Timestamp, until: Timestamp) -> bool {
+        let first = self.by_start.partition_point(|(start, ..)| *start <= after);
+        self.by_start.get(first).is_some_and(|(start, ..)| *start <= until)
     }
 }
 
@@ -238,6 +246,20 @@ mod tests {
         let (mut story, token) = leased();
         story.receive(1_000..1_012, 1);
         story.nack(1_010..1_014, token, Nack::retry_after(ms(0)));
+        story.assert_clean();
+    }
+
+    #[test]
+    fn an_ack_that_took_longer_than_its_lease_came_too_late_for_a_delivery_beside_it() {
+        let (mut story, token) = leased();
+        story.receive(1_018..1_030, 1);
+        story.ack(1_000..1_100, token);
+        let text = story.assert_accused(KIND, 3);
+        assert!(text.contains("had run out by 1.017000 s"), "{text}");
+
+        let (mut story, token) = leased();
+        story.receive(1_017..1_030, 1);
+        story.ack(1_000..1_100, token);
         story.assert_clean();
     }
 
