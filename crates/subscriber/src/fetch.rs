@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
 use crate::held::{LeaseTimes, later};
-use crate::outbox::{FetchPlan, pause_after};
+use crate::outbox::{FetchPlan, MOST_ROWS, pause_after};
 
 /// How long to do without hints after they ended or could not be had.
 const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(30);
@@ -148,8 +148,10 @@ impl<P: MessagingService> FetchLoop<P> {
             }
             buffer.fetch.is_calling = false;
             buffer.fetch.not_before = later(if failure.is_some() { now } else { asked }, pause);
-            // A full batch leaves the question open whether there is more.
-            buffer.fetch.is_wanted |= received.as_ref().map_or(true, |messages| messages.len() >= max);
+            // A full batch leaves the question open whether there is more, and so does a large one: a store may hand out
+            // fewer than it is asked for, so that others are not kept waiting.
+            let full = max.min(MOST_ROWS);
+            buffer.fetch.is_wanted |= received.as_ref().map_or(true, |messages| messages.len() >= full);
             buffer.admit(received.unwrap_or_default(), lease, tally);
             (was_idle && found_nothing && buffer.held.is_empty(), trouble)
         });

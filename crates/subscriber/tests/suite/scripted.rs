@@ -31,10 +31,12 @@ pub(crate) enum Call {
 type Script = Arc<dyn Fn(Call) -> Verdict + Send + Sync>;
 
 #[derive(Clone)]
-pub(crate) struct Scripted {
-    pub(crate) inner: MemoryProvider,
+pub(crate) struct Scripted<P = MemoryProvider> {
+    pub(crate) inner: P,
     script: Script,
     capabilities: Arc<Capabilities>,
+    /// No receive brings more, whatever was asked for.
+    most_a_receive: usize,
     pub(crate) counts: Arc<CallCounts>,
 }
 
@@ -50,20 +52,27 @@ pub(crate) struct CallCounts {
     pub(crate) most_leased: AtomicUsize,
     /// What was asked of receives.
     pub(crate) receive_limits: Mutex<Vec<u32>>,
+    /// A lease that was handed out.
+    pub(crate) some_lease: Mutex<Option<ReceiptHandle>>,
 }
 
-impl Scripted {
-    pub(crate) fn new(inner: MemoryProvider, script: impl Fn(Call) -> Verdict + Send + Sync + 'static) -> Self {
+impl<P: Provider> Scripted<P> {
+    pub(crate) fn new(inner: P, script: impl Fn(Call) -> Verdict + Send + Sync + 'static) -> Self {
         let capabilities = Arc::new(inner.capabilities().clone());
-        Self { inner, script: Arc::new(script), capabilities, counts: Arc::default() }
+        Self { inner, script: Arc::new(script), capabilities, most_a_receive: usize::MAX, counts: Arc::default() }
     }
 
-    pub(crate) fn counting(inner: MemoryProvider) -> Self {
+    pub(crate) fn counting(inner: P) -> Self {
         Self::new(inner, |_| Verdict::Pass)
     }
 
     pub(crate) fn with_capabilities(mut self, capabilities: Capabilities) -> Self {
         self.capabilities = Arc::new(capabilities);
+        self
+    }
+
+    pub(crate) fn handing_out_at_most(mut self, most_a_receive: usize) -> Self {
+        self.most_a_receive = most_a_receive;
         self
     }
 
@@ -92,7 +101,7 @@ impl Scripted {
     }
 }
 
-impl MessagingService for Scripted {
+impl<P: Provider> MessagingService for Scripted<P> {
     fn provider_name(&self) -> &'static str {
         self.inner.provider_name()
     }
@@ -123,8 +132,13 @@ impl MessagingService for Scripted {
         let number = self.counts.receives.fetch_add(1, Ordering::SeqCst);
         self.counts.most_asked.fetch_max(options.max, Ordering::SeqCst);
         self.counts.receive_limits.lock().unwrap().push(options.max_receive_count);
+        let mut options = options.clone();
+        options.max = options.max.min(self.most_a_receive);
         let received =
-            self.call(Call::Receive(number), vec![], self.inner.receive_messages(queue, options, deadline)).await;
+            self.call(Call::Receive(number), vec![], self.inner.receive_messages(queue, &options, deadline)).await;
+        if let Some(message) = received.iter().flatten().next() {
+            *self.counts.some_lease.lock().unwrap() = Some(message.receipt().clone());
+        }
         let stats = self.inner.queue_stats(queue, Deadline::default()).await?;
         let Measured::Exact(leased) = stats.in_flight else { panic!("{stats:?}") };
         self.counts.most_leased.fetch_max(usize::try_from(leased).unwrap(), Ordering::SeqCst);
