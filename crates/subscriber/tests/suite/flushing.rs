@@ -116,31 +116,3 @@ async fn a_bad_row_does_not_hold_up_the_others() {
     assert_eq!(counts.lost, 1, "five and three are settled, one was lost");
     running.stop().await;
 }
-
-#[tokio::test(start_paused = true)]
-async fn fifty_thousand_settlements_go_through_in_chunks() {
-    let provider = Scripted::counting(store());
-    send(&provider, 50_000).await;
-    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    let passing = gate.clone();
-    let waiting = handler(move |_| {
-        let passing = passing.clone();
-        async move {
-            passing.acquire().await.unwrap().forget();
-            Ok(())
-        }
-    });
-    let subscriber = Subscriber::builder(provider.clone(), queue())
-        .handler(waiting)
-        .max_workers(50_000)
-        .overfetch_factor(1.0)
-        .fetch_batch_size(10_000)
-        .build()
-        .unwrap();
-    let running = start(subscriber);
-    running.until(|counts| counts.in_flight == 50_000).await;
-    gate.add_permits(50_000);
-    running.until(|counts| counts.acked == 50_000).await;
-    assert_eq!(provider.counts.most_settled.load(Ordering::SeqCst), 1000);
-    assert!(running.stop().await.is_clean());
-}

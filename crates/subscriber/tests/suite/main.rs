@@ -1,4 +1,4 @@
-//! The loops, by paused time on the provider in memory.
+//! Subscribers, judged from outside: the loops by paused time on the provider in memory, and storms on real stores.
 
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
@@ -9,9 +9,19 @@ mod emptying;
 mod fetching;
 mod fixture;
 mod flushing;
+mod held;
 mod leasing;
 mod observing;
+mod place;
+mod processes;
 mod scripted;
 mod settling;
 mod stopping;
+mod storm;
 mod together;
+mod volumes;
+
+/// Whether the long runs were asked for.
+fn is_long() -> bool {
+    std::env::var_os("POSTRIDER_LONG").is_some()
+}

@@ -4,26 +4,24 @@
 //! hand; some subscribers are dropped in the middle, as by a crash. Afterwards nothing may be lost, leased twice,
 //! handled out of order or settled by a dead token.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
-#![allow(clippy::unwrap_used)]
+mod flaky;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use postrider_conformance::checker::{CheckOptions, check};
+use postrider_conformance::Harness;
+use postrider_conformance::broken::{Fault, SimulatedStore};
+use postrider_conformance::checker::{CheckOptions, FindingKind, Verdict, check};
 use postrider_conformance::history::History;
 use postrider_conformance::recorded::Recorded;
 use postrider_core::*;
-use postrider_sqlite::{SqliteOptions, SqliteStore};
 use postrider_subscriber::{Delivery, HandlerError, Shutdown, Subscriber};
 use tokio::task::JoinSet;
 
-#[path = "../suite/closure.rs"]
-mod closure;
-mod flaky;
-
-use closure::handler;
+use crate::closure::handler;
+use crate::is_long;
+use crate::place::Place;
 use flaky::Flaky;
 
 /// How many messages share a key: enough to meet, and few enough that a large storm comes to its end.
@@ -36,7 +34,7 @@ fn queue() -> QueueName {
 
 /// How many messages: many when the long forms are asked for (`scripts/test --full`).
 fn messages() -> usize {
-    if std::env::var_os("POSTRIDER_LONG").is_some() { 100_000 } else { 5_000 }
+    if is_long() { 100_000 } else { 5_000 }
 }
 
 async fn fill<P: MessagingService>(provider: &P, count: usize) {
@@ -85,22 +83,28 @@ async fn misbehave(delivery: Delivery, number: usize) -> Result<(), HandlerError
     }
 }
 
-async fn storm<P, F, Fut>(open: F)
+/// What a storm came to.
+struct Storm {
+    verdict: Verdict,
+    generations: usize,
+}
+
+/// Runs generations of subscribers, each of which ends before the work is done, by a stop or as by a crash, until
+/// nothing is left to do.
+async fn storm<P, F, Fut>(open: F, count: usize, most_generations: usize) -> Storm
 where
-    P: Provider + Clone,
+    P: Provider,
     F: Fn() -> Fut,
     Fut: Future<Output = P>,
 {
     let history = History::new();
-    let count = messages();
     let sender = Recorded::new(open().await, history.clone(), 0);
     sender.ensure_queue(&queue(), Deadline::default()).await.unwrap();
     fill(&sender, count).await;
     let calls = Arc::new(AtomicUsize::new(0));
     let mut worker = 1;
-    let mut cut_short = 0;
-    // Several generations: each ends before the work is done, by a stop or as by a crash.
-    loop {
+    let mut generations = 0;
+    while generations < most_generations {
         let mut generation = JoinSet::new();
         let shutdown = Shutdown::new();
         let mut monitors = Vec::new();
@@ -130,12 +134,12 @@ where
             // What is left then is with handlers that never return: the next generation gets it.
             idle_looks = if done == before { idle_looks + 1 } else { 0 };
             before = done;
-            if (done > share && cut_short < 2) || idle_looks > 50 {
+            if (done > share && generations < 2) || idle_looks > 50 {
                 break;
             }
         }
-        cut_short += 1;
-        if cut_short == 1 {
+        generations += 1;
+        if generations == 1 {
             generation.abort_all();
         }
         shutdown.request();
@@ -148,21 +152,44 @@ where
     sender.record_final(&[queue()], Deadline::default()).await.unwrap();
     let mut options = CheckOptions::for_limits(&sender.capabilities().limits);
     options.tolerance += history.lead();
-    let verdict = check(&history.events(), &options);
-    assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
+    Storm { verdict: check(&history.events(), &options), generations }
+}
+
+fn assert_weathered(storm: &Storm) {
+    let Storm { verdict, generations } = storm;
+    println!("{generations} generations, {} events: {verdict}", verdict.counts.events);
+    assert!(verdict.is_clean(), "{verdict}");
     assert_eq!(verdict.counts.live, 0);
-    assert!(cut_short > 2, "the storm was over before anything was cut short");
+    assert!(*generations > 2, "the storm was over before anything was cut short");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_doubled_or_reordered_in_memory() {
     let store = MemoryStore::new();
-    storm(|| async { store.open() }).await;
+    assert_weathered(&storm(|| async { store.open() }, messages(), usize::MAX).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_doubled_or_reordered_on_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(folder.path().join("storm.db"), SqliteOptions::default()).await.unwrap();
-    storm(|| async { store.connect().await.unwrap() }).await;
+    let place = Place::on_disk();
+    let store = place.open().await;
+    assert_weathered(&storm(|| async { store.connect().await.unwrap() }, messages(), usize::MAX).await);
+}
+
+/// The same storm on stores that keep everything but one rule: the checker must say so.
+#[tokio::test(start_paused = true)]
+async fn a_storm_shows_what_a_broken_store_does() {
+    for (fault, kind) in [
+        (Fault::LosesSends, FindingKind::Lost),
+        (Fault::LeasesTwice, FindingKind::TwoLeases),
+        (Fault::LosesOrder, FindingKind::Reordered),
+        (Fault::AcksTwice, FindingKind::StaleSettle),
+    ] {
+        let store = SimulatedStore::with_fault(fault);
+        let Storm { verdict, .. } = storm(|| async { store.open().await.unwrap() }, 400, 4).await;
+        assert!(verdict.has(kind), "{fault:?}: {verdict}");
+    }
+    let store = SimulatedStore::lawful();
+    let Storm { verdict, .. } = storm(|| async { store.open().await.unwrap() }, 400, 4).await;
+    assert!(verdict.is_clean(), "{verdict}");
 }
