@@ -12,6 +12,8 @@ use crate::fixture::{handler, queue, start};
 
 /// How long it is watched.
 const WATCHED: Duration = Duration::from_secs(5);
+/// The most of one processor that it may take, in percent. A build for debugging does the same little with more steps.
+const MOST_PERCENT: u64 = if cfg!(debug_assertions) { 3 } else { 1 };
 
 #[tokio::test]
 async fn an_idle_subscriber_costs_a_query_a_second_and_no_processor() {
@@ -23,7 +25,7 @@ async fn an_idle_subscriber_costs_a_query_a_second_and_no_processor() {
     let [queries, processor_ms, watched_ms] = numbers[..] else { panic!("{report}") };
     println!("{queries} queries and {processor_ms} ms of the processor in {watched_ms} ms");
     assert!((1..=watched_ms.div_ceil(1000)).contains(&queries), "{queries} queries in {watched_ms} ms");
-    assert!(processor_ms * 100 <= watched_ms, "{processor_ms} ms of the processor in {watched_ms} ms");
+    assert!(processor_ms * 100 <= watched_ms * MOST_PERCENT, "{processor_ms} ms of the processor in {watched_ms} ms");
 }
 
 /// The worker's side: watches itself being idle.

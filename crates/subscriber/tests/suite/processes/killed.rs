@@ -19,6 +19,8 @@ use crate::is_long;
 
 /// Short, so that what a dead subscriber held comes back soon.
 const LEASE: Duration = Duration::from_secs(1);
+/// Long enough that a busy machine loses none.
+const LONG_LEASE: Duration = Duration::from_secs(3);
 const WORKERS: usize = 8;
 const OVERFETCH: f64 = 1.5;
 /// All that a crash may charge: workers × overfetch.
@@ -150,7 +152,7 @@ async fn a_crash_charges_what_was_leased_and_nothing_else() {
 pub(super) async fn be_busy(provider: Recorded<SqliteProvider>) {
     // They are meant to, and the test's output is for what is not.
     std::panic::set_hook(Box::new(|_| {}));
-    run(provider, |Json(order): Json<Order>, context: Context| async move {
+    run(provider, LEASE, |Json(order): Json<Order>, context: Context| async move {
         tokio::time::sleep(Duration::from_micros(order.number * 7919 % 8000)).await;
         let is_first = context.envelope().attempts_count == 0;
         assert!(!is_first || order.number % 10 != 3, "every tenth");
@@ -161,10 +163,10 @@ pub(super) async fn be_busy(provider: Recorded<SqliteProvider>) {
 
 /// The worker's side: a subscriber whose handlers never return.
 pub(super) async fn hang(provider: Recorded<SqliteProvider>) {
-    run(provider, |_: Json<Order>, _: Context| std::future::pending()).await;
+    run(provider, LONG_LEASE, |_: Json<Order>, _: Context| std::future::pending()).await;
 }
 
-async fn run<H, F>(provider: Recorded<SqliteProvider>, handle: H)
+async fn run<H, F>(provider: Recorded<SqliteProvider>, lease: Duration, handle: H)
 where
     H: Fn(Json<Order>, Context) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<(), HandlerError>> + Send + 'static,
@@ -173,7 +175,7 @@ where
         .handler(handle)
         .max_workers(WORKERS)
         .overfetch_factor(OVERFETCH)
-        .visibility(LEASE)
+        .visibility(lease)
         .retry_strategy(RetryStrategy::constant(Duration::from_millis(2)))
         .max_deliveries(1000)
         .build()

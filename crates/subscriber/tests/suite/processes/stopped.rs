@@ -22,7 +22,7 @@ use super::{Crew, until};
 use crate::fixture::{Running, handler, queue, soon, start};
 
 /// Long enough that no renewal comes between the handler's end and its settlement, on a busy machine too.
-const LEASE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Its handler waits until it is told that its lease is lost.
 const WAITS: &str = "waits";
