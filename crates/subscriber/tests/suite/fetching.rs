@@ -1,10 +1,12 @@
 //! What is leased, and when.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use postrider_core::{Feature, MemoryStore, MessagingService, ReceiveOptions, Support};
+use postrider_core::{
+    Feature, MemoryProvider, MemoryStore, Message, MessagingService, Priority, ReceiveOptions, Support,
+};
 use postrider_subscriber::{Delivery, Subscriber};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -117,6 +119,32 @@ async fn a_message_that_was_delivered_before_never_waits_in_line() {
     assert_eq!(counts.dead + counts.lost, 0, "and nobody was charged for it");
     assert!(counts.released < 60, "{}: a fetch and a release do not follow each other for ever", counts.released);
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_was_delivered_before_begins_before_what_was_fetched_with_it() {
+    let provider = store();
+    send_one(&provider, "again", Priority::LOWEST).await;
+    drop(provider.receive_messages(&queue(), &ReceiveOptions::default(), soon()).await.unwrap());
+    for body in ["first", "second"] {
+        send_one(&provider, body, Priority::HIGHEST).await;
+    }
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let noted = begun.clone();
+    let noting = handler(move |delivery: Delivery| {
+        noted.lock().unwrap().push(delivery.body);
+        async { Ok(()) }
+    });
+    let subscriber =
+        Subscriber::builder(provider, queue()).handler(noting).max_workers(1).overfetch_factor(5.0).build().unwrap();
+    let running = start(subscriber);
+    running.until(|counts| counts.acked == 3).await;
+    assert_eq!(*begun.lock().unwrap(), ["again", "first", "second"], "whatever the order in which the store has them");
+    assert_eq!(running.stop().await.totals.released, 0);
+}
+
+async fn send_one(provider: &MemoryProvider, body: &'static str, priority: Priority) {
+    provider.send_message(&queue(), Message::new(body).priority(priority), soon()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
