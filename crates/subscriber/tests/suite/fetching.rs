@@ -132,7 +132,7 @@ async fn a_message_that_was_delivered_before_begins_before_what_was_fetched_with
     let begun = Arc::new(Mutex::new(Vec::new()));
     let noted = begun.clone();
     let noting = handler(move |delivery: Delivery| {
-        noted.lock().unwrap().push(delivery.body);
+        noted.lock().unwrap().push(delivery.body.clone());
         async { Ok(()) }
     });
     let subscriber =
