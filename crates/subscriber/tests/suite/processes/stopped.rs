@@ -20,8 +20,9 @@ use tokio::sync::Semaphore;
 
 use super::{Crew, until};
 use crate::fixture::{Running, handler, queue, soon, start};
+use crate::scripted::{Call, Scripted, Verdict};
 
-/// Long enough that no renewal comes between the handler's end and its settlement, on a busy machine too.
+/// Long enough that a busy machine loses none by itself.
 const LEASE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Its handler waits until it is told that its lease is lost.
@@ -147,7 +148,7 @@ fn report_of(journal: &Path) -> PathBuf {
     journal.with_extension("report")
 }
 
-/// The worker's side: stopped when nothing of it is in a transaction and a settlement is about to be.
+/// The worker's side: stopped when nothing of it is in a transaction and a settlement is on its way.
 pub(super) async fn stop_outside(provider: Recorded<SqliteProvider>, journal: &Path) {
     let cancelled = Arc::new(AtomicUsize::new(0));
     let told = cancelled.clone();
@@ -161,10 +162,16 @@ pub(super) async fn stop_outside(provider: Recorded<SqliteProvider>, journal: &P
                 told.fetch_add(1, Ordering::SeqCst);
             } else {
                 waits.acquire().await.unwrap().forget();
-                failpoint::arm("sqlite.begin", Action::Stop);
             }
             Ok(())
         }
+    });
+    // Armed once the settlement has left the subscriber: whichever transaction is next, it comes too late.
+    let provider = Scripted::new(provider, |call| {
+        if call == Call::Settle(0) {
+            failpoint::arm("sqlite.begin", Action::Stop);
+        }
+        Verdict::Pass
     });
     let running = subscriber(provider, handle);
     running.until(|counts| counts.lost + counts.acked == 2 && counts.in_flight == 0).await;
@@ -187,16 +194,11 @@ pub(super) async fn stop_inside(provider: Recorded<SqliteProvider>) {
     subscriber(provider, handle).stopped().await;
 }
 
-fn subscriber<H>(provider: Recorded<SqliteProvider>, handle: H) -> Running
+fn subscriber<P, H>(provider: P, handle: H) -> Running
 where
+    P: MessagingService,
     H: postrider_subscriber::IntoHandler<postrider_subscriber::handler::AService>,
 {
-    let subscriber = Subscriber::builder(provider, queue())
-        .handler(handle)
-        .max_workers(2)
-        .visibility(LEASE)
-        // No look at the queue comes between a handler's end and its settlement.
-        .max_fetch_interval(PATIENCE)
-        .build();
+    let subscriber = Subscriber::builder(provider, queue()).handler(handle).max_workers(2).visibility(LEASE).build();
     start(subscriber.unwrap())
 }
