@@ -3,7 +3,6 @@
 //! Four orders: one goes well, one needs a second attempt, one can never go well, and one would if its customer had a
 //! new card. The last two become dead letters; both are looked at, and one is sent on its way again.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use postrider::subscriber::{Attempt, Classify, HandlerError, Shutdown, State, Subscriber, handler};
@@ -77,9 +76,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 async fn work(provider: &MessagingProvider, world: World, messages: u64) -> Result<(), Box<dyn std::error::Error>> {
     let subscriber = Subscriber::builder(provider.clone(), "orders")
         .handler(handler(charge).with_state(world))
-        .retry_strategy(
-            RetryStrategy::constant(Duration::from_millis(50)).with_max_attempts(const { NonZeroU32::new(3).unwrap() }),
-        )
+        .retry_strategy(RetryStrategy::constant(Duration::from_millis(50)).with_max_attempts(3))
         .build()?;
     let (monitor, shutdown) = (subscriber.monitor(), Shutdown::new());
     let running = tokio::spawn(subscriber.run(shutdown.clone()));

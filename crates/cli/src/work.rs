@@ -315,7 +315,7 @@ async fn ready_queue(session: &Session, queue: &QueueName, drain: bool) -> Resul
 fn deliveries(strategy: RetryStrategy, most: Option<NonZeroU32>, max_receive_count: u32) -> (RetryStrategy, u32) {
     let attempts = strategy.max_attempts();
     match (most, attempts) {
-        (Some(most), Some(attempts)) if most < attempts => (strategy.with_max_attempts(most), most.get()),
+        (Some(most), Some(attempts)) if most < attempts => (strategy.with_max_attempts(most.get()), most.get()),
         (Some(most), _) => (strategy, most.get()),
         (None, Some(attempts)) => {
             let most = attempts.get().saturating_add(2).max(max_receive_count);
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     fn attempts(most: u32) -> RetryStrategy {
-        RetryStrategy::constant(Duration::ZERO).with_max_attempts(NonZeroU32::new(most).unwrap())
+        RetryStrategy::constant(Duration::ZERO).with_max_attempts(most)
     }
 
     #[test]

@@ -26,7 +26,7 @@ const DEFAULT_INITIAL_DELAY: Duration = Duration::from_secs(1);
 const DEFAULT_MULTIPLIER: f64 = 2.0;
 const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(5 * 60);
 /// As many as the deliveries that a plain receiver allows by default: a message is tried three times either way.
-const DEFAULT_MAX_ATTEMPTS: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
+const DEFAULT_MAX_ATTEMPTS: u32 = 3;
 
 /// How long a message stays away after each failure, and when it is given up.
 ///
@@ -182,11 +182,12 @@ impl RetryStrategy {
         Self::ConstantWithJitter { delay, jitter, limits: RetryLimits::default() }
     }
 
-    /// Given up after that many attempts in all. [`RetryStrategy::NoRetry`] stays as it is.
+    /// Given up after that many attempts in all. The first is always made, so 0 counts as 1.
+    /// [`RetryStrategy::NoRetry`] stays as it is.
     #[must_use]
-    pub fn with_max_attempts(mut self, max_attempts: NonZeroU32) -> Self {
+    pub fn with_max_attempts(mut self, max_attempts: u32) -> Self {
         if let Some(limits) = self.limits_mut() {
-            limits.max_attempts = Some(max_attempts);
+            limits.max_attempts = Some(NonZeroU32::new(max_attempts).unwrap_or(NonZeroU32::MIN));
         }
         self
     }

@@ -1,7 +1,6 @@
 //! A worker: receives, handles, settles, and tells each.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use postrider::{
@@ -14,7 +13,7 @@ use crate::failure::Failure;
 const VISIBILITY: Duration = Duration::from_secs(30);
 /// Everything that is due comes at once, so what fails is told before its neighbours and comes back after them.
 const BATCH: usize = 10;
-const ATTEMPTS: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
+const ATTEMPTS: u32 = 3;
 
 /// A message that has come to its end.
 #[derive(Debug)]

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn attempts(strategy: RetryStrategy, most: u32) -> RetryStrategy {
-        strategy.with_max_attempts(NonZeroU32::new(most).unwrap())
+        strategy.with_max_attempts(most)
     }
 
     #[test]

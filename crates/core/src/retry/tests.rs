@@ -48,13 +48,14 @@ fn the_default_backs_off_and_tries_three_times() {
 
 #[test]
 fn max_attempts_counts_the_first_attempt() {
-    let once = RetryStrategy::constant(SECOND).with_max_attempts(attempts(1));
+    let once = RetryStrategy::constant(SECOND).with_max_attempts(1);
     assert_eq!(delays(&once, 0.0), []);
-    let twice = RetryStrategy::constant(SECOND).with_max_attempts(attempts(2));
+    assert_eq!(once, RetryStrategy::constant(SECOND).with_max_attempts(0), "none is no licence for ever");
+    let twice = RetryStrategy::constant(SECOND).with_max_attempts(2);
     assert_eq!(delays(&twice, 0.0), [1000]);
     assert_eq!(twice.next_delay(u32::MAX, NEVER_TOO_LATE, 0.0), None);
     assert_eq!(RetryStrategy::NoRetry.max_attempts(), Some(attempts(1)));
-    assert_eq!(RetryStrategy::NoRetry.with_max_attempts(attempts(9)).without_limits(), RetryStrategy::NoRetry);
+    assert_eq!(RetryStrategy::NoRetry.with_max_attempts(9).without_limits(), RetryStrategy::NoRetry);
 }
 
 #[test]

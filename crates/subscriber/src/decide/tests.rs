@@ -1,11 +1,9 @@
-use std::num::NonZeroU32;
-
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn strategy() -> RetryStrategy {
-    RetryStrategy::constant(SECOND).with_max_attempts(NonZeroU32::new(3).unwrap())
+    RetryStrategy::constant(SECOND).with_max_attempts(3)
 }
 
 fn decided(

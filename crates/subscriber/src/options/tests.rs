@@ -1,5 +1,3 @@
-use std::num::NonZeroU32;
-
 use postrider_core::{MemoryStore, MessagingService};
 
 use super::*;
@@ -43,7 +41,7 @@ async fn the_delivery_limit_leaves_room_for_every_attempt() {
         options.plan(1, &capabilities()).unwrap().max_deliveries
     };
     assert_eq!(limit(RetryStrategy::NoRetry), 3);
-    assert_eq!(limit(RetryStrategy::default().with_max_attempts(NonZeroU32::new(10).unwrap())), 12);
+    assert_eq!(limit(RetryStrategy::default().with_max_attempts(10)), 12);
     assert_eq!(limit(RetryStrategy::default().without_limits()), u32::MAX);
 }
 
