@@ -1,9 +1,10 @@
 //! The parts of the contract that a wrapper passes on unchanged.
 
-/// Passes [`QueueAdmin`](postrider_core::QueueAdmin) on to the field `inner`.
+/// Passes [`QueueAdmin`](postrider_core::QueueAdmin) on to the field `inner`. The types of the contract must be in scope.
+#[macro_export]
 macro_rules! forward_admin {
     ($wrapper:ident) => {
-        crate::forward::forward_admin!($wrapper, pause: |this, queue, deadline| this.inner.pause(queue, deadline));
+        $crate::forward_admin!($wrapper, pause: |this, queue, deadline| this.inner.pause(queue, deadline));
     };
     ($wrapper:ident, pause: |$this:ident, $queue:ident, $deadline:ident| $pause:expr) => {
         impl<P: postrider_core::Provider> postrider_core::QueueAdmin for $wrapper<P> {
@@ -52,10 +53,12 @@ macro_rules! forward_admin {
     };
 }
 
-/// Passes [`DeadLetters`](postrider_core::DeadLetters) on to the field `inner`.
+/// Passes [`DeadLetters`](postrider_core::DeadLetters) on to the field `inner`. The types of the contract must be in
+/// scope.
+#[macro_export]
 macro_rules! forward_dead_letters {
     ($wrapper:ident) => {
-        crate::forward::forward_dead_letters!(
+        $crate::forward_dead_letters!(
             $wrapper,
             redrive: |this, queue, redrive, deadline| this.inner.redrive_dead_letters(queue, redrive, deadline)
         );
@@ -111,5 +114,3 @@ macro_rules! forward_dead_letters {
         }
     };
 }
-
-pub(crate) use {forward_admin, forward_dead_letters};

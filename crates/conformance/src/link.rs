@@ -215,5 +215,5 @@ impl<P: MessagingService> MessagingService for Link<P> {
     }
 }
 
-crate::forward::forward_admin!(Link);
-crate::forward::forward_dead_letters!(Link);
+crate::forward_admin!(Link);
+crate::forward_dead_letters!(Link);

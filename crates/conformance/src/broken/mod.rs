@@ -380,11 +380,11 @@ impl<P: Provider> MessagingService for Broken<P> {
     }
 }
 
-crate::forward::forward_admin!(Broken, pause: |this, queue, deadline| async {
+crate::forward_admin!(Broken, pause: |this, queue, deadline| async {
     this.offer(Feature::Pause)?;
     if this.has(Fault::PausesNothing) {
         return Ok(());
     }
     this.inner.pause(queue, deadline).await
 });
-crate::forward::forward_dead_letters!(Broken, redrive: |this, queue, redrive, deadline| this.redrive(queue, redrive, deadline));
+crate::forward_dead_letters!(Broken, redrive: |this, queue, redrive, deadline| this.redrive(queue, redrive, deadline));
