@@ -192,7 +192,7 @@ pub(crate) async fn run(global: &Global, command: Work) -> Result<(), Failure> {
     let stop = Stop::default();
     let draws = status::has_spectator() && !session.out.is_json();
     let shares_terminal = draws && std::io::stdout().is_terminal();
-    let (journal, written) = Journal::start(session.out, shares_terminal, echo.clone(), stop.clone());
+    let (journal, written) = Journal::start(session.out, command.workers, shares_terminal, echo.clone(), stop.clone());
     let plan = Plan::of(&command, &session);
     let job = Job {
         program: program.clone(),

@@ -43,6 +43,11 @@ pub struct SettledAndReceived {
     pub received: Result<Vec<QueuedMessage>, MessagingError>,
 }
 
+/// Whether a settlement that failed like this may have left the lease as it was.
+fn is_still_leased(error: &MessagingError) -> bool {
+    error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
+}
+
 /// Send, receive, settle: the lifecycle of a message.
 ///
 /// The outer error of a batch means that no row was carried out, unless it is `OutcomeUnknown`, which names the rows
@@ -164,7 +169,8 @@ pub trait MessagingService: Send + Sync + 'static {
     }
 
     /// Settles what is done and leases what is next, from one or several queues: in one round trip where the
-    /// provider can, in two calls where it cannot.
+    /// provider can, in two calls where it cannot. What could not be settled for now is still leased, so it makes room for
+    /// nothing: then fewer messages than `options.max` are leased.
     fn settle_and_receive(
         &self,
         settlements: Vec<Settlement>,
@@ -174,7 +180,14 @@ pub trait MessagingService: Send + Sync + 'static {
     ) -> impl Future<Output = Result<SettledAndReceived, MessagingError>> + Send {
         async move {
             let settled = if settlements.is_empty() { Vec::new() } else { self.settle(settlements, deadline).await? };
-            let received = receive_several::receive(self, queues, options, deadline).await;
+            let kept = settled.iter().filter(|row| row.as_ref().is_err_and(is_still_leased)).count();
+            let max = options.max.saturating_sub(kept);
+            let received = if max == 0 && kept > 0 {
+                Ok(Vec::new())
+            } else {
+                let options = ReceiveOptions { max, ..options.clone() };
+                receive_several::receive(self, queues, &options, deadline).await
+            };
             Ok(SettledAndReceived { settled, received })
         }
     }

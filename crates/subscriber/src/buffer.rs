@@ -4,18 +4,20 @@
 //! settled) and the number of leases, which is what a crash would charge, must be right at every moment. It is held for
 //! a few map operations and never across an await.
 
+mod line;
+
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use postrider_core::{DeadLetterReason, Disposition, Envelope, LeaseToken, MessageId, Nack, QueueName, QueuedMessage};
+use postrider_core::{Disposition, Envelope, LeaseToken, MessageId, Nack, QueueName, QueuedMessage};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::control::Control;
 use crate::counters::{Outcome, Tally};
 use crate::delivery::Letter;
-use crate::held::{Answer, Decision, Held, HeldByToken, LeaseTimes, Phase, Running};
+use crate::held::{Answer, Decision, Held, HeldByToken, LeaseTimes, Phase};
 use crate::observer::{Ended, ToTell};
 use crate::options::Plan;
 
@@ -44,7 +46,7 @@ pub(crate) struct PerKey {
 
 impl PerKey {
     /// The key of a message; none when the function that says so panics, which must not end the loop that asks.
-    fn of(&self, envelope: &Envelope) -> Option<String> {
+    pub(crate) fn of(&self, envelope: &Envelope) -> Option<String> {
         std::panic::catch_unwind(AssertUnwindSafe(|| (self.key_of)(envelope))).unwrap_or_else(|_| {
             tracing::error!(queue = %envelope.queue, id = %envelope.id, "key_of panicked; the message has no limit");
             None
@@ -74,7 +76,8 @@ impl Unleased {
 /// Everything that is leased.
 pub(crate) struct Buffer {
     pub(crate) plan: Arc<Plan>,
-    per_key: Option<PerKey>,
+    /// At most that many handlers of one group.
+    most_per_key: Option<usize>,
     pub(crate) held: HeldByToken,
     /// With a handler, but acknowledged before it began.
     pub(crate) unleased: HashMap<LeaseToken, Unleased>,
@@ -96,7 +99,13 @@ pub(crate) struct Buffer {
     groups: HashMap<String, usize>,
     /// Decided and to be settled, in that order.
     pub(crate) outbox: VecDeque<LeaseToken>,
-    /// After a failure: no settle before then.
+    /// Decided, and by themselves not to be settled before then: the store could not, although it answered.
+    pub(crate) deferred: Vec<(Instant, LeaseToken)>,
+    /// The store will not settle these. To be dropped once the lock is released, because dropping calls the provider.
+    pub(crate) refused: Vec<Held>,
+    /// How many settles in a row have failed as a whole.
+    pub(crate) settle_failures: u32,
+    /// After such a failure: no settle before then.
     pub(crate) settle_not_before: Instant,
     /// Something in the outbox must not wait for a fetch.
     pub(crate) is_urgent: bool,
@@ -126,11 +135,11 @@ pub(crate) struct Job {
 }
 
 impl Buffer {
-    pub(crate) fn new(plan: Arc<Plan>, per_key: Option<PerKey>, now: Instant) -> Self {
+    pub(crate) fn new(plan: Arc<Plan>, most_per_key: Option<usize>, now: Instant) -> Self {
         let fetch = FetchState { is_wanted: true, is_calling: false, not_before: now, only_what_can_start: false };
         Self {
             plan,
-            per_key,
+            most_per_key,
             held: HeldByToken::default(),
             unleased: HashMap::new(),
             again: VecDeque::new(),
@@ -142,6 +151,9 @@ impl Buffer {
             busy: 0,
             groups: HashMap::new(),
             outbox: VecDeque::new(),
+            deferred: Vec::new(),
+            refused: Vec::new(),
+            settle_failures: 0,
             settle_not_before: now,
             is_urgent: false,
             flushes_at: None,
@@ -171,7 +183,14 @@ impl Buffer {
 
     /// Takes in what was fetched. What was delivered before and cannot begin at once is
     /// given back uncounted: in line it would be charged for somebody else's crash, and others for its own.
-    pub(crate) fn admit(&mut self, messages: Vec<QueuedMessage>, lease: LeaseTimes, tally: &mut Tally) {
+    pub(crate) fn admit(
+        &mut self,
+        messages: Vec<QueuedMessage>,
+        groups: Option<Vec<Option<String>>>,
+        lease: LeaseTimes,
+        tally: &mut Tally,
+    ) {
+        let mut groups = groups.into_iter().flatten();
         let mut were_delivered_before = false;
         let mut were_refused = false;
         let is_earlier = self.looks_at_leases.is_none_or(|at| lease.renew_at < at);
@@ -181,7 +200,7 @@ impl Buffer {
             let is_again = message.receive_count() > 1;
             were_delivered_before |= is_again;
             tally.add(&message.envelope.queue, Outcome::Received);
-            let group = self.per_key.as_ref().and_then(|per_key| per_key.of(&message.envelope));
+            let group = groups.next().flatten();
             self.held.insert(token, Held::new(message, lease, group));
             let has_no_worker = is_again && self.again.len() >= self.startable();
             if self.is_stopping || has_no_worker {
@@ -197,144 +216,10 @@ impl Buffer {
         self.wake_worker();
     }
 
-    /// Wakes a worker if there is something to do and none is on its way.
-    fn wake_worker(&mut self) {
-        if self.waiting > 0 && !self.is_worker_on_its_way {
-            self.is_worker_on_its_way = true;
-            self.wakes_worker = true;
-        }
-    }
-
-    /// A worker looks whether there is something to do.
-    pub(crate) fn look(&mut self, was_woken: bool) -> bool {
-        if was_woken {
-            self.is_worker_on_its_way = false;
-        }
-        self.waiting > 0
-    }
-
     /// Gives back, uncounted, what has not begun.
     pub(crate) fn release(&mut self, token: LeaseToken, now: Instant) {
         self.put_in_outbox(token, Disposition::Nack(Nack::Release), now, None);
         self.is_urgent = true;
-    }
-
-    /// Gives back everything that is in line.
-    pub(crate) fn release_waiting(&mut self, now: Instant) {
-        let in_line: Vec<_> = self.again.drain(..).chain(self.first.drain(..)).collect();
-        for token in in_line {
-            if self.held.get(&token).is_some_and(|held| matches!(held.phase, Phase::Waiting)) {
-                self.release(token, now);
-            }
-        }
-        self.waiting = 0;
-    }
-
-    /// The next messages for a worker, at most that many.
-    pub(crate) fn take(&mut self, worker: &Arc<Notify>, most: usize, now: Instant) -> Vec<Job> {
-        let mut jobs = Vec::with_capacity(most.min(self.waiting));
-        while jobs.len() < most {
-            let Some(token) = self.next_in_line() else { break };
-            let Some(held) = self.held.get_mut(&token) else { continue };
-            if !matches!(held.phase, Phase::Waiting) {
-                continue;
-            }
-            self.waiting -= 1;
-            // The process may have been stopped for longer than the lease; another may have the message by now.
-            if now >= held.lease.alive_until {
-                self.release(token, now);
-                continue;
-            }
-            // One that waits has its letter.
-            let Some(letter) = held.letter.take() else { continue };
-            let Envelope { receive_count, queue, .. } = &letter.envelope;
-            if *receive_count > self.plan.max_deliveries && !queue.holds_dead_letters() {
-                let nack = Nack::dead_letter(DeadLetterReason::MAX_RECEIVE_COUNT);
-                self.put_in_outbox(token, Disposition::Nack(nack), now, None);
-                continue;
-            }
-            let control = Control::new();
-            held.phase = Phase::Running(Running { worker: worker.clone(), control: control.clone() });
-            if let Some(group) = &held.group {
-                *self.groups.entry(group.clone()).or_default() += 1;
-            }
-            let (received, group) = (held.lease.received, held.group.clone());
-            jobs.push(Job { token, letter, control, received, group });
-        }
-        if !jobs.is_empty() {
-            self.busy += 1;
-            if most == 1 {
-                self.wake_worker();
-            }
-        }
-        jobs
-    }
-
-    /// A worker has not come to these, and others may.
-    pub(crate) fn put_back(&mut self, jobs: VecDeque<Job>) {
-        for Job { token, letter, group, .. } in jobs.into_iter().rev() {
-            if let Some(group) = &group {
-                self.leave(group);
-            }
-            let Some(held) = self.held.get_mut(&token) else { continue };
-            match held.phase {
-                Phase::Running(_) => {
-                    held.phase = Phase::Waiting;
-                    held.letter = Some(letter);
-                    self.first.push_front(token);
-                    self.waiting += 1;
-                }
-                // Lost meanwhile, and no handler has to be waited for.
-                _ => {
-                    if let Some(held) = self.held.remove(&token) {
-                        held.disarm();
-                    }
-                }
-            }
-        }
-        self.wake_worker();
-    }
-
-    /// How many messages a worker may take to handle one after the other, if it wants that many. One that was delivered
-    /// before is taken alone: it may be what the last worker crashed on.
-    pub(crate) fn in_a_row(&self, wanted: usize) -> usize {
-        if self.again.is_empty() && self.per_key.is_none() { wanted } else { 1 }
-    }
-
-    fn next_in_line(&mut self) -> Option<LeaseToken> {
-        let Some(per_key) = &self.per_key else {
-            return self.again.pop_front().or_else(|| self.first.pop_front());
-        };
-        let (held, groups) = (&self.held, &self.groups);
-        let has_room = |token: &LeaseToken| {
-            let group = held.get(token).and_then(|held| held.group.as_ref());
-            group.and_then(|group| groups.get(group)).is_none_or(|running| *running < per_key.most)
-        };
-        for line in [&mut self.again, &mut self.first] {
-            if let Some(index) = line.iter().position(has_room) {
-                return line.remove(index);
-            }
-        }
-        None
-    }
-
-    /// A worker is done with its messages.
-    pub(crate) fn worker_is_free(&mut self) {
-        self.busy = self.busy.saturating_sub(1);
-        if self.per_key.is_some() {
-            // One that was passed over may begin now.
-            self.wake_worker();
-        }
-    }
-
-    /// One handler fewer of this key.
-    pub(crate) fn leave(&mut self, group: &str) {
-        if let Some(running) = self.groups.get_mut(group) {
-            *running -= 1;
-            if *running == 0 {
-                self.groups.remove(group);
-            }
-        }
     }
 
     /// The message is settled and its handler goes on without a lease.
@@ -385,7 +270,10 @@ impl Buffer {
             Phase::Running(_) => {
                 // Its settlement may free the next message of its key.
                 self.fetch.is_wanted |= held.is_keyed;
-                held.phase = Phase::Decided(Decision { disposition, since: now, is_repeated: false, waiting });
+                // A handler that waits for its acknowledgement does not wait for company.
+                self.is_urgent |= waiting.is_some();
+                held.phase =
+                    Phase::Decided(Decision { disposition, since: now, failures: 0, is_repeated: false, waiting });
                 self.outbox.push_back(token);
             }
             Phase::Lost(_) => {
@@ -407,7 +295,7 @@ impl Buffer {
         waiting: Option<Answer>,
     ) {
         if let Some(held) = self.held.get_mut(&token) {
-            held.phase = Phase::Decided(Decision { disposition, since, is_repeated: false, waiting });
+            held.phase = Phase::Decided(Decision { disposition, since, failures: 0, is_repeated: false, waiting });
             self.outbox.push_back(token);
         }
     }

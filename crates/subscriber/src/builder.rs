@@ -229,7 +229,7 @@ impl<P: MessagingService, R> SubscriberBuilder<P, R> {
             return Err(MessagingError::invalid("work_limit", "0: no handler would ever run; use at least 1"));
         }
         let plan = Arc::new(options.plan(runner.at_a_time(), provider.capabilities())?);
-        let mut buffer = Buffer::new(plan.clone(), per_key, Instant::now());
+        let mut buffer = Buffer::new(plan.clone(), per_key.as_ref().map(|per_key| per_key.most), Instant::now());
         buffer.to_tell = ToTell::new(observer.is_some());
         let desk = Arc::new(Desk::new(buffer, Counters::new(metrics), observer));
         let limit = limit.map(|limit| limit.places);
@@ -238,6 +238,7 @@ impl<P: MessagingService, R> SubscriberBuilder<P, R> {
             queues,
             plan,
             desk,
+            per_key,
             limit,
             closed: CancellationToken::new(),
             empty: CancellationToken::new(),

@@ -34,6 +34,7 @@ impl Buffer {
                 }
                 disposition = Some(decision.disposition);
                 self.outbox.retain(|waiting| *waiting != token);
+                self.deferred.retain(|(_, waiting)| *waiting != token);
             }
         }
         tally.add(held.queue(), outcome);

@@ -2,18 +2,22 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use postrider_core::{Envelope, MessagingService, QueueName, Timestamp};
+use postrider_core::{Deadline, Envelope, MessagingError, MessagingService, QueueName, Timestamp};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, PerKey};
 use crate::counters::{Counters, Counts, Tally};
 use crate::health::HealthCell;
 use crate::held::Phase;
 use crate::observer::Observer;
 use crate::options::Plan;
+
+/// How long after its deadline a provider may still answer.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// What the loops share: the provider, the buffer, and how to wake each other.
 pub(crate) struct Engine<P> {
@@ -21,6 +25,8 @@ pub(crate) struct Engine<P> {
     pub(crate) queues: Vec<QueueName>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) desk: Arc<Desk>,
+    /// What `max_per_key` counts by.
+    pub(crate) per_key: Option<PerKey>,
     /// Handlers that run at the same time, together with other subscribers.
     pub(crate) limit: Option<Arc<Semaphore>>,
     /// The store is closed: there is nothing to go on with.
@@ -83,7 +89,9 @@ impl Desk {
         let has_earlier_lease = std::mem::take(&mut buffer.has_earlier_lease);
         let is_quiet = buffer.is_stopping && (buffer.busy == 0 || buffer.is_clean());
         let to_tell = buffer.to_tell.take();
+        let refused = std::mem::take(&mut buffer.refused);
         drop(buffer);
+        drop(refused);
         if wakes.fetch {
             self.fetch.notify_one();
         }
@@ -104,6 +112,17 @@ impl Desk {
             self.tell(|observer| observer.ended(message));
         }
         answer
+    }
+
+    /// Says what the answer to a settle means for the store's health.
+    pub(crate) fn settling_went(&self, trouble: Option<MessagingError>) {
+        let Some(error) = trouble else {
+            self.health.settled();
+            return;
+        };
+        let failures = self.health.settle_failed(error.clone());
+        tracing::warn!(%error, failures, "cannot settle; trying again while the leases are kept");
+        self.tell(|observer| observer.settle_failed(&error));
     }
 
     /// Tells the observer. One that panics must not take a loop with it.
@@ -129,6 +148,17 @@ impl Desk {
         counts.in_flight += buffer.unleased_count() as u64;
         counts
     }
+}
+
+/// The answer of a provider, which ends its calls itself when their deadline has passed. One that does not must not hold
+/// a loop for ever.
+pub(crate) async fn answered<T>(
+    call: impl Future<Output = Result<T, MessagingError>>,
+    operation: &'static str,
+) -> Result<T, MessagingError> {
+    let patience = Deadline::after(Deadline::DEFAULT + GRACE);
+    let unanswered = Err(MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: None });
+    patience.limit(call).await.unwrap_or(unanswered)
 }
 
 impl<P: MessagingService> Engine<P> {

@@ -9,12 +9,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::SelectAll;
 use postrider_core::{
-    Deadline, Feature, MessagingError, MessagingService, ReceiveOptions, SettledAndReceived, WakeUps,
+    Deadline, Feature, MessagingError, MessagingService, QueuedMessage, ReceiveOptions, SettledAndReceived, WakeUps,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, answered};
 use crate::held::{LeaseTimes, later};
 use crate::outbox::{FetchPlan, MOST_ROWS, pause_after};
 
@@ -49,10 +49,16 @@ impl<P: MessagingService> FetchLoop<P> {
         let engine = self.engine.clone();
         loop {
             if self.subscribe_at.is_some_and(|at| at <= Instant::now()) {
-                tokio::select! {
+                // As if it were fetching, so that settlements do not wait for that.
+                engine.desk.change(|buffer, _, _| buffer.fetch.is_calling = true);
+                let is_stopping = tokio::select! {
                     biased;
-                    () = shutdown.cancelled() => return,
-                    () = self.subscribe() => {}
+                    () = shutdown.cancelled() => true,
+                    () = self.subscribe() => false,
+                };
+                engine.desk.change(|buffer, _, _| buffer.fetch.is_calling = false);
+                if is_stopping {
+                    return;
                 }
             }
             let plan = if shutdown.is_cancelled() { return } else { engine.desk.buffer().begin_fetch(Instant::now()) };
@@ -119,8 +125,8 @@ impl<P: MessagingService> FetchLoop<P> {
         let options =
             ReceiveOptions::batch(max).visibility(settings.visibility).max_receive_count(settings.max_deliveries);
         let asked = Instant::now();
-        let answer =
-            engine.provider.settle_and_receive(rows.settlements, &engine.queues, &options, Deadline::default()).await;
+        let call = engine.provider.settle_and_receive(rows.settlements, &engine.queues, &options, Deadline::default());
+        let answer = answered(call, "receive").await;
         let answered = Instant::now();
         self.look_at = later(answered, settings.max_fetch_interval);
         let (settled, received) = match answer {
@@ -141,22 +147,25 @@ impl<P: MessagingService> FetchLoop<P> {
         let pause = failure.as_ref().map_or(settings.min_fetch_interval, |error| self.pause(error));
         let lease = LeaseTimes::granted(asked, answered, settings.visibility, settings.resolution);
         let found_nothing = received.as_ref().is_ok_and(Vec::is_empty);
+        // Before the lock is taken: it is the user's code.
+        let key_of = |message: &QueuedMessage| engine.per_key.as_ref()?.of(&message.envelope);
+        let messages: Vec<_> = received.unwrap_or_default();
+        let groups = engine.per_key.is_some().then(|| messages.iter().map(key_of).collect::<Vec<_>>());
+        let settled_any = !rows.tokens.is_empty();
         let (is_empty, trouble) = engine.desk.change(|buffer, now, tally| {
-            let trouble = buffer.settled(rows.tokens, settled, tally);
-            if trouble.is_some() {
-                buffer.settle_not_before = later(now, pause.max(pause_after(1)));
-            }
+            let trouble = if settled_any { buffer.settled(rows.tokens, settled, now, tally) } else { None };
             buffer.fetch.is_calling = false;
             buffer.fetch.not_before = later(if failure.is_some() { now } else { asked }, pause);
             // A full batch leaves the question open whether there is more, and so does a large one: a store may hand out
             // fewer than it is asked for, so that others are not kept waiting.
             let full = max.min(MOST_ROWS);
-            buffer.fetch.is_wanted |= received.as_ref().map_or(true, |messages| messages.len() >= full);
-            buffer.admit(received.unwrap_or_default(), lease, tally);
+            // And so does a store that was asked for fewer because rows before failed.
+            buffer.fetch.is_wanted |= failure.is_some() || messages.len() >= full || trouble.is_some();
+            buffer.admit(messages, groups, lease, tally);
             (was_idle && found_nothing && buffer.held.is_empty(), trouble)
         });
-        if let Some(error) = &trouble {
-            engine.desk.tell(|observer| observer.settle_failed(error));
+        if settled_any {
+            engine.desk.settling_went(trouble);
         }
         if is_empty && settings.stop_when_empty {
             engine.empty.cancel();

@@ -9,21 +9,19 @@ use postrider_core::{Deadline, MessagingError, MessagingService};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::Engine;
-use crate::held::later;
-use crate::outbox::{Rows, pause_after};
+use crate::engine::{Engine, answered};
+use crate::outbox::Rows;
 
 pub(crate) struct FlushLoop<P> {
     engine: Arc<Engine<P>>,
-    failures: u32,
 }
 
 impl<P: MessagingService> FlushLoop<P> {
     pub(crate) fn new(engine: Arc<Engine<P>>) -> Self {
-        Self { engine, failures: 0 }
+        Self { engine }
     }
 
-    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
         let engine = self.engine.clone();
         loop {
             let now = Instant::now();
@@ -32,7 +30,7 @@ impl<P: MessagingService> FlushLoop<P> {
                 let flush_at = buffer.flush_at(now);
                 let is_due = flush_at.is_some_and(|at| at <= now);
                 buffer.flushes_at = flush_at.filter(|_| !is_due);
-                (if is_due { buffer.take_rows() } else { Rows::default() }, buffer.flushes_at)
+                (if is_due { buffer.take_rows(now) } else { Rows::default() }, buffer.flushes_at)
             };
             if !rows.tokens.is_empty() {
                 self.flush(rows).await;
@@ -53,25 +51,14 @@ impl<P: MessagingService> FlushLoop<P> {
         }
     }
 
-    async fn flush(&mut self, rows: Rows) {
-        let answer = self.engine.provider.settle(rows.settlements, Deadline::default()).await;
+    async fn flush(&self, rows: Rows) {
+        let call = self.engine.provider.settle(rows.settlements, Deadline::default());
+        let answer = answered(call, "settle").await;
         if matches!(answer, Err(MessagingError::Closed { .. })) {
             self.engine.closed.cancel();
         }
         let desk = &self.engine.desk;
-        let failures = self.failures + 1;
-        let trouble = desk.change(|buffer, now, tally| {
-            let trouble = buffer.settled(rows.tokens, answer, tally);
-            if trouble.is_some() {
-                buffer.settle_not_before = later(now, pause_after(failures));
-            }
-            trouble
-        });
-        self.failures = if trouble.is_some() { failures } else { 0 };
-        if let Some(error) = trouble {
-            tracing::warn!(%error, failures, "cannot settle; trying again while the leases are kept");
-            desk.tell(|observer| observer.settle_failed(&error));
-            desk.health.settle_failed(error);
-        }
+        let trouble = desk.change(|buffer, now, tally| buffer.settled(rows.tokens, answer, now, tally));
+        desk.settling_went(trouble);
     }
 }

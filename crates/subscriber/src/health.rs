@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider_core::MessagingError;
 use tokio::time::Instant;
 
-/// After that many failed fetches in a row a subscriber counts as failing.
+/// After that many failed fetches, or settles, in a row a subscriber counts as failing.
 const FAILING: u32 = 3;
 
 /// How a subscriber is doing.
@@ -15,9 +15,9 @@ const FAILING: u32 = 3;
 pub enum HealthState {
     /// No fetch has succeeded yet, and not many have failed.
     Starting,
-    /// The last fetches succeeded, or only a few in a row failed.
+    /// The last fetches and settles succeeded, or only a few in a row failed.
     Up,
-    /// Fetches keep failing; they are tried again with growing pauses.
+    /// Fetches or settles keep failing; they are tried again with growing pauses.
     Failing,
     /// A stop was asked for.
     Stopping,
@@ -33,7 +33,7 @@ pub struct Health {
     pub state: HealthState,
     /// How long ago a fetch last succeeded.
     pub since_last_fetch: Option<Duration>,
-    /// How many fetches in a row have failed.
+    /// How many fetches in a row have failed, or settles, whichever is more.
     pub errors_in_a_row: u32,
     /// The last error of a fetch or a settle.
     pub last_error: Option<MessagingError>,
@@ -42,9 +42,16 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct Facts {
     last_fetch: Option<Instant>,
-    errors_in_a_row: u32,
+    fetch_errors: u32,
+    settle_errors: u32,
     last_error: Option<MessagingError>,
     end: Option<HealthState>,
+}
+
+impl Facts {
+    fn errors_in_a_row(&self) -> u32 {
+        self.fetch_errors.max(self.settle_errors)
+    }
 }
 
 /// Written by the loops, read by anybody.
@@ -59,21 +66,30 @@ impl HealthCell {
     pub(crate) fn fetched(&self, now: Instant) {
         self.change(|facts| {
             facts.last_fetch = Some(now);
-            facts.errors_in_a_row = 0;
+            facts.fetch_errors = 0;
         });
     }
 
     /// Answers how many fetches in a row have failed.
     pub(crate) fn fetch_failed(&self, error: MessagingError) -> u32 {
         self.change(|facts| {
-            facts.errors_in_a_row = facts.errors_in_a_row.saturating_add(1);
+            facts.fetch_errors = facts.fetch_errors.saturating_add(1);
             facts.last_error = Some(error);
-            facts.errors_in_a_row
+            facts.fetch_errors
         })
     }
 
-    pub(crate) fn settle_failed(&self, error: MessagingError) {
-        self.change(|facts| facts.last_error = Some(error));
+    pub(crate) fn settled(&self) {
+        self.change(|facts| facts.settle_errors = 0);
+    }
+
+    /// Answers how many settles in a row have failed.
+    pub(crate) fn settle_failed(&self, error: MessagingError) -> u32 {
+        self.change(|facts| {
+            facts.settle_errors = facts.settle_errors.saturating_add(1);
+            facts.last_error = Some(error);
+            facts.settle_errors
+        })
     }
 
     pub(crate) fn ended(&self, end: HealthState) {
@@ -84,12 +100,12 @@ impl HealthCell {
         self.change(|facts| Health {
             state: match facts.end {
                 Some(end) => end,
-                None if facts.errors_in_a_row >= FAILING => HealthState::Failing,
+                None if facts.errors_in_a_row() >= FAILING => HealthState::Failing,
                 None if facts.last_fetch.is_none() => HealthState::Starting,
                 None => HealthState::Up,
             },
             since_last_fetch: facts.last_fetch.map(|at| at.elapsed()),
-            errors_in_a_row: facts.errors_in_a_row,
+            errors_in_a_row: facts.errors_in_a_row(),
             last_error: facts.last_error.clone(),
         })
     }

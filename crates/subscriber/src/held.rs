@@ -48,6 +48,8 @@ pub(crate) type Answer = oneshot::Sender<Result<(), MessagingError>>;
 pub(crate) struct Decision {
     pub(crate) disposition: Disposition,
     pub(crate) since: Instant,
+    /// How often the store could not carry it out.
+    pub(crate) failures: u32,
     /// Whether it was tried before and no answer came.
     pub(crate) is_repeated: bool,
     /// Who waits for the settlement.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::buffer::Buffer;
 use crate::counters::{Outcome, Tally};
-use crate::held::Phase;
+use crate::held::{Phase, later};
 use crate::work::MOST_IN_A_ROW;
 
 /// No settle has more rows: a batch that fails is repeated whole, and a store's limits are never reached.
@@ -86,7 +86,7 @@ impl Buffer {
             return None;
         }
         let max = self.room(self.riding(now));
-        let rows = if now < self.settle_not_before { Rows::default() } else { self.take_rows() };
+        let rows = if now < self.settle_not_before { Rows::default() } else { self.take_rows(now) };
         self.fetch.is_wanted = false;
         self.fetch.is_calling = true;
         let was_idle = self.busy == 0 && self.held.len() == rows.tokens.len();
@@ -95,14 +95,19 @@ impl Buffer {
 
     /// When the outbox must be flushed apart from a fetch; `None` when it is empty.
     pub(crate) fn flush_at(&self, now: Instant) -> Option<Instant> {
+        let deferred = self.deferred.iter().map(|(at, _)| *at).min();
+        let at = [self.outbox_at(now), deferred].into_iter().flatten().min()?;
+        Some(at.max(self.settle_not_before))
+    }
+
+    fn outbox_at(&self, now: Instant) -> Option<Instant> {
         let oldest = self.outbox.iter().find_map(|token| match &self.held.get(token)?.phase {
             Phase::Decided(decision) => Some(decision.since),
             _ => None,
         })?;
         let waits_for_fetch = self.fetch.is_calling || self.will_fetch(now);
         let is_due = self.is_stopping || self.is_urgent || !waits_for_fetch || self.outbox.len() >= MOST_ROWS;
-        let at = if is_due { now } else { oldest + self.plan.flush_interval };
-        Some(at.max(self.settle_not_before))
+        Some(if is_due { now } else { oldest + self.plan.flush_interval })
     }
 
     /// Who must look again after a change.
@@ -116,7 +121,9 @@ impl Buffer {
     }
 
     /// Takes the next rows out of the outbox; they are under way from here on.
-    pub(crate) fn take_rows(&mut self) -> Rows {
+    pub(crate) fn take_rows(&mut self, now: Instant) -> Rows {
+        let due = self.deferred.extract_if(.., |(at, _)| *at <= now);
+        self.outbox.extend(due.map(|(_, token)| token));
         let mut rows = Rows::default();
         while rows.tokens.len() < MOST_ROWS {
             let Some(token) = self.outbox.pop_front() else {
@@ -138,41 +145,51 @@ impl Buffer {
         rows
     }
 
-    /// Notes what became of rows that were under way. Answers the first error for which rows must be tried again.
+    /// Notes what became of rows that were under way. Answers the first error for which some must be tried again.
     pub(crate) fn settled(
         &mut self,
         tokens: Vec<LeaseToken>,
         answer: Result<RowResults<()>, MessagingError>,
+        now: Instant,
         tally: &mut Tally,
     ) -> Option<MessagingError> {
         self.settling -= tokens.len();
+        let is_whole = answer.is_err();
         let mut again = Vec::new();
-        let mut trouble = None;
+        let mut first = None;
         let mut results = match answer {
             Ok(results) => results.into_iter(),
             Err(error) => vec![Err(error); tokens.len()].into_iter(),
         };
         for token in tokens {
             let result = results.next().unwrap_or_else(unanswered);
-            if let Some(error) = self.settled_row(token, result, tally) {
-                again.push(token);
-                trouble.get_or_insert(error);
+            if let Some((error, failures)) = self.settled_row(token, result, tally) {
+                again.push((token, failures));
+                first.get_or_insert(error);
             }
         }
-        // In front and in their order, so that the oldest goes first.
-        for token in again.into_iter().rev() {
-            self.outbox.push_front(token);
+        if is_whole {
+            self.settle_failures = self.settle_failures.saturating_add(1);
+            self.settle_not_before = later(now, pause_after(self.settle_failures));
+            // In front and in their order, so that the oldest goes first.
+            for (token, _) in again.into_iter().rev() {
+                self.outbox.push_front(token);
+            }
+        } else {
+            self.settle_failures = 0;
+            // Each by itself: a row that fails again and again holds up nothing but itself.
+            self.deferred.extend(again.into_iter().map(|(token, failures)| (later(now, pause_after(failures)), token)));
         }
-        trouble
+        first
     }
 
-    /// Answers why the row must be tried again, if it must.
+    /// Answers why the row must be tried again, if it must, and how often that was so.
     fn settled_row(
         &mut self,
         token: LeaseToken,
         result: Result<(), MessagingError>,
         tally: &mut Tally,
-    ) -> Option<MessagingError> {
+    ) -> Option<(MessagingError, u32)> {
         // Taken out, because nearly always it stays out.
         let mut held = self.held.remove(&token)?;
         let Phase::Settling(mut decision) = std::mem::replace(&mut held.phase, Phase::Waiting) else {
@@ -186,9 +203,11 @@ impl Buffer {
             // Also when the answer never came: while the lease is held a second try does no harm, and tells.
             Err(error) if error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. }) => {
                 decision.is_repeated |= matches!(error, MessagingError::OutcomeUnknown { .. });
+                decision.failures = decision.failures.saturating_add(1);
+                let failures = decision.failures;
                 held.phase = Phase::Decided(decision);
                 self.held.insert(token, held);
-                return result.err();
+                return result.err().map(|error| (error, failures));
             }
             Err(_) => Outcome::Refused,
         };
@@ -201,8 +220,10 @@ impl Buffer {
             // Whoever waited may have been dropped by a stop.
             let _ = waiting.send(if outcome == Outcome::Unknown { unanswered() } else { result });
         }
-        // A refused settlement leaves the lease as it was: the message goes back by being dropped.
-        if outcome != Outcome::Refused {
+        if outcome == Outcome::Refused {
+            // The lease is as it was: the message goes back by being dropped.
+            self.refused.push(*held);
+        } else {
             held.disarm();
         }
         None

@@ -15,7 +15,8 @@ pub enum StopCause {
     NothingLeft,
     /// Its provider was closed.
     ProviderClosed,
-    /// One of its loops panicked, which is a bug of Postrider's or of the provider: it stops and does not sit idle.
+    /// One of its loops panicked, or its service could not be cloned again and again, which is a bug of Postrider's, of
+    /// the provider or of the service: it stops and does not sit idle.
     Panicked(String),
 }
 

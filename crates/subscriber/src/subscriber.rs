@@ -68,6 +68,7 @@ impl<P: MessagingService, R: Run> Subscriber<P, R> {
             () = engine.empty.cancelled() => StopCause::NothingLeft,
             () = engine.closed.cancelled() => StopCause::ProviderClosed,
             ended = loops.join_next() => StopCause::Panicked(said(ended)),
+            ended = workers.join_next() => StopCause::Panicked(said(ended)),
         };
         if !matches!(cause, StopCause::Requested | StopCause::NothingLeft) {
             tracing::error!(queues = ?engine.queues, %cause, "stopping");

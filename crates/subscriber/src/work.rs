@@ -31,6 +31,10 @@ const LONG: Duration = Duration::from_micros(200);
 /// How many messages a worker takes in one go while its handlers are done at once.
 pub(crate) const MOST_IN_A_ROW: usize = 8;
 
+/// A service whose clone panics is tried again so often, with a pause, before its subscriber gives up.
+const PANICS: u32 = 3;
+const AFTER_A_PANIC: Duration = Duration::from_millis(100);
+
 pub(crate) struct Worker<P, R> {
     engine: Arc<Engine<P>>,
     /// Nothing new begins. Each worker has its own to hand on: clones of a token share a lock.
@@ -38,6 +42,9 @@ pub(crate) struct Worker<P, R> {
     /// Never called: a service that panicked or was dropped half-way is replaced by a fresh clone.
     pristine: R,
     runner: R,
+    /// The runner must be replaced before it is used again. Not where that is found out: a clone is the user's code, and
+    /// may panic.
+    is_spent: bool,
     /// Woken when a message was taken from this worker.
     taken_away: Arc<Notify>,
     /// How many messages to take in one go. More than one only while handlers are done without waiting: then the lock,
@@ -96,6 +103,7 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
             stopping: Arc::default(),
             pristine,
             runner,
+            is_spent: false,
             taken_away: Arc::new(Notify::new()),
             in_a_row: 1,
             next: VecDeque::new(),
@@ -108,16 +116,24 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
 
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         self.stopping = Arc::new(shutdown.clone());
+        let mut panics = 0;
         loop {
             // Whatever user code panics in, a drop or a clone included, costs its message and not the worker.
             match AssertUnwindSafe(self.turn(&shutdown)).catch_unwind().await {
-                Ok(true) => {}
+                Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(panic) if self.is_busy => {
                     self.conclude(Call::Panicked(panic), Instant::now());
                     self.hand_in();
                 }
-                Err(_) => {}
+                Err(panic) => {
+                    panics += 1;
+                    if panics == PANICS {
+                        // Without a service there is nothing that this worker, or any other, could do.
+                        std::panic::resume_unwind(panic);
+                    }
+                    tokio::time::sleep(AFTER_A_PANIC).await;
+                }
             }
         }
     }
@@ -127,6 +143,10 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         let engine = self.engine.clone();
         // Handlers that never wait must not keep other tasks from running.
         tokio::task::coop::consume_budget().await;
+        if self.is_spent {
+            self.runner = self.pristine.clone();
+            self.is_spent = false;
+        }
         if !self.find_work(shutdown).await {
             return false;
         }
@@ -162,7 +182,7 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
                 Err(panic) => Call::Panicked(panic),
             };
             now = self.conclude(call, now);
-            if now.saturating_duration_since(began) > LONG || self.next.is_empty() {
+            if now.saturating_duration_since(began) > LONG || self.next.is_empty() || self.is_spent {
                 break;
             }
             match self.ready_at_once() {
@@ -293,7 +313,7 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
             engine.desk.change(|buffer, now, _| {
                 hand_in(buffer, ended, now);
                 buffer.is_quick = false;
-                buffer.put_back(std::mem::take(next));
+                buffer.put_back(std::mem::take(next), now);
             });
         }
         loop {
@@ -313,15 +333,12 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
     /// Decides what becomes of the messages in hand. Answers when that was.
     fn conclude(&mut self, call: Call, began: Instant) -> Instant {
         let in_hand = std::mem::take(&mut self.in_hand);
+        self.is_spent |= !matches!(call, Call::Answered(_));
         let now = Instant::now();
         let results = match call {
             Call::Answered(results) => results,
-            Call::Panicked(panic) => {
-                self.runner = self.pristine.clone();
-                smallvec![Err(HandlerError::panicked(panic.as_ref())); in_hand.len()]
-            }
+            Call::Panicked(panic) => smallvec![Err(HandlerError::panicked(panic.as_ref())); in_hand.len()],
             Call::TakenAway => {
-                self.runner = self.pristine.clone();
                 self.ended.extend(in_hand.into_iter().map(|InHand { token, group, .. }| Ended {
                     token,
                     disposition: None,
@@ -334,16 +351,23 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         for (message, result) in in_hand.into_iter().zip(results) {
             if let Err(error) = &result {
                 counters.add(&message.queue, failure(error), 1);
-                tracing::debug!(queue = %message.queue, id = %message.id, %error, "a handler failed");
             }
             counters.handled(&message.queue, now.saturating_duration_since(began));
-            let disposition = Some(self.decide(&message, &result, now));
+            // The text of an error is the user's code, and may panic.
+            let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.decide(&message, &result, now)));
+            let disposition = Some(
+                decided
+                    .unwrap_or_else(|panic| self.decide(&message, &Err(HandlerError::panicked(panic.as_ref())), now)),
+            );
             self.ended.push(Ended { token: message.token, disposition, group: message.group });
         }
         now
     }
 
     fn decide(&self, message: &InHand, result: &Result<(), HandlerError>, now: Instant) -> Disposition {
+        if let Err(error) = result {
+            tracing::debug!(queue = %message.queue, id = %message.id, %error, "a handler failed");
+        }
         let plan = &self.engine.plan;
         let store_time = message.store_time.saturating_add(now.saturating_duration_since(message.received));
         let disposition = decide(Ending {
@@ -366,7 +390,7 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         self.engine.desk.change(|buffer, now, _| {
             hand_in(buffer, ended, now);
             buffer.is_quick = is_quick;
-            buffer.put_back(next);
+            buffer.put_back(next, now);
             buffer.worker_is_free();
         });
     }

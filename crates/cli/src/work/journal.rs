@@ -17,7 +17,8 @@ use super::ending::Ending;
 use super::stop::Stop;
 use crate::output::Output;
 
-/// Lines that may wait for whoever reads stdout. No command is begun without a place for its line.
+/// Lines that may wait for whoever reads stdout, besides one for each worker. No command is begun without a place for its
+/// line.
 const ROOM: usize = 1000;
 /// How long lines may still take to be written when everything shall end at once.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
@@ -82,7 +83,7 @@ pub(super) struct Written(oneshot::Receiver<()>);
 
 impl Journal {
     /// With `draws`, stdout is the terminal that stderr draws on.
-    pub(super) fn start(out: Output, draws: bool, echo: Echo, stop: Stop) -> (Self, Written) {
+    pub(super) fn start(out: Output, workers: usize, draws: bool, echo: Echo, stop: Stop) -> (Self, Written) {
         let (lines, waiting) = mpsc::unbounded_channel();
         let (done, is_done) = oneshot::channel();
         let (to, failing) = (echo.clone(), stop.clone());
@@ -93,7 +94,7 @@ impl Journal {
         });
         let inner = Inner {
             begun: Mutex::default(),
-            room: Arc::new(Semaphore::new(ROOM)),
+            room: Arc::new(Semaphore::new(ROOM + workers)),
             lines,
             cannot_fetch: Trouble::default(),
             cannot_settle: Trouble::default(),

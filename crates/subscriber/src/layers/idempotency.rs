@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use postrider_core::{Begun, Deadline, Disposition, IdempotencyKey, IdempotencyStore, Nack};
+use postrider_core::{Begun, Deadline, Disposition, IdempotencyKey, IdempotencyStore};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -21,15 +21,16 @@ use record::{Record, Upkeep};
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A message whose work somebody else does is not looked at again before that long: the other may be almost done, but a
-/// hot loop would not make it faster.
+/// The record of work that somebody else does is not looked at again before that long: the other may be almost done, but
+/// a hot loop would not make it faster. Nor later than that, although its lease may last longer.
 const SHORTEST_ABSENCE: Duration = Duration::from_millis(100);
+const LONGEST_ABSENCE: Duration = Duration::from_secs(1);
 
 /// Handles each message's work once, by a record of what was done.
 ///
 /// Before the handler runs, its key is looked up: work that is done is not done again, and the message is
-/// acknowledged; work that another worker is doing is left to it, and the message comes back when that one's lease on
-/// the record is over. After the handler has succeeded, and *before* the message is acknowledged, the record says
+/// acknowledged; work that another worker is doing is left to it, and the message waits, with its worker and its lease,
+/// until that one is done or its lease on the record is over. After the handler has succeeded, and *before* the message is acknowledged, the record says
 /// done. So a message that is delivered again because its ack was lost is skipped.
 ///
 /// # What it promises
@@ -197,21 +198,23 @@ where
 {
     let key = IdempotencyKey::new(key).map_err(HandlerError::permanent)?;
     let lease = layer.settings.lease;
-    let begin = layer.records.begin(&key, lease, Deadline::after(lease));
-    let token = match Unstarted::new(&delivery).wait(begin).await?? {
-        Begun::Fresh(token) => token,
-        Begun::Done => {
-            tracing::debug!(%key, "done before; acknowledged without its handler");
-            // By hand, because it is to be acknowledged under every policy.
-            delivery.control().ack();
-            return Ok(());
-        }
-        Begun::Busy { remaining } => {
-            let text = format!("another worker is doing '{key}'");
-            let after = remaining.max(SHORTEST_ABSENCE);
-            // By hand, because the retry strategy would give a message up that nothing is wrong with.
-            delivery.control().nack(Nack::Retry { after, error: Some(text.clone()) });
-            return Err(HandlerError::retry_after(after, text));
+    let token = loop {
+        let begin = layer.records.begin(&key, lease, Deadline::after(lease));
+        match Unstarted::new(&delivery).wait(begin).await?? {
+            Begun::Fresh(token) => break token,
+            Begun::Done => {
+                tracing::debug!(%key, "done before; acknowledged without its handler");
+                // By hand, because it is to be acknowledged under every policy.
+                delivery.control().ack();
+                return Ok(());
+            }
+            Begun::Busy { remaining } => {
+                // Here and not in the queue: given back, it would be charged with a delivery for each look, and die of
+                // them while nothing is wrong with it.
+                tracing::debug!(%key, ?remaining, "another worker is doing it; waiting");
+                let pause = tokio::time::sleep(remaining.clamp(SHORTEST_ABSENCE, LONGEST_ABSENCE));
+                Unstarted::new(&delivery).wait(pause).await?;
+            }
         }
     };
     let control = delivery.control().clone();

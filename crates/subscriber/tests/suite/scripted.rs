@@ -43,6 +43,8 @@ pub(crate) struct Scripted<P = MemoryProvider> {
 #[derive(Debug, Default)]
 pub(crate) struct CallCounts {
     pub(crate) receives: AtomicUsize,
+    /// A message that cannot be settled for now, whenever that is tried.
+    pub(crate) bad_row: Mutex<Option<MessageId>>,
     pub(crate) settles: AtomicUsize,
     pub(crate) extends: AtomicUsize,
     /// The largest `max` and the largest settle that came.
@@ -149,6 +151,17 @@ impl<P: Provider> MessagingService for Scripted<P> {
         let number = self.counts.settles.fetch_add(1, Ordering::SeqCst);
         self.counts.most_settled.fetch_max(settlements.len(), Ordering::SeqCst);
         let ids = settlements.iter().map(|settlement| settlement.receipt.message_id()).collect();
+        let bad = *self.counts.bad_row.lock().unwrap();
+        if let Some(at) = settlements.iter().position(|settlement| bad == Some(settlement.receipt.message_id())) {
+            let mut settlements = settlements;
+            settlements.remove(at);
+            let mut rows = self.inner.settle(settlements, deadline).await?;
+            rows.insert(
+                at,
+                Err(MessagingError::Connection { provider: "scripted", detail: "not this row".into(), source: None }),
+            );
+            return Ok(rows);
+        }
         self.call(Call::Settle(number), ids, self.inner.settle(settlements, deadline)).await
     }
 
