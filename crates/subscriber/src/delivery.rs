@@ -46,11 +46,6 @@ impl Delivery {
         Self { letter, control, stopping: None, extensions: Extensions::new() }
     }
 
-    /// What it says and what is known about it, for keeps.
-    pub fn into_letter(self) -> Letter {
-        *self.letter
-    }
-
     /// The message's identity.
     pub fn id(&self) -> MessageId {
         self.envelope.id

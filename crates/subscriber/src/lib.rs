@@ -10,7 +10,7 @@
 //!
 //! **The invariant.** A message that was leased here is in exactly one place (in line, with a handler, decided, on its
 //! way to the store) until the store has said what became of it, and there are never more of them than
-//! `max_workers × overfetch_factor`: that is all that a crash can charge. What a handler answers counts only while its
+//! `max_workers × overfetch_factor` (times the size of a batch): that is all that a crash can charge. What a handler answers counts only while its
 //! lease is held, and only for its own message: a panic, a time-out or a body that cannot be decoded is an outcome of
 //! that message and of no other.
 //!

@@ -2,7 +2,8 @@
 //!
 //! A provider whose every receive is a subscriber of its own (fetched, put in line, taken by workers, and then taken
 //! from them) and whose every settle goes through an outbox and the flush loop. What the suite finds of a provider it
-//! must find through this one. Leases are not renewed here, because the suite waits for them to run out.
+//! must find through this one. Leases are not renewed here, because the suite waits for them to run out, and the suite's
+//! settlements stand in for handlers' answers: what handlers, decisions and renewals add is tried in `tests/suite`.
 
 mod forward;
 

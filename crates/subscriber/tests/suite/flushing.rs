@@ -1,10 +1,11 @@
 //! How decisions reach the store.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postrider_core::{Deadline, Message, MessagingService};
-use postrider_subscriber::{Delivery, Subscriber};
+use postrider_subscriber::{Delivery, HealthState, Subscriber};
 use tokio::time::Instant;
 
 use crate::fixture::{handler, queue, send, soon, start, stats, store};
@@ -114,5 +115,26 @@ async fn a_bad_row_does_not_hold_up_the_others() {
     let running = start(Subscriber::builder(provider, queue()).handler(purging).max_workers(1).build().unwrap());
     let counts = running.until(|counts| counts.acked == 8).await;
     assert_eq!(counts.lost, 1, "five and three are settled, one was lost");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_settles_nothing_makes_a_subscriber_fail_its_health_check() {
+    let is_repaired = Arc::new(AtomicBool::new(false));
+    let repaired = is_repaired.clone();
+    let provider = Scripted::new(store(), move |call| match call {
+        Call::Settle(_) if !repaired.load(Ordering::SeqCst) => Verdict::Fail,
+        _ => Verdict::Pass,
+    });
+    send(&provider, 3).await;
+    let subscriber = Subscriber::builder(provider, queue()).handler(handler(|_| async { Ok(()) })).build().unwrap();
+    let running = start(subscriber);
+    running.until(|counts| counts.unsettled == 3).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let health = running.monitor.health();
+    assert_eq!(health.state, HealthState::Failing, "{health:?}");
+    is_repaired.store(true, Ordering::SeqCst);
+    running.until(|counts| counts.acked == 3).await;
+    assert_eq!(running.monitor.health().state, HealthState::Up);
     running.stop().await;
 }
