@@ -78,8 +78,9 @@ pub(crate) struct Work {
     #[arg(long, value_name = "N", value_parser = values::deliveries, allow_negative_numbers = true)]
     max_deliveries: Option<NonZeroU32>,
 
-    /// Stop a command that runs longer than this, like 30s or 1h30m; that is a failed attempt
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    /// Stop a command that runs longer than this, like 30s or 1h30m, with SIGTERM and five seconds later SIGKILL; that is
+    /// a failed attempt
+    #[arg(long, value_name = "DURATION", value_parser = limits::timeout, allow_hyphen_values = true)]
     timeout: Option<Duration>,
 
     /// Begin at most so many commands in a time, spread over it: 10 or 10/s a second, 100/m a minute, 5/h an hour. A
@@ -96,8 +97,9 @@ pub(crate) struct Work {
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, default_value = "30s")]
     graceful_timeout: Duration,
 
-    /// End when the queue has nothing that is due; what waits for a retry stays for the next run. The exit code is 0 then,
-    /// whatever became of the messages: the last line on stderr counts them
+    /// End when the queue has nothing that is due; what waits for a retry stays for the next run, and what waits behind a
+    /// message of its key that another worker has is left to that one. The exit code is 0 then, whatever became of the
+    /// messages: the last line on stderr counts them
     #[arg(long)]
     drain: bool,
 
@@ -145,6 +147,7 @@ Environment of the command:
                            the same store
 
 Output: a line a message on stdout, with --json an object, once the store knows what became of it.
+Its time is from the lease of the message on: a wait for --rate or --per-key is in it.
 What the command prints goes to stderr; what nobody reads in time is dropped and counted, and the
 command goes on. At the end a line on stderr counts what was done, retried, dead-lettered, lost
 (another worker has it, or may have), given back unstarted and abandoned (killed with the worker
@@ -156,8 +159,9 @@ finish.
 What still runs after --graceful-timeout gets SIGTERM, and five seconds later SIGKILL; at a second
 Ctrl-C or SIGTERM it gets SIGKILL at once. A command that was stopped so is a failed attempt
 whatever its exit code, and its message comes back. A signal that was ignored when the worker
-started, as nohup does with SIGHUP, stays ignored. A worker that is itself ended by SIGKILL cannot
-stop its commands: they run on, and their messages come to another worker when their leases end.
+started stays ignored: SIGHUP under nohup, SIGINT when a script has started it with '&'. A worker
+that is itself ended by SIGKILL cannot stop its commands: they run on, and their messages come to
+another worker when their leases end.
 
 Exit codes of the worker: 0 when it was told to stop or the queue is drained, also when messages
 failed or died; 1 when it could not go on; 2 for wrong usage.
@@ -183,6 +187,9 @@ pub(crate) async fn run(global: &Global, command: Work) -> Result<(), Failure> {
     let Some((program, arguments)) = command.command.split_first() else {
         return Err(Failure::usage("name the command to run, after '--'"));
     };
+    if command.ack_policy == AckPolicy::AckFirst && command.retry.is_some() {
+        return Err(Failure::usage("--retry has nothing to retry with --ack-policy ack-first: leave one of them out"));
+    }
     // A command that cannot run would cost every message an attempt, so it is looked for before the first lease.
     program::check(program).map_err(Failure::usage)?;
     let session = global.connect().await?;

@@ -25,6 +25,7 @@ pub use outcome::IntoOutcome;
     label = "not an `async fn` whose arguments are made from a message",
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
             message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `QueueMessage`), `State<T>` or `Context`",
+    note = "`Header<T>` wants a `T` of yours that is `FromHeader`: that says which header it is",
     note = "it answers `()` or `Result<(), E>`, where `E` is any error; its future is `Send`"
 )]
 pub trait Handler<Kinds, S>: Clone + Send + Sync + 'static {

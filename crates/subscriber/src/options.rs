@@ -64,7 +64,7 @@ impl FromStr for AckPolicy {
 /// How a subscriber works. Every field has a default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SubscriberOptions {
-    /// How many handlers run at the same time. 16 by default.
+    /// How many handlers run at the same time, at most 100 000. 16 by default.
     pub max_workers: usize,
     /// When a failed message is tried again.
     pub retry_strategy: RetryStrategy,
@@ -94,7 +94,8 @@ pub struct SubscriberOptions {
     pub graceful_timeout: Duration,
     /// How long after that they may take to obey their cancelled token before they are dropped. A second by default.
     pub cancel_timeout: Duration,
-    /// Stop when a fetch finds nothing and nothing is at work: what is not due yet stays. Off by default.
+    /// Stop when a fetch finds nothing and nothing is at work here: what is not due yet stays, and what waits behind a
+    /// message of its key that another process has. Off by default.
     pub stop_when_empty: bool,
     /// How long a lease lasts. It is renewed at a third of that. 30 s by default.
     pub visibility: Duration,
@@ -124,6 +125,7 @@ impl Default for SubscriberOptions {
 
 /// A lease that is shorter would run out between two renewals on a busy machine.
 const SHORTEST_VISIBILITY: Duration = Duration::from_millis(10);
+const MOST_WORKERS: usize = 100_000;
 const STUCK: Duration = Duration::from_secs(300);
 const OVERFETCH: f64 = 1.5;
 
@@ -164,6 +166,15 @@ impl SubscriberOptions {
             if value == 0 {
                 return Err(MessagingError::invalid(option, format!("0: {why}")));
             }
+        }
+        if self.max_workers > MOST_WORKERS {
+            return Err(MessagingError::invalid(
+                "max_workers",
+                format!(
+                    "{} is more than {MOST_WORKERS}, and each is a task; use fewer, and more processes",
+                    self.max_workers
+                ),
+            ));
         }
         if self.visibility < SHORTEST_VISIBILITY {
             return Err(MessagingError::invalid(

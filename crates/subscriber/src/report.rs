@@ -62,8 +62,9 @@ impl StopReport {
 
 impl fmt::Display for StopReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { finished, released, abandoned, unsettled, .. } = self;
-        write!(f, "{finished} finished, {released} released, {abandoned} abandoned")?;
+        let Self { finished, released, abandoned, unsettled, totals, .. } = self;
+        write!(f, "{} acked, {} retried, {} dead; ", totals.acked, totals.retried, totals.dead)?;
+        write!(f, "at the stop {finished} finished, {released} released, {abandoned} abandoned")?;
         if *unsettled > 0 {
             write!(f, ", {unsettled} not settled in time")?;
         }

@@ -6,6 +6,8 @@ use postrider::subscriber::AckPolicy;
 use postrider::subscriber::layers::RateLimitLayer;
 use postrider::{Envelope, Headers};
 
+use crate::values;
+
 /// So many messages in a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rate {
@@ -56,18 +58,26 @@ pub(super) fn per_key(text: &str) -> Result<PerKey, String> {
     Ok(PerKey { header: header.to_owned(), most })
 }
 
+/// How long a command may take.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+    match values::duration(text)? {
+        Duration::ZERO => Err("no command could ever end in time; leave --timeout out for no limit".into()),
+        timeout => Ok(timeout),
+    }
+}
+
 /// Reads the name of an ack policy, with `-` or `_`.
 pub(super) fn policy(text: &str) -> Result<AckPolicy, String> {
-    let name = |policy: AckPolicy| policy.name().replace('_', "-");
-    match AckPolicy::ALL.into_iter().find(|policy| name(*policy) == text.replace('_', "-")) {
-        Some(AckPolicy::Manual) => {
+    match text.replace('-', "_").parse() {
+        Ok(AckPolicy::Manual) => {
             Err("a command settles its message by how it ends and has no other way, so nothing is left to settle by \
                  hand; with nack-on-error, exit code 0 is done, 75 is a retry and 65 a dead letter"
                 .into())
         }
-        Some(policy) => Ok(policy),
-        None => {
-            let names = AckPolicy::ALL.into_iter().filter(|policy| *policy != AckPolicy::Manual).map(name);
+        Ok(policy) => Ok(policy),
+        Err(_) => {
+            let names = AckPolicy::ALL.into_iter().filter(|policy| *policy != AckPolicy::Manual);
+            let names = names.map(|policy| policy.name().replace('_', "-"));
             Err(format!("use one of {}", names.collect::<Vec<_>>().join(", ")))
         }
     }

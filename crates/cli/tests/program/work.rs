@@ -31,6 +31,9 @@ fn help_and_usage() {
     insta::assert_snapshot!("usage_work_no_command", seen(&["work", "orders"]));
     insta::assert_snapshot!("usage_work_retry", seen(&["work", "orders", "--retry", "sometimes", "--", "true"]));
     insta::assert_snapshot!("usage_work_policy", seen(&["work", "orders", "--ack-policy", "manual", "--", "true"]));
+    insta::assert_snapshot!("usage_work_timeout", seen(&["work", "orders", "--timeout", "0s", "--", "true"]));
+    let first = ["work", "orders", "--ack-policy", "ack-first", "--retry", "none", "--", "true"];
+    insta::assert_snapshot!("usage_work_ack_first", seen(&first));
     insta::assert_snapshot!("usage_work_rate", seen(&["work", "orders", "--rate", "5/d", "--", "true"]));
     insta::assert_snapshot!("usage_work_per_key", seen(&["work", "orders", "--per-key", "tenant", "--", "true"]));
 }

@@ -112,8 +112,9 @@ impl Service<Delivery> for Handled {
 #[tokio::test]
 async fn what_is_refused_is_named_with_the_remedy() {
     let second = Duration::from_secs(1);
-    let refused: [(&str, &dyn Fn(Builder) -> Builder); 18] = [
+    let refused: [(&str, &dyn Fn(Builder) -> Builder); 19] = [
         ("no worker", &|builder| builder.max_workers(0)),
+        ("too many workers", &|builder| builder.max_workers(usize::MAX)),
         ("no message a fetch", &|builder| builder.fetch_batch_size(0)),
         ("an overfetch below one", &|builder| builder.overfetch_factor(0.5)),
         ("an overfetch that is no number", &|builder| builder.overfetch_factor(f64::NAN)),
