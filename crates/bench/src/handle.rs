@@ -1,5 +1,6 @@
 //! Draining through a subscriber: lease, hand over to a function that does nothing, acknowledge.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,10 +18,12 @@ use crate::tally::Tally;
 /// is handled.
 const WORKERS_A_MESSAGE: usize = 2;
 
-/// Hears how many messages have been acknowledged.
+/// Counts messages that have been acknowledged.
 struct Acknowledged {
-    /// How many, and when that was.
-    count: watch::Sender<(usize, Instant)>,
+    count: AtomicUsize,
+    all: usize,
+    /// Told when the last one was, and only then: to wake whoever waits costs more than many messages do.
+    complete: watch::Sender<Option<Instant>>,
     progress: Progress,
 }
 
@@ -28,7 +31,9 @@ impl Metrics for Acknowledged {
     fn happened(&self, _: &QueueName, outcome: Outcome, messages: u64) {
         if outcome == Outcome::Acked {
             let messages = messages as usize;
-            self.count.send_modify(|(count, at)| (*count, *at) = (*count + messages, Instant::now()));
+            if self.count.fetch_add(messages, Ordering::Relaxed) + messages >= self.all {
+                self.complete.send_replace(Some(Instant::now()));
+            }
             (self.progress)(messages);
         }
     }
@@ -50,25 +55,31 @@ pub(crate) async fn handle<P: MessagingService + Clone>(
     progress: &Progress,
 ) -> Result<Duration, BenchError> {
     let handled: Handled = Arc::new(Mutex::new(Vec::with_capacity(sent.len())));
-    let (count, mut acknowledged) = watch::channel((0, Instant::now()));
+    let all = sent.len();
+    let (complete, mut completed) = watch::channel(None);
     let subscriber = Subscriber::builder(provider.clone(), queue)
         .handler(handler(note).with_state(handled.clone()))
         .max_workers(load.batch.saturating_mul(WORKERS_A_MESSAGE))
         .fetch_batch_size(load.batch)
         .visibility(LEASE)
-        .metrics(Acknowledged { count, progress: progress.clone() })
+        .metrics(Acknowledged { count: AtomicUsize::new(0), all, complete, progress: progress.clone() })
         .build()?;
     let shutdown = Shutdown::new();
+    let monitor = subscriber.monitor();
     let start = Instant::now();
     let running = tokio::spawn(subscriber.run(shutdown.clone()));
-    let all = sent.len();
-    while acknowledged.borrow_and_update().0 < all {
-        // What is missing is judged below.
-        if !matches!(tokio::time::timeout(PATIENCE, acknowledged.changed()).await, Ok(Ok(()))) {
-            break;
+    let mut before = 0;
+    let end = loop {
+        if let Ok(Ok(end)) = tokio::time::timeout(PATIENCE, completed.wait_for(Option::is_some)).await {
+            break end.unwrap_or(start);
         }
-    }
-    let (_, end) = *acknowledged.borrow();
+        let acked = monitor.counts().acked;
+        if acked == before {
+            // What is missing is judged below.
+            break Instant::now();
+        }
+        before = acked;
+    };
     shutdown.request();
     let report = running.await?;
     let mut tally = Tally::new(sent)?;

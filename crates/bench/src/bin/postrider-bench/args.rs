@@ -89,7 +89,7 @@ transaction that claims the next.
 
 Bars (RATIO, at least): send-one 8, lone 0.77, send-batch 0.6, drain-none 0.5, drain-all 0.38, handle-memory 0.8,
 handle-sqlite 0.8;
-backlog: less than 100 MB. --check asks for half of a ratio, once in five runs of 5000 messages
+backlog: less than 100 MB. --check asks for half of a ratio (a quarter in handle-memory), once in five runs of 5000 messages
 at most, so that a busy machine does not fail it; its backlog has 100000 messages.
 
 Examples:

@@ -13,8 +13,6 @@ use crate::report;
 const TRIES: usize = 5;
 const MESSAGES: usize = 5000;
 const BACKLOG_MESSAGES: usize = 100_000;
-/// The part of a bar that must be reached.
-const MARGIN: f64 = 0.5;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let args = &Args { messages: MESSAGES, runs: TRIES, ..args.clone() };
@@ -55,7 +53,7 @@ fn best(mut once: impl FnMut() -> Result<Row, Failure>) -> Result<Row, Failure> 
 fn shortfall(row: &Row) -> Option<String> {
     let case = row.case;
     if let Some((bar, ratio)) = case.bar().zip(row.ratio) {
-        let least = bar * MARGIN;
+        let least = bar * case.margin();
         return (ratio < least)
             .then(|| format!("{case} reaches {ratio:.2} of {}, {least:.2} is asked for", case.beside()));
     }
