@@ -1,0 +1,27 @@
+-- Ends leases whose work is done, and keeps the messages: a move on the server, so that payloads do not travel. When a
+-- head goes, the next of its key becomes the head; the caller holds the key's stripe.
+-- Plan: Index Scan using message_pkey on message m
+with gone as (
+  delete from {schema}.message m
+  using unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[]) as s (id, lease_token, message_id, queue)
+  where m.id = s.id and m.lease_token = s.lease_token and m.message_id = s.message_id and m.queue = s.queue
+    and m.next_attempt_at > {schema}.clock()
+  returning m.id, m.queue, m.priority, m.deliveries_count, m.attempts_count, m.created_at, m.first_attempt_at,
+            m.last_attempt_at, m.message_id, m.ordering_key, m.content_type, m.headers, m.last_error, m.payload),
+kept as (
+  insert into {schema}.message_archive (id, queue, state, priority, deliveries_count, attempts_count, created_at,
+                                        first_attempt_at, last_attempt_at, archived_at, message_id, ordering_key,
+                                        content_type, headers, last_error, payload)
+  select id, queue, 'COMPLETED', priority, deliveries_count, attempts_count, created_at, first_attempt_at,
+         last_attempt_at, {schema}.clock(), message_id, ordering_key, content_type, headers, last_error, payload
+  from gone),
+forgotten as (
+  delete from {schema}.dead_letter d using gone where d.id = gone.id and gone.queue like '%\_dlq'),
+promoted as (
+  update {schema}.message n set blocked = false
+  from (select (select o.id from {schema}.message o
+                where o.queue = gone.queue and o.ordering_key = gone.ordering_key and o.id <> gone.id
+                order by o.id limit 1) as id
+        from gone where gone.ordering_key is not null and gone.queue not like '%\_dlq') next
+  where n.id = next.id and n.blocked)
+select id, ordering_key is not null from gone

@@ -1,0 +1,1 @@
+insert into {schema}.queue (name) values ($1) on conflict do nothing

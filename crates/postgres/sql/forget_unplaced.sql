@@ -1,0 +1,1 @@
+delete from {schema}.unplaced where id = any ($1::bigint[])

@@ -1,0 +1,4 @@
+-- Plan: Index Scan using idempotency_pkey on idempotency
+update {schema}.idempotency set at = case when completed then at else {schema}.clock() end, completed = true
+where key = $1 and lease_token = $2
+returning key

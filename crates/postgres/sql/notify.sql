@@ -1,0 +1,1 @@
+select pg_notify($1, queue) from unnest($2::text[]) as queue

@@ -1,0 +1,30 @@
+-- Back to life: a new row at the tail of its key, in the order of the deaths, after everything that was sent meanwhile.
+-- An expiry that has passed would kill it again unread, and nobody redrives for that. The caller holds the keys'
+-- stripes. What somebody has leased meanwhile stays, and so does what has a dedup key that a living message has.
+-- Plan: Index Scan using message_pkey on message m
+with chosen as materialized (
+  select m.id, m.priority, m.expires_at, m.message_id, m.ordering_key, d.dedup_key, m.content_type, m.headers,
+         m.payload, wanted.place
+  from unnest($1::bigint[]) with ordinality as wanted (id, place)
+  join {schema}.message m on m.id = wanted.id
+  join {schema}.dead_letter d on d.id = wanted.id
+  where not (m.lease_token is not null and m.next_attempt_at > {schema}.clock())
+  for update of m skip locked),
+revived as (
+  insert into {schema}.message (queue, blocked, priority, next_attempt_at, created_at, expires_at, message_id,
+                                ordering_key, dedup_key, content_type, headers, payload)
+  select $2, ordering_key is not null, priority, {schema}.clock(), {schema}.clock(),
+         case when expires_at > {schema}.clock() then expires_at end, message_id, ordering_key, dedup_key,
+         content_type, headers, payload
+  from chosen order by place
+  on conflict (queue, dedup_key) where dedup_key is not null do nothing
+  returning message_id, dedup_key),
+done as materialized (
+  select chosen.id, chosen.message_id from chosen
+  where chosen.dedup_key is null
+     or exists (select 1 from revived
+                where revived.dedup_key = chosen.dedup_key and revived.message_id = chosen.message_id)),
+forgotten as (delete from {schema}.dead_letter d using done where d.id = done.id),
+attempts as (delete from {schema}.message_attempt a using done where a.message_id = done.message_id),
+removed as (delete from {schema}.message m using done where m.id = done.id)
+select id from done

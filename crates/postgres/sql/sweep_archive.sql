@@ -1,0 +1,10 @@
+-- A chunk of what is older than the retention; the index knows which pages to look at.
+-- With: enable_bitmapscan
+-- Plan: Bitmap Index Scan on message_archive_age
+with gone as (
+  delete from {schema}.message_archive
+  where ctid = any (array(select ctid from {schema}.message_archive
+                          where archived_at <= {schema}.clock() - $1::bigint * interval '1 microsecond' limit $2))
+  returning message_id),
+attempts as (delete from {schema}.message_attempt a using gone where a.message_id = gone.message_id)
+select count(*) from gone

@@ -1,0 +1,256 @@
+//! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
+
+use bytes::Bytes;
+use postrider_core::{
+    DeadLetterReason, Deadline, Envelope, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions,
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::PROVIDER;
+use crate::connection::{Step, persist};
+use crate::error::Undone;
+use crate::rows::{self, Label, micros};
+use crate::settle::{Leases, lease_step};
+use crate::sql::Sql;
+use crate::store::Shared;
+use crate::stripes::{in_order, stripe, token};
+
+/// Every so many claims the oldest due message goes first, whatever its priority, so that none waits for ever.
+const OLDEST_FIRST_EVERY: u64 = 16;
+
+/// So many messages are leased by one statement at most, whatever was asked for.
+const MOST_LEASES: usize = 1000;
+
+/// A message that was leased.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) body: Bytes,
+    pub(crate) envelope: Envelope,
+    pub(crate) receipt: ReceiptHandle,
+}
+
+/// A message that was leased to be buried.
+#[derive(Debug)]
+struct Doomed {
+    row: i64,
+    id: Uuid,
+    ordering_key: Option<String>,
+    reason: DeadLetterReason,
+    error: Option<String>,
+}
+
+/// A claim, before it is sent.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    queue: QueueName,
+    name: String,
+    limit: i64,
+    visibility: i64,
+    lease: i64,
+    /// Dead letters can be read for ever.
+    is_mortal: bool,
+    max_receive_count: i64,
+    oldest_first: bool,
+}
+
+/// What a claim brought.
+#[derive(Debug, Default)]
+pub(crate) struct Brought {
+    pub(crate) messages: Vec<Claimed>,
+    doomed: Vec<Doomed>,
+    /// Whether keys wait to be put in order.
+    pub(crate) has_unplaced: bool,
+}
+
+impl Claim {
+    pub(crate) fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
+        let turn = shared.count_claim(queue);
+        Self {
+            queue: queue.clone(),
+            name: queue.as_str().to_owned(),
+            limit: max.min(MOST_LEASES) as i64,
+            visibility: micros(options.visibility),
+            lease: rand::random(),
+            is_mortal: !queue.holds_dead_letters(),
+            max_receive_count: options.max_receive_count.into(),
+            oldest_first: turn % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1,
+        }
+    }
+
+    pub(crate) fn queue(&self) -> &QueueName {
+        &self.queue
+    }
+
+    pub(crate) fn step<'p>(&'p self, sql: &'p Sql) -> Step<'p> {
+        let text = if self.oldest_first { &sql.claim_oldest } else { &sql.claim };
+        let parameters: [&(dyn postgres_types::ToSql + Sync); 6] =
+            [&self.name, &self.limit, &self.visibility, &self.lease, &self.is_mortal, &self.max_receive_count];
+        Step::new(text, parameters)
+    }
+
+    /// Reads what the statement answered.
+    pub(crate) fn read(&self, rows: &[Row]) -> Brought {
+        let mut brought = Brought::default();
+        // The server answers in whatever order it likes.
+        let mut ordered: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
+        brought.has_unplaced = ordered.len() < rows.len();
+        ordered.sort_by_key(|row| {
+            let urgency = if self.oldest_first { 0 } else { -row.get::<_, i16>(5) };
+            (urgency, rows::time(row, 14), row.get::<_, i64>(0))
+        });
+        for row in ordered {
+            self.take(row, &mut brought);
+        }
+        brought
+    }
+
+    fn take(&self, row: &Row, brought: &mut Brought) {
+        let id: i64 = row.get(0);
+        let label = Label::read(row, [1, 2, 3, 4, 5]);
+        let doomed = |reason, error| Doomed { row: id, id: row.get(1), ordering_key: row.get(4), reason, error };
+        match (row.get::<_, Option<&str>>(15), label) {
+            (Some(reason), _) => brought.doomed.push(doomed(reason.into(), None)),
+            (None, Err(text)) if self.is_mortal => {
+                brought.doomed.push(doomed(DeadLetterReason::UNDECODABLE, Some(text)));
+            }
+            (None, label) => {
+                let label = label.unwrap_or_else(|_| Label::read_leniently(row, [1, 2, 3, 4, 5]));
+                brought.messages.push(self.deliver(row, id, label));
+            }
+        }
+    }
+
+    fn deliver(&self, row: &Row, id: i64, label: Label) -> Claimed {
+        let created_at = rows::time(row, 8);
+        let envelope = Envelope {
+            id: label.id,
+            queue: self.queue.clone(),
+            content_type: label.content_type,
+            headers: label.headers,
+            ordering_key: label.ordering_key,
+            dedup_key: rows::key(row, 11, "dedup key"),
+            priority: label.priority,
+            expires_at: rows::optional_time(row, 10),
+            receive_count: rows::count(row, 6),
+            attempts_count: rows::count(row, 7),
+            enqueued_at: created_at,
+            first_attempt_at: rows::optional_time(row, 9).unwrap_or(created_at),
+            lease_expires_at: rows::time(row, 13),
+        };
+        let stripe = self.stripe(row.get(4));
+        let token = token(self.lease, stripe, id);
+        let native = NativeRef::Row(id.cast_unsigned());
+        let receipt = ReceiptHandle::new(PROVIDER, self.queue.clone(), envelope.id, token, native);
+        Claimed { body: rows::body(row, 12), envelope, receipt }
+    }
+
+    /// The stripe of a key, where keys are ordered.
+    fn stripe(&self, key: Option<&str>) -> Option<i32> {
+        key.filter(|_| self.is_mortal).map(|key| stripe(&self.queue, key))
+    }
+}
+
+impl Shared {
+    /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they
+    /// run out and the next claim finds the same.
+    pub(crate) async fn bury(&self, claim: &Claim, brought: &mut Brought) -> Result<usize, Undone> {
+        let doomed = std::mem::take(&mut brought.doomed);
+        if doomed.is_empty() {
+            return Ok(0);
+        }
+        persist(|| self.try_bury(claim, &doomed)).await?;
+        self.touch([&claim.queue, &claim.queue.dead_letters()]);
+        Ok(doomed.len())
+    }
+
+    async fn try_bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
+        let mut doomed: Vec<&Doomed> = doomed.iter().collect();
+        doomed.sort_by_key(|doomed| doomed.row);
+        let leases = Leases {
+            rows: doomed.iter().map(|doomed| doomed.row).collect(),
+            tokens: vec![claim.lease; doomed.len()],
+            ids: doomed.iter().map(|doomed| doomed.id).collect(),
+            queues: vec![claim.name.clone(); doomed.len()],
+        };
+        let reasons: Vec<&str> = doomed.iter().map(|doomed| doomed.reason.as_str()).collect();
+        let errors: Vec<Option<&str>> = doomed.iter().map(|doomed| doomed.error.as_deref()).collect();
+        let is_read = vec![false; doomed.len()];
+        let stripes =
+            in_order(doomed.iter().filter_map(|doomed| claim.stripe(doomed.ordering_key.as_deref())).collect());
+        let class = self.database.schema.lock_class();
+        let mut session = self.database.session("receive", Deadline::default()).await?;
+        let bury = lease_step(&session.sql().dead_letter, &leases);
+        let bury = bury.and([&reasons, &errors, &is_read, &self.worker]);
+        let lock = Step::new(&session.sql().lock_stripes, [&class as _, &stripes as _]);
+        session.run(&[lock, bury]).await.map(drop)
+    }
+
+    /// Leases one message by its id, if it may be received now.
+    pub(crate) async fn claim_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<Claimed>, Undone> {
+        let claim = Claim { oldest_first: false, ..Claim::new(self, queue, 1, options) };
+        self.place(queue).await?;
+        let mut session = self.database.session("receive", deadline).await?;
+        let find = Step::new(&session.sql().find_by_id, [&claim.name as _, id.as_uuid() as _]);
+        let found = session.run(&[find]).await?;
+        let mut rows: Vec<i64> = found.iter().flatten().map(|row| row.get(0)).collect();
+        rows.sort_unstable();
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let parameters: [&(dyn postgres_types::ToSql + Sync); 6] =
+            [&claim.name, &rows, &claim.visibility, &claim.lease, &claim.is_mortal, &claim.max_receive_count];
+        let step = Step::new(&session.sql().claim_by_id, parameters);
+        let answers = session.run(&[step]).await?;
+        drop(session);
+        let mut brought = claim.read(&answers.concat_rows());
+        self.bury(&claim, &mut brought).await?;
+        Ok(brought.messages.pop())
+    }
+
+    /// Puts keys in order that transactions of others have changed, and lists the queues that they made.
+    pub(crate) async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
+        if queue.holds_dead_letters() {
+            return Ok(());
+        }
+        persist(|| self.try_place(queue)).await
+    }
+
+    async fn try_place(&self, queue: &QueueName) -> Result<(), Undone> {
+        let name = queue.as_str();
+        let mut session = self.database.session("receive", Deadline::default()).await?;
+        let look = Step::new(&session.sql().unplaced, [&name as _]);
+        let found = session.run(&[look]).await?.concat_rows();
+        if found.is_empty() {
+            return Ok(());
+        }
+        let mut rows: Vec<i64> = found.iter().map(|row| row.get(0)).collect();
+        rows.sort_unstable();
+        let keys: Vec<&str> = found.iter().filter_map(|row| row.get::<_, Option<&str>>(1)).collect();
+        let stripes = in_order(keys.iter().map(|key| stripe(queue, key)).collect());
+        session.begin().await?;
+        self.lock(&session, &stripes).await?;
+        self.promote(&session, keys.into_iter().map(|key| (name, key))).await?;
+        session.query(&session.sql().ensure_queue, &[&name]).await?;
+        session.query(&session.sql().forget_unplaced, &[&rows]).await?;
+        session.commit().await
+    }
+}
+
+/// The rows of all statements, one after the other.
+pub(crate) trait ConcatRows {
+    /// All rows.
+    fn concat_rows(self) -> Vec<Row>;
+}
+
+impl ConcatRows for Vec<Vec<Row>> {
+    fn concat_rows(self) -> Vec<Row> {
+        self.into_iter().flatten().collect()
+    }
+}

@@ -1,0 +1,265 @@
+//! Where dead messages lie, and how they come back.
+
+use std::collections::HashSet;
+
+use postrider_core::{
+    DeadLetter, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, Redrive,
+    RedriveReport, RedriveSkip,
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::connection::{Session, persist};
+use crate::error::Undone;
+use crate::options::ArchivePolicy;
+use crate::rows::{content_type_column, headers_column, message_id};
+use crate::store::Shared;
+use crate::stripes::{in_order, stripe};
+
+/// So many dead letters are redriven or purged in one transaction.
+pub(crate) const CHUNK: usize = 500;
+
+/// A dead letter, as a redrive or a purge sees it.
+#[derive(Debug)]
+struct Dead {
+    death: i64,
+    row: i64,
+    id: MessageId,
+    dedup_key: Option<String>,
+    ordering_key: Option<String>,
+    is_leased: bool,
+}
+
+impl Dead {
+    fn read(row: &Row) -> Self {
+        Self {
+            death: row.get(0),
+            row: row.get(1),
+            id: message_id(row, 2),
+            dedup_key: row.get(3),
+            ordering_key: row.get(4),
+            is_leased: row.get(5),
+        }
+    }
+}
+
+/// A part of a selection: what died after `after`, in the order of deaths.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) queue: QueueName,
+    pub(crate) selection: DeadLetterSelection,
+    pub(crate) after: i64,
+    pub(crate) limit: usize,
+}
+
+impl Part {
+    /// Where the next part begins, if there is one.
+    fn next(&self, chosen: &[Dead]) -> Option<i64> {
+        match self.selection {
+            DeadLetterSelection::Ids(_) => None,
+            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
+                chosen.last().filter(|_| chosen.len() >= self.limit).map(|last| last.death)
+            }
+        }
+    }
+}
+
+/// The queue that a redrive goes to.
+pub(crate) fn redrive_target(queue: &QueueName, redrive: &Redrive) -> Result<QueueName, MessagingError> {
+    let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
+    if target.holds_dead_letters() {
+        return Err(MessagingError::invalid(
+            "redrive target",
+            format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
+        ));
+    }
+    Ok(target)
+}
+
+/// The ids that a selection names and that are not among the dead.
+pub(crate) fn report_missing(selection: &DeadLetterSelection, report: &mut RedriveReport) {
+    if let DeadLetterSelection::Ids(ids) = selection {
+        let found: HashSet<_> = report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).collect();
+        let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
+        report.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
+    }
+}
+
+/// What a redrive will do with each dead letter.
+#[derive(Debug, Default)]
+struct Fates {
+    revived: Vec<Dead>,
+    skipped: Vec<(MessageId, RedriveSkip)>,
+    /// Living messages that only seem to: they have expired, and hold a dedup key.
+    expired: Vec<crate::send::Expired>,
+}
+
+impl Shared {
+    async fn select(&self, session: &Session<'_>, part: &Part) -> Result<Vec<Dead>, Undone> {
+        let (sql, origin) = (session.sql(), part.queue.origin());
+        let name = origin.as_str();
+        let limit = i64::try_from(part.limit).unwrap_or(i64::MAX);
+        let reason = match &part.selection {
+            DeadLetterSelection::Ids(ids) => {
+                let ids: Vec<Uuid> = ids.iter().map(|id| *id.as_uuid()).collect();
+                let rows = session.query(&sql.select_dead_by_id, &[&name, &ids]).await?;
+                return Ok(rows.iter().map(Dead::read).collect());
+            }
+            DeadLetterSelection::All => None,
+            DeadLetterSelection::Reason(reason) => Some(reason.as_str()),
+        };
+        let rows = session.query(&sql.select_dead, &[&name, &part.after, &reason, &limit]).await?;
+        Ok(rows.iter().map(Dead::read).collect())
+    }
+
+    async fn fates(&self, session: &Session<'_>, chosen: Vec<Dead>, target: &QueueName) -> Result<Fates, Undone> {
+        let keys: Vec<&str> = chosen.iter().filter_map(|dead| dead.dedup_key.as_deref()).collect();
+        let mut taken: HashSet<String> = HashSet::new();
+        let mut fates = Fates::default();
+        if !keys.is_empty() {
+            let queues = vec![target.as_str(); keys.len()];
+            for row in session.query(&session.sql().dedup_holders, &[&queues, &keys]).await? {
+                if row.get::<_, Option<bool>>(5).unwrap_or(false) {
+                    fates.expired.push((row.get(3), row.get(0), row.get(4)));
+                } else {
+                    taken.insert(row.get(1));
+                }
+            }
+        }
+        for dead in chosen {
+            if dead.is_leased {
+                fates.skipped.push((dead.id, RedriveSkip::Leased));
+            } else if dead.dedup_key.as_ref().is_some_and(|key| !taken.insert(key.clone())) {
+                fates.skipped.push((dead.id, RedriveSkip::DedupKeyTaken));
+            } else {
+                fates.revived.push(dead);
+            }
+        }
+        Ok(fates)
+    }
+
+    /// What a redrive would do.
+    pub(crate) async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+        let mut session = self.database.session("redrive", Deadline::default()).await?;
+        session.begin().await?;
+        let chosen = self.select(&session, part).await?;
+        let fates = self.fates(&session, chosen, target).await?;
+        session.rollback().await?;
+        let redriven = fates.revived.iter().map(|dead| dead.id).collect();
+        Ok(RedriveReport { redriven, skipped: fates.skipped })
+    }
+
+    /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
+    pub(crate) async fn redrive(
+        &self,
+        part: &Part,
+        target: &QueueName,
+    ) -> Result<(RedriveReport, Option<i64>), Undone> {
+        persist(|| self.try_redrive(part, target)).await
+    }
+
+    async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+        let mut session = self.database.session("redrive", Deadline::default()).await?;
+        session.begin().await?;
+        let chosen = self.select(&session, part).await?;
+        let next = part.next(&chosen);
+        let fates = self.fates(&session, chosen, target).await?;
+        if !fates.expired.is_empty() {
+            session.rollback().await?;
+            drop(session);
+            self.bury_expired(&fates.expired).await?;
+            return Box::pin(self.try_redrive(part, target)).await;
+        }
+        let mut report = RedriveReport { redriven: Vec::new(), skipped: fates.skipped };
+        if !fates.revived.is_empty() {
+            let name = target.as_str();
+            let keys: Vec<&str> = fates.revived.iter().filter_map(|dead| dead.ordering_key.as_deref()).collect();
+            self.lock(&session, &in_order(keys.iter().map(|key| stripe(target, key)).collect())).await?;
+            session.query(&session.sql().ensure_queue, &[&name]).await?;
+            let rows: Vec<i64> = fates.revived.iter().map(|dead| dead.row).collect();
+            let done = session.query(&session.sql().redrive, &[&rows, &name]).await?;
+            let done: HashSet<i64> = done.iter().map(|row| row.get(0)).collect();
+            self.promote(&session, keys.into_iter().map(|key| (name, key))).await?;
+            for dead in &fates.revived {
+                match (done.contains(&dead.row), &dead.dedup_key) {
+                    (true, _) => report.redriven.push(dead.id),
+                    // Somebody was faster: with a lease, or with a message of the same dedup key.
+                    (false, None) => report.skipped.push((dead.id, RedriveSkip::Leased)),
+                    (false, Some(_)) => report.skipped.push((dead.id, RedriveSkip::DedupKeyTaken)),
+                }
+            }
+        }
+        session.commit().await?;
+        self.touch([target]);
+        Ok((report, next))
+    }
+
+    /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
+    pub(crate) async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+        persist(|| self.try_purge_dead(part)).await
+    }
+
+    async fn try_purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+        let mut session = self.database.session("purge dead letters", Deadline::default()).await?;
+        session.begin().await?;
+        let chosen = self.select(&session, part).await?;
+        let mut rows: Vec<i64> = chosen.iter().filter(|dead| !dead.is_leased).map(|dead| dead.row).collect();
+        rows.sort_unstable();
+        let keeps = self.options.archive != ArchivePolicy::None;
+        let gone = session.query(&session.sql().purge_dead, &[&rows, &keeps]).await?;
+        session.commit().await?;
+        Ok((gone.len() as u64, part.next(&chosen)))
+    }
+
+    pub(crate) async fn edit_dead(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: &DeadLetterEdit,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, Undone> {
+        let origin = queue.origin();
+        let mut session = self.database.session("edit dead letter", deadline).await?;
+        session.begin().await?;
+        let found = session.query(&session.sql().dead_for_edit, &[&origin.as_str(), id.as_uuid()]).await?;
+        let allowed = match found.first() {
+            None => Err(MessagingError::MessageNotFound { queue: queue.dead_letters(), id }),
+            Some(row) if row.get(1) => Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id }),
+            Some(row) => check_edit(id, edit, row, &self.capabilities.limits).map(|()| row.get::<_, i64>(0)),
+        };
+        let row = match allowed {
+            Ok(row) => row,
+            Err(error) => {
+                session.rollback().await?;
+                return Err(error.into());
+            }
+        };
+        let body = edit.body.as_deref();
+        let content_type = edit.content_type.as_ref().and_then(content_type_column);
+        let changes_type = edit.content_type.is_some();
+        let headers = edit.headers.as_ref().map(headers_column);
+        let parameters: [&(dyn postgres_types::ToSql + Sync); 5] =
+            [&row, &body, &changes_type, &content_type, &headers];
+        session.query(&session.sql().edit_dead_letter, &parameters).await?;
+        session.commit().await?;
+        drop(session);
+        self.get_dead(queue, id, deadline).await
+    }
+}
+
+/// Whether the message would still be one that can be sent.
+fn check_edit(
+    id: MessageId,
+    edit: &DeadLetterEdit,
+    row: &Row,
+    limits: &postrider_core::Limits,
+) -> Result<(), MessagingError> {
+    let length = usize::try_from(row.get::<_, i32>(2)).unwrap_or_default();
+    let mut edited = Message::new(edit.body.clone().unwrap_or_else(|| vec![0; length].into())).id(id);
+    edited.headers = match &edit.headers {
+        Some(headers) => headers.clone(),
+        // What is unreadable is not what is changed.
+        None => serde_json::from_str(row.get::<_, &str>(3)).unwrap_or_default(),
+    };
+    edited.check(limits)
+}

@@ -1,0 +1,53 @@
+//! Postrider on PostgreSQL: the whole law in a schema of the database that you already run.
+//!
+//! **The idea.** A message is a row, and everything that belongs together is one transaction: a claim, a settle with its
+//! archive, a dead letter with its record. Any number of processes share the tables; the server's clock and the server's
+//! locks judge between them.
+//!
+//! **The invariant.** One column says when a row can next be received: its due time, or the end of its lease. A lease that
+//! has run out is therefore simply due again, and whoever settles must show the token and the time. Of the messages of an
+//! ordering key all but the first are marked as blocked; whoever adds to a key or takes its head away holds the lock of
+//! the key's stripe ([`stripes`](self)), so that a key never has two heads and never none.
+//!
+//! **How it is fast.** What waits at the same moment goes out together, by arrays; a settle and the next claim are one
+//! pipelined transaction, so one round trip and one fsync. The claim has one index that matches it, and the planner is
+//! pinned, so that no statistics can lead it astray. The plan of each statement stands beside it and is tested.
+//!
+//! **What was rejected.** A bare `NOT EXISTS` for the order of keys: two senders that do not see each other's rows make
+//! two heads. Waiting for a key's lock inside a caller's own transaction, which may stay open for minutes: what is sent
+//! there is put in order by the next claim. A `NOTIFY` in every sender's transaction: commits would wait for each other.
+
+mod admin;
+mod claim;
+mod connection;
+mod dead_letters;
+mod error;
+mod idempotency;
+mod listener;
+mod look;
+mod migrations;
+mod notifier;
+mod options;
+#[cfg(test)]
+mod plans;
+mod provider;
+mod purge;
+mod rows;
+mod send;
+mod settle;
+mod sql;
+mod store;
+mod stripes;
+mod upkeep;
+mod wait;
+mod wakes;
+
+pub use tokio_postgres;
+
+pub use migrations::Migration;
+pub use options::{ArchivePolicy, PostgresOptions, WakeUpMode};
+pub use provider::PostgresProvider;
+pub use store::PostgresStore;
+
+/// The provider's name in receipts and errors.
+const PROVIDER: &str = "postgres";

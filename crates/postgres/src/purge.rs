@@ -1,0 +1,76 @@
+//! Where messages and queues are removed by an operator's word, a chunk at a time.
+//!
+//! A transaction that removes keyed messages holds their stripes, and whoever sends to the same keys waits for its end.
+
+use postrider_core::{Deadline, QueueName};
+
+use crate::connection::persist;
+use crate::error::Undone;
+use crate::store::Shared;
+use crate::stripes::{in_order, stripe};
+
+/// So many messages are removed in one transaction.
+const CHUNK: usize = 2000;
+
+/// Which messages of a queue go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Those that nobody has leased.
+    Unleased,
+    /// Every one.
+    Everything,
+}
+
+/// A message that was there when a removal began: its row and its key.
+pub(crate) type Present = (i64, Option<String>);
+
+impl Shared {
+    /// The messages of a queue at this moment, in chunks. A removal goes through these and no others, or new ones would
+    /// keep it going for ever.
+    pub(crate) async fn present(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<Present>>, Undone> {
+        let name = queue.as_str();
+        let rows = self.ask(operation, deadline, &self.database.sql.select_queue, vec![&name]).await?;
+        let mut present: Vec<Present> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        present.sort_unstable();
+        Ok(present.chunks(CHUNK).map(<[Present]>::to_vec).collect())
+    }
+
+    /// Removes those of a queue's messages that are still there, and answers how many.
+    pub(crate) async fn remove_some(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        chosen: &[Present],
+        removal: Removal,
+    ) -> Result<u64, Undone> {
+        persist(|| self.try_remove_some(operation, queue, chosen, removal)).await
+    }
+
+    async fn try_remove_some(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        chosen: &[Present],
+        removal: Removal,
+    ) -> Result<u64, Undone> {
+        let rows: Vec<i64> = chosen.iter().map(|(row, _)| *row).collect();
+        // A dead-letter queue orders nothing.
+        let is_ordered = !queue.holds_dead_letters();
+        let keys: Vec<&str> = chosen.iter().filter(|_| is_ordered).filter_map(|(_, key)| key.as_deref()).collect();
+        let (name, everything) = (queue.as_str(), removal == Removal::Everything);
+        let mut session = self.database.session(operation, Deadline::default()).await?;
+        session.begin().await?;
+        self.lock(&session, &in_order(keys.iter().map(|key| stripe(queue, key)).collect())).await?;
+        let gone = session.query(&session.sql().purge, &[&rows, &name, &everything]).await?;
+        // What was sent meanwhile behind a head that is gone must not wait for it.
+        self.promote(&session, keys.into_iter().map(|key| (name, key))).await?;
+        session.commit().await?;
+        self.touch([queue]);
+        Ok(gone.len() as u64)
+    }
+}

@@ -1,0 +1,289 @@
+//! Where messages are accepted.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use postrider_core::coalescer::SendRow;
+use postrider_core::service::check_sendable;
+use postrider_core::{Deadline, Expiry, MessageId, MessagingError, QueueName, RowResults};
+use uuid::Uuid;
+
+use crate::connection::{Session, Step, persist};
+use crate::error::Undone;
+use crate::rows::{Time, content_type_column, headers_column, message_id, micros};
+use crate::store::Shared;
+use crate::stripes::{in_order, stripe};
+
+/// How often a batch is begun again because the holders of its dedup keys came and went.
+const TRIES: usize = 10;
+
+/// A batch as the statements take it: an array for each column.
+#[derive(Default)]
+struct Columns<'m> {
+    queues: Vec<&'m str>,
+    ids: Vec<Uuid>,
+    priorities: Vec<i16>,
+    delays: Vec<i64>,
+    expires_at: Vec<Option<Time>>,
+    lifetimes: Vec<Option<i64>>,
+    ordering_keys: Vec<Option<&'m str>>,
+    dedup_keys: Vec<Option<&'m str>>,
+    content_types: Vec<Option<&'m str>>,
+    headers: Vec<Cow<'static, str>>,
+    payloads: Vec<&'m [u8]>,
+    /// Whether a message with the same key stands before it in the batch.
+    is_behind: Vec<bool>,
+    keys: BTreeSet<(&'m QueueName, &'m str)>,
+    names: BTreeSet<&'m QueueName>,
+}
+
+impl<'m> Columns<'m> {
+    fn push(&mut self, row: &'m SendRow) {
+        let message = &row.message;
+        self.names.insert(&row.queue);
+        self.queues.push(row.queue.as_str());
+        self.ids.push(*message.id.as_uuid());
+        self.priorities.push(message.priority.get().into());
+        self.delays.push(micros(message.delay));
+        let (at, lifetime) = match message.expires {
+            Some(Expiry::At(time)) => (Some(Time(time)), None),
+            Some(Expiry::In(lifetime)) => (None, Some(micros(lifetime))),
+            None => (None, None),
+        };
+        self.expires_at.push(at);
+        self.lifetimes.push(lifetime);
+        let key = message.ordering_key.as_ref().map(|key| key.as_str());
+        self.is_behind.push(key.is_some_and(|key| !self.keys.insert((&row.queue, key))));
+        self.ordering_keys.push(key);
+        self.dedup_keys.push(message.dedup_key.as_ref().map(|key| key.as_str()));
+        self.content_types.push(content_type_column(&message.content_type));
+        self.headers.push(headers_column(&message.headers));
+        self.payloads.push(&message.body);
+    }
+
+    fn stripes(&self) -> Vec<i32> {
+        in_order(self.keys.iter().map(|(queue, key)| stripe(queue, key)).collect())
+    }
+}
+
+impl Shared {
+    /// Accepts messages, in their order; each answers its id, or that of the living one that has its dedup key.
+    pub(crate) async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
+        let missing = self.missing_queues(rows).await?;
+        let check = |row: &SendRow| {
+            check_sendable(&self.capabilities, &row.queue, &row.message)?;
+            match missing.contains(&row.queue) {
+                true => Err(MessagingError::QueueNotFound { queue: row.queue.clone() }),
+                false => Ok(row.message.id),
+            }
+        };
+        let mut results: RowResults<MessageId> = rows.iter().map(check).collect();
+        let mut columns = Columns::default();
+        for (row, _) in rows.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
+            columns.push(row);
+        }
+        if columns.ids.is_empty() {
+            return Ok(results);
+        }
+        if columns.dedup_keys.iter().any(Option::is_some) {
+            let holders = self.send_deduped(&columns).await?;
+            for (row, result) in rows.iter().zip(&mut results) {
+                if let (Ok(id), Some(key)) = (result, &row.message.dedup_key)
+                    && let Some(holder) = holders.get(&(row.queue.as_str(), key.as_str()))
+                {
+                    *id = *holder;
+                }
+            }
+        } else {
+            persist(|| self.insert(&columns)).await?;
+        }
+        self.touch(columns.names.iter().copied());
+        Ok(results)
+    }
+
+    async fn missing_queues(&self, rows: &[SendRow]) -> Result<HashSet<QueueName>, Undone> {
+        if self.options.create_queues {
+            return Ok(HashSet::new());
+        }
+        let queues: HashSet<QueueName> = rows.iter().map(|row| row.queue.clone()).collect();
+        let exist = self.queues_exist(queues.iter(), Deadline::default()).await?;
+        Ok(queues.into_iter().filter(|queue| !exist.contains(queue.as_str())).collect())
+    }
+
+    /// Messages without dedup keys: all of them are new.
+    async fn insert(&self, columns: &Columns<'_>) -> Result<(), Undone> {
+        let mut session = self.database.session("send", Deadline::default()).await?;
+        let sql = session.sql();
+        let listed = self.listed(columns);
+        if columns.keys.is_empty() {
+            session.run(&[plain_step(&sql.send_plain, columns, &listed)]).await?;
+            return Ok(());
+        }
+        let (class, stripes) = (self.database.schema.lock_class(), columns.stripes());
+        let lock = Step::new(&sql.lock_stripes, [&class as _, &stripes as _]);
+        session.run(&[lock, keyed_step(&sql.send, columns, &listed)]).await?;
+        Ok(())
+    }
+
+    /// Messages of which some have dedup keys. Answers who has each key.
+    async fn send_deduped<'m>(&self, columns: &Columns<'m>) -> Result<HashMap<(&'m str, &'m str), MessageId>, Undone> {
+        for _ in 0..TRIES {
+            match persist(|| self.try_deduped(columns)).await? {
+                Deduped::Done(holders) => return Ok(holders),
+                Deduped::Over(expired) => self.bury_expired(&expired).await?,
+            }
+        }
+        Err(Undone::InTheWay(MessagingError::Connection {
+            provider: crate::PROVIDER,
+            detail: "messages with these dedup keys come and go too fast".into(),
+            source: None,
+        }))
+    }
+
+    async fn try_deduped<'m>(&self, columns: &Columns<'m>) -> Result<Deduped<'m>, Undone> {
+        let mut session = self.database.session("send", Deadline::default()).await?;
+        let sql = session.sql();
+        session.begin().await?;
+        let stripes = columns.stripes();
+        if !stripes.is_empty() {
+            self.lock(&session, &stripes).await?;
+        }
+        let listed = self.listed(columns);
+        let step = keyed_step(&sql.send, columns, &listed);
+        let inserted = session.query(step.sql, &step.parameters).await?;
+        let inserted: HashSet<i64> = inserted.iter().map(|row| row.get(0)).collect();
+        if !columns.keys.is_empty() {
+            // The first of a key may have been left out, and those behind it wait for nobody.
+            self.promote(&session, columns.keys.iter().map(|(queue, key)| (queue.as_str(), *key))).await?;
+        }
+        let wanted: Vec<(&'m str, &'m str)> =
+            columns.queues.iter().zip(&columns.dedup_keys).filter_map(|(queue, key)| Some((*queue, (*key)?))).collect();
+        let (queues, keys): (Vec<&str>, Vec<&str>) = wanted.iter().copied().unzip();
+        let found = session.query(&sql.dedup_holders, &[&queues, &keys]).await?;
+        let (mut holders, mut expired) = (HashMap::new(), Vec::new());
+        for row in &found {
+            let (id, queue, key): (i64, &str, &str) = (row.get(3), row.get(0), row.get(1));
+            if row.get::<_, Option<bool>>(5).unwrap_or(false) && !inserted.contains(&id) {
+                expired.push((id, queue.to_owned(), row.get(4)));
+            } else if let Some(wanted) = wanted.iter().find(|wanted| **wanted == (queue, key)) {
+                holders.insert(*wanted, message_id(row, 2));
+            }
+        }
+        // Who had a key when it was sent may be gone when it was looked for. Then the message must go in after all, at
+        // its place in the batch.
+        if !expired.is_empty() || wanted.iter().any(|wanted| !holders.contains_key(wanted)) {
+            session.rollback().await?;
+            return Ok(Deduped::Over(expired));
+        }
+        session.commit().await?;
+        Ok(Deduped::Done(holders))
+    }
+
+    /// Moves messages to the dead letters that have expired and hold a dedup key: each would swallow a new message and
+    /// die at the next read.
+    pub(crate) async fn bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+        if expired.is_empty() {
+            return Ok(());
+        }
+        persist(|| self.try_bury_expired(expired)).await
+    }
+
+    async fn try_bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+        let named = |queue: &str| QueueName::for_reading(queue).ok();
+        let mut ids: Vec<i64> = expired.iter().map(|(id, ..)| *id).collect();
+        ids.sort_unstable();
+        let keys: Vec<(&str, &str)> =
+            expired.iter().filter_map(|(_, queue, key)| Some((queue.as_str(), key.as_deref()?))).collect();
+        let stripes = in_order(keys.iter().filter_map(|(queue, key)| Some(stripe(&named(queue)?, key))).collect());
+        let mut session = self.database.session("send", Deadline::default()).await?;
+        session.begin().await?;
+        self.lock(&session, &stripes).await?;
+        session.query(&session.sql().bury_expired, &[&ids]).await?;
+        self.promote(&session, keys.into_iter()).await?;
+        session.commit().await?;
+        let queues: Vec<QueueName> = expired.iter().filter_map(|(_, queue, _)| named(queue)).collect();
+        self.touch(queues.iter().flat_map(|queue| [queue.clone(), queue.dead_letters()]).collect::<Vec<_>>().iter());
+        Ok(())
+    }
+
+    /// Lets the first of each key go ahead that has no head. The caller holds the stripes.
+    pub(crate) async fn promote<'k>(
+        &self,
+        session: &Session<'_>,
+        keys: impl Iterator<Item = (&'k str, &'k str)>,
+    ) -> Result<(), Undone> {
+        let keys: BTreeSet<(&str, &str)> = keys.collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let (queues, keys): (Vec<&str>, Vec<&str>) = keys.into_iter().unzip();
+        session.query(&session.sql().promote, &[&queues, &keys]).await.map(drop)
+    }
+
+    /// Waits for the stripes, which must be in order.
+    pub(crate) async fn lock(&self, session: &Session<'_>, stripes: &[i32]) -> Result<(), Undone> {
+        if stripes.is_empty() {
+            return Ok(());
+        }
+        let class = self.database.schema.lock_class();
+        session.query(&session.sql().lock_stripes, &[&class, &stripes]).await.map(drop)
+    }
+
+    /// The queues that a send lists as existing.
+    fn listed<'m>(&self, columns: &Columns<'m>) -> Vec<&'m str> {
+        match self.options.create_queues {
+            true => columns.names.iter().map(|name| name.as_str()).collect(),
+            false => Vec::new(),
+        }
+    }
+}
+
+/// A row that has expired: its number, its queue and its ordering key.
+pub(crate) type Expired = (i64, String, Option<String>);
+
+enum Deduped<'m> {
+    Done(HashMap<(&'m str, &'m str), MessageId>),
+    /// Nothing was done: these must go first.
+    Over(Vec<Expired>),
+}
+
+fn plain_step<'p>(sql: &'p str, columns: &'p Columns<'_>, listed: &'p Vec<&str>) -> Step<'p> {
+    let c = columns;
+    Step::new(
+        sql,
+        [
+            &c.queues as _,
+            &c.ids as _,
+            &c.priorities as _,
+            &c.delays as _,
+            &c.expires_at as _,
+            &c.lifetimes as _,
+            &c.content_types as _,
+            &c.headers as _,
+            &c.payloads as _,
+            listed as _,
+        ],
+    )
+}
+
+fn keyed_step<'p>(sql: &'p str, columns: &'p Columns<'_>, listed: &'p Vec<&str>) -> Step<'p> {
+    let c = columns;
+    Step::new(
+        sql,
+        [
+            &c.queues as _,
+            &c.ids as _,
+            &c.priorities as _,
+            &c.delays as _,
+            &c.expires_at as _,
+            &c.lifetimes as _,
+            &c.ordering_keys as _,
+            &c.dedup_keys as _,
+            &c.content_types as _,
+            &c.headers as _,
+            &c.payloads as _,
+            &c.is_behind as _,
+            listed as _,
+        ],
+    )
+}

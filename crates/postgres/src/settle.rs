@@ -1,0 +1,299 @@
+//! Where leases end or are extended: nothing happens without the token that is valid now.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use postrider_core::coalescer::ExtendRow;
+use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::PROVIDER;
+use crate::connection::{Step, persist};
+use crate::error::Undone;
+use crate::options::ArchivePolicy;
+use crate::rows::micros;
+use crate::sql::Sql;
+use crate::store::Shared;
+use crate::stripes::{in_order, read_token};
+
+/// Leases, as the statements take them: an array for each column, in the order of the rows, so that two batches never
+/// lock each other's rows crosswise.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    pub(crate) rows: Vec<i64>,
+    pub(crate) tokens: Vec<i64>,
+    pub(crate) ids: Vec<Uuid>,
+    pub(crate) queues: Vec<String>,
+}
+
+impl Leases {
+    pub(crate) fn push(&mut self, lease: &Lease) {
+        self.rows.push(lease.row);
+        self.tokens.push(lease.token);
+        self.ids.push(*lease.receipt.message_id().as_uuid());
+        self.queues.push(lease.receipt.queue().as_str().to_owned());
+    }
+}
+
+/// A receipt that can be this provider's.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) row: i64,
+    pub(crate) token: i64,
+    pub(crate) stripe: Option<i32>,
+    pub(crate) receipt: ReceiptHandle,
+}
+
+impl Lease {
+    pub(crate) fn read(receipt: &ReceiptHandle) -> Result<Self, MessagingError> {
+        receipt.check_provider(PROVIDER)?;
+        let row = i64::try_from(receipt.row()?).map_err(|_| receipt.expired())?;
+        let (token, stripe) = read_token(receipt.token(), row).ok_or_else(|| receipt.expired())?;
+        Ok(Self { row, token, stripe, receipt: receipt.clone() })
+    }
+}
+
+/// What becomes of a lease, by the statement that does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Complete,
+    Retry,
+    Release,
+    DeadLetter,
+    /// A dead letter has none of its own; all that is asked is whether its lease is valid.
+    Refuse,
+}
+
+const KINDS: [Kind; 5] = [Kind::Complete, Kind::Retry, Kind::Release, Kind::DeadLetter, Kind::Refuse];
+
+/// The rows of one statement.
+#[derive(Debug, Default)]
+struct Group {
+    places: Vec<usize>,
+    leases: Leases,
+    delays: Vec<i64>,
+    reasons: Vec<String>,
+    errors: Vec<Option<String>>,
+    is_read: Vec<bool>,
+}
+
+/// A batch of settlements, sorted into statements.
+#[derive(Debug)]
+pub(crate) struct Settling {
+    results: Vec<Option<Result<(), MessagingError>>>,
+    receipts: Vec<ReceiptHandle>,
+    groups: Vec<(Kind, Group)>,
+    pub(crate) stripes: Vec<i32>,
+    archive: ArchivePolicy,
+    worker: String,
+}
+
+impl Settling {
+    pub(crate) fn new(shared: &Shared, settlements: &[Settlement]) -> Self {
+        let mut chosen: Vec<(usize, Lease, Settlement)> = Vec::with_capacity(settlements.len());
+        let mut results = Vec::with_capacity(settlements.len());
+        let mut seen = HashSet::new();
+        for (place, settlement) in settlements.iter().enumerate() {
+            let checked = settlement.clone().checked(&shared.capabilities.limits);
+            let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt)?, settlement)));
+            results.push(match ready {
+                // The first one ends the lease, or finds it ended; either way there is none for the second.
+                Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
+                Ok((lease, settlement)) => {
+                    chosen.push((place, lease, settlement));
+                    None
+                }
+                Err(error) => Some(Err(error)),
+            });
+        }
+        chosen.sort_by_key(|(_, lease, _)| lease.row);
+        let mut groups: Vec<(Kind, Group)> = KINDS.iter().map(|kind| (*kind, Group::default())).collect();
+        let mut stripes = Vec::new();
+        for (place, lease, settlement) in chosen {
+            let (kind, delay, reason, error) = match settlement.disposition {
+                Disposition::Ack => (Kind::Complete, Duration::ZERO, String::new(), None),
+                Disposition::Nack(Nack::Retry { after, error }) => (Kind::Retry, after, String::new(), error),
+                Disposition::Nack(Nack::Release) => (Kind::Release, Duration::ZERO, String::new(), None),
+                Disposition::Nack(Nack::DeadLetter { .. }) if lease.receipt.queue().holds_dead_letters() => {
+                    (Kind::Refuse, Duration::ZERO, String::new(), None)
+                }
+                Disposition::Nack(Nack::DeadLetter { reason, error }) => {
+                    (Kind::DeadLetter, Duration::ZERO, reason.as_str().to_owned(), error)
+                }
+            };
+            if matches!(kind, Kind::Complete | Kind::DeadLetter) {
+                stripes.extend(lease.stripe);
+            }
+            if let Some((_, group)) = groups.iter_mut().find(|(found, _)| *found == kind) {
+                group.places.push(place);
+                group.leases.push(&lease);
+                group.delays.push(micros(delay));
+                group.reasons.push(reason);
+                group.errors.push(error);
+                group.is_read.push(true);
+            }
+        }
+        groups.retain(|(_, group)| !group.places.is_empty());
+        Self {
+            results,
+            receipts: settlements.iter().map(|settlement| settlement.receipt.clone()).collect(),
+            groups,
+            stripes: in_order(stripes),
+            archive: shared.options.archive,
+            worker: shared.worker.clone(),
+        }
+    }
+
+    /// What to carry out in one transaction, after the stripes were locked.
+    pub(crate) fn steps<'p>(&'p self, sql: &'p Sql) -> Vec<Step<'p>> {
+        self.groups.iter().map(|(kind, group)| self.step(*kind, group, sql)).collect()
+    }
+
+    fn step<'p>(&'p self, kind: Kind, group: &'p Group, sql: &'p Sql) -> Step<'p> {
+        let text = match kind {
+            Kind::Complete if self.archive == ArchivePolicy::All => &sql.archive,
+            Kind::Complete => &sql.remove,
+            Kind::Retry => &sql.retry,
+            Kind::Release => &sql.release,
+            Kind::DeadLetter => &sql.dead_letter,
+            Kind::Refuse => &sql.held,
+        };
+        let step = lease_step(text, &group.leases);
+        match kind {
+            Kind::Complete | Kind::Release | Kind::Refuse => step,
+            Kind::Retry => step.and([&group.delays, &group.errors, &self.worker]),
+            Kind::DeadLetter => step.and([&group.reasons, &group.errors, &group.is_read, &self.worker]),
+        }
+    }
+
+    /// What each settlement came to, from what the statements answered; and the queues in which something changed.
+    pub(crate) fn finish<'r>(
+        mut self,
+        answers: impl IntoIterator<Item = &'r Vec<Row>>,
+    ) -> (RowResults<()>, Vec<QueueName>) {
+        let mut touched = Vec::new();
+        for ((kind, group), rows) in self.groups.iter().zip(answers) {
+            let done: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
+            let keyed = rows.iter().any(|row| row.get::<_, bool>(1));
+            for (place, row) in group.places.iter().zip(&group.leases.rows) {
+                let receipt = &self.receipts[*place];
+                let queue = receipt.queue();
+                self.results[*place] = Some(match (done.contains(row), kind) {
+                    (false, _) => Err(receipt.expired()),
+                    (true, Kind::Refuse) => Err(MessagingError::invalid(
+                        "disposition",
+                        format!("'{queue}' has no dead letters of its own; redrive the message or purge it"),
+                    )),
+                    (true, _) => Ok(()),
+                });
+                if keyed || matches!(kind, Kind::Retry | Kind::Release) {
+                    note(&mut touched, queue);
+                }
+                if *kind == Kind::DeadLetter {
+                    note(&mut touched, &queue.dead_letters());
+                }
+            }
+        }
+        let expired = |place: usize| Err(self.receipts[place].expired());
+        let results = self.results.into_iter().enumerate();
+        (results.map(|(place, result)| result.unwrap_or_else(|| expired(place))).collect(), touched)
+    }
+}
+
+fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
+    if !queues.contains(queue) {
+        queues.push(queue.clone());
+    }
+}
+
+pub(crate) fn lease_step<'p>(sql: &'p str, leases: &'p Leases) -> Step<'p> {
+    Step::new(sql, [&leases.rows as _, &leases.tokens as _, &leases.ids as _, &leases.queues as _])
+}
+
+impl Shared {
+    /// Ends leases, each in its own way.
+    pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        persist(|| self.try_settle(settlements)).await
+    }
+
+    async fn try_settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        let settling = Settling::new(self, settlements);
+        let mut answers = Vec::new();
+        if !settling.groups.is_empty() {
+            let mut session = self.database.session("settle", Deadline::default()).await?;
+            let class = self.database.schema.lock_class();
+            let mut steps = settling.steps(session.sql());
+            let locks = usize::from(!settling.stripes.is_empty());
+            if locks > 0 {
+                let lock = Step::new(&session.sql().lock_stripes, [&class as _, &settling.stripes as _]);
+                steps.insert(0, lock);
+            }
+            answers = session.run(&steps).await?.split_off(locks);
+        }
+        let (results, touched) = settling.finish(&answers);
+        self.touch(&touched);
+        Ok(results)
+    }
+
+    /// Sets the ends of leases.
+    pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+        persist(|| self.try_extend(rows)).await
+    }
+
+    async fn try_extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+        let mut results: RowResults<()> = Vec::with_capacity(rows.len());
+        let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
+        for (place, row) in rows.iter().enumerate() {
+            match Lease::read(&row.receipt) {
+                Ok(lease) => {
+                    // Of two extensions of one lease the later stands.
+                    chosen.retain(|(_, other, _)| (other.row, other.token) != (lease.row, lease.token));
+                    chosen.push((place, lease, micros(row.extension)));
+                    results.push(Ok(()));
+                }
+                Err(error) => results.push(Err(error)),
+            }
+        }
+        if chosen.is_empty() {
+            return Ok(results);
+        }
+        chosen.sort_by_key(|(_, lease, _)| lease.row);
+        let mut leases = Leases::default();
+        chosen.iter().for_each(|(_, lease, _)| leases.push(lease));
+        let extensions: Vec<i64> = chosen.iter().map(|(.., extension)| *extension).collect();
+        let mut session = self.database.session("extend", Deadline::default()).await?;
+        let step = lease_step(&session.sql().extend, &leases).and([&extensions]);
+        let answers = session.run(&[step]).await?;
+        let done: HashSet<i64> = answers.iter().flatten().map(|row| row.get(0)).collect();
+        let mut touched = Vec::new();
+        for (row, result) in rows.iter().zip(&mut results) {
+            let row_number = row.receipt.row().ok().and_then(|row| i64::try_from(row).ok());
+            if result.is_ok() {
+                if row_number.is_some_and(|number| done.contains(&number)) {
+                    note(&mut touched, row.receipt.queue());
+                } else {
+                    *result = Err(row.receipt.expired());
+                }
+            }
+        }
+        // A lease may have become shorter. Only those of this process are told: the others look every now and then.
+        self.wakes.tell(&touched);
+        Ok(results)
+    }
+
+    /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
+    pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
+        let mut chosen: Vec<Lease> = receipts.iter().filter_map(|receipt| Lease::read(receipt).ok()).collect();
+        chosen.sort_by_key(|lease| lease.row);
+        let mut leases = Leases::default();
+        chosen.iter().for_each(|lease| leases.push(lease));
+        let mut session = self.database.session("return", Deadline::default()).await?;
+        let step = lease_step(&session.sql().give_up, &leases);
+        session.run(&[step]).await?;
+        let mut touched = Vec::new();
+        receipts.iter().for_each(|receipt| note(&mut touched, receipt.queue()));
+        self.touch(&touched);
+        Ok(())
+    }
+}

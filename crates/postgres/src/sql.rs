@@ -1,0 +1,115 @@
+//! The statements, one file each, for the schema that a store uses.
+
+macro_rules! statements {
+    ($($name:ident,)*) => {
+        /// Every statement, with the schema's name in it.
+        #[derive(Debug)]
+        pub(crate) struct Sql { $(pub(crate) $name: String,)* }
+
+        impl Sql {
+            /// The statements for a schema.
+            pub(crate) fn new(schema: &Schema) -> Self {
+                Self { $($name: schema.render(include_str!(concat!("../sql/", stringify!($name), ".sql"))),)* }
+            }
+
+            /// Every statement by its file's name.
+            #[cfg(test)]
+            pub(crate) fn all(&self) -> Vec<(&'static str, &str)> {
+                vec![$((stringify!($name), self.$name.as_str()),)*]
+            }
+        }
+    };
+}
+
+statements! {
+    archive,
+    bury_expired,
+    claim,
+    claim_by_id,
+    claim_oldest,
+    count_some,
+    dead_for_edit,
+    dead_letter,
+    dedup_holders,
+    delete_queue,
+    edit_dead_letter,
+    ensure_queue,
+    extend,
+    find_by_id,
+    forget_unplaced,
+    get_dead_letters,
+    give_up,
+    held,
+    idempotency_abandon,
+    idempotency_begin,
+    idempotency_complete,
+    idempotency_extend,
+    idempotency_find,
+    idempotency_forget,
+    list_dead_letters,
+    list_queues,
+    lock_stripes,
+    next_due,
+    notify,
+    pause,
+    peek,
+    peek_long,
+    promote,
+    purge,
+    purge_dead,
+    queues_exist,
+    redrive,
+    release,
+    remove,
+    resume,
+    retry,
+    select_dead,
+    select_dead_by_id,
+    select_queue,
+    send,
+    send_plain,
+    stats,
+    sweep_archive,
+    unplaced,
+}
+
+/// The name of the schema that holds the tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Schema(String);
+
+impl Schema {
+    pub(crate) fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// A statement with this schema in it.
+    pub(crate) fn render(&self, statement: &str) -> String {
+        statement.replace("{schema}", &self.quoted())
+    }
+
+    pub(crate) fn quoted(&self) -> String {
+        format!("\"{}\"", self.0.replace('"', "\"\""))
+    }
+
+    /// What advisory locks of this schema begin with, so that two schemas of a database do not wait for each other.
+    pub(crate) fn lock_class(&self) -> i32 {
+        let hash = fnv1a(self.0.as_bytes().iter().chain(b"postrider"));
+        // The upper half: a class is 32 bits.
+        ((hash >> 32) as u32).cast_signed()
+    }
+
+    /// The channel that wake-ups are sent on. A channel's name may have 63 bytes.
+    pub(crate) fn channel(&self) -> String {
+        format!("postrider_{:016x}", fnv1a(self.0.as_bytes()))
+    }
+}
+
+/// The same in every build of this program, because processes of two versions must agree.
+pub(crate) fn fnv1a<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
+}

@@ -1,0 +1,131 @@
+//! The whole law, on a server.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use postrider_conformance::model::{TimedHarness, compare_with_model};
+use postrider_conformance::{
+    ClockShift, Harness, IdempotencyHarness, Outcome, Settings, exercise, exercise_idempotency,
+};
+use postrider_core::{MessagingError, QueueAdmin, QueueName};
+use postrider_postgres::{PostgresProvider, PostgresStore};
+
+use crate::{Place, client, is_long, options, soon, url};
+
+/// Every worker opens the database for itself, as other processes do.
+struct Apart {
+    schema: String,
+}
+
+impl Harness for Apart {
+    type Provider = PostgresProvider;
+
+    async fn open(&self) -> Result<PostgresProvider, MessagingError> {
+        PostgresStore::open(&url(), options(&self.schema)).await?.connect()
+    }
+
+    /// Ends every session of the test's workers, again and again for a while.
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
+        Some(Box::pin(async {
+            let killer = client().await;
+            let kill = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1";
+            for _ in 0..20 {
+                killer.query(kill, &[&self.schema]).await.expect("the right to end own sessions");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(())
+        }))
+    }
+
+    /// A worker's clock is never asked, so there is nothing to set wrong: any connection is one whose clock is.
+    fn open_with_clock(&self, _: ClockShift) -> Option<BoxFuture<'_, Result<PostgresProvider, MessagingError>>> {
+        Some(Box::pin(self.open()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_holds_and_the_schema_is_left_clean() {
+    let place = Place::new();
+    let harness = Apart { schema: place.schema.clone() };
+    let settings = Settings { parallel: 4, ..Settings::default() };
+    let report = exercise(harness, settings).await.unwrap();
+    for rule in &report.rules {
+        assert_eq!(rule.outcome, Outcome::Holds, "{report}");
+        for test in &rule.tests {
+            assert_eq!(test.outcome, Outcome::Holds, "{}: {report}", test.name);
+        }
+    }
+    let left = place.connect().await.list_queues(soon()).await.unwrap();
+    assert_eq!(left, [], "the suite left queues behind");
+}
+
+/// A schema whose clock can be moved: its function is replaced by one that adds what has passed by hand.
+struct ByHand {
+    schema: String,
+}
+
+impl ByHand {
+    /// Moves the clock of a schema.
+    async fn elapse(&self, time: Duration) {
+        let schema = &self.schema;
+        let micros = time.as_micros();
+        client()
+            .await
+            .batch_execute(&format!(
+                "create table if not exists {schema}.passed (time interval);
+                 insert into {schema}.passed values ({micros} * interval '1 microsecond');
+                 create or replace function {schema}.clock() returns timestamptz language sql stable as
+                 'select pg_catalog.statement_timestamp() + coalesce((select sum(time) from {schema}.passed), ''0'')'"
+            ))
+            .await
+            .unwrap();
+    }
+}
+
+impl Harness for ByHand {
+    type Provider = PostgresProvider;
+
+    async fn open(&self) -> Result<PostgresProvider, MessagingError> {
+        PostgresStore::open(&url(), options(&self.schema)).await?.connect()
+    }
+}
+
+impl TimedHarness for ByHand {
+    fn short(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
+    fn elapse<'a>(&'a self, time: Duration, _: &'a QueueName) -> BoxFuture<'a, Result<(), MessagingError>> {
+        Box::pin(async move {
+            self.elapse(time).await;
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn it_does_what_the_model_does() {
+    let place = Place::new();
+    let cases = if is_long() { 1000 } else { 40 };
+    compare_with_model(&ByHand { schema: place.schema.clone() }, cases, 11).unwrap();
+}
+
+impl IdempotencyHarness for ByHand {
+    type Store = PostgresProvider;
+
+    async fn open(&self) -> Result<PostgresProvider, MessagingError> {
+        Harness::open(self).await
+    }
+
+    async fn elapse(&self, time: Duration) {
+        self.elapse(time).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_kept_as_they_should_be() {
+    let place = Place::new();
+    for finding in exercise_idempotency(&ByHand { schema: place.schema.clone() }).await {
+        assert_eq!(finding.fault, None, "{finding}");
+    }
+}
