@@ -92,9 +92,9 @@ pub(crate) async fn pending(
     let mut session = database.session(operation, deadline).await?;
     let look = async {
         session.begin().await?;
-        let missing = missing(&session, database, operation).await?;
+        let missing = missing(&session, database, operation).await;
         session.rollback().await?;
-        Ok::<_, Undone>(missing)
+        missing
     };
     look.await.map_err(Undone::into_harmless)
 }
@@ -152,15 +152,13 @@ async fn missing(
         return Err(refused(SchemaError::OldServer { found: row.get(1) }));
     }
     let schema = database.schema.name();
-    let found = session
-        .query(
-            "select to_regclass($1) is not null, to_regclass($2) is not null",
-            &[
-                &format!("{}.postrider_migration", database.schema.quoted()),
-                &format!("{}.message", database.schema.quoted()),
-            ],
-        )
-        .await?;
+    // By the catalog's rows and not by a name: a name that was not found once may be remembered as such while another
+    // process makes it.
+    let tables = "select count(*) filter (where c.relname = 'postrider_migration') > 0, \
+                         count(*) filter (where c.relname = 'message') > 0 \
+                  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
+                  where n.nspname = $1";
+    let found = session.query(tables, &[&schema]).await?;
     let (is_ours, has_messages) = found.first().map_or((false, false), |row| (row.get(0), row.get(1)));
     if !is_ours && has_messages {
         return Err(refused(SchemaError::Foreign { schema: schema.to_owned() }));

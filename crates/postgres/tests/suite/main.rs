@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod lawful;
+mod schema;
+mod wake_ups;
 
 use postrider_core::{Deadline, QueueName};
 use postrider_postgres::tokio_postgres::{Client, NoTls};

@@ -1,0 +1,147 @@
+//! How a waiting receiver hears of what other processes send.
+
+use std::time::Duration;
+
+use postrider_core::{Message, MessagingService, QueuedMessage, ReceiveOptions};
+use postrider_postgres::{PostgresOptions, PostgresProvider, WakeUpMode};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::{Place, client, queue, soon};
+
+/// Far longer than a test may take: whoever is woken was not woken by a look of their own.
+const NEVER: Duration = Duration::from_secs(600);
+
+/// How long everything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn waiting(provider: &PostgresProvider) -> JoinHandle<Vec<QueuedMessage>> {
+    let provider = provider.clone();
+    let options = ReceiveOptions::default().wait(PATIENCE);
+    tokio::spawn(async move { provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap() })
+}
+
+/// Waits until the store listens, and answers the session that does.
+async fn listening(place: &Place) -> i32 {
+    let client = client().await;
+    let sessions = "select pid, state = 'idle' and backend_xmin is null from pg_stat_activity \
+                    where application_name = $1 and query like 'listen %'";
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(row) = client.query_opt(sessions, &[&place.schema]).await.unwrap() {
+            assert!(row.get::<_, bool>(1), "a session that listens is in no transaction");
+            return row.get(0);
+        }
+        assert!(Instant::now() < end, "nobody listens");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn never_looking(place: &Place) -> PostgresOptions {
+    PostgresOptions { poll_interval: NEVER, ..place.options() }
+}
+
+#[tokio::test]
+async fn a_receiver_is_woken_by_a_send_of_another_process() {
+    let place = Place::new();
+    let receiver = place.connect_with(never_looking(&place)).await;
+    let sender = place.connect().await;
+    let received = waiting(&receiver);
+    listening(&place).await;
+    let id = sender.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    assert_eq!(received.await.unwrap()[0].id(), id);
+}
+
+#[tokio::test]
+async fn a_listener_that_was_cut_off_listens_again() {
+    let place = Place::new();
+    let receiver = place.connect_with(never_looking(&place)).await;
+    let sender = place.connect().await;
+    let received = waiting(&receiver);
+    let first = listening(&place).await;
+    client().await.query("select pg_terminate_backend($1)", &[&first]).await.unwrap();
+    let end = Instant::now() + PATIENCE;
+    while listening(&place).await == first {
+        assert!(Instant::now() < end, "it does not listen again");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let id = sender.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    assert_eq!(received.await.unwrap()[0].id(), id);
+}
+
+#[tokio::test]
+async fn a_burst_of_sends_is_told_a_few_times() {
+    let place = Place::new();
+    let sender = place.connect().await;
+    let (own, mut connection) =
+        postrider_postgres::tokio_postgres::connect(&crate::url(), postrider_postgres::tokio_postgres::NoTls)
+            .await
+            .unwrap();
+    let (told, mut hints) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let postrider_postgres::tokio_postgres::AsyncMessage::Notification(hint) = message {
+                told.send(hint.payload().to_owned()).unwrap();
+            }
+        }
+    });
+    own.batch_execute(&format!("listen {}", channel(&place.schema))).await.unwrap();
+    let began = Instant::now();
+    for n in 0..200 {
+        sender.send_message(&queue("orders"), Message::new(format!("{n}")), soon()).await.unwrap();
+    }
+    sender.close(soon()).await.unwrap();
+    let took = began.elapsed();
+    // What is told before this is heard before it.
+    own.batch_execute(&format!("notify {}, 'end'", channel(&place.schema))).await.unwrap();
+    let mut count = 0;
+    while let Some(hint) = hints.recv().await {
+        if hint == "end" {
+            break;
+        }
+        assert_eq!(hint, "orders");
+        count += 1;
+    }
+    let most = took.as_millis() / 10 + 2;
+    assert!((1..=most).contains(&count), "{count} notifications for 200 sends in {took:?}");
+}
+
+/// The channel of a schema, found as an operator would: by its name, which is derived from the schema's.
+fn channel(schema: &str) -> String {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("postrider_{:016x}", schema.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+#[tokio::test]
+async fn without_notifications_a_look_now_and_then_is_enough() {
+    let place = Place::new();
+    let options =
+        PostgresOptions { wake_up: WakeUpMode::PollOnly, poll_interval: Duration::from_millis(50), ..place.options() };
+    let receiver = place.connect_with(options.clone()).await;
+    let sender = place.connect_with(options).await;
+    let received = waiting(&receiver);
+    tokio::task::yield_now().await;
+    let id = sender.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    assert_eq!(received.await.unwrap()[0].id(), id);
+    let sessions = "select count(*) from pg_stat_activity where application_name = $1 and query like 'listen %'";
+    let listening: i64 = client().await.query_one(sessions, &[&place.schema]).await.unwrap().get(0);
+    assert_eq!(listening, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_left_in_a_session_without_notifications() {
+    let place = Place::new();
+    let options = PostgresOptions { wake_up: WakeUpMode::PollOnly, pool_size: 1, ..place.options() };
+    let provider = place.connect_with(options).await;
+    provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    let received = provider.receive_messages(&queue("orders"), &ReceiveOptions::default(), soon()).await.unwrap();
+    provider.ack_message(&queue("orders"), received.into_iter().next().unwrap(), soon()).await.unwrap();
+    // The startup packet is all that a pooler sees of a session's settings, and it refuses what it does not know.
+    let client = client().await;
+    let began: String = client
+        .query_one("select query from pg_stat_activity where application_name = $1", &[&place.schema])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(began, "commit", "everything happens inside a transaction");
+}
