@@ -40,6 +40,7 @@ Examples:
 URLs:
   memory:                                 a store in this process; it ends with the process
   sqlite:/path/file.db                    a file, made when it is not there
+  postgres://user@host/database           a schema of a PostgreSQL database, made when it is not there
 Without one: what 'postrider config' says; at first, a file in your data folder.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";

@@ -13,7 +13,7 @@ use crate::signals::asked_to_end;
 use crate::values;
 
 /// The key that `--archive` stands for.
-const ARCHIVE_KEY: &str = "common.messaging.sqlite.archive";
+const ARCHIVE_KEYS: [&str; 2] = ["common.messaging.sqlite.archive", "common.messaging.postgres.archive"];
 
 /// Measure a store
 ///
@@ -146,10 +146,12 @@ impl From<BenchError> for Failure {
 fn configuration(global: &Global, command: &Bench) -> Result<Config, Failure> {
     let mut sources = global.sources_for(command.store.as_deref())?;
     if let Some(archive) = &command.archive {
-        sources = sources.flag("--archive", ARCHIVE_KEY, archive);
+        for key in ARCHIVE_KEYS {
+            sources = sources.flag("--archive", key, archive);
+        }
     }
     let config = Config::load(&sources)?;
-    if command.archive.is_some() && config.provider() != Some(ProviderKind::Sqlite) {
+    if command.archive.is_some() && !matches!(config.provider(), Some(ProviderKind::Sqlite | ProviderKind::Postgres)) {
         return Err(Failure::usage(format!("'{}' has no archive; leave --archive out", config.url())));
     }
     Ok(config)

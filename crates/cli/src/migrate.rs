@@ -34,11 +34,11 @@ Examples:
 
 /// One line of `--json`.
 #[derive(Serialize)]
-struct Row {
+struct Row<'m> {
     migration: &'static str,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    sql: Option<&'static str>,
+    sql: Option<&'m str>,
 }
 
 pub(crate) async fn run(global: &Global, command: &Migrate) -> Result<(), Failure> {
@@ -59,7 +59,7 @@ pub(crate) async fn run(global: &Global, command: &Migrate) -> Result<(), Failur
         false => format!("{}  {outcome}", step.name),
     };
     out.rows(steps.iter().map(|step| {
-        let sql = command.print.then_some(step.sql);
+        let sql = command.print.then_some(&*step.sql);
         (Row { migration: step.name, outcome, sql }, text(step))
     }))
 }

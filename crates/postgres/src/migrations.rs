@@ -77,10 +77,22 @@ pub(crate) fn all(schema: &Schema) -> Vec<Migration> {
     let step = |known: &Known| Migration {
         version: known.version,
         name: known.name,
-        sql: schema.render(known.sql),
+        sql: script(schema, known),
         works_since: known.works_since,
     };
     ALL.iter().map(step).collect()
+}
+
+/// A step as an operator could run it too, with the record that it was.
+fn script(schema: &Schema, known: &Known) -> String {
+    let (version, name, works_since) = (known.version, known.name, known.works_since);
+    let before =
+        if version == 1 { schema.render(CREATE_SCHEMA).replace("{name}", schema.name()) } else { String::new() };
+    let record = format!(
+        "insert into {}.postrider_migration (version, name, works_since) values ({version}, '{name}', {works_since});\n",
+        schema.quoted()
+    );
+    format!("{before}{}\n{record}", schema.render(known.sql))
 }
 
 /// The steps that a database lacks. Refuses a server that is too old and a schema that is too new or not ours.
@@ -118,14 +130,8 @@ pub(crate) async fn apply(
         session.query("select pg_advisory_xact_lock($1, $2)", &[&class, &MIGRATION_LOCK]).await?;
         // Looked at again under the lock: another process may have been faster.
         let steps = missing(&session, database, operation).await?;
-        let schema = database.schema.quoted();
-        session.batch(&format!("create schema if not exists {schema}")).await?;
-        session.batch(&database.schema.render(CREATE_RECORD)).await?;
         for step in &steps {
             session.batch(&step.sql).await?;
-            let record =
-                format!("insert into {schema}.postrider_migration (version, name, works_since) values ($1, $2, $3)");
-            session.query(&record, &[&step.version, &step.name, &step.works_since]).await?;
         }
         session.commit().await?;
         Ok::<_, Undone>(steps)
@@ -136,8 +142,21 @@ pub(crate) async fn apply(
 /// Beyond the stripes, which are the other locks of the class.
 const MIGRATION_LOCK: i32 = 1000;
 
-const CREATE_RECORD: &str = "create table if not exists {schema}.postrider_migration (version bigint primary key, \
-     name text not null, works_since bigint not null, applied_at timestamptz not null default now())";
+/// Made only when it is missing: who owns the schema need not have the right to make one.
+const CREATE_SCHEMA: &str = "\
+do $$ begin
+  if not exists (select 1 from pg_catalog.pg_namespace where nspname = '{name}') then create schema {schema}; end if;
+end $$;
+
+-- What was applied. A step names the schema version of the oldest program that can work with the database afterwards.
+create table {schema}.postrider_migration (
+  version bigint primary key,
+  name text not null,
+  works_since bigint not null,
+  applied_at timestamptz not null default now()
+);
+
+";
 
 async fn missing(
     session: &Session<'_>,

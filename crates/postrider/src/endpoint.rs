@@ -1,15 +1,24 @@
 //! Where messages are kept, by URL.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use postrider_core::{MemoryStore, MessagingError};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use {crate::config::ArchivePolicy, std::sync::Arc};
 #[cfg(feature = "sqlite")]
 use {
-    crate::config::{ArchivePolicy, Synchronous},
+    crate::config::Synchronous,
     postrider_sqlite::{Durability, SqliteOptions, SqliteStore},
     std::path::{Path, PathBuf},
-    std::sync::Arc,
+};
+
+#[cfg(feature = "postgres")]
+use {
+    crate::config::StoreUrl,
+    postrider_postgres::{PostgresOptions, PostgresStore, WakeUpMode},
+    tokio::sync::OnceCell,
 };
 
 use crate::config::{MessagingConfig, ProviderKind};
@@ -25,6 +34,9 @@ enum Kind {
     Memory(MemoryStore),
     #[cfg(feature = "sqlite")]
     Sqlite { path: PathBuf, options: Box<SqliteOptions>, folder: Folder },
+    /// Its connections share a pool, which the first of them opens.
+    #[cfg(feature = "postgres")]
+    Postgres { url: StoreUrl, options: Box<PostgresOptions>, store: Arc<OnceCell<PostgresStore>> },
 }
 
 /// What becomes of a folder that is missing.
@@ -38,12 +50,12 @@ enum Folder {
 }
 
 /// A step of a store's schema.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
     /// Its name. Steps are applied in the order of their names.
     pub name: &'static str,
     /// What it does.
-    pub sql: &'static str,
+    pub sql: Cow<'static, str>,
 }
 
 /// The forms of the URLs that can be used.
@@ -51,6 +63,8 @@ pub(crate) const FORMS: &[&str] = &[
     "memory:",
     #[cfg(feature = "sqlite")]
     "sqlite:/path/file.db",
+    #[cfg(feature = "postgres")]
+    "postgres://user@host/database",
 ];
 
 impl Endpoint {
@@ -76,6 +90,12 @@ impl Endpoint {
                 })),
                 Err(why) => invalid(format!("'{shown}' {why}")),
             },
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => Ok(Self(Kind::Postgres {
+                url: StoreUrl::new(url),
+                options: Box::new(postgres_options(settings)),
+                store: Arc::default(),
+            })),
             _ if ProviderKind::of_scheme(scheme).is_some() => {
                 invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
             }
@@ -102,6 +122,8 @@ impl Endpoint {
                 Self(Kind::Sqlite { path, options: options.clone(), folder: *folder })
             }
             Kind::Memory(_) => self.clone(),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres { .. } => self.clone(),
         }
     }
 
@@ -111,6 +133,8 @@ impl Endpoint {
             Kind::Memory(_) => true,
             #[cfg(feature = "sqlite")]
             Kind::Sqlite { path, .. } => !path.exists(),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres { .. } => false,
         }
     }
 
@@ -123,6 +147,11 @@ impl Endpoint {
                 folder.prepare(path)?;
                 let store = SqliteStore::open(path, (**options).clone()).await?;
                 Ok(MessagingProvider::Sqlite(store.connect().await?))
+            }
+            #[cfg(feature = "postgres")]
+            Kind::Postgres { url, options, store } => {
+                let open = || PostgresStore::open(url.as_str(), (**options).clone());
+                Ok(MessagingProvider::Postgres(store.get_or_try_init(open).await?.connect()?))
             }
         }
     }
@@ -139,6 +168,10 @@ impl Endpoint {
                 }
                 Ok(named(SqliteStore::pending_migrations(path, (**options).clone()).await?))
             }
+            #[cfg(feature = "postgres")]
+            Kind::Postgres { url, options, .. } => {
+                Ok(steps(PostgresStore::pending_migrations(url.as_str(), (**options).clone()).await?))
+            }
         }
     }
 
@@ -150,6 +183,10 @@ impl Endpoint {
             Kind::Sqlite { path, options, folder } => {
                 folder.prepare(path)?;
                 Ok(named(SqliteStore::migrate(path, (**options).clone()).await?))
+            }
+            #[cfg(feature = "postgres")]
+            Kind::Postgres { url, options, .. } => {
+                Ok(steps(PostgresStore::migrate(url.as_str(), (**options).clone()).await?))
             }
         }
     }
@@ -184,7 +221,35 @@ fn sqlite_path(rest: &str) -> Result<&str, String> {
 
 #[cfg(feature = "sqlite")]
 fn named(migrations: Vec<postrider_sqlite::Migration>) -> Vec<Migration> {
-    migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql }).collect()
+    migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect()
+}
+
+#[cfg(feature = "postgres")]
+fn steps(migrations: Vec<postrider_postgres::Migration>) -> Vec<Migration> {
+    migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect()
+}
+
+#[cfg(feature = "postgres")]
+fn postgres_options(settings: &MessagingConfig) -> PostgresOptions {
+    let postgres = &settings.postgres;
+    PostgresOptions {
+        schema: postgres.schema.clone(),
+        pool_size: postgres.pool_size as usize,
+        archive: match postgres.archive {
+            ArchivePolicy::All => postrider_postgres::ArchivePolicy::All,
+            ArchivePolicy::Failed => postrider_postgres::ArchivePolicy::Failed,
+            ArchivePolicy::None => postrider_postgres::ArchivePolicy::None,
+        },
+        archive_retention: postgres.archive_retention,
+        wake_up: if postgres.poll_only { WakeUpMode::PollOnly } else { WakeUpMode::Notify },
+        poll_interval: postgres.poll_interval,
+        auto_migrate: settings.auto_migrate,
+        create_queues: settings.create_queues,
+        limits: settings.limits(),
+        connect_timeout: postgres.connection_timeout,
+        statement_timeout: postgres.statement_timeout,
+        ..PostgresOptions::default()
+    }
 }
 
 #[cfg(feature = "sqlite")]
@@ -255,6 +320,8 @@ impl fmt::Display for Endpoint {
             Kind::Memory(_) => f.write_str("memory:"),
             #[cfg(feature = "sqlite")]
             Kind::Sqlite { path, .. } => write!(f, "sqlite:{}", path.display()),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres { url, .. } => write!(f, "{url}"),
         }
     }
 }
@@ -350,6 +417,17 @@ mod tests {
     }
 
     #[test]
+    fn a_database_is_used_as_configured_and_its_password_is_not_shown() {
+        let options = postgres_options(&MessagingConfig::default());
+        assert_eq!(format!("{options:?}"), format!("{:?}", PostgresOptions::default()), "the defaults are the same");
+        for scheme in ["postgres", "postgresql"] {
+            let endpoint: Endpoint = format!("{scheme}://rider:secret@host/mail").parse().unwrap();
+            assert_eq!(endpoint.to_string(), format!("{scheme}://rider:***@host/mail"));
+            assert!(!format!("{endpoint:?}").contains("secret"));
+        }
+    }
+
+    #[test]
     fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
         let shown = |url: &str| url.parse::<Endpoint>().unwrap().to_string();
         assert_eq!(shown("sqlite:/srv/queues.db"), "sqlite:/srv/queues.db");
@@ -362,10 +440,11 @@ mod tests {
 
     #[test]
     fn urls_that_lead_nowhere_say_what_can_be_used() {
+        let forms = "use memory: or sqlite:/path/file.db or postgres://user@host/database";
         for (url, text) in [
-            ("orders", "'orders' has no scheme; use memory: or sqlite:/path/file.db"),
-            ("kafka://host", "scheme 'kafka' is not known; use memory: or sqlite:/path/file.db"),
-            ("sqlite:", "'sqlite:' names no file; use memory: or sqlite:/path/file.db"),
+            ("orders", &*format!("'orders' has no scheme; {forms}")),
+            ("kafka://host", &*format!("scheme 'kafka' is not known; {forms}")),
+            ("sqlite:", &*format!("'sqlite:' names no file; {forms}")),
             (
                 "sqlite://queues.db",
                 "'sqlite://queues.db' has a host, and a file has none; use sqlite:queues.db or \
@@ -377,10 +456,7 @@ mod tests {
                 "'sqlite:/queues.db?mode=ro' has parameters, and there are none; name the file alone, like \
                  sqlite:/path/file.db, and write settings into [common.messaging.sqlite]",
             ),
-            (
-                "amqp://rider:secret@host/",
-                "this program has no provider for 'amqp' URLs; use memory: or sqlite:/path/file.db",
-            ),
+            ("amqp://rider:secret@host/", &*format!("this program has no provider for 'amqp' URLs; {forms}")),
             ("memory:x", "'memory:x' names something behind 'memory:'; there is nothing to name"),
         ] {
             let error = url.parse::<Endpoint>().unwrap_err();

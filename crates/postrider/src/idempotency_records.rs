@@ -15,6 +15,9 @@ pub enum IdempotencyRecords {
     /// In the SQLite file.
     #[cfg(feature = "sqlite")]
     Sqlite(postrider_sqlite::SqliteProvider),
+    /// In the schema of the PostgreSQL database.
+    #[cfg(feature = "postgres")]
+    Postgres(postrider_postgres::PostgresProvider),
 }
 
 impl MessagingProvider {
@@ -25,6 +28,8 @@ impl MessagingProvider {
             Self::Memory(provider) => Some(IdempotencyRecords::Memory(provider.clone())),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(provider) => Some(IdempotencyRecords::Sqlite(provider.clone())),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(provider) => Some(IdempotencyRecords::Postgres(provider.clone())),
             Self::Custom(_) => None,
         }
     }
@@ -37,6 +42,8 @@ macro_rules! each {
             Self::Memory(records) => IdempotencyStore::$method(records, $($argument),*).await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(records) => IdempotencyStore::$method(records, $($argument),*).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(records) => IdempotencyStore::$method(records, $($argument),*).await,
         }
     };
 }

@@ -56,6 +56,8 @@ pub use context::{ContextError, SystemContext};
 pub use endpoint::{Endpoint, Migration, connect};
 pub use idempotency_records::IdempotencyRecords;
 pub use postrider_core::*;
+#[cfg(feature = "postgres")]
+pub use postrider_postgres as postgres;
 #[cfg(feature = "sqlite")]
 pub use postrider_sqlite as sqlite;
 #[cfg(feature = "subscriber")]

@@ -13,6 +13,9 @@ pub enum MessagingProvider {
     /// On one SQLite file.
     #[cfg(feature = "sqlite")]
     Sqlite(postrider_sqlite::SqliteProvider),
+    /// In a schema of a PostgreSQL database.
+    #[cfg(feature = "postgres")]
+    Postgres(postrider_postgres::PostgresProvider),
     /// A provider that is not built in.
     Custom(SharedProvider),
 }
@@ -31,6 +34,8 @@ macro_rules! each {
             Self::Memory($provider) => $call,
             #[cfg(feature = "sqlite")]
             Self::Sqlite($provider) => $call,
+            #[cfg(feature = "postgres")]
+            Self::Postgres($provider) => $call,
             Self::Custom($provider) => $call,
         }
     };

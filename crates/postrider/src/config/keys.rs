@@ -42,6 +42,7 @@ pub(super) const URL: &str = "common.messaging.url";
 pub(super) const DEFAULT_BATCH_SIZE: &str = "common.messaging.default_batch_size";
 pub(super) const MAX_BATCH_SIZE: &str = "common.messaging.max_batch_size";
 pub(super) const SQLITE_PATH: &str = "common.messaging.sqlite.path";
+pub(super) const POSTGRES_URL: &str = "common.messaging.postgres.url";
 pub(super) const RABBITMQ_URL: &str = "common.messaging.rabbitmq.url";
 pub(super) const STATE_URL: &str = "state.url";
 
@@ -59,6 +60,10 @@ pub(super) const SECTIONS: &[Section] = &[
                   server count, never a caller's mistake or a bad message.",
     },
     Section { name: "common.messaging.sqlite", meaning: "Read when messages are kept in an embedded SQLite file." },
+    Section {
+        name: "common.messaging.postgres",
+        meaning: "Read when messages are kept in tables of a PostgreSQL database.",
+    },
     Section { name: "common.messaging.pgmq", meaning: "Read when messages are kept in PGMQ." },
     Section { name: "common.messaging.rabbitmq", meaning: "Read when messages are kept in RabbitMQ." },
     Section {
@@ -203,6 +208,59 @@ pub(super) const KEYS: &[Key] = &[
         |draft| &mut draft.common.messaging.sqlite.wal_limit_bytes,
         (64 * 1024, GIB),
         "How large the write-ahead log may grow before it is worked into the file.",
+    ),
+    Key {
+        name: POSTGRES_URL,
+        kind: Kind::Url(|draft| &mut draft.asked.postgres_url),
+        meaning: "The database's address, like `postgres://user@host/database`.",
+    },
+    Key {
+        name: "common.messaging.postgres.schema",
+        kind: Kind::Text(|draft| &mut draft.common.messaging.postgres.schema),
+        meaning: "The schema that holds the tables. It is made when it is missing.",
+    },
+    count(
+        "common.messaging.postgres.pool_size",
+        |draft| &mut draft.common.messaging.postgres.pool_size,
+        (1, 10_000),
+        "How many connections are open at most. Listening takes one more.",
+    ),
+    Key {
+        name: "common.messaging.postgres.archive",
+        kind: Kind::Choice(|draft| &mut draft.common.messaging.postgres.archive),
+        meaning: "Which messages are kept after their end: `all`, only purged dead letters (`failed`), or `none`.",
+    },
+    Key {
+        name: "common.messaging.postgres.archive_retention",
+        kind: Kind::Duration {
+            at: |draft| &mut draft.common.messaging.postgres.archive_retention,
+            range: (SECOND, MAX_DURATION),
+        },
+        meaning: "How long they are kept.",
+    },
+    Key {
+        name: "common.messaging.postgres.poll_only",
+        kind: Kind::Flag(|draft| &mut draft.common.messaging.postgres.poll_only),
+        meaning: "Whether nothing is kept in a session: no `LISTEN`, no settings. Needed behind a pooler that hands out \
+                  connections for a transaction at a time, such as PgBouncer (1.21 or newer, with prepared statements).",
+    },
+    seconds(
+        "common.messaging.postgres.poll_interval_seconds",
+        |draft| &mut draft.common.messaging.postgres.poll_interval,
+        (MILLISECOND, HOUR),
+        "How long a waiting receiver goes without a look of its own, for what no notification told it of.",
+    ),
+    seconds(
+        "common.messaging.postgres.connection_timeout_seconds",
+        |draft| &mut draft.common.messaging.postgres.connection_timeout,
+        (MILLISECOND, HOUR),
+        "How long connecting may take, and waiting for a free connection.",
+    ),
+    seconds(
+        "common.messaging.postgres.statement_timeout_seconds",
+        |draft| &mut draft.common.messaging.postgres.statement_timeout,
+        (MILLISECOND, HOUR),
+        "How long a statement may take before it is given up.",
     ),
     Key {
         name: "common.messaging.pgmq.enable_pg_notify",

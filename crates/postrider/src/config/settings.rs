@@ -38,6 +38,8 @@ pub struct MessagingConfig {
     pub circuit_breaker: BreakerSettings,
     /// What only the embedded SQLite file knows.
     pub sqlite: SqliteConfig,
+    /// What only PostgreSQL knows.
+    pub postgres: PostgresConfig,
     /// What only PGMQ knows.
     pub pgmq: PgmqConfig,
     /// What only RabbitMQ knows.
@@ -56,6 +58,7 @@ impl Default for MessagingConfig {
             dead_letter: DeadLetterConfig::default(),
             circuit_breaker: BreakerSettings::default(),
             sqlite: SqliteConfig::default(),
+            postgres: PostgresConfig::default(),
             pgmq: PgmqConfig::default(),
             rabbitmq: RabbitMqConfig::default(),
         }
@@ -153,6 +156,42 @@ pub enum ArchivePolicy {
     None,
 }
 
+/// What only PostgreSQL knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresConfig {
+    /// The schema that holds the tables.
+    pub schema: String,
+    /// How many connections are open at most.
+    pub pool_size: u32,
+    /// Which messages are kept after their end.
+    pub archive: ArchivePolicy,
+    /// How long they are kept.
+    pub archive_retention: Duration,
+    /// Whether nothing is kept in a session: no `LISTEN`, no settings.
+    pub poll_only: bool,
+    /// How long a waiting receiver goes without a look of its own.
+    pub poll_interval: Duration,
+    /// How long connecting may take.
+    pub connection_timeout: Duration,
+    /// How long a statement may take.
+    pub statement_timeout: Duration,
+}
+
+impl Default for PostgresConfig {
+    fn default() -> Self {
+        Self {
+            schema: "postrider".into(),
+            pool_size: 10,
+            archive: ArchivePolicy::All,
+            archive_retention: Duration::from_secs(7 * 24 * 3600),
+            poll_only: false,
+            poll_interval: Duration::from_secs(1),
+            connection_timeout: Duration::from_secs(10),
+            statement_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
 /// What only PGMQ knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PgmqConfig {
@@ -198,6 +237,8 @@ pub enum ProviderKind {
     Memory,
     /// The embedded file.
     Sqlite,
+    /// A schema of a PostgreSQL database.
+    Postgres,
     /// PostgreSQL with the PGMQ extension.
     Pgmq,
     /// RabbitMQ.
@@ -264,6 +305,11 @@ impl Named for ArchivePolicy {
 }
 
 impl Named for ProviderKind {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("memory", Self::Memory), ("sqlite", Self::Sqlite), ("pgmq", Self::Pgmq), ("rabbitmq", Self::RabbitMq)];
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("memory", Self::Memory),
+        ("sqlite", Self::Sqlite),
+        ("postgres", Self::Postgres),
+        ("pgmq", Self::Pgmq),
+        ("rabbitmq", Self::RabbitMq),
+    ];
 }

@@ -16,7 +16,7 @@ const SECRET_PARAMETERS: &[&str] = &["password", "passwd", "pwd", "secret", "tok
 pub struct StoreUrl(String);
 
 impl StoreUrl {
-    pub(super) fn new(url: impl Into<String>) -> Self {
+    pub(crate) fn new(url: impl Into<String>) -> Self {
         Self(url.into())
     }
 

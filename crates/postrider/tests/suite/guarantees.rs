@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, LocalBoxFuture, join_all};
+use postrider::config::{MessagingConfig, PostgresConfig};
+use postrider::postgres::tokio_postgres;
 use postrider::{Endpoint, MessagingError, MessagingProvider};
 use postrider_conformance::guarantees::{Section, page};
 use postrider_conformance::{Harness, Settings, StormSettings};
@@ -69,17 +71,73 @@ fn lock_for_a_moment(file: PathBuf) -> BoxFuture<'static, Result<(), MessagingEr
     })
 }
 
+/// A schema of this test's own.
+struct Database {
+    url: String,
+    name: String,
+}
+
+impl Database {
+    fn new() -> Self {
+        let url = std::env::var("POSTRIDER_POSTGRES_URL").unwrap_or_else(|_| {
+            panic!(
+                "POSTRIDER_POSTGRES_URL is not set: start a server with `scripts/services up postgres`, then \
+                 `eval \"$(scripts/services env)\"`"
+            )
+        });
+        Self { url, name: format!("guarantees_{}", std::process::id()) }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        let postgres = PostgresConfig { schema: self.name.clone(), ..PostgresConfig::default() };
+        let settings = MessagingConfig { postgres, ..MessagingConfig::default() };
+        Endpoint::new(&format!("{}?application_name={}", self.url, self.name), &settings).unwrap()
+    }
+
+    async fn client(url: &str) -> tokio_postgres::Client {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    /// Ends every session of the workers, for a while.
+    fn cut(&self) -> impl Fn() -> BoxFuture<'static, Result<(), MessagingError>> + Send + Sync + 'static {
+        let (url, name) = (self.url.clone(), self.name.clone());
+        move || {
+            let (url, name) = (url.clone(), name.clone());
+            Box::pin(async move {
+                let client = Self::client(&url).await;
+                let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1";
+                for _ in 0..15 {
+                    client.query(end, &[&name]).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Ok(())
+            })
+        }
+    }
+
+    async fn remove(&self) {
+        Self::client(&self.url).await.batch_execute(&format!("drop schema {} cascade", self.name)).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn guarantees_page_is_up_to_date() {
     // In main memory where that is a place for files: what is measured here is no matter of the disk's speed.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let file = folder.path().join("queues.db");
 
+    let database = Database::new();
     let tried = [
         Store::at("memory:").try_law("All workers share one store in the suite's process."),
         Store::at(&format!("sqlite:{}", file.display())).restarted_by(move || lock_for_a_moment(file.clone())).try_law(
             "Every worker opens the same file for itself, as other processes do. There is no server to restart: for \
              L14 another program holds the file locked. [More about it](sqlite.md).",
+        ),
+        Store { endpoint: database.endpoint(), restart: None }.restarted_by(database.cut()).try_law(
+            "The workers share a schema and a pool of connections. For L14 the server ends all of their sessions, again \
+             and again. [More about it](postgres.md).",
         ),
     ];
 
@@ -87,5 +145,6 @@ async fn guarantees_page_is_up_to_date() {
     let unlawful = |section: &&Section| !section.report.is_lawful() || section.report.left_behind.is_some();
     let broken: String = sections.iter().filter(unlawful).map(|section| section.report.to_string()).collect();
     assert!(broken.is_empty(), "\n{broken}");
+    database.remove().await;
     ensure_up_to_date("guarantees.md", &page(&sections), "guarantees");
 }

@@ -81,6 +81,16 @@ fn every_section_is_read() {
         prefetch_count = 30
         heartbeat_seconds = 10
         connection_timeout_seconds = 5
+        [common.messaging.postgres]
+        url = "postgres://not/chosen"
+        schema = "mail"
+        pool_size = 3
+        archive = "failed"
+        archive_retention = "1h"
+        poll_only = true
+        poll_interval_seconds = 0.25
+        connection_timeout_seconds = 2
+        statement_timeout_seconds = 7
         [common.messaging.sqlite]
         path = "/not/chosen.db"
         synchronous = "normal"
@@ -128,6 +138,16 @@ fn every_section_is_read() {
             lock_timeout: Duration::from_millis(100),
             wal_limit_bytes: 65536,
         },
+        postgres: PostgresConfig {
+            schema: "mail".into(),
+            pool_size: 3,
+            archive: ArchivePolicy::Failed,
+            archive_retention: Duration::from_secs(3600),
+            poll_only: true,
+            poll_interval: Duration::from_millis(250),
+            connection_timeout: Duration::from_secs(2),
+            statement_timeout: Duration::from_secs(7),
+        },
         pgmq: PgmqConfig { enable_pg_notify: false },
         rabbitmq: RabbitMqConfig {
             vhost: "mail".into(),
@@ -158,7 +178,7 @@ fn every_key_can_be_set_by_its_variable() {
                 keys::PROVIDER => "sqlite",
                 retry::STRATEGY => "no_retry",
                 "common.messaging.sqlite.synchronous" => "normal",
-                "common.messaging.sqlite.archive" => "none",
+                "common.messaging.sqlite.archive" | "common.messaging.postgres.archive" => "none",
                 "common.messaging.sqlite.wal_limit_bytes" => "70000",
                 _ => "4",
             },
@@ -413,6 +433,6 @@ fn a_provider_that_this_program_does_not_have_is_told_as_such() {
         let error = load(&text).and_then(|config| config.endpoint().map(drop)).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("postrider.toml:2:1: common.messaging.provider = "), "{text}");
-        assert!(text.ends_with(": this program cannot use it yet; use memory or sqlite"), "{text}");
+        assert!(text.ends_with(": this program cannot use it yet; use memory or sqlite or postgres"), "{text}");
     }
 }
