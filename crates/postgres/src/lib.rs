@@ -23,6 +23,7 @@ mod connection;
 mod dead_letters;
 mod error;
 mod idempotency;
+mod in_transaction;
 mod listener;
 mod look;
 mod migrations;

@@ -44,6 +44,12 @@ const ALL: &[Known] = &[
         sql: include_str!("../sql/migrations/0002_idempotency.sql"),
         works_since: 1,
     },
+    Known {
+        version: 3,
+        name: "0003_functions",
+        sql: include_str!("../sql/migrations/0003_functions.sql"),
+        works_since: 1,
+    },
 ];
 
 const KNOWN: i64 = ALL[ALL.len() - 1].version;

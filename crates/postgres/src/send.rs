@@ -35,6 +35,8 @@ struct Columns<'m> {
     is_behind: Vec<bool>,
     keys: BTreeSet<(&'m QueueName, &'m str)>,
     names: BTreeSet<&'m QueueName>,
+    /// The queues that the send lists as existing.
+    listed: Vec<&'m str>,
 }
 
 impl<'m> Columns<'m> {
@@ -85,6 +87,9 @@ impl Shared {
         if columns.ids.is_empty() {
             return Ok(results);
         }
+        if self.options.create_queues {
+            columns.listed = columns.names.iter().map(|name| name.as_str()).collect();
+        }
         if columns.dedup_keys.iter().any(Option::is_some) {
             let holders = self.send_deduped(&columns).await?;
             for (row, result) in rows.iter().zip(&mut results) {
@@ -114,14 +119,13 @@ impl Shared {
     async fn insert(&self, columns: &Columns<'_>) -> Result<(), Undone> {
         let mut session = self.database.session("send", Deadline::default()).await?;
         let sql = session.sql();
-        let listed = self.listed(columns);
         if columns.keys.is_empty() {
-            session.run(&[plain_step(&sql.send_plain, columns, &listed)]).await?;
+            session.run(&[plain_step(&sql.send_plain, columns)]).await?;
             return Ok(());
         }
         let (class, stripes) = (self.database.schema.lock_class(), columns.stripes());
         let lock = Step::new(&sql.lock_stripes, [&class as _, &stripes as _]);
-        session.run(&[lock, keyed_step(&sql.send, columns, &listed)]).await?;
+        session.run(&[lock, keyed_step(&sql.send, columns)]).await?;
         Ok(())
     }
 
@@ -148,8 +152,7 @@ impl Shared {
         if !stripes.is_empty() {
             self.lock(&session, &stripes).await?;
         }
-        let listed = self.listed(columns);
-        let step = keyed_step(&sql.send, columns, &listed);
+        let step = keyed_step(&sql.send, columns);
         let inserted = session.query(step.sql, &step.parameters).await?;
         let inserted: HashSet<i64> = inserted.iter().map(|row| row.get(0)).collect();
         if !columns.keys.is_empty() {
@@ -228,14 +231,6 @@ impl Shared {
         let class = self.database.schema.lock_class();
         session.query(&session.sql().lock_stripes, &[&class, &stripes]).await.map(drop)
     }
-
-    /// The queues that a send lists as existing.
-    fn listed<'m>(&self, columns: &Columns<'m>) -> Vec<&'m str> {
-        match self.options.create_queues {
-            true => columns.names.iter().map(|name| name.as_str()).collect(),
-            false => Vec::new(),
-        }
-    }
 }
 
 /// A row that has expired: its number, its queue and its ordering key.
@@ -247,7 +242,7 @@ enum Deduped<'m> {
     Over(Vec<Expired>),
 }
 
-fn plain_step<'p>(sql: &'p str, columns: &'p Columns<'_>, listed: &'p Vec<&str>) -> Step<'p> {
+fn plain_step<'p>(sql: &'p str, columns: &'p Columns<'_>) -> Step<'p> {
     let c = columns;
     Step::new(
         sql,
@@ -261,12 +256,12 @@ fn plain_step<'p>(sql: &'p str, columns: &'p Columns<'_>, listed: &'p Vec<&str>)
             &c.content_types as _,
             &c.headers as _,
             &c.payloads as _,
-            listed as _,
+            &c.listed as _,
         ],
     )
 }
 
-fn keyed_step<'p>(sql: &'p str, columns: &'p Columns<'_>, listed: &'p Vec<&str>) -> Step<'p> {
+fn keyed_step<'p>(sql: &'p str, columns: &'p Columns<'_>) -> Step<'p> {
     let c = columns;
     Step::new(
         sql,
@@ -283,7 +278,7 @@ fn keyed_step<'p>(sql: &'p str, columns: &'p Columns<'_>, listed: &'p Vec<&str>)
             &c.headers as _,
             &c.payloads as _,
             &c.is_behind as _,
-            listed as _,
+            &c.listed as _,
         ],
     )
 }

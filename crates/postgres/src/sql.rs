@@ -22,6 +22,7 @@ macro_rules! statements {
 }
 
 statements! {
+    ack_in,
     archive,
     bury_expired,
     claim,
@@ -67,6 +68,7 @@ statements! {
     select_dead_by_id,
     select_queue,
     send,
+    send_in,
     send_plain,
     stats,
     sweep_archive,
@@ -88,7 +90,7 @@ impl Schema {
 
     /// A statement with this schema in it.
     pub(crate) fn render(&self, statement: &str) -> String {
-        statement.replace("{schema}", &self.quoted())
+        statement.replace("{schema}", &self.quoted()).replace("{channel}", &self.channel())
     }
 
     pub(crate) fn quoted(&self) -> String {

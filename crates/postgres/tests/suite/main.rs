@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod lawful;
+mod order;
 mod schema;
+mod transactions;
 mod wake_ups;
 
 use postrider_core::{Deadline, QueueName};
@@ -40,7 +42,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let drop_schema = format!("drop schema if exists {} cascade", self.schema);
+        let drop_schema = format!("set lock_timeout = '20s'; drop schema if exists {} cascade", self.schema);
         // A thread of its own: a test's runtime may be the one that is dropping this.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -22,7 +22,7 @@ fn waiting(provider: &PostgresProvider) -> JoinHandle<Vec<QueuedMessage>> {
 }
 
 /// Waits until the store listens, and answers the session that does.
-async fn listening(place: &Place) -> i32 {
+pub(crate) async fn listening(place: &Place) -> i32 {
     let client = client().await;
     let sessions = "select pid, state = 'idle' and backend_xmin is null from pg_stat_activity \
                     where application_name = $1 and query like 'listen %'";

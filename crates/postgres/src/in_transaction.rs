@@ -1,0 +1,112 @@
+//! Sends, acks and records of done work inside a transaction that the caller has open on the same database.
+//!
+//! The caller's transaction may stay open for as long as it likes, and nobody else waits for it: what is sent with an
+//! ordering key, or acknowledged, is put in order by the next claim after the commit. Only senders of the same *dedup*
+//! key wait, since whether theirs is the second message is not known before.
+
+use postgres_types::ToSql;
+use postrider_core::service::check_sendable;
+use postrider_core::{Expiry, IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle};
+use tokio_postgres::Transaction;
+use uuid::Uuid;
+
+use crate::error::{Phase, undone};
+use crate::options::ArchivePolicy;
+use crate::rows::{Time, content_type_column, headers_column, micros};
+use crate::settle::Lease;
+use crate::store::PostgresStore;
+
+impl PostgresStore {
+    /// Sends a message inside the caller's own transaction: it is there if and only if the caller's changes are.
+    ///
+    /// The same rules hold as for any send. An error leaves the transaction as it was before the call, for the caller to
+    /// commit or to roll back.
+    pub async fn send_in(
+        &self,
+        transaction: &mut Transaction<'_>,
+        queue: &QueueName,
+        message: &Message,
+    ) -> Result<MessageId, MessagingError> {
+        check_sendable(&self.shared.capabilities, queue, message)?;
+        let database = &self.shared.database;
+        let (expires_at, lifetime) = match message.expires {
+            None => (None, None),
+            Some(Expiry::At(time)) => (Some(Time(time)), None),
+            Some(Expiry::In(lifetime)) => (None, Some(micros(lifetime))),
+        };
+        let (name, body, headers) = (queue.as_str(), &*message.body, headers_column(&message.headers));
+        let ordering_key = message.ordering_key.as_ref().map(|key| key.as_str());
+        let dedup_key = message.dedup_key.as_ref().map(|key| key.as_str());
+        let (priority, delay) = (i32::from(message.priority.get()), micros(message.delay));
+        let content_type = content_type_column(&message.content_type);
+        let create = self.shared.options.create_queues;
+        let parameters: [&(dyn ToSql + Sync); 12] = [
+            &name,
+            &body,
+            &headers,
+            &ordering_key,
+            &dedup_key,
+            &priority,
+            &delay,
+            &expires_at,
+            &lifetime,
+            &content_type,
+            message.id.as_uuid(),
+            &create,
+        ];
+        let rows = inside("send", transaction, &database.sql.send_in, &parameters).await?;
+        let id = rows.first().map(|row| MessageId::from_uuid(row.get::<_, Uuid>(0)));
+        id.ok_or_else(|| MessagingError::QueueNotFound { queue: queue.clone() })
+    }
+
+    /// Acknowledges a message inside the caller's own transaction: what its handler changed there and the ack are one.
+    pub async fn ack_in(
+        &self,
+        transaction: &mut Transaction<'_>,
+        receipt: &ReceiptHandle,
+    ) -> Result<(), MessagingError> {
+        let lease = Lease::read(receipt)?;
+        let database = &self.shared.database;
+        let (queue, channel) = (receipt.queue().as_str(), database.schema.channel());
+        let keeps = self.shared.options.archive == ArchivePolicy::All;
+        let id = receipt.message_id();
+        let parameters: [&(dyn ToSql + Sync); 6] = [&lease.row, &lease.token, id.as_uuid(), &queue, &keeps, &channel];
+        let rows = inside("ack", transaction, &database.sql.ack_in, &parameters).await?;
+        if rows.is_empty() { Err(receipt.expired()) } else { Ok(()) }
+    }
+
+    /// Writes down, inside the caller's own transaction, that work is done: what a handler changed there and the record
+    /// are one, and a worker that dies afterwards has its work neither lost nor done again.
+    ///
+    /// When somebody else has begun the work since, it is an error: roll the transaction back, or the work is done twice.
+    pub async fn complete_in(
+        &self,
+        transaction: &mut Transaction<'_>,
+        token: &IdempotencyToken,
+    ) -> Result<(), MessagingError> {
+        let (key, lease) = (token.key().as_str(), token.lease());
+        let statement = &self.shared.database.sql.idempotency_complete;
+        let rows = inside("complete", transaction, statement, &[&key, &lease]).await?;
+        if rows.is_empty() {
+            return Err(MessagingError::invalid(
+                "idempotency token",
+                format!("the lease has run out and somebody else has begun '{}' since; roll back", token.key()),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// One statement, in a savepoint of its own: a statement that fails would otherwise spoil the caller's transaction.
+async fn inside(
+    operation: &'static str,
+    transaction: &mut Transaction<'_>,
+    statement: &str,
+    parameters: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<tokio_postgres::Row>, MessagingError> {
+    let failed = |error| undone(operation, Phase::BeforeCommit, error).into_harmless();
+    let savepoint = transaction.transaction().await.map_err(failed)?;
+    let rows = savepoint.query(statement, parameters).await.map_err(failed)?;
+    savepoint.commit().await.map_err(failed)?;
+    Ok(rows)
+}
