@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postrider_core::{Message, MessagingService, ReceiveOptions};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -15,6 +15,14 @@ use crate::{Place, client, is_long, queue, soon};
 const KEYS: usize = 10;
 const SENDERS: usize = 4;
 
+/// How the senders send.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Calls,
+    /// In turns with calls.
+    Transactions,
+}
+
 /// What is known of each key: who is in hand, and the last number that each sender was seen with.
 #[derive(Default)]
 struct Seen {
@@ -22,29 +30,39 @@ struct Seen {
     last: HashMap<usize, usize>,
 }
 
-/// Sends by calls, and in transactions of its own, in turns; each sender numbers its messages of a key.
-async fn send(place: Arc<Place>, sender: usize, rounds: usize) {
+/// Each sender numbers its messages of a key.
+async fn send(place: Arc<Place>, sender: usize, rounds: usize, way: Way, room: Arc<Semaphore>) {
     let provider = place.connect().await;
     let mut own = client().await;
     for round in 0..rounds {
-        if (round + sender).is_multiple_of(2) {
-            let messages = (0..KEYS)
+        // Few at a time, and few in all, so that keys run empty and are filled again.
+        for keys in (0..KEYS).collect::<Vec<_>>().chunks(2) {
+            room.acquire_many(keys.len() as u32).await.unwrap().forget();
+            let messages = keys
+                .iter()
                 .map(|key| Message::new(format!("{key} {sender} {round}")).ordering_key(format!("k{key}")).unwrap());
-            for row in provider.send_batch(&queue("orders"), messages.collect(), soon()).await.unwrap() {
-                row.unwrap();
+            if way == Way::Calls || (round + sender).is_multiple_of(2) {
+                for row in provider.send_batch(&queue("orders"), messages.collect(), soon()).await.unwrap() {
+                    row.unwrap();
+                }
+            } else {
+                let mut transaction = own.transaction().await.unwrap();
+                for message in messages {
+                    provider.store().send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
+                }
+                transaction.commit().await.unwrap();
             }
-        } else {
-            let mut transaction = own.transaction().await.unwrap();
-            for key in 0..KEYS {
-                let message = Message::new(format!("{key} {sender} {round}")).ordering_key(format!("k{key}")).unwrap();
-                provider.store().send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
-            }
-            transaction.commit().await.unwrap();
         }
     }
 }
 
-async fn claim(place: Arc<Place>, seen: Arc<Mutex<HashMap<usize, Seen>>>, left: Arc<AtomicUsize>, end: Instant) {
+async fn claim(
+    place: Arc<Place>,
+    seen: Arc<Mutex<HashMap<usize, Seen>>>,
+    left: Arc<AtomicUsize>,
+    room: Arc<Semaphore>,
+    end: Instant,
+) {
     let provider = place.connect().await;
     let options = ReceiveOptions::batch(7).wait(Duration::from_millis(200)).max_receive_count(1000);
     while left.load(Ordering::SeqCst) > 0 {
@@ -67,27 +85,38 @@ async fn claim(place: Arc<Place>, seen: Arc<Mutex<HashMap<usize, Seen>>>, left: 
             seen.lock().await.entry(key).or_default().in_hand = None;
             provider.ack_message(&queue("orders"), message, soon()).await.unwrap();
             left.fetch_sub(1, Ordering::SeqCst);
+            room.add_permits(1);
         }
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_senders_and_many_claimers_of_the_same_keys() {
-    let rounds = if is_long() { 200 } else { 20 };
+async fn many_of_each(way: Way, rounds: usize) {
+    let rounds = if is_long() { rounds * 10 } else { rounds };
     let place = Arc::new(Place::new());
     // Made once: what is tried is not how a schema is made.
     drop(place.connect().await);
     let left = Arc::new(AtomicUsize::new(KEYS * SENDERS * rounds));
-    let (seen, end) = (Arc::default(), Instant::now() + Duration::from_secs(if is_long() { 600 } else { 90 }));
+    let (seen, end) = (Arc::default(), Instant::now() + Duration::from_secs(if is_long() { 600 } else { 60 }));
+    let room = Arc::new(Semaphore::new(KEYS + 2));
     let mut tasks = JoinSet::new();
     for sender in 0..SENDERS {
-        tasks.spawn(send(place.clone(), sender, rounds));
+        tasks.spawn(send(place.clone(), sender, rounds, way, room.clone()));
     }
     for _ in 0..4 {
-        tasks.spawn(claim(place.clone(), Arc::clone(&seen), left.clone(), end));
+        tasks.spawn(claim(place.clone(), Arc::clone(&seen), left.clone(), room.clone(), end));
     }
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
     assert_eq!(left.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_senders_and_many_claimers_of_the_same_keys() {
+    many_of_each(Way::Calls, 40).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_senders_of_which_some_send_in_transactions() {
+    many_of_each(Way::Transactions, 20).await;
 }
