@@ -1,0 +1,2 @@
+update {schema}.message set next_attempt_at = utc_timestamp(6) + interval (:extensions) microsecond
+where id in (:ids)

@@ -1,0 +1,1 @@
+delete from {schema}.message_attempt where message_id in (:message_ids)

@@ -1,0 +1,1 @@
+delete from {schema}.dead_letter where id in (:ids)

@@ -1,0 +1,1 @@
+delete from {schema}.unplaced where id in (:ids)

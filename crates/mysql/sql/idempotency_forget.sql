@@ -1,0 +1,2 @@
+-- A chunk of the oldest.
+delete from {schema}.idempotency where at <= utc_timestamp(6) - interval :age microsecond order by at limit :limit

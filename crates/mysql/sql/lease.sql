@@ -1,0 +1,6 @@
+-- The first delivery counts the time from now.
+update {schema}.message
+set state = 'PROCESSING', next_attempt_at = :until, lease_token = :lease, acquired_at = :now,
+    first_attempt_at = coalesce(first_attempt_at, :now), last_attempt_at = :now,
+    deliveries_count = deliveries_count + 1
+where id in (:ids)

@@ -1,0 +1,2 @@
+delete from {schema}.message_archive where archived_at <= utc_timestamp(6) - interval :age microsecond
+order by archived_at, id limit :limit

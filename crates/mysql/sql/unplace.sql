@@ -1,0 +1,1 @@
+insert into {schema}.unplaced (queue, ordering_key) values :rows

@@ -1,0 +1,281 @@
+//! What people and tools ask of queues and dead letters.
+
+use std::sync::Arc;
+
+use postrider_core::{
+    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, MessageId,
+    MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, Redrive, RedriveReport,
+};
+
+use crate::dead_letters::{CHUNK, Part, redrive_target, report_missing};
+use crate::error::Undone;
+use crate::literal::{self, fill};
+use crate::provider::MysqlProvider;
+use crate::purge::Removal;
+use crate::store::Shared;
+use crate::upkeep;
+
+/// After a part was done, a failure of the rest leaves the whole half done.
+fn half_done(operation: &'static str, error: MessagingError) -> MessagingError {
+    match error {
+        unknown @ MessagingError::OutcomeUnknown { .. } => unknown,
+        error => MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: Some(Arc::new(error)) },
+    }
+}
+
+impl MysqlProvider {
+    /// Work whose lost answer does no harm: it only looks, or a second time does nothing more.
+    async fn look_at<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        work: impl Future<Output = Result<T, Undone>> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        self.begin(operation, deadline)?;
+        let work = async move { Ok(work.await.map_err(Undone::into_harmless)) };
+        self.carry_out(operation, Vec::new(), deadline, work).await?
+    }
+
+    /// One step of something that takes several.
+    async fn do_part<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        is_first: bool,
+        work: impl Future<Output = Result<T, Undone>> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        let done = self.carry_out(operation, Vec::new(), deadline, work).await;
+        done.map_err(|error| if is_first { error } else { half_done(operation, error) })
+    }
+
+    /// Removes a queue's messages, chunk after chunk.
+    async fn remove_all(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        removal: Removal,
+        deadline: Deadline,
+    ) -> Result<u64, MessagingError> {
+        let (shared, name) = (self.shared().clone(), queue.clone());
+        let look = async move { shared.present(operation, &name, deadline).await };
+        let mut removed = 0;
+        for (number, chunk) in self.do_part(operation, deadline, true, look).await?.into_iter().enumerate() {
+            let (shared, name) = (self.shared().clone(), queue.clone());
+            let step = async move { shared.remove_some(operation, &name, &chunk, removal).await };
+            removed += self.do_part(operation, deadline, number == 0, step).await?;
+        }
+        Ok(removed)
+    }
+
+    async fn change_queue(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        statement: fn(&Shared) -> &str,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        let (shared, queue) = (self.shared().clone(), queue.clone());
+        self.look_at(operation, deadline, async move {
+            let name = literal::bytes(queue.as_str().as_bytes());
+            shared.ask(operation, deadline, fill(statement(&shared), &[("queue", &name)])).await?;
+            shared.touch([&queue]);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Removes archived messages that are older than the retention, now, and answers how many. It is also done by
+    /// itself, once a minute.
+    pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
+        self.begin("sweep the archive", deadline)?;
+        let shared = self.shared();
+        upkeep::sweep_archive(&shared.database, shared.options.archive_retention, deadline).await
+    }
+}
+
+impl QueueAdmin for MysqlProvider {
+    async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
+        let shared = self.shared().clone();
+        self.look_at("list queues", deadline, async move { shared.list_queues(deadline).await }).await
+    }
+
+    async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
+        let (shared, queue) = (self.shared().clone(), queue.clone());
+        self.look_at("stats", deadline, async move { shared.stats(&queue, deadline).await }).await
+    }
+
+    async fn verify_queues(
+        &self,
+        queues: &[QueueName],
+        deadline: Deadline,
+    ) -> Result<QueueHealthReport, MessagingError> {
+        let (shared, queues) = (self.shared().clone(), queues.to_vec());
+        self.look_at("verify queues", deadline, async move {
+            let exist = shared.queues_exist(queues.iter(), deadline).await?;
+            let mut report = QueueHealthReport::default();
+            for queue in queues {
+                let is_there = exist.contains(queue.origin().as_str());
+                let list = if is_there { &mut report.healthy } else { &mut report.missing };
+                list.push(queue);
+            }
+            Ok(report)
+        })
+        .await
+    }
+
+    async fn peek(
+        &self,
+        queue: &QueueName,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<PeekedMessage>, MessagingError> {
+        let (shared, queue) = (self.shared().clone(), queue.clone());
+        self.look_at("peek", deadline, async move { shared.peek(&queue, limit, deadline).await }).await
+    }
+
+    async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
+        self.begin("purge", deadline)?;
+        if queue.holds_dead_letters() {
+            return self.purge_dead_letters(queue, &DeadLetterSelection::All, deadline).await;
+        }
+        self.remove_all("purge", queue, Removal::Unleased, deadline).await
+    }
+
+    async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.change_queue("pause", queue, |shared| &shared.database.sql.pause, deadline).await
+    }
+
+    async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.change_queue("resume", queue, |shared| &shared.database.sql.resume, deadline).await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        const DELETE: &str = "delete queue";
+        self.begin(DELETE, deadline)?;
+        if queue.holds_dead_letters() {
+            return Err(MessagingError::invalid(
+                "queue name",
+                format!("'{queue}' belongs to '{}' and goes with it; purge the dead letters instead", queue.origin()),
+            ));
+        }
+        let (shared, name) = (self.shared().clone(), queue.clone());
+        let unlist = async move {
+            let [name, dead] = [&name, &name.dead_letters()].map(|queue| literal::bytes(queue.as_str().as_bytes()));
+            let delete = fill(&shared.database.sql.delete_queue, &[("queue", &name), ("dead", &dead)]);
+            let mut session = shared.database.session(DELETE, deadline).await?;
+            session.run(delete).await.map(drop)
+        };
+        self.do_part(DELETE, deadline, true, unlist).await?;
+        for name in [queue.clone(), queue.dead_letters()] {
+            let removed = self.remove_all(DELETE, &name, Removal::Everything, deadline).await;
+            removed.map_err(|error| half_done(DELETE, error))?;
+        }
+        Ok(())
+    }
+}
+
+impl DeadLetters for MysqlProvider {
+    async fn list_dead_letters(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterPage, MessagingError> {
+        let (shared, queue, query) = (self.shared().clone(), queue.clone(), query.clone());
+        let list = async move { shared.list_dead(&queue, &query, deadline).await };
+        self.look_at("list dead letters", deadline, list).await
+    }
+
+    async fn get_dead_letter(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        let (shared, queue) = (self.shared().clone(), queue.clone());
+        let get = async move { shared.get_dead(&queue, id, deadline).await };
+        self.look_at("get dead letter", deadline, get).await
+    }
+
+    async fn edit_dead_letter(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: DeadLetterEdit,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, MessagingError> {
+        self.begin("edit dead letter", deadline)?;
+        let (shared, queue) = (self.shared().clone(), queue.clone());
+        let edit = async move { shared.edit_dead(&queue, id, &edit, deadline).await };
+        self.carry_out("edit dead letter", vec![id], deadline, edit).await
+    }
+
+    async fn redrive_dead_letters(
+        &self,
+        queue: &QueueName,
+        redrive: &Redrive,
+        deadline: Deadline,
+    ) -> Result<RedriveReport, MessagingError> {
+        self.begin("redrive", deadline)?;
+        let target = redrive_target(queue, redrive)?;
+        if !self.shared().options.create_queues
+            && !self.verify_queues(std::slice::from_ref(&target), deadline).await?.is_healthy()
+        {
+            return Err(MessagingError::QueueNotFound { queue: target });
+        }
+        let mut report = RedriveReport::default();
+        if redrive.dry_run {
+            let (shared, selection) = (self.shared().clone(), redrive.selection.clone());
+            let part = Part { queue: queue.clone(), selection, after: 0, limit: usize::MAX };
+            report = self.look_at("redrive", deadline, async move { shared.rehearse(&part, &target).await }).await?;
+        } else {
+            for selection in chunks(&redrive.selection) {
+                let mut after = Some(0);
+                while let Some(from) = after {
+                    let (shared, target) = (self.shared().clone(), target.clone());
+                    let part = Part { queue: queue.clone(), selection: selection.clone(), after: from, limit: CHUNK };
+                    let step = async move { shared.redrive(&part, &target).await };
+                    let (done, next) = self.do_part("redrive", deadline, report.redriven.is_empty(), step).await?;
+                    report.redriven.extend(done.redriven);
+                    report.skipped.extend(done.skipped);
+                    after = next;
+                }
+            }
+        }
+        report_missing(&redrive.selection, &mut report);
+        Ok(report)
+    }
+
+    async fn purge_dead_letters(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        deadline: Deadline,
+    ) -> Result<u64, MessagingError> {
+        self.begin("purge dead letters", deadline)?;
+        let mut purged = 0;
+        for selection in chunks(selection) {
+            let mut after = Some(0);
+            while let Some(from) = after {
+                let shared = self.shared().clone();
+                let part = Part { queue: queue.clone(), selection: selection.clone(), after: from, limit: CHUNK };
+                let step = async move { shared.purge_dead(&part).await };
+                let (rows, next) = self.do_part("purge dead letters", deadline, purged == 0, step).await?;
+                purged += rows;
+                after = next;
+            }
+        }
+        Ok(purged)
+    }
+}
+
+/// A selection in pieces that fit into a transaction. All dead letters, or those of a reason, are cut later, by the order
+/// of their deaths.
+fn chunks(selection: &DeadLetterSelection) -> Vec<DeadLetterSelection> {
+    match selection {
+        DeadLetterSelection::Ids(ids) => {
+            ids.chunks(CHUNK).map(|chunk| DeadLetterSelection::Ids(chunk.to_vec())).collect()
+        }
+        whole => vec![whole.clone()],
+    }
+}

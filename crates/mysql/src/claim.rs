@@ -1,0 +1,316 @@
+//! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use mysql_async::Row;
+use postrider_core::{
+    DeadLetterReason, Deadline, Envelope, Key, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions,
+    Timestamp,
+};
+
+use crate::PROVIDER;
+use crate::connection::{Answers, persist};
+use crate::error::Undone;
+use crate::literal::{self, fill};
+use crate::rows::{self, Label};
+use crate::send::{lock_stripes, promote};
+use crate::settle::{Held, end_lives};
+use crate::sql::Sql;
+use crate::store::{Shared, ensure_queues};
+use crate::stripes::{in_order, stripe, token};
+
+/// Every so many claims the oldest due message goes first, whatever its priority, so that none waits for ever.
+const OLDEST_FIRST_EVERY: u64 = 16;
+
+/// So many messages are leased by one transaction at most, whatever was asked for.
+const MOST_LEASES: usize = 1000;
+
+/// A message that was leased.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) body: Bytes,
+    pub(crate) envelope: Envelope,
+    pub(crate) receipt: ReceiptHandle,
+}
+
+/// A message that was leased to be buried.
+#[derive(Debug)]
+struct Doomed {
+    row: i64,
+    ordering_key: Option<String>,
+    reason: DeadLetterReason,
+    error: Option<String>,
+}
+
+/// A claim, before it is sent.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    queue: QueueName,
+    name: String,
+    limit: usize,
+    options: ReceiveOptions,
+    lease: i64,
+    /// Dead letters can be read for ever.
+    is_mortal: bool,
+    oldest_first: bool,
+}
+
+/// What a claim brought.
+#[derive(Debug, Default)]
+pub(crate) struct Brought {
+    pub(crate) messages: Vec<Claimed>,
+    doomed: Vec<Doomed>,
+    /// Rows that are leased without being counted.
+    uncounted: Vec<i64>,
+    counted: Vec<i64>,
+    now: Timestamp,
+    /// Whether keys wait to be put in order.
+    pub(crate) has_unplaced: bool,
+}
+
+impl Claim {
+    pub(crate) fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
+        let turn = shared.count_claim(queue);
+        Self {
+            queue: queue.clone(),
+            name: literal::bytes(queue.as_str().as_bytes()),
+            limit: max.min(MOST_LEASES),
+            options: options.clone(),
+            lease: rand::random(),
+            is_mortal: !queue.holds_dead_letters(),
+            oldest_first: turn % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1,
+        }
+    }
+
+    pub(crate) fn queue(&self) -> &QueueName {
+        &self.queue
+    }
+
+    /// Asks how many of each priority are due, and whether keys wait to be put in order.
+    pub(crate) fn look(&self, sql: &Sql) -> String {
+        let limit = self.limit.to_string();
+        let order = if self.oldest_first { "next_attempt_at" } else { "priority desc, next_attempt_at" };
+        let values = [("queue", self.name.as_str()), ("limit", &limit)];
+        let due =
+            fill(&sql.due, &[values[0], values[1], ("order", order), ("probes", &probes(&sql.due_probe, &values))]);
+        format!("{due};\n{}", fill(&sql.has_unplaced, &values))
+    }
+
+    /// Takes as many of each priority as the look found. Nothing when there is nothing.
+    pub(crate) fn take(&self, sql: &Sql, due: &[Row]) -> Option<String> {
+        let take = |row: &Row| {
+            let (priority, limit) = (rows::number(row, 0).to_string(), rows::number(row, 1).to_string());
+            fill(&sql.claim, &[("queue", &self.name), ("priority", &priority), ("limit", &limit)])
+        };
+        let statements: Vec<String> = due.iter().map(take).collect();
+        (!statements.is_empty()).then(|| statements.join(";\n"))
+    }
+
+    /// Reads what the statements answered.
+    pub(crate) fn read(&self, answers: &Answers) -> Brought {
+        let mut ordered: Vec<&Row> = answers.iter().flatten().collect();
+        ordered.sort_by_key(|row| {
+            let urgency = if self.oldest_first { 0 } else { -rows::number(row, 5) };
+            (urgency, rows::time(row, 14), rows::number(row, 0))
+        });
+        let now = ordered.iter().map(|row| rows::time(row, 13)).max().unwrap_or(Timestamp::EPOCH);
+        let mut brought = Brought { now, ..Brought::default() };
+        for row in ordered {
+            self.judge(row, &mut brought);
+        }
+        brought
+    }
+
+    fn judge(&self, row: &Row, brought: &mut Brought) {
+        let id = rows::number(row, 0);
+        let has_expired = rows::optional_time(row, 10).is_some_and(|end| end <= brought.now);
+        let reason = match self.is_mortal {
+            true if has_expired => Some(DeadLetterReason::EXPIRED),
+            true if rows::count(row, 6) >= self.options.max_receive_count => Some(DeadLetterReason::MAX_RECEIVE_COUNT),
+            _ => None,
+        };
+        let doomed = |reason, error| Doomed { row: id, ordering_key: rows::optional_text(row, 4), reason, error };
+        if let Some(reason) = reason {
+            brought.uncounted.push(id);
+            brought.doomed.push(doomed(reason, None));
+            return;
+        }
+        brought.counted.push(id);
+        match Label::read(row, [1, 2, 3, 4, 5]) {
+            Err(text) if self.is_mortal => brought.doomed.push(doomed(DeadLetterReason::UNDECODABLE, Some(text))),
+            label => {
+                let label = label.unwrap_or_else(|_| Label::read_leniently(row, [1, 2, 3, 4, 5]));
+                let claimed = self.deliver(row, id, label, brought.now);
+                brought.messages.push(claimed);
+            }
+        }
+    }
+
+    fn deliver(&self, row: &Row, id: i64, label: Label, now: Timestamp) -> Claimed {
+        let envelope = Envelope {
+            id: label.id,
+            queue: self.queue.clone(),
+            content_type: label.content_type,
+            headers: label.headers,
+            ordering_key: label.ordering_key,
+            dedup_key: rows::key(row, 11, "dedup key"),
+            priority: label.priority,
+            expires_at: rows::optional_time(row, 10),
+            receive_count: rows::count(row, 6).saturating_add(1),
+            attempts_count: rows::count(row, 7),
+            enqueued_at: rows::time(row, 8),
+            first_attempt_at: rows::optional_time(row, 9).unwrap_or(now),
+            lease_expires_at: self.end(now),
+        };
+        let stripe = self.stripe(rows::optional_text(row, 4).as_deref());
+        let token = token(self.lease, stripe, id);
+        let native = NativeRef::Row(id.cast_unsigned());
+        let receipt = ReceiptHandle::new(PROVIDER, self.queue.clone(), envelope.id, token, native);
+        Claimed { body: rows::body(row, 12), envelope, receipt }
+    }
+
+    fn end(&self, now: Timestamp) -> Timestamp {
+        // Rounded up, as every duration is.
+        let micros = literal::micros(self.options.visibility);
+        Timestamp::from_micros(now.as_micros().saturating_add(micros))
+    }
+
+    /// The stripe of a key, where keys are ordered.
+    fn stripe(&self, key: Option<&str>) -> Option<i32> {
+        key.filter(|_| self.is_mortal).map(|key| stripe(&self.queue, key))
+    }
+
+    /// Leases what was read. A dead letter's dedup key is answered too: its record has it.
+    pub(crate) fn lease(&self, sql: &Sql, brought: &Brought) -> String {
+        let (until, now) = (literal::time(self.end(brought.now)), literal::time(brought.now));
+        let lease = self.lease.to_string();
+        let statement = |statement: &str, rows: &[i64]| {
+            fill(statement, &[("until", &until), ("now", &now), ("lease", &lease), ("ids", &literal::list(rows))])
+        };
+        let mut steps = Vec::new();
+        if !brought.counted.is_empty() {
+            steps.push(statement(&sql.lease, &brought.counted));
+        }
+        if !brought.uncounted.is_empty() {
+            steps.push(statement(&sql.lease_doomed, &brought.uncounted));
+        }
+        if !self.is_mortal {
+            steps.push(fill(&sql.dead_dedup_keys, &[("ids", &literal::list(&brought.counted))]));
+        }
+        steps.join(";\n")
+    }
+
+    /// Takes note of what the lease answered.
+    pub(crate) fn add_dedup_keys(&self, brought: &mut Brought, answers: &Answers) {
+        let keys: HashMap<u64, Option<Key>> = answers
+            .iter()
+            .flatten()
+            .map(|row| (rows::number(row, 0).cast_unsigned(), rows::key(row, 1, "dedup key")))
+            .collect();
+        for claimed in &mut brought.messages {
+            if let Some(key) = claimed.receipt.row().ok().and_then(|row| keys.get(&row)) {
+                claimed.envelope.dedup_key.clone_from(key);
+            }
+        }
+    }
+}
+
+/// One probe a priority, the most urgent first.
+pub(crate) fn probes(statement: &str, values: &[(&str, &str)]) -> String {
+    let probe = |priority: i32| {
+        let priority = priority.to_string();
+        let mut values = values.to_vec();
+        values.push(("priority", &priority));
+        fill(statement, &values)
+    };
+    (0..=9).rev().map(probe).collect::<Vec<_>>().join(" union all ")
+}
+
+impl Shared {
+    /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they
+    /// run out and the next claim finds the same.
+    pub(crate) async fn bury(&self, claim: &Claim, brought: &mut Brought) -> Result<usize, Undone> {
+        let doomed = std::mem::take(&mut brought.doomed);
+        if doomed.is_empty() {
+            return Ok(0);
+        }
+        persist(|| self.try_bury(claim, &doomed)).await?;
+        self.touch([&claim.queue, &claim.queue.dead_letters()]);
+        Ok(doomed.len())
+    }
+
+    async fn try_bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
+        let stripes =
+            in_order(doomed.iter().filter_map(|doomed| claim.stripe(doomed.ordering_key.as_deref())).collect());
+        let mut session = self.database.session("receive", Deadline::default()).await?;
+        let sql = session.sql();
+        session.begin(lock_stripes(sql, &stripes)).await?;
+        let ids = literal::list(doomed.iter().map(|doomed| doomed.row));
+        let found = session.query(fill(&sql.held, &[("ids", &ids)])).await?.concat();
+        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
+        let is_ours = |doomed: &&Doomed| {
+            held.get(&doomed.row).is_some_and(|held| held.is_valid && held.token == Some(claim.lease))
+        };
+        let ours: Vec<&Doomed> = doomed.iter().filter(is_ours).collect();
+        let dead: Vec<(i64, String, Option<String>)> =
+            ours.iter().map(|doomed| (doomed.row, doomed.reason.as_str().to_owned(), doomed.error.clone())).collect();
+        let mut steps = end_lives(sql, &dead);
+        let keys = ours.iter().filter_map(|doomed| Some((claim.queue.as_str(), doomed.ordering_key.as_deref()?)));
+        steps.extend(promote(sql, keys));
+        session.commit(steps.join(";\n")).await.map(drop)
+    }
+
+    /// Leases one message by its id, if it may be received now.
+    pub(crate) async fn claim_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<Claimed>, Undone> {
+        let claim = Claim { oldest_first: false, ..Claim::new(self, queue, 1, options) };
+        self.place(queue).await?;
+        let find = &[("queue", claim.name.as_str()), ("message_id", &literal::id(id))];
+        let found = self.ask("receive", deadline, fill(&self.database.sql.find_by_id, find)).await?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let ids = literal::list(found.iter().map(|row| rows::number(row, 0)));
+        let mut session = self.database.session("receive", deadline).await?;
+        let sql = session.sql();
+        let answers = session.begin(fill(&sql.claim_by_id, &[("queue", &claim.name), ("ids", &ids)])).await?;
+        let mut brought = claim.read(&answers);
+        let leased = session.commit(claim.lease(sql, &brought)).await?;
+        claim.add_dedup_keys(&mut brought, &leased);
+        drop(session);
+        self.bury(&claim, &mut brought).await?;
+        Ok(brought.messages.pop())
+    }
+
+    /// Puts keys in order that transactions of others have changed, and lists the queues that they made.
+    pub(crate) async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
+        if queue.holds_dead_letters() {
+            return Ok(());
+        }
+        persist(|| self.try_place(queue)).await
+    }
+
+    async fn try_place(&self, queue: &QueueName) -> Result<(), Undone> {
+        let name = literal::bytes(queue.as_str().as_bytes());
+        let look = fill(&self.database.sql.unplaced, &[("queue", &name)]);
+        let found = self.ask("receive", Deadline::default(), look).await?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let ids = literal::list(found.iter().map(|row| rows::number(row, 0)));
+        let keys: Vec<String> = found.iter().filter_map(|row| rows::optional_text(row, 1)).collect();
+        let stripes = in_order(keys.iter().map(|key| stripe(queue, key)).collect());
+        let mut session = self.database.session("receive", Deadline::default()).await?;
+        let sql = session.sql();
+        session.begin(lock_stripes(sql, &stripes)).await?;
+        let mut steps = vec![ensure_queues(&sql.ensure_queue, [queue]), fill(&sql.forget_unplaced, &[("ids", &ids)])];
+        steps.extend(promote(sql, keys.iter().map(|key| (queue.as_str(), key.as_str()))));
+        session.commit(steps.join(";\n")).await.map(drop)
+    }
+}

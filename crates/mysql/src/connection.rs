@@ -1,0 +1,263 @@
+//! Connections to the server, and what is sent over one.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts, OptsBuilder, Row};
+use postrider_core::{Deadline, MessagingError};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use crate::PROVIDER;
+use crate::error::{Phase, Undone, cannot_connect, is_broken, undone};
+use crate::options::MysqlOptions;
+use crate::sql::{Schema, Sql};
+
+/// How many seconds a statement waits for somebody's lock before it gives way. Nobody who keeps to the rules holds one
+/// that long; a caller's own transaction may.
+const LOCK_TIMEOUT: u64 = 5;
+
+/// A connection that was idle for longer is asked whether it still lives, before anything is entrusted to it.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
+
+/// How often work that others were in the way of is begun again.
+const TRIES: u32 = 8;
+
+/// The rows of each statement that answers with rows, in the order of the statements.
+pub(crate) type Answers = Vec<Vec<Row>>;
+
+/// The server, as all connections of a store see it.
+pub(crate) struct Database {
+    opts: Opts,
+    pub(crate) sql: Sql,
+    pub(crate) schema: Schema,
+    /// One permit a connection.
+    permits: Semaphore,
+    pool_size: usize,
+    /// Connections that nobody uses. A lock, held for a push or a pop.
+    idle: Mutex<Vec<Idle>>,
+    connect_timeout: Duration,
+    statement_timeout: Duration,
+    /// Where the server is, for errors.
+    place: String,
+}
+
+struct Idle {
+    connection: Conn,
+    since: Instant,
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    pub(crate) fn new(url: &str, options: &MysqlOptions) -> Result<Self, MessagingError> {
+        let opts = Opts::from_url(url).map_err(|error| MessagingError::invalid("URL", error.to_string()))?;
+        let Some(name) = opts.db_name().filter(|name| !name.is_empty()).map(str::to_owned) else {
+            return Err(MessagingError::invalid(
+                "URL",
+                "it names no database; write mysql://user:password@host/database",
+            ));
+        };
+        let place = format!("{}:{}", opts.ip_or_hostname(), opts.tcp_port());
+        let setup = vec![
+            "set session transaction isolation level read committed".to_owned(),
+            format!(
+                "set session time_zone = '+00:00', session innodb_lock_wait_timeout = {LOCK_TIMEOUT}, \
+                 session autocommit = 1, session sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE'"
+            ),
+        ];
+        // A socket that the server names would lead past whatever stands between here and the host in the URL.
+        let opts = OptsBuilder::from_opts(opts).setup(setup).prefer_socket(false).tcp_nodelay(true).into();
+        let schema = Schema::new(&name);
+        Ok(Self {
+            opts,
+            sql: Sql::new(&schema),
+            schema,
+            permits: Semaphore::new(options.pool_size),
+            pool_size: options.pool_size,
+            idle: Mutex::default(),
+            connect_timeout: options.connect_timeout,
+            statement_timeout: options.statement_timeout,
+            place,
+        })
+    }
+
+    /// A connection of the pool, for one piece of work.
+    pub(crate) async fn session(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+    ) -> Result<Session<'_>, MessagingError> {
+        deadline.check(operation)?;
+        let patience = deadline.remaining().map_or(self.connect_timeout, |left| left.min(self.connect_timeout));
+        let end = Instant::now() + patience;
+        let failed = |detail: String| MessagingError::Connection { provider: PROVIDER, detail, source: None };
+        let busy =
+            |_| failed(format!("all {} connections of the pool are busy; allow more with pool_size", self.pool_size));
+        let permit = tokio::time::timeout_at(end, self.permits.acquire()).await.map_err(busy)?;
+        let permit = permit.map_err(|_| MessagingError::Closed { provider: PROVIDER })?;
+        let connected = tokio::time::timeout_at(end, self.connection()).await;
+        let connection = connected.map_err(|_| failed(format!("{} does not answer", self.place)))??;
+        Ok(Session { database: self, connection: Some(connection), operation, is_open: false, _permit: permit })
+    }
+
+    async fn connection(&self) -> Result<Conn, MessagingError> {
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some(Idle { mut connection, since }) = idle else { break };
+            if since.elapsed() < TRUSTED_FOR || connection.ping().await.is_ok() {
+                return Ok(connection);
+            }
+            self.forget_idle();
+        }
+        Conn::new(self.opts.clone()).await.map_err(|error| cannot_connect(&self.place, error))
+    }
+
+    /// What broke one connection has most likely broken the others.
+    fn forget_idle(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// One connection, for one piece of work. Dropped in the middle of a transaction, the connection is closed.
+pub(crate) struct Session<'d> {
+    database: &'d Database,
+    connection: Option<Conn>,
+    operation: &'static str,
+    is_open: bool,
+    _permit: SemaphorePermit<'d>,
+}
+
+impl<'d> Session<'d> {
+    pub(crate) fn sql(&self) -> &'d Sql {
+        &self.database.sql
+    }
+
+    /// Sends statements in one round trip and reads all that they answer.
+    async fn send(&mut self, phase: Phase, text: String) -> Result<Answers, Undone> {
+        let was_open = self.is_open;
+        // Until everything was read.
+        self.is_open = true;
+        let patience = self.database.statement_timeout;
+        let Some(connection) = self.connection.as_mut() else {
+            return Err(MessagingError::Closed { provider: PROVIDER }.into());
+        };
+        match tokio::time::timeout(patience, read_all(connection, text)).await {
+            Ok(Ok(answers)) => {
+                self.is_open = was_open;
+                Ok(answers)
+            }
+            Ok(Err(error)) => {
+                if is_broken(&error) {
+                    self.database.forget_idle();
+                    self.connection = None;
+                } else if let Some(connection) = self.connection.as_mut() {
+                    // A statement that failed leaves the others of its transaction standing.
+                    let undone = tokio::time::timeout(patience, connection.query_drop("rollback")).await;
+                    self.is_open = !matches!(undone, Ok(Ok(())));
+                }
+                Err(undone(self.operation, phase, error))
+            }
+            Err(_) => {
+                self.connection = None;
+                let error = MessagingError::Connection {
+                    provider: PROVIDER,
+                    detail: format!("{} has not answered for {patience:?}", self.database.place),
+                    source: None,
+                };
+                Err(if phase == Phase::Committing { Undone::Unknown(error) } else { Undone::NotDone(error) })
+            }
+        }
+    }
+
+    /// Statements that need no transaction: they only look, or there is just one.
+    pub(crate) async fn ask(&mut self, text: String) -> Result<Answers, Undone> {
+        self.send(Phase::Committing, text).await
+    }
+
+    /// A whole transaction in one round trip.
+    pub(crate) async fn run(&mut self, text: String) -> Result<Answers, Undone> {
+        self.send(Phase::Committing, format!("begin;\n{text};\ncommit")).await
+    }
+
+    /// Begins a transaction whose steps depend on each other's answers.
+    pub(crate) async fn begin(&mut self, text: String) -> Result<Answers, Undone> {
+        let text = if text.is_empty() { "begin".to_owned() } else { format!("begin;\n{text}") };
+        let answers = self.send(Phase::BeforeCommit, text).await?;
+        self.is_open = true;
+        Ok(answers)
+    }
+
+    /// Statements inside a transaction that was begun.
+    pub(crate) async fn query(&mut self, text: String) -> Result<Answers, Undone> {
+        self.send(Phase::BeforeCommit, text).await
+    }
+
+    /// The last statements of a transaction, and its commit.
+    pub(crate) async fn commit(&mut self, text: String) -> Result<Answers, Undone> {
+        let text = if text.is_empty() { "commit".to_owned() } else { format!("{text};\ncommit") };
+        let answers = self.send(Phase::Committing, text).await?;
+        self.is_open = false;
+        Ok(answers)
+    }
+
+    /// Closes the connection, and with it everything that the session holds.
+    pub(crate) fn abandon(&mut self) {
+        self.connection = None;
+    }
+
+    pub(crate) async fn rollback(&mut self) -> Result<(), Undone> {
+        self.send(Phase::BeforeCommit, "rollback".to_owned()).await?;
+        self.is_open = false;
+        Ok(())
+    }
+}
+
+pub(crate) async fn read_all<C: Queryable>(connection: &mut C, text: String) -> Result<Answers, mysql_async::Error> {
+    let mut result = connection.query_iter(text).await?;
+    let mut answers = Vec::new();
+    loop {
+        let has_rows = result.columns().is_some_and(|columns| !columns.is_empty());
+        let rows: Vec<Row> = result.collect().await?;
+        if has_rows {
+            answers.push(rows);
+        }
+        if result.is_empty() {
+            break;
+        }
+    }
+    result.drop_result().await?;
+    Ok(answers)
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take().filter(|_| !self.is_open) {
+            let idle = Idle { connection, since: Instant::now() };
+            self.database.idle.lock().unwrap_or_else(PoisonError::into_inner).push(idle);
+        }
+    }
+}
+
+/// Begins work again that others were in the way of, a little later each time.
+pub(crate) async fn persist<T, F>(mut work: impl FnMut() -> F) -> Result<T, Undone>
+where
+    F: Future<Output = Result<T, Undone>>,
+{
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match work().await {
+            Err(Undone::InTheWay(_)) if attempt < TRIES => {
+                let longest = Duration::from_millis(10) * 2u32.pow(attempt);
+                tokio::time::sleep(longest.mul_f64(rand::random_range(0.5..1.0))).await;
+            }
+            result => return result,
+        }
+    }
+}

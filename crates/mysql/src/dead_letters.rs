@@ -1,0 +1,284 @@
+//! Where dead messages lie, and how they come back.
+
+use std::collections::HashSet;
+
+use mysql_async::Row;
+use postrider_core::{
+    DeadLetter, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, Redrive,
+    RedriveReport, RedriveSkip,
+};
+
+use crate::connection::{Session, persist};
+use crate::error::Undone;
+use crate::literal::{self, fill, optional};
+use crate::options::ArchivePolicy;
+use crate::rows::{self, content_type_column, headers_column};
+use crate::send::{dedup_holders, lock_stripes, promote};
+use crate::store::{Shared, ensure_queues};
+use crate::stripes::{in_order, stripe};
+
+/// So many dead letters are redriven or purged in one transaction.
+pub(crate) const CHUNK: usize = 500;
+
+/// A dead letter, as a redrive or a purge sees it.
+#[derive(Debug)]
+struct Dead {
+    death: i64,
+    row: i64,
+    id: MessageId,
+    dedup_key: Option<String>,
+    ordering_key: Option<String>,
+    is_leased: bool,
+}
+
+impl Dead {
+    fn read(row: &Row) -> Self {
+        Self {
+            death: rows::number(row, 0),
+            row: rows::number(row, 1),
+            id: rows::message_id(row, 2),
+            dedup_key: rows::optional_text(row, 3),
+            ordering_key: rows::optional_text(row, 4),
+            is_leased: rows::flag(row, 5),
+        }
+    }
+}
+
+/// A part of a selection: what died after `after`, in the order of deaths.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) queue: QueueName,
+    pub(crate) selection: DeadLetterSelection,
+    pub(crate) after: i64,
+    pub(crate) limit: usize,
+}
+
+impl Part {
+    /// Where the next part begins, if there is one.
+    fn next(&self, chosen: &[Dead]) -> Option<i64> {
+        match self.selection {
+            DeadLetterSelection::Ids(_) => None,
+            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
+                chosen.last().filter(|_| chosen.len() >= self.limit).map(|last| last.death)
+            }
+        }
+    }
+}
+
+/// The queue that a redrive goes to.
+pub(crate) fn redrive_target(queue: &QueueName, redrive: &Redrive) -> Result<QueueName, MessagingError> {
+    let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
+    if target.holds_dead_letters() {
+        return Err(MessagingError::invalid(
+            "redrive target",
+            format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
+        ));
+    }
+    Ok(target)
+}
+
+/// The ids that a selection names and that are not among the dead.
+pub(crate) fn report_missing(selection: &DeadLetterSelection, report: &mut RedriveReport) {
+    if let DeadLetterSelection::Ids(ids) = selection {
+        let found: HashSet<_> = report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).collect();
+        let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
+        report.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
+    }
+}
+
+/// What a redrive will do with each dead letter.
+#[derive(Debug, Default)]
+struct Fates {
+    revived: Vec<Dead>,
+    skipped: Vec<(MessageId, RedriveSkip)>,
+    /// Living messages that only seem to: they have expired, and hold a dedup key.
+    expired: Vec<crate::send::Expired>,
+}
+
+impl Shared {
+    async fn select(&self, session: &mut Session<'_>, part: &Part) -> Result<Vec<Dead>, Undone> {
+        let (sql, origin) = (session.sql(), part.queue.origin());
+        let name = literal::bytes(origin.as_str().as_bytes());
+        let reason = match &part.selection {
+            DeadLetterSelection::Ids(ids) => {
+                let ids = literal::list(ids.iter().map(|id| literal::id(*id)));
+                let look = fill(&sql.select_dead_by_id, &[("queue", &name), ("message_ids", &ids)]);
+                return Ok(session.query(look).await?.concat().iter().map(Dead::read).collect());
+            }
+            DeadLetterSelection::All => None,
+            DeadLetterSelection::Reason(reason) => Some(reason.as_str()),
+        };
+        let (after, limit) = (part.after.to_string(), part.limit.to_string());
+        let reason = optional(reason, literal::text);
+        let look = [("queue", name.as_str()), ("after", &after), ("reason", &reason), ("limit", &limit)];
+        let found = session.query(fill(&sql.select_dead, &look)).await?.concat();
+        Ok(found.iter().map(Dead::read).collect())
+    }
+
+    async fn fates(&self, session: &mut Session<'_>, chosen: Vec<Dead>, target: &QueueName) -> Result<Fates, Undone> {
+        let keys: Vec<(&str, &str)> =
+            chosen.iter().filter_map(|dead| Some((target.as_str(), dead.dedup_key.as_deref()?))).collect();
+        let mut taken: HashSet<String> = HashSet::new();
+        let mut fates = Fates::default();
+        if !keys.is_empty() {
+            let look = dedup_holders(&session.sql().dedup_holders, &keys);
+            for row in &session.query(look).await?.concat() {
+                if rows::flag(row, 5) {
+                    fates.expired.push((rows::number(row, 3), rows::text(row, 0), rows::optional_text(row, 4)));
+                } else {
+                    taken.insert(rows::text(row, 1));
+                }
+            }
+        }
+        for dead in chosen {
+            if dead.is_leased {
+                fates.skipped.push((dead.id, RedriveSkip::Leased));
+            } else if dead.dedup_key.as_ref().is_some_and(|key| !taken.insert(key.clone())) {
+                fates.skipped.push((dead.id, RedriveSkip::DedupKeyTaken));
+            } else {
+                fates.revived.push(dead);
+            }
+        }
+        Ok(fates)
+    }
+
+    /// What a redrive would do.
+    pub(crate) async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+        let mut session = self.database.session("redrive", Deadline::default()).await?;
+        session.begin(String::new()).await?;
+        let chosen = self.select(&mut session, part).await?;
+        let fates = self.fates(&mut session, chosen, target).await?;
+        session.rollback().await?;
+        let redriven = fates.revived.iter().map(|dead| dead.id).collect();
+        Ok(RedriveReport { redriven, skipped: fates.skipped })
+    }
+
+    /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
+    pub(crate) async fn redrive(
+        &self,
+        part: &Part,
+        target: &QueueName,
+    ) -> Result<(RedriveReport, Option<i64>), Undone> {
+        persist(|| self.try_redrive(part, target)).await
+    }
+
+    async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+        let mut session = self.database.session("redrive", Deadline::default()).await?;
+        session.begin(String::new()).await?;
+        let chosen = self.select(&mut session, part).await?;
+        let next = part.next(&chosen);
+        let fates = self.fates(&mut session, chosen, target).await?;
+        if !fates.expired.is_empty() {
+            session.rollback().await?;
+            drop(session);
+            self.bury_expired(&fates.expired).await?;
+            return Box::pin(self.try_redrive(part, target)).await;
+        }
+        let mut report = RedriveReport { redriven: Vec::new(), skipped: fates.skipped };
+        let mut steps = Vec::new();
+        if !fates.revived.is_empty() {
+            let sql = session.sql();
+            let keys: Vec<&str> = fates.revived.iter().filter_map(|dead| dead.ordering_key.as_deref()).collect();
+            let lock = lock_stripes(sql, &in_order(keys.iter().map(|key| stripe(target, key)).collect()));
+            if !lock.is_empty() {
+                session.query(lock).await?;
+            }
+            let ids = literal::list(fates.revived.iter().map(|dead| dead.row));
+            let free = session.query(fill(&sql.unleased_dead, &[("ids", &ids)])).await?.concat();
+            let free: HashSet<i64> = free.iter().map(|row| rows::number(row, 0)).collect();
+            let (revived, leased): (Vec<&Dead>, Vec<&Dead>) =
+                fates.revived.iter().partition(|dead| free.contains(&dead.row));
+            report.redriven.extend(revived.iter().map(|dead| dead.id));
+            // Somebody was faster.
+            report.skipped.extend(leased.iter().map(|dead| (dead.id, RedriveSkip::Leased)));
+            let (ids, name) = (literal::list(free), literal::bytes(target.as_str().as_bytes()));
+            let message_ids = literal::list(revived.iter().map(|dead| literal::id(dead.id)));
+            steps.push(ensure_queues(&sql.ensure_queue, [target]));
+            steps.push(fill(&sql.redrive, &[("queue", &name), ("ids", &ids)]));
+            steps.push(fill(&sql.forget_dead, &[("ids", &ids)]));
+            steps.push(fill(&sql.forget_attempts, &[("message_ids", &message_ids)]));
+            steps.push(fill(&sql.remove, &[("ids", &ids)]));
+            steps.extend(promote(sql, keys.into_iter().map(|key| (target.as_str(), key))));
+        }
+        session.commit(steps.join(";\n")).await?;
+        self.touch([target]);
+        Ok((report, next))
+    }
+
+    /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
+    pub(crate) async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+        persist(|| self.try_purge_dead(part)).await
+    }
+
+    async fn try_purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+        let mut session = self.database.session("purge dead letters", Deadline::default()).await?;
+        session.begin(String::new()).await?;
+        let chosen = self.select(&mut session, part).await?;
+        let sql = session.sql();
+        let wanted = literal::list(chosen.iter().filter(|dead| !dead.is_leased).map(|dead| dead.row));
+        let gone = session.query(fill(&sql.unleased_dead, &[("ids", &wanted)])).await?.concat();
+        let ids = literal::list(gone.iter().map(|row| rows::number(row, 0)));
+        let message_ids = literal::list(gone.iter().map(|row| literal::bytes(rows::bytes(row, 1))));
+        let keep = match self.options.archive {
+            ArchivePolicy::None => fill(&sql.forget_attempts, &[("message_ids", &message_ids)]),
+            ArchivePolicy::All | ArchivePolicy::Failed => fill(&sql.archive_dead, &[("ids", &ids)]),
+        };
+        let (forget, remove) = (fill(&sql.forget_dead, &[("ids", &ids)]), fill(&sql.remove, &[("ids", &ids)]));
+        session.commit([keep, forget, remove].join(";\n")).await?;
+        Ok((gone.len() as u64, part.next(&chosen)))
+    }
+
+    pub(crate) async fn edit_dead(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: &DeadLetterEdit,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, Undone> {
+        let origin = queue.origin();
+        let mut session = self.database.session("edit dead letter", deadline).await?;
+        session.begin(String::new()).await?;
+        let sql = session.sql();
+        let look = [("queue", &*literal::bytes(origin.as_str().as_bytes())), ("message_id", &literal::id(id))];
+        let found = session.query(fill(&sql.dead_for_edit, &look)).await?.concat();
+        let allowed = match found.first() {
+            None => Err(MessagingError::MessageNotFound { queue: queue.dead_letters(), id }),
+            Some(row) if rows::flag(row, 1) => Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id }),
+            Some(row) => check_edit(id, edit, row, &self.capabilities.limits).map(|()| rows::number(row, 0)),
+        };
+        let row = match allowed {
+            Ok(row) => row,
+            Err(error) => {
+                session.rollback().await?;
+                return Err(error.into());
+            }
+        };
+        let values = [
+            ("id", &*row.to_string()),
+            ("payload", &optional(edit.body.as_deref(), literal::bytes)),
+            ("changes_type", if edit.content_type.is_some() { "true" } else { "false" }),
+            ("content_type", &optional(edit.content_type.as_ref().and_then(content_type_column), literal::text)),
+            ("headers", &optional(edit.headers.as_ref(), |headers| literal::text(&headers_column(headers)))),
+        ];
+        session.commit(fill(&sql.edit_dead_letter, &values)).await?;
+        drop(session);
+        self.get_dead(queue, id, deadline).await
+    }
+}
+
+/// Whether the message would still be one that can be sent.
+fn check_edit(
+    id: MessageId,
+    edit: &DeadLetterEdit,
+    row: &Row,
+    limits: &postrider_core::Limits,
+) -> Result<(), MessagingError> {
+    let length = usize::try_from(rows::number(row, 2)).unwrap_or_default();
+    let mut edited = Message::new(edit.body.clone().unwrap_or_else(|| vec![0; length].into())).id(id);
+    edited.headers = match &edit.headers {
+        Some(headers) => headers.clone(),
+        // What is unreadable is not what is changed.
+        None => serde_json::from_slice(rows::bytes(row, 3)).unwrap_or_default(),
+    };
+    edited.check(limits)
+}

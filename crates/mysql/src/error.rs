@@ -1,0 +1,177 @@
+//! What the server says, in words that tell what to do.
+
+use std::sync::Arc;
+
+use postrider_core::coalescer::BatchFailure;
+use postrider_core::{MessageId, MessagingError};
+
+use crate::PROVIDER;
+
+/// Why a call was not carried out, or may not have been.
+#[derive(Debug, Clone)]
+pub(crate) enum Undone {
+    /// Nothing was done, because of some row.
+    Rejected(MessagingError),
+    /// Nothing was done, and no row is at fault.
+    NotDone(MessagingError),
+    /// Nothing was done, and the same again may succeed at once: others were in the way.
+    InTheWay(MessagingError),
+    /// The answer was lost.
+    Unknown(MessagingError),
+}
+
+impl From<MessagingError> for Undone {
+    fn from(error: MessagingError) -> Self {
+        Self::NotDone(error)
+    }
+}
+
+impl Undone {
+    /// As the answer to a call about these messages.
+    pub(crate) fn into_error(self, operation: &'static str, ids: Vec<MessageId>) -> MessagingError {
+        match self {
+            Self::Rejected(error) | Self::NotDone(error) | Self::InTheWay(error) => error,
+            Self::Unknown(error) => MessagingError::OutcomeUnknown { operation, ids, source: Some(Arc::new(error)) },
+        }
+    }
+
+    /// As the answer to a call that looks at things and changes none, or whose changes undo themselves.
+    pub(crate) fn into_harmless(self) -> MessagingError {
+        match self {
+            Self::Rejected(error) | Self::NotDone(error) | Self::InTheWay(error) | Self::Unknown(error) => error,
+        }
+    }
+
+    /// As the failure of a batch.
+    pub(crate) fn into_batch_failure(self) -> BatchFailure {
+        match self {
+            // Somebody may hold a lock that only one of the rows needs: alone it waits without the others.
+            Self::Rejected(error) | Self::InTheWay(error) => BatchFailure::Rejected(error),
+            Self::NotDone(error) => BatchFailure::NotDone(error),
+            Self::Unknown(error) => BatchFailure::Unknown(error),
+        }
+    }
+}
+
+/// What an error says about the work that it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The commit had not been asked for, or the server said no before it came to it.
+    BeforeCommit,
+    /// The commit was under way, if only because it was sent along.
+    Committing,
+}
+
+/// Sorts a failure of the driver or the server.
+pub(crate) fn undone(operation: &'static str, phase: Phase, error: mysql_async::Error) -> Undone {
+    let meaning = meaning(&error);
+    let is_answer = matches!(&error, mysql_async::Error::Server(answer) if !is_end_of_session(answer.code));
+    let told = MessagingError::Provider {
+        provider: PROVIDER,
+        operation,
+        source: Arc::new(SqlError { meaning: meaning.text, source: error }),
+        retryable: meaning.blame != Blame::Row && meaning.blame != Blame::Setup,
+    };
+    match (phase, is_answer, meaning.blame) {
+        (Phase::Committing, false, _) => Undone::Unknown(told),
+        (_, _, Blame::Row) => Undone::Rejected(told),
+        (_, _, Blame::Others) => Undone::InTheWay(told),
+        (_, _, Blame::Server | Blame::Setup) => Undone::NotDone(told),
+    }
+}
+
+/// A failure to be connected at all.
+pub(crate) fn cannot_connect(place: &str, error: mysql_async::Error) -> MessagingError {
+    let meaning = meaning(&error);
+    if meaning.blame == Blame::Setup {
+        return MessagingError::Provider {
+            provider: PROVIDER,
+            operation: "connect",
+            source: Arc::new(SqlError { meaning: meaning.text, source: error }),
+            retryable: false,
+        };
+    }
+    let detail = format!("{place}: {}", text(&error));
+    MessagingError::Connection { provider: PROVIDER, detail, source: Some(Arc::new(error)) }
+}
+
+/// Whether the session can be used no more.
+pub(crate) fn is_broken(error: &mysql_async::Error) -> bool {
+    match error {
+        mysql_async::Error::Server(answer) => is_end_of_session(answer.code),
+        _ => true,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blame {
+    /// A row cannot be stored.
+    Row,
+    /// Somebody else was in the way.
+    Others,
+    /// The server or the way to it.
+    Server,
+    /// Credentials, rights, schema: the same call will never succeed.
+    Setup,
+}
+
+struct Meaning {
+    text: &'static str,
+    blame: Blame,
+}
+
+/// The server shuts down, was told to end the session, or gave up on it.
+fn is_end_of_session(code: u16) -> bool {
+    matches!(code, 1053 | 1077..=1080 | 1152 | 1153..=1161 | 1184 | 1927 | 4031)
+}
+
+fn meaning(error: &mysql_async::Error) -> Meaning {
+    let of = |text, blame| Meaning { text, blame };
+    let code = match error {
+        mysql_async::Error::Server(answer) => answer.code,
+        mysql_async::Error::Driver(mysql_async::DriverError::PacketTooLarge) => 1153,
+        _ => return of("the connection to the server failed; it is tried again by itself", Blame::Server),
+    };
+    match code {
+        1045 | 1698 | 1251 => of("the server does not accept this user or password; check the URL", Blame::Setup),
+        1049 => of("the database does not exist; create it, or name another one in the URL", Blame::Setup),
+        1044 | 1142 | 1143 | 1227 | 1370 => of(
+            "the user lacks a right; let an owner run `postrider migrate` and grant the rest on the database",
+            Blame::Setup,
+        ),
+        1054 | 1146 => of("the tables are not what this program knows; apply `postrider migrate`", Blame::Setup),
+        // A dedup key that somebody else took between the look and the insert is one of these.
+        1062 | 1205 | 1213 | 1020 | 3572 => of("another transaction was in the way; try again", Blame::Others),
+        1317 | 1969 | 3024 => of("it took too long and was given up; try again", Blame::Others),
+        1040 | 1203 | 1226 | 1021 | 1037 | 1038 | 1041 | 1114 | 1135 => {
+            of("the server is out of connections, memory or disk; relieve it and try again", Blame::Server)
+        }
+        1290 | 1792 | 1836 => {
+            of("the server may only be read, as a replica is; name the primary in the URL", Blame::Server)
+        }
+        1153 => of("it is larger than the server's max_allowed_packet; raise that, or send less at once", Blame::Row),
+        code if is_end_of_session(code) => {
+            of("the server is shutting down or ended the session; try again", Blame::Server)
+        }
+        _ => of("the server refused it", Blame::Row),
+    }
+}
+
+/// What the server said, with what it means.
+#[derive(Debug, thiserror::Error)]
+#[error("{meaning}: {}", text(source))]
+struct SqlError {
+    meaning: &'static str,
+    source: mysql_async::Error,
+}
+
+/// The driver's own text names only the kind of error; what the server said stands below it.
+pub(crate) fn text(error: &mysql_async::Error) -> String {
+    match error {
+        mysql_async::Error::Server(answer) => format!("{} ({})", answer.message, answer.code),
+        error => match std::error::Error::source(error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        },
+    }
+}

@@ -1,0 +1,113 @@
+//! Values as the statements take them.
+//!
+//! Statements are sent as texts and not prepared, so that all that belongs to a step of a transaction goes out in one
+//! round trip, with as many rows as there are. Every text and every byte is written in hexadecimal digits: there is
+//! nothing to escape, whatever mode the server is in.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use postrider_core::{MessageId, Timestamp};
+
+/// The last microsecond that the server can hold.
+const LATEST: i64 = 253_402_300_799_999_999;
+
+/// Bytes, and the names and keys that are compared as such.
+pub(crate) fn bytes(value: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut literal = String::with_capacity(value.len() * 2 + 3);
+    literal.push_str("x'");
+    for byte in value {
+        literal.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        literal.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    literal.push('\'');
+    literal
+}
+
+/// A text for people.
+pub(crate) fn text(value: &str) -> String {
+    format!("_utf8mb4 {}", bytes(value.as_bytes()))
+}
+
+/// A value that may be missing.
+pub(crate) fn optional<T>(value: Option<T>, literal: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "null".to_owned(), literal)
+}
+
+pub(crate) fn id(id: MessageId) -> String {
+    bytes(id.as_uuid().as_bytes())
+}
+
+/// A time. What the server cannot hold is as near to it as it gets.
+pub(crate) fn time(time: Timestamp) -> String {
+    format!("('1970-01-01' + interval {} microsecond)", time.as_micros().clamp(0, LATEST))
+}
+
+/// What lies between the values of `in (…)`. No values are those that equal nothing.
+pub(crate) fn list(values: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
+    let mut list = String::new();
+    for value in values {
+        let separator = if list.is_empty() { "" } else { ", " };
+        // Writing to a text cannot fail.
+        let _ = write!(list, "{separator}{value}");
+    }
+    if list.is_empty() { "null".to_owned() } else { list }
+}
+
+/// A value that depends on the row.
+pub(crate) fn by_row(values: &[(i64, String)]) -> String {
+    match values {
+        [] => "null".to_owned(),
+        [(_, first), rest @ ..] if rest.iter().all(|(_, value)| value == first) => first.clone(),
+        values => {
+            let branch = |(row, value): &(i64, String)| format!("when {row} then {value}");
+            format!("case id {} end", values.iter().map(branch).collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+/// A duration in microseconds. Core allows none that does not fit.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX)
+}
+
+/// A statement whose names, each after a colon, are replaced by literals. What was put in is not looked at again.
+pub(crate) fn fill(statement: &str, values: &[(&str, &str)]) -> String {
+    let mut filled = String::with_capacity(statement.len());
+    let mut rest = statement;
+    while let Some(at) = rest.find(':') {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        filled.push_str(before);
+        let end = after.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(after.len());
+        match values.iter().find(|(name, _)| *name == &after[..end]) {
+            Some((_, value)) => filled.push_str(value),
+            None => filled.push_str(&rest[at..at + 1 + end]),
+        }
+        rest = &after[end..];
+    }
+    filled.push_str(rest);
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_replaced_once_and_whole() {
+        let filled = fill("a = :id and b = :ids or c = '00:00' :id", &[("id", ":ids"), ("ids", "7, 8")]);
+        assert_eq!(filled, "a = :ids and b = 7, 8 or c = '00:00' :ids");
+    }
+
+    #[test]
+    fn values_are_written_without_anything_to_escape() {
+        assert_eq!(bytes(b"a'\\\0"), "x'61275c00'");
+        assert_eq!(text(""), "_utf8mb4 x''");
+        assert_eq!(list(Vec::<i64>::new()), "null");
+        assert_eq!(list([1, 2]), "1, 2");
+        assert_eq!(time(Timestamp::MAX), format!("('1970-01-01' + interval {LATEST} microsecond)"));
+        assert_eq!(by_row(&[(1, "x".into()), (2, "y".into())]), "case id when 1 then x when 2 then y end");
+        assert_eq!(by_row(&[(1, "x".into()), (2, "x".into())]), "x");
+    }
+}

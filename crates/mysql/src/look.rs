@@ -1,0 +1,146 @@
+//! What people and tools see of a queue.
+
+use std::time::Duration;
+
+use mysql_async::Row;
+use postrider_core::{
+    DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, LiveState, Measured,
+    MessageId, MessagingError, PeekedMessage, QueueName, QueueStats,
+};
+
+use crate::error::Undone;
+use crate::literal::{self, fill};
+use crate::rows::{self, Label};
+use crate::store::Shared;
+
+/// A queue with fewer messages is gone through by its index; a longer one is met soon enough when the table is walked.
+const SHORT: i64 = 10_000;
+
+impl Shared {
+    /// One statement, whose answer changes nothing.
+    pub(crate) async fn ask(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        statement: String,
+    ) -> Result<Vec<Row>, Undone> {
+        let mut session = self.database.session(operation, deadline).await?;
+        Ok(session.ask(statement).await?.concat())
+    }
+
+    pub(crate) async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
+        let rows = self.ask("list queues", deadline, self.database.sql.list_queues.clone()).await?;
+        // A name that is none was not written by us.
+        Ok(rows.iter().filter_map(|row| QueueName::new(&rows::text(row, 0)).ok()).collect())
+    }
+
+    pub(crate) async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {
+        let name = literal::bytes(queue.as_str().as_bytes());
+        let found = self.ask("stats", deadline, fill(&self.database.sql.stats, &[("queue", &name)])).await?;
+        let count = |column: usize| found.first().map_or(0, |row| rows::number(row, column)).max(0).cast_unsigned();
+        let oldest = found.first().and_then(|row| rows::optional_number(row, 4));
+        let oldest = oldest.map(|micros| Duration::from_micros(micros.max(0).cast_unsigned()));
+        Ok(QueueStats {
+            queue: queue.clone(),
+            ready: Measured::Exact(count(0)),
+            in_flight: Measured::Exact(count(1)),
+            delayed: Measured::Exact(count(2)),
+            dead: Measured::Exact(count(3)),
+            oldest_age: Measured::Exact(oldest),
+            paused: found.first().is_some_and(|row| rows::flag(row, 5)),
+        })
+    }
+
+    pub(crate) async fn peek(
+        &self,
+        queue: &QueueName,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<PeekedMessage>, Undone> {
+        let (sql, name) = (&self.database.sql, literal::bytes(queue.as_str().as_bytes()));
+        let count = fill(&sql.count_some, &[("queue", &name), ("limit", &SHORT.to_string())]);
+        let some = self.ask("peek", deadline, count).await?;
+        let is_short = some.first().is_none_or(|row| rows::number(row, 0) < SHORT);
+        let statement = if is_short { &sql.peek } else { &sql.peek_long };
+        let rows =
+            self.ask("peek", deadline, fill(statement, &[("queue", &name), ("limit", &limit.to_string())])).await?;
+        Ok(rows.iter().map(peeked).collect())
+    }
+
+    pub(crate) async fn list_dead(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterPage, Undone> {
+        const LIST: &str = "list dead letters";
+        query.check()?;
+        let after: i64 = match &query.after {
+            None => 0,
+            Some(cursor) => cursor
+                .0
+                .parse()
+                .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+        };
+        let (sql, origin) = (&self.database.sql, queue.origin());
+        let name = literal::bytes(origin.as_str().as_bytes());
+        let (after_text, limit) = (after.to_string(), query.limit.saturating_add(1).to_string());
+        let values = [("queue", name.as_str()), ("after", after_text.as_str()), ("limit", limit.as_str())];
+        let statement = match &query.selection {
+            DeadLetterSelection::Ids(ids) => {
+                let ids = literal::list(ids.iter().map(|id| literal::id(*id)));
+                fill(&fill(&sql.get_dead_letters, &values), &[("message_ids", &ids)])
+            }
+            DeadLetterSelection::All => fill(&fill(&sql.list_dead_letters, &values), &[("reason", "null")]),
+            DeadLetterSelection::Reason(reason) => {
+                fill(&fill(&sql.list_dead_letters, &values), &[("reason", &literal::text(reason.as_str()))])
+            }
+        };
+        let rows = self.ask(LIST, deadline, statement).await?;
+        let mut letters: Vec<(i64, DeadLetter)> = rows.iter().map(|row| rows::dead_letter(row, &origin)).collect();
+        let has_more = letters.len() > query.limit;
+        letters.truncate(query.limit);
+        let last = letters.last().map_or(after, |(death, _)| *death);
+        Ok(DeadLetterPage {
+            letters: letters.into_iter().map(|(_, letter)| letter).collect(),
+            next: has_more.then(|| DeadLetterCursor(last.to_string())),
+        })
+    }
+
+    pub(crate) async fn get_dead(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<DeadLetter, Undone> {
+        let query =
+            DeadLetterQuery { selection: DeadLetterSelection::Ids(vec![id]), limit: 1, ..DeadLetterQuery::default() };
+        let found = self.list_dead(queue, &query, deadline).await?.letters.pop();
+        found.ok_or_else(|| MessagingError::MessageNotFound { queue: queue.dead_letters(), id }.into())
+    }
+}
+
+fn peeked(row: &Row) -> PeekedMessage {
+    let (is_retryable, is_leased, is_not_due): (bool, bool, bool) =
+        (rows::flag(row, 6), rows::flag(row, 7), rows::flag(row, 13));
+    let state = match (is_leased, is_not_due, is_retryable) {
+        (true, true, _) => LiveState::Processing,
+        (false, _, true) => LiveState::Retryable,
+        _ => LiveState::Pending,
+    };
+    let label = Label::read_leniently(row, [0, 2, 3, 4, 5]);
+    PeekedMessage {
+        id: label.id,
+        body: rows::body(row, 1),
+        content_type: label.content_type,
+        headers: label.headers,
+        ordering_key: label.ordering_key,
+        priority: label.priority,
+        state,
+        deliveries_count: rows::count(row, 8),
+        attempts_count: rows::count(row, 9),
+        enqueued_at: rows::time(row, 10),
+        next_attempt_at: rows::time(row, 11),
+        last_error: rows::optional_text(row, 12),
+    }
+}

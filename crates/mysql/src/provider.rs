@@ -1,0 +1,283 @@
+//! A connection: what callers use.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer, CoalescerConfig};
+use postrider_core::receive_options::check_visibility;
+use postrider_core::{
+    Capabilities, Deadline, Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage,
+    ReceiptHandle, ReceiveOptions, ReturnLease, RowResults, SettledAndReceived, Settlement, WakeUps,
+};
+use tokio::sync::{mpsc, watch};
+
+use crate::PROVIDER;
+use crate::claim::Claimed;
+use crate::error::Undone;
+use crate::store::{MysqlStore, Shared, ensure_queues};
+
+/// So many settlements share a transaction with a claim; more go in batches before it.
+const MOST_TOGETHER: usize = 1000;
+
+/// So many dropped messages are given back by one statement.
+const MOST_RETURNED: usize = 1000;
+
+/// A connection to a [`MysqlStore`]. Clones are the same connection and close together.
+#[derive(Debug, Clone)]
+pub struct MysqlProvider {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    store: MysqlStore,
+    coalescer: Coalescer,
+    returns: Arc<Returns>,
+    /// A watch channel, because close must reach calls that already wait as well as those that come later.
+    pub(crate) closed: watch::Sender<bool>,
+    /// Held by all work that is under way, so that close can wait for its end. `None` once closed.
+    at_work: Mutex<Option<watch::Sender<()>>>,
+    /// Ends when nobody is at work any more.
+    ended: watch::Receiver<()>,
+}
+
+impl MysqlProvider {
+    pub(crate) fn new(store: MysqlStore) -> Result<Self, MessagingError> {
+        let executor = Executor { shared: store.shared.clone() };
+        let (coalescer, drivers) = Coalescer::new(executor, CoalescerConfig::new(PROVIDER))?;
+        // A task, because callers who are not polled must not hold up the others.
+        drivers.spawn();
+        let (returned, inbox) = mpsc::unbounded_channel();
+        // Unbounded, because a drop cannot wait; what is in it was leased, and leases are bounded.
+        tokio::spawn(give_back(Arc::downgrade(&store.shared), inbox));
+        let (at_work, ended) = watch::channel(());
+        Ok(Self {
+            inner: Arc::new(Inner {
+                store,
+                coalescer,
+                returns: Arc::new(Returns { returned }),
+                closed: watch::Sender::new(false),
+                at_work: Mutex::new(Some(at_work)),
+                ended,
+            }),
+        })
+    }
+
+    /// The store behind this connection, to open another.
+    pub fn store(&self) -> &MysqlStore {
+        &self.inner.store
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.store.shared
+    }
+
+    /// What every call asks before it does anything.
+    pub(crate) fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
+        if *self.inner.closed.borrow() {
+            return Err(closed());
+        }
+        deadline.check(operation)
+    }
+
+    /// Carries work out apart from its caller, who may leave at any time: a transaction that was begun is ended, and
+    /// what was leased for nobody is given back.
+    pub(crate) async fn carry_out<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        ids: Vec<MessageId>,
+        deadline: Deadline,
+        work: impl Future<Output = Result<T, Undone>> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        let at_work = self.inner.at_work.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let at_work = at_work.ok_or_else(closed)?;
+        let task = tokio::spawn(async move {
+            let result = work.await;
+            drop(at_work);
+            result
+        });
+        match deadline.limit(task).await {
+            Some(Ok(result)) => result.map_err(|error| error.into_error(operation, ids)),
+            Some(Err(_)) | None => Err(MessagingError::OutcomeUnknown { operation, ids, source: None }),
+        }
+    }
+
+    pub(crate) fn deliver(&self) -> impl Fn(Claimed) -> QueuedMessage + Send + Sync + 'static {
+        let returns: Arc<dyn ReturnLease> = self.inner.returns.clone();
+        move |claimed| QueuedMessage::new(claimed.body, claimed.envelope, claimed.receipt, returns.clone())
+    }
+}
+
+fn closed() -> MessagingError {
+    MessagingError::Closed { provider: PROVIDER }
+}
+
+/// Carries the coalescer's batches out.
+struct Executor {
+    shared: Arc<Shared>,
+}
+
+impl BatchExecutor for Executor {
+    async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
+        let failed = Undone::into_batch_failure;
+        // The lanes are apart, so a batch has rows of one kind.
+        let mut reply = BatchReply::default();
+        if !batch.extends.is_empty() {
+            reply.extends = self.shared.extend(&batch.extends).await.map_err(failed)?;
+        }
+        if !batch.settles.is_empty() {
+            reply.settles = self.shared.settle(&batch.settles).await.map_err(failed)?;
+        }
+        if !batch.sends.is_empty() {
+            reply.sends = self.shared.send(&batch.sends).await.map_err(failed)?;
+        }
+        Ok(reply)
+    }
+}
+
+/// Takes back the leases of messages that were dropped, without waiting for it.
+#[derive(Debug)]
+struct Returns {
+    returned: mpsc::UnboundedSender<ReceiptHandle>,
+}
+
+impl ReturnLease for Returns {
+    fn return_lease(&self, receipt: ReceiptHandle) {
+        // When nobody is there to hear it, the lease runs out.
+        let _ = self.returned.send(receipt);
+    }
+}
+
+async fn give_back(shared: Weak<Shared>, mut inbox: mpsc::UnboundedReceiver<ReceiptHandle>) {
+    let mut receipts = Vec::new();
+    while inbox.recv_many(&mut receipts, MOST_RETURNED).await > 0 {
+        let Some(shared) = shared.upgrade() else { return };
+        if let Err(error) = shared.give_up(&receipts).await {
+            tracing::debug!(?error, "dropped messages were not given back; their leases run out");
+        }
+        receipts.clear();
+    }
+}
+
+impl MessagingService for MysqlProvider {
+    fn provider_name(&self) -> &'static str {
+        PROVIDER
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared().capabilities
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("ensure_queue", deadline)?;
+        let (shared, queue) = (self.shared().clone(), queue.origin());
+        self.carry_out("ensure_queue", Vec::new(), deadline, async move {
+            let mut session = shared.database.session("ensure_queue", deadline).await?;
+            let ensure = ensure_queues(&session.sql().ensure_queue, [&queue]);
+            session.ask(ensure).await.map(drop)
+        })
+        .await
+    }
+
+    async fn send_batch(
+        &self,
+        queue: &QueueName,
+        messages: Vec<Message>,
+        deadline: Deadline,
+    ) -> Result<RowResults<MessageId>, MessagingError> {
+        self.begin("send", deadline)?;
+        self.inner.coalescer.send(queue, messages, deadline).await
+    }
+
+    async fn receive_messages(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        self.begin("receive", deadline)?;
+        options.check(&self.capabilities().limits)?;
+        self.claim_or_wait(std::slice::from_ref(queue), options, deadline).await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        self.begin("settle", deadline)?;
+        self.inner.coalescer.settle(settlements, deadline).await
+    }
+
+    async fn settle_and_receive(
+        &self,
+        settlements: Vec<Settlement>,
+        queues: &[QueueName],
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<SettledAndReceived, MessagingError> {
+        self.begin("settle", deadline)?;
+        let unusable = options.check(&self.capabilities().limits).err();
+        if !queues.is_empty() && unusable.is_none() && settlements.len() <= MOST_TOGETHER {
+            return self.settle_and_claim(settlements, queues, options, deadline).await;
+        }
+        let settled = if settlements.is_empty() { Vec::new() } else { self.settle(settlements, deadline).await? };
+        let received = match unusable {
+            Some(error) => Err(error),
+            None if queues.is_empty() => Ok(Vec::new()),
+            None => self.claim_or_wait(queues, options, deadline).await,
+        };
+        Ok(SettledAndReceived { settled, received })
+    }
+
+    async fn extend_visibility(
+        &self,
+        queue: &QueueName,
+        receipt: &ReceiptHandle,
+        extension: Duration,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.begin("extend", deadline)?;
+        receipt.check_queue(queue)?;
+        check_visibility(extension, &self.capabilities().limits)?;
+        self.inner.coalescer.extend(receipt.clone(), extension, deadline).await
+    }
+
+    async fn receive_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<QueuedMessage>, MessagingError> {
+        self.begin("receive", deadline)?;
+        options.check(&self.capabilities().limits)?;
+        let (shared, queue, options, deliver) = (self.shared().clone(), queue.clone(), options.clone(), self.deliver());
+        self.carry_out("receive", Vec::new(), deadline, async move {
+            Ok(shared.claim_by_id(&queue, id, &options, deadline).await?.map(deliver))
+        })
+        .await
+    }
+
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.begin("subscribe", deadline)?;
+        Ok(self.wake_ups(queue))
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("health check", deadline)?;
+        let shared = self.shared().clone();
+        self.carry_out("health check", Vec::new(), deadline, async move {
+            let mut session = shared.database.session("health check", deadline).await?;
+            session.ask("select 1".to_owned()).await.map(drop)
+        })
+        .await
+    }
+
+    async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.closed.send_replace(true);
+        let closed = self.inner.coalescer.close(deadline).await;
+        drop(self.inner.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let mut ended = self.inner.ended.clone();
+        let ended = async { while ended.changed().await.is_ok() {} };
+        let unknown = || MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None };
+        deadline.limit(ended).await.ok_or_else(unknown)?;
+        closed
+    }
+}

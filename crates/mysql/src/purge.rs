@@ -1,0 +1,91 @@
+//! Where messages and queues are removed by an operator's word, a chunk at a time.
+//!
+//! A transaction that removes keyed messages holds their stripes, and whoever sends to the same keys waits for its end.
+
+use postrider_core::{Deadline, QueueName};
+
+use crate::connection::persist;
+use crate::error::Undone;
+use crate::literal::{self, fill};
+use crate::rows;
+use crate::send::{lock_stripes, promote};
+use crate::store::Shared;
+use crate::stripes::{in_order, stripe};
+
+/// So many messages are removed in one transaction.
+const CHUNK: usize = 2000;
+
+/// Which messages of a queue go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Those that nobody has leased.
+    Unleased,
+    /// Every one.
+    Everything,
+}
+
+/// A message that was there when a removal began: its row and its key.
+pub(crate) type Present = (i64, Option<String>);
+
+impl Shared {
+    /// The messages of a queue at this moment, in chunks. A removal goes through these and no others, or new ones would
+    /// keep it going for ever.
+    pub(crate) async fn present(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<Present>>, Undone> {
+        let name = literal::bytes(queue.as_str().as_bytes());
+        let found = self.ask(operation, deadline, fill(&self.database.sql.select_queue, &[("queue", &name)])).await?;
+        let mut present: Vec<Present> =
+            found.iter().map(|row| (rows::number(row, 0), rows::optional_text(row, 1))).collect();
+        present.sort_unstable();
+        Ok(present.chunks(CHUNK).map(<[Present]>::to_vec).collect())
+    }
+
+    /// Removes those of a queue's messages that are still there, and answers how many.
+    pub(crate) async fn remove_some(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        chosen: &[Present],
+        removal: Removal,
+    ) -> Result<u64, Undone> {
+        persist(|| self.try_remove_some(operation, queue, chosen, removal)).await
+    }
+
+    async fn try_remove_some(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        chosen: &[Present],
+        removal: Removal,
+    ) -> Result<u64, Undone> {
+        // A dead-letter queue orders nothing.
+        let is_ordered = !queue.holds_dead_letters();
+        let keys: Vec<&str> = chosen.iter().filter(|_| is_ordered).filter_map(|(_, key)| key.as_deref()).collect();
+        let stripes = in_order(keys.iter().map(|key| stripe(queue, key)).collect());
+        let wanted = literal::list(chosen.iter().map(|(row, _)| row));
+        let name = literal::bytes(queue.as_str().as_bytes());
+        let everything = if removal == Removal::Everything { "true" } else { "false" };
+        let mut session = self.database.session(operation, Deadline::default()).await?;
+        let sql = session.sql();
+        let lock = lock_stripes(sql, &stripes);
+        session.begin(lock).await?;
+        let choose = fill(&sql.purge, &[("ids", &wanted), ("queue", &name), ("everything", everything)]);
+        let gone = session.query(choose).await?.concat();
+        let ids = literal::list(gone.iter().map(|row| rows::number(row, 0)));
+        let message_ids = literal::list(gone.iter().map(|row| literal::bytes(rows::bytes(row, 1))));
+        let mut steps = vec![
+            fill(&sql.forget_dead, &[("ids", &ids)]),
+            fill(&sql.forget_attempts, &[("message_ids", &message_ids)]),
+            fill(&sql.remove, &[("ids", &ids)]),
+        ];
+        // What was sent meanwhile behind a head that is gone must not wait for it.
+        steps.extend(promote(sql, keys.into_iter().map(|key| (queue.as_str(), key))));
+        session.commit(steps.join(";\n")).await?;
+        self.touch([queue]);
+        Ok(gone.len() as u64)
+    }
+}

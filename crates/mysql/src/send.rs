@@ -1,0 +1,284 @@
+//! Where messages are accepted.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use postrider_core::coalescer::SendRow;
+use postrider_core::service::check_sendable;
+use postrider_core::{Deadline, Expiry, Message, MessageId, MessagingError, QueueName, RowResults};
+
+use crate::connection::persist;
+use crate::error::Undone;
+use crate::literal::{self, fill, micros, optional};
+use crate::rows::{self, content_type_column, headers_column};
+use crate::settle::end_lives;
+use crate::sql::Sql;
+use crate::store::{Shared, ensure_queues};
+use crate::stripes::{in_order, stripe};
+
+/// How often a batch is begun again because the holders of its dedup keys have expired.
+const TRIES: usize = 10;
+
+/// Who has each dedup key of a queue.
+type Holders = HashMap<(String, String), MessageId>;
+
+/// A row that has expired: its number, its queue and its ordering key.
+pub(crate) type Expired = (i64, String, Option<String>);
+
+/// The messages of a batch that can be sent.
+struct Sendable<'m> {
+    rows: Vec<&'m SendRow>,
+    keys: BTreeSet<(&'m QueueName, &'m str)>,
+    dedup_keys: BTreeSet<(&'m str, &'m str)>,
+    queues: BTreeSet<&'m QueueName>,
+}
+
+impl<'m> Sendable<'m> {
+    fn new(rows: Vec<&'m SendRow>) -> Self {
+        let keys = rows.iter().filter_map(|row| Some((&row.queue, row.message.ordering_key.as_ref()?.as_str())));
+        Self {
+            keys: keys.collect(),
+            dedup_keys: rows.iter().filter_map(|row| dedup_key(row)).collect(),
+            queues: rows.iter().map(|row| &row.queue).collect(),
+            rows,
+        }
+    }
+
+    fn stripes(&self) -> Vec<i32> {
+        in_order(self.keys.iter().map(|(queue, key)| stripe(queue, key)).collect())
+    }
+}
+
+fn dedup_key(row: &SendRow) -> Option<(&str, &str)> {
+    Some((row.queue.as_str(), row.message.dedup_key.as_ref()?.as_str()))
+}
+
+fn owned((queue, key): (&str, &str)) -> (String, String) {
+    (queue.to_owned(), key.to_owned())
+}
+
+impl Shared {
+    /// Accepts messages, in their order; each answers its id, or that of the living one that has its dedup key.
+    pub(crate) async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
+        let missing = self.missing_queues(rows).await?;
+        let check = |row: &SendRow| {
+            check_sendable(&self.capabilities, &row.queue, &row.message)?;
+            match missing.contains(&row.queue) {
+                true => Err(MessagingError::QueueNotFound { queue: row.queue.clone() }),
+                false => Ok(row.message.id),
+            }
+        };
+        let mut results: RowResults<MessageId> = rows.iter().map(check).collect();
+        let chosen = rows.iter().zip(&results).filter(|(_, result)| result.is_ok()).map(|(row, _)| row);
+        let sendable = Sendable::new(chosen.collect());
+        if sendable.rows.is_empty() {
+            return Ok(results);
+        }
+        let holders = self.insert(&sendable).await?;
+        for (row, result) in rows.iter().zip(&mut results) {
+            if let (Ok(id), Some(key)) = (result, dedup_key(row))
+                && let Some(holder) = holders.get(&owned(key))
+            {
+                *id = *holder;
+            }
+        }
+        self.touch(sendable.queues.iter().copied());
+        Ok(results)
+    }
+
+    async fn missing_queues(&self, rows: &[SendRow]) -> Result<HashSet<QueueName>, Undone> {
+        if self.options.create_queues {
+            return Ok(HashSet::new());
+        }
+        let queues: HashSet<QueueName> = rows.iter().map(|row| row.queue.clone()).collect();
+        let exist = self.queues_exist(queues.iter(), Deadline::default()).await?;
+        Ok(queues.into_iter().filter(|queue| !exist.contains(queue.as_str())).collect())
+    }
+
+    /// Puts a batch in, and answers who has each of its dedup keys.
+    async fn insert(&self, sendable: &Sendable<'_>) -> Result<Holders, Undone> {
+        if sendable.keys.is_empty() && sendable.dedup_keys.is_empty() {
+            persist(|| self.insert_plain(sendable)).await?;
+            return Ok(Holders::new());
+        }
+        for _ in 0..TRIES {
+            match persist(|| self.insert_keyed(sendable)).await? {
+                Inserted::Done(holders) => return Ok(holders),
+                Inserted::After(expired) => self.bury_expired(&expired).await?,
+            }
+        }
+        Err(Undone::InTheWay(MessagingError::Connection {
+            provider: crate::PROVIDER,
+            detail: "messages with these dedup keys come and go too fast".into(),
+            source: None,
+        }))
+    }
+
+    /// Messages without keys, which is most: nothing to look up and nothing to conflict with.
+    async fn insert_plain(&self, sendable: &Sendable<'_>) -> Result<(), Undone> {
+        let values = sendable.rows.iter().map(|row| send_values(&row.queue, &row.message, false));
+        let rows = literal::list(values);
+        let mut session = self.database.session("send", Deadline::default()).await?;
+        let send = fill(&session.sql().send, &[("rows", &rows)]);
+        session.run(self.with_listing(sendable, send)).await.map(drop)
+    }
+
+    /// Messages of which some have ordering keys or dedup keys.
+    async fn insert_keyed(&self, sendable: &Sendable<'_>) -> Result<Inserted, Undone> {
+        let mut session = self.database.session("send", Deadline::default()).await?;
+        let sql = session.sql();
+        session.begin(lock_stripes(sql, &sendable.stripes())).await?;
+        let look =
+            format!("{};\n{}", taken_keys(sql, sendable), dedup_holders(&sql.dedup_holders, &sendable.dedup_keys));
+        let mut answers = session.query(look).await?.into_iter();
+        let (taken, found) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+        let (mut holders, mut expired) = (Holders::new(), Vec::new());
+        for row in &found {
+            let (queue, key) = (rows::text(row, 0), rows::text(row, 1));
+            if rows::flag(row, 5) {
+                expired.push((rows::number(row, 3), queue, rows::optional_text(row, 4)));
+            } else {
+                holders.insert((queue, key), rows::message_id(row, 2));
+            }
+        }
+        if !expired.is_empty() {
+            session.rollback().await?;
+            return Ok(Inserted::After(expired));
+        }
+        let taken: HashSet<(String, String)> =
+            taken.iter().map(|row| (rows::text(row, 0), rows::text(row, 1))).collect();
+        let mut headed: HashSet<(&str, &str)> =
+            taken.iter().map(|(queue, key)| (queue.as_str(), key.as_str())).collect();
+        let mut values = Vec::with_capacity(sendable.rows.len());
+        for row in &sendable.rows {
+            if let Some(key) = dedup_key(row) {
+                if holders.contains_key(&owned(key)) {
+                    continue;
+                }
+                holders.insert(owned(key), row.message.id);
+            }
+            let key = row.message.ordering_key.as_ref();
+            let blocked = key.is_some_and(|key| !headed.insert((row.queue.as_str(), key.as_str())));
+            values.push(send_values(&row.queue, &row.message, blocked));
+        }
+        let send = match values.is_empty() {
+            true => String::new(),
+            false => fill(&sql.send, &[("rows", &literal::list(values))]),
+        };
+        session.commit(self.with_listing(sendable, send)).await?;
+        Ok(Inserted::Done(holders))
+    }
+
+    /// A send lists its queues as existing, unless that is left to operators.
+    fn with_listing(&self, sendable: &Sendable<'_>, send: String) -> String {
+        if !self.options.create_queues {
+            return send;
+        }
+        let listing = ensure_queues(&self.database.sql.ensure_queue, sendable.queues.iter().copied());
+        if send.is_empty() { listing } else { format!("{listing};\n{send}") }
+    }
+
+    /// Moves messages to the dead letters that have expired and hold a dedup key: each would swallow a new message and
+    /// die at the next read.
+    pub(crate) async fn bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+        if expired.is_empty() {
+            return Ok(());
+        }
+        persist(|| self.try_bury_expired(expired)).await
+    }
+
+    async fn try_bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+        let named = |queue: &str| QueueName::for_reading(queue).ok();
+        let keys: Vec<(&str, &str)> =
+            expired.iter().filter_map(|(_, queue, key)| Some((queue.as_str(), key.as_deref()?))).collect();
+        let stripes = in_order(keys.iter().filter_map(|(queue, key)| Some(stripe(&named(queue)?, key))).collect());
+        let mut session = self.database.session("send", Deadline::default()).await?;
+        let sql = session.sql();
+        session.begin(lock_stripes(sql, &stripes)).await?;
+        let ids = literal::list(expired.iter().map(|(id, ..)| id));
+        let found = session.query(fill(&sql.expired, &[("ids", &ids)])).await?.concat();
+        let dead: Vec<(i64, String, Option<String>)> =
+            found.iter().map(|row| (rows::number(row, 0), "expired".to_owned(), None)).collect();
+        let mut steps = end_lives(sql, &dead);
+        steps.extend(promote(sql, keys.into_iter()));
+        session.commit(steps.join(";\n")).await?;
+        let queues: Vec<QueueName> = expired.iter().filter_map(|(_, queue, _)| named(queue)).collect();
+        self.touch(queues.iter().flat_map(|queue| [queue.clone(), queue.dead_letters()]).collect::<Vec<_>>().iter());
+        Ok(())
+    }
+}
+
+enum Inserted {
+    Done(Holders),
+    /// Nothing was done: these must go first.
+    After(Vec<Expired>),
+}
+
+/// The values of a new row.
+pub(crate) fn send_values(queue: &QueueName, message: &Message, blocked: bool) -> String {
+    let expires_at = match message.expires {
+        Some(Expiry::At(time)) => literal::time(time),
+        Some(Expiry::In(lifetime)) => format!("utc_timestamp(6) + interval {} microsecond", micros(lifetime)),
+        None => "null".to_owned(),
+    };
+    let delay = match micros(message.delay) {
+        0 => String::new(),
+        delay => format!(" + interval {delay} microsecond"),
+    };
+    format!(
+        "({}, {}, {}, utc_timestamp(6){delay}, utc_timestamp(6), {expires_at}, {}, {}, {}, {}, {}, {blocked})",
+        literal::bytes(queue.as_str().as_bytes()),
+        literal::id(message.id),
+        message.priority.get(),
+        optional(message.ordering_key.as_ref(), |key| literal::bytes(key.as_str().as_bytes())),
+        optional(message.dedup_key.as_ref(), |key| literal::bytes(key.as_str().as_bytes())),
+        optional(content_type_column(&message.content_type), literal::text),
+        literal::text(&headers_column(&message.headers)),
+        literal::bytes(&message.body),
+    )
+}
+
+/// Waits for stripes, which must be in order. Empty when there is nothing to wait for.
+pub(crate) fn lock_stripes(sql: &Sql, stripes: &[i32]) -> String {
+    match stripes.is_empty() {
+        true => String::new(),
+        false => fill(&sql.lock_stripes, &[("stripes", &literal::list(stripes))]),
+    }
+}
+
+/// Lets the first of each key go ahead that has no head. The caller holds the stripes.
+pub(crate) fn promote<'k>(sql: &Sql, keys: impl Iterator<Item = (&'k str, &'k str)>) -> Option<String> {
+    let keys: BTreeSet<(&str, &str)> = keys.collect();
+    if keys.is_empty() {
+        return None;
+    }
+    // A first row that is none makes it a table of its own, also for one key.
+    let mut firsts = vec!["select null as id".to_owned()];
+    firsts.extend(keys.into_iter().map(|(queue, key)| with_key(&sql.first_of_key, queue, key)));
+    Some(fill(&sql.promote, &[("firsts", &firsts.join(" union all "))]))
+}
+
+fn taken_keys(sql: &Sql, sendable: &Sendable<'_>) -> String {
+    let mut probes: Vec<String> =
+        sendable.keys.iter().map(|(queue, key)| with_key(&sql.taken_keys, queue.as_str(), key)).collect();
+    if probes.is_empty() {
+        probes.push("select null, null from dual where false".to_owned());
+    }
+    probes.join(" union all ")
+}
+
+fn with_key(statement: &str, queue: &str, key: &str) -> String {
+    let (queue, key) = (literal::bytes(queue.as_bytes()), literal::bytes(key.as_bytes()));
+    fill(statement, &[("queue", &queue), ("ordering_key", &key)])
+}
+
+/// Asks who has dedup keys, each of a queue.
+pub(crate) fn dedup_holders<'k>(statement: &str, keys: impl IntoIterator<Item = &'k (&'k str, &'k str)>) -> String {
+    let pair = |(queue, key): &(&str, &str)| {
+        format!("({}, {})", literal::bytes(queue.as_bytes()), literal::bytes(key.as_bytes()))
+    };
+    let mut pairs: Vec<String> = keys.into_iter().map(pair).collect();
+    if pairs.is_empty() {
+        pairs.push("(null, null)".to_owned());
+    }
+    fill(statement, &[("keys", &pairs.join(", "))])
+}

@@ -1,0 +1,139 @@
+//! The statements, one file each, for the database that a store uses.
+
+macro_rules! statements {
+    ($($name:ident,)*) => {
+        /// Every statement, with the database's name in it.
+        #[derive(Debug)]
+        pub(crate) struct Sql { $(pub(crate) $name: String,)* }
+
+        impl Sql {
+            /// The statements for a database.
+            pub(crate) fn new(schema: &Schema) -> Self {
+                Self { $($name: schema.render(include_str!(concat!("../sql/", stringify!($name), ".sql"))),)* }
+            }
+
+            /// Every statement by its file's name.
+            #[cfg(test)]
+            pub(crate) fn all(&self) -> Vec<(&'static str, &str)> {
+                vec![$((stringify!($name), self.$name.as_str()),)*]
+            }
+        }
+    };
+}
+
+statements! {
+    archive,
+    archive_dead,
+    claim,
+    claim_by_id,
+    count_some,
+    dead_dedup_keys,
+    dead_for_edit,
+    dead_letter,
+    dedup_holders,
+    dedup_now,
+    delete_queue,
+    due,
+    due_probe,
+    edit_dead_letter,
+    ensure_queue,
+    expired,
+    extend,
+    find_by_id,
+    first_of_key,
+    forget_attempts,
+    forget_dead,
+    forget_unplaced,
+    get_dead_letters,
+    give_up,
+    has_unplaced,
+    held,
+    idempotency_abandon,
+    idempotency_begin,
+    idempotency_complete,
+    idempotency_extend,
+    idempotency_find,
+    idempotency_forget,
+    idempotency_held,
+    lease,
+    lease_doomed,
+    list_dead_letters,
+    list_queues,
+    lock_stripes,
+    next_due,
+    next_due_probe,
+    note_attempts,
+    note_last_attempts,
+    old_archive,
+    pause,
+    peek,
+    peek_long,
+    promote,
+    purge,
+    queues_exist,
+    record_deaths,
+    redrive,
+    release,
+    remove,
+    resume,
+    retry,
+    select_dead,
+    select_dead_by_id,
+    select_queue,
+    send,
+    stats,
+    sweep_archive,
+    taken_keys,
+    trim_attempts,
+    unleased_dead,
+    unplace,
+    unplaced,
+}
+
+/// The name of the database that holds the tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Schema(String);
+
+impl Schema {
+    pub(crate) fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// A statement with this database in it and without its comments, which need not travel.
+    pub(crate) fn render(&self, statement: &str) -> String {
+        let lines = statement.lines().filter(|line| !line.trim_start().starts_with("--"));
+        lines.collect::<Vec<_>>().join("\n").trim().replace("{schema}", &self.quoted())
+    }
+
+    pub(crate) fn quoted(&self) -> String {
+        format!("`{}`", self.0.replace('`', "``"))
+    }
+}
+
+/// The same in every build of this program, because processes of two versions must agree.
+pub(crate) fn fnv1a<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_a_statement() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/sql");
+        let statements = Sql::new(&Schema::new("postrider"));
+        for file in std::fs::read_dir(folder).unwrap() {
+            let path = file.unwrap().path();
+            if path.is_file() {
+                let name = path.file_stem().unwrap().to_str().unwrap();
+                assert!(statements.all().iter().any(|(listed, _)| *listed == name), "{name}.sql is used by nobody");
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What all connections to one database share.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
+
+use crate::PROVIDER;
+use crate::connection::Database;
+use crate::error::Undone;
+use crate::literal::{self, fill};
+use crate::migrations::{self, Migration, SchemaError};
+use crate::options::MysqlOptions;
+use crate::provider::MysqlProvider;
+use crate::rows;
+use crate::upkeep::Upkeep;
+use crate::wakes::Wakes;
+
+/// So many queues are remembered. One process may meet any number of names.
+const MOST_NAMES: usize = 10_000;
+
+/// A database that holds queues. Clones are the same store.
+#[derive(Debug, Clone)]
+pub struct MysqlStore {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) database: Arc<Database>,
+    pub(crate) options: MysqlOptions,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) worker: String,
+    pub(crate) wakes: Arc<Wakes>,
+    /// How often each queue was claimed from, for the turns of the oldest. A lock, held for an addition.
+    claims: Mutex<HashMap<QueueName, u64>>,
+    /// Ends with the store.
+    _upkeep: Upkeep,
+}
+
+impl MysqlStore {
+    /// Opens a database; applies missing migrations unless `auto_migrate` is off.
+    pub async fn open(url: &str, options: MysqlOptions) -> Result<Self, MessagingError> {
+        const OPEN: &str = "open the database";
+        options.check()?;
+        let database = Arc::new(Database::new(url, &options)?);
+        let deadline = Deadline::default();
+        if options.auto_migrate {
+            migrations::apply(&database, OPEN, deadline).await?;
+        } else {
+            let missing = migrations::pending(&database, OPEN, deadline).await?;
+            if !missing.is_empty() {
+                let missing = missing.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
+                let schema = database.schema.name().to_owned();
+                return Err(SchemaError::NeedsMigration { schema, missing }.into_error(OPEN));
+            }
+        }
+        let wakes = Arc::new(Wakes::default());
+        let shared = Shared {
+            capabilities: capabilities(&options),
+            worker: options.worker_name(),
+            _upkeep: Upkeep::start(database.clone(), options.archive_retention),
+            database,
+            options,
+            wakes,
+            claims: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Every migration that this program knows, for the database in a URL.
+    pub fn all_migrations(url: &str, options: &MysqlOptions) -> Result<Vec<Migration>, MessagingError> {
+        Ok(migrations::all(&Database::new(url, options)?.schema))
+    }
+
+    /// The migrations that a database lacks. Changes nothing.
+    pub async fn pending_migrations(url: &str, options: MysqlOptions) -> Result<Vec<Migration>, MessagingError> {
+        options.check()?;
+        let database = Database::new(url, &options)?;
+        migrations::pending(&database, "look at the schema", Deadline::default()).await
+    }
+
+    /// Applies what a database lacks, and answers what that was.
+    pub async fn migrate(url: &str, options: MysqlOptions) -> Result<Vec<Migration>, MessagingError> {
+        options.check()?;
+        let database = Database::new(url, &options)?;
+        migrations::apply(&database, "migrate the schema", Deadline::default()).await
+    }
+
+    /// One more connection, in the sense of the contract: each is closed by itself, and they share a pool.
+    pub fn connect(&self) -> Result<MysqlProvider, MessagingError> {
+        MysqlProvider::new(self.clone())
+    }
+}
+
+fn capabilities(options: &MysqlOptions) -> Capabilities {
+    Capabilities::native(PROVIDER).with_limits(options.limits.clone()).with(
+        Feature::WakeUp,
+        Support::emulated("what other processes send is noticed by a look at the table, once a poll_interval"),
+    )
+}
+
+impl Shared {
+    /// Tells those who wait, in this process, that something in these queues can be received.
+    pub(crate) fn touch<'q>(&self, queues: impl IntoIterator<Item = &'q QueueName>) {
+        let queues: Vec<&QueueName> = queues.into_iter().collect();
+        if queues.is_empty() {
+            return;
+        }
+        self.wakes.tell(queues.iter().copied());
+    }
+
+    /// Counts a claim and answers how many there were before it.
+    pub(crate) fn count_claim(&self, queue: &QueueName) -> u64 {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(claims) = claims.get_mut(queue) {
+            *claims = claims.wrapping_add(1);
+            return claims.wrapping_sub(1);
+        }
+        // Only whose turn it is would be forgotten.
+        if claims.len() >= MOST_NAMES {
+            claims.clear();
+        }
+        claims.insert(queue.clone(), 1);
+        0
+    }
+
+    /// Those of the queues that exist, by name.
+    pub(crate) async fn queues_exist<'q>(
+        &self,
+        queues: impl Iterator<Item = &'q QueueName>,
+        deadline: Deadline,
+    ) -> Result<HashSet<String>, Undone> {
+        let names = literal::list(queues.map(|queue| literal::bytes(queue.origin().as_str().as_bytes())));
+        let look = fill(&self.database.sql.queues_exist, &[("names", &names)]);
+        let found = self.ask("look for queues", deadline, look).await?;
+        Ok(found.iter().map(|row| rows::text(row, 0)).collect())
+    }
+}
+
+/// Lists queues as existing.
+pub(crate) fn ensure_queues<'q>(statement: &str, queues: impl IntoIterator<Item = &'q QueueName>) -> String {
+    let select = |queue: &QueueName| format!("select {} as name", literal::bytes(queue.as_str().as_bytes()));
+    let names: Vec<String> = queues.into_iter().map(select).collect();
+    fill(statement, &[("names", &names.join(" union all "))])
+}

@@ -1,0 +1,70 @@
+//! What has to be done now and then and belongs to nobody's call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::{Deadline, MessagingError};
+use tokio::task::AbortHandle;
+
+use crate::connection::Database;
+use crate::error::Undone;
+use crate::literal::{self, fill, micros};
+use crate::rows;
+
+/// How long it is from one sweep of the archive to the next.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// So many archived messages are removed in one transaction.
+const CHUNK: usize = 1000;
+
+/// Sweeps the archive until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Upkeep(AbortHandle);
+
+impl Upkeep {
+    pub(crate) fn start(database: Arc<Database>, retention: Duration) -> Self {
+        let task = tokio::spawn(async move {
+            loop {
+                // Chance spreads the processes that were started together.
+                tokio::time::sleep(EVERY.mul_f64(rand::random_range(0.5..1.5))).await;
+                if let Err(error) = sweep_archive(&database, retention, Deadline::default()).await {
+                    tracing::debug!(?error, "the archive was not swept");
+                }
+            }
+        });
+        Self(task.abort_handle())
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Removes archived messages that are older than the retention, chunk after chunk, and answers how many.
+pub(crate) async fn sweep_archive(
+    database: &Database,
+    retention: Duration,
+    deadline: Deadline,
+) -> Result<u64, MessagingError> {
+    let (age, limit) = (micros(retention).to_string(), CHUNK.to_string());
+    let values = [("age", age.as_str()), ("limit", limit.as_str())];
+    let mut removed = 0;
+    loop {
+        let mut session = database.session("sweep the archive", deadline).await?;
+        let sweep = async {
+            let sql = session.sql();
+            let old = session.begin(fill(&sql.old_archive, &values)).await?;
+            let ids: Vec<String> = old.iter().flatten().map(|row| literal::bytes(rows::bytes(row, 0))).collect();
+            let attempts = fill(&sql.forget_attempts, &[("message_ids", &literal::list(&ids))]);
+            session.commit(format!("{attempts};\n{}", fill(&sql.sweep_archive, &values))).await?;
+            Ok::<_, Undone>(ids.len())
+        };
+        let chunk = sweep.await.map_err(|error| error.into_error("sweep the archive", Vec::new()))?;
+        removed += chunk as u64;
+        if chunk < CHUNK {
+            return Ok(removed);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The whole law, on a server.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable;
+use postrider_conformance::model::{TimedHarness, compare_with_model};
+use postrider_conformance::{
+    ClockShift, Harness, IdempotencyHarness, Outcome, Settings, exercise, exercise_idempotency,
+};
+use postrider_core::{MessagingError, QueueAdmin, QueueName};
+use postrider_mysql::{MysqlProvider, MysqlStore, mysql_async};
+
+use crate::{Place, database_url, is_long, options, soon};
+
+/// Every worker opens the database for itself, as other processes do.
+struct Apart {
+    name: String,
+}
+
+impl Harness for Apart {
+    type Provider = MysqlProvider;
+
+    async fn open(&self) -> Result<MysqlProvider, MessagingError> {
+        MysqlStore::open(&database_url(&self.name), options()).await?.connect()
+    }
+
+    /// Ends every session of the test's workers, again and again for a while.
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
+        Some(Box::pin(async {
+            let mut killer = Conn::from_url(crate::url()).await.expect("a connection");
+            let sessions = format!("select id from information_schema.processlist where db = '{}'", self.name);
+            for _ in 0..20 {
+                let ids: Vec<u64> = killer.query(&sessions).await.expect("the right to see sessions");
+                for id in ids {
+                    // It may have ended by itself.
+                    let _ = killer.query_drop(format!("kill {id}")).await;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(())
+        }))
+    }
+
+    /// A worker's clock is never asked, so there is nothing to set wrong: any connection is one whose clock is.
+    fn open_with_clock(&self, _: ClockShift) -> Option<BoxFuture<'_, Result<MysqlProvider, MessagingError>>> {
+        Some(Box::pin(self.open()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_holds_and_the_database_is_left_clean() {
+    let place = Place::new();
+    let harness = Apart { name: place.name.clone() };
+    let settings = Settings { parallel: 4, ..Settings::default() };
+    let report = exercise(harness, settings).await.unwrap();
+    for rule in &report.rules {
+        assert_eq!(rule.outcome, Outcome::Holds, "{report}");
+        for test in &rule.tests {
+            assert_eq!(test.outcome, Outcome::Holds, "{}: {report}", test.name);
+        }
+    }
+    let left = place.connect().await.list_queues(soon()).await.unwrap();
+    assert_eq!(left, [], "the suite left queues behind");
+}
+
+/// A database in which time passes by hand: every time that is stored is moved into the past instead.
+struct ByHand {
+    name: String,
+}
+
+/// The columns that hold times, by table.
+const TIMES: &[(&str, &[&str])] = &[
+    ("message", &["next_attempt_at", "created_at", "first_attempt_at", "last_attempt_at", "acquired_at", "expires_at"]),
+    ("dead_letter", &["created_at", "first_attempt_at", "last_attempt_at", "dead_at"]),
+    ("idempotency", &["at"]),
+];
+
+impl ByHand {
+    async fn elapse(&self, time: Duration) {
+        let mut client = Conn::from_url(database_url(&self.name)).await.expect("a connection");
+        for (table, columns) in TIMES {
+            let back = |column: &&str| format!("{column} = {column} - interval {} microsecond", time.as_micros());
+            let columns = columns.iter().map(back).collect::<Vec<_>>().join(", ");
+            client.query_drop(format!("update {table} set {columns}")).await.expect("time passes");
+        }
+        client.disconnect().await.expect("an end");
+    }
+}
+
+impl Harness for ByHand {
+    type Provider = MysqlProvider;
+
+    async fn open(&self) -> Result<MysqlProvider, MessagingError> {
+        MysqlStore::open(&database_url(&self.name), options()).await?.connect()
+    }
+}
+
+impl TimedHarness for ByHand {
+    fn short(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
+    fn elapse<'a>(&'a self, time: Duration, _: &'a QueueName) -> BoxFuture<'a, Result<(), MessagingError>> {
+        Box::pin(async move {
+            self.elapse(time).await;
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn it_does_what_the_model_does() {
+    let place = Place::new();
+    let cases = if is_long() { 1000 } else { 40 };
+    compare_with_model(&ByHand { name: place.name.clone() }, cases, 11).unwrap();
+}
+
+impl IdempotencyHarness for ByHand {
+    type Store = MysqlProvider;
+
+    async fn open(&self) -> Result<MysqlProvider, MessagingError> {
+        Harness::open(self).await
+    }
+
+    async fn elapse(&self, time: Duration) {
+        self.elapse(time).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_kept_as_they_should_be() {
+    let place = Place::new();
+    for finding in exercise_idempotency(&ByHand { name: place.name.clone() }).await {
+        assert_eq!(finding.fault, None, "{finding}");
+    }
+}

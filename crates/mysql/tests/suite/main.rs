@@ -1,0 +1,103 @@
+//! MariaDB, judged from outside.
+
+// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+#![allow(clippy::unwrap_used)]
+
+mod lawful;
+mod schema;
+mod transactions;
+
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable;
+use postrider_core::{Deadline, QueueName};
+use postrider_mysql::{MysqlOptions, MysqlProvider, MysqlStore, mysql_async};
+
+/// A database of a test's own, dropped afterwards.
+struct Place {
+    name: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let name = format!("test_{:016x}", rand::random::<u64>());
+        at_server(format!("create database {name}"));
+        Self { name }
+    }
+
+    fn url(&self) -> String {
+        database_url(&self.name)
+    }
+
+    async fn store_with(&self, options: MysqlOptions) -> MysqlStore {
+        MysqlStore::open(&self.url(), options).await.expect("the database can be opened")
+    }
+
+    async fn connect_with(&self, options: MysqlOptions) -> MysqlProvider {
+        self.store_with(options).await.connect().expect("a connection")
+    }
+
+    async fn connect(&self) -> MysqlProvider {
+        self.connect_with(options()).await
+    }
+
+    /// A plain connection, as any other program has it.
+    async fn client(&self) -> Conn {
+        Conn::from_url(self.url()).await.expect("a connection")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let name = self.name.clone();
+        let dropped = std::panic::catch_unwind(move || at_server(format!("drop database if exists {name}")));
+        if !std::thread::panicking() {
+            dropped.expect("the database can be dropped");
+        }
+    }
+}
+
+/// Carries a statement out, also where a test's runtime is the one that waits for it.
+fn at_server(statement: String) {
+    let done = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut client = Conn::from_url(url()).await.expect("a connection");
+            client.query_drop(statement).await.expect("the right to do it");
+            client.disconnect().await
+        })
+    });
+    done.join().unwrap().unwrap();
+}
+
+fn options() -> MysqlOptions {
+    MysqlOptions { pool_size: 4, ..MysqlOptions::default() }
+}
+
+/// The server under test.
+fn url() -> String {
+    std::env::var("POSTRIDER_MYSQL_URL").unwrap_or_else(|_| {
+        panic!(
+            "POSTRIDER_MYSQL_URL is not set: start a server with `scripts/services up mysql`, then \
+             `eval \"$(scripts/services env)\"`"
+        )
+    })
+}
+
+fn database_url(name: &str) -> String {
+    let url = url();
+    let (server, _) = url.rsplit_once('/').expect("the URL names a database");
+    format!("{server}/{name}")
+}
+
+fn queue(name: &str) -> QueueName {
+    QueueName::new(name).expect("a queue's name")
+}
+
+fn soon() -> Deadline {
+    Deadline::default()
+}
+
+/// Whether the long runs were asked for.
+fn is_long() -> bool {
+    std::env::var_os("POSTRIDER_LONG").is_some()
+}

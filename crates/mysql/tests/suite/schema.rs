@@ -1,0 +1,87 @@
+//! The schema: how it comes into being, and what is refused.
+
+use futures_util::future::join_all;
+use mysql_async::prelude::Queryable;
+use postrider_core::{Message, MessagingError, MessagingService};
+use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
+
+use crate::{Place, database_url, options, queue, soon};
+
+async fn refusal(url: &str, options: MysqlOptions) -> MessagingError {
+    MysqlStore::open(url, options).await.expect_err("it must be refused")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_processes_can_make_it_at_once() {
+    let place = Place::new();
+    let opened = join_all((0..8).map(|_| async {
+        let options = MysqlOptions { pool_size: 1, ..options() };
+        let provider = place.connect_with(options).await;
+        provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    }));
+    opened.await;
+    let migrated = MysqlStore::migrate(&place.url(), options()).await.unwrap();
+    assert_eq!(migrated, [], "nothing is left to apply");
+    let applied: Option<usize> =
+        place.client().await.query_first("select count(*) from postrider_migration").await.unwrap();
+    assert_eq!(applied, Some(MysqlStore::all_migrations(&place.url(), &options()).unwrap().len()));
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_unless_it_says_that_it_works() {
+    let place = Place::new();
+    drop(place.connect().await);
+    let mut client = place.client().await;
+    let newer = |works_since: i64| {
+        format!(
+            "replace into postrider_migration (version, name, works_since, applied_at) values \
+             (999, 'x', {works_since}, utc_timestamp(6))"
+        )
+    };
+    client.query_drop(newer(1)).await.unwrap();
+    drop(place.connect().await);
+    client.query_drop(newer(999)).await.unwrap();
+    let refused = refusal(&place.url(), options()).await;
+    assert!(!refused.is_retryable());
+    assert!(refused.to_string().contains("has schema version 999"), "{refused}");
+}
+
+#[tokio::test]
+async fn nothing_is_made_when_nobody_asked() {
+    let place = Place::new();
+    let options = MysqlOptions { auto_migrate: false, ..options() };
+    let refused = refusal(&place.url(), options.clone()).await;
+    assert!(refused.to_string().contains("apply them with `postrider migrate`"), "{refused}");
+    let pending = MysqlStore::pending_migrations(&place.url(), options.clone()).await.unwrap();
+    assert_eq!(pending, MysqlStore::all_migrations(&place.url(), &options).unwrap());
+    MysqlStore::migrate(&place.url(), options.clone()).await.unwrap();
+    drop(place.connect_with(options).await);
+}
+
+#[tokio::test]
+async fn tables_of_another_program_are_left_alone() {
+    let place = Place::new();
+    place.client().await.query_drop("create table message (id int)").await.unwrap();
+    let refused = refusal(&place.url(), options()).await;
+    assert!(refused.to_string().contains("tables of another program"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_way_to_the_server_is_said() {
+    let url = crate::url();
+    let (start, rest) = url.split_once("://").unwrap();
+    let (credentials, server) = rest.split_once('@').unwrap();
+    let (user, _) = credentials.split_once(':').unwrap();
+    let bad_password = refusal(&format!("{start}://{user}:wrong@{server}"), options()).await;
+    assert!(bad_password.to_string().contains("does not accept this user or password"), "{bad_password}");
+    let bad_database = refusal(&database_url("nowhere"), options()).await;
+    assert!(bad_database.to_string().contains("the database does not exist"), "{bad_database}");
+    for refused in [bad_password, bad_database] {
+        assert!(!refused.is_retryable(), "{refused}");
+    }
+    let no_database = refusal("mysql://postrider@127.0.0.1:1", options()).await;
+    assert!(no_database.to_string().contains("names no database"), "{no_database}");
+    let nobody = refusal("mysql://postrider@127.0.0.1:1/postrider", options()).await;
+    assert!(matches!(nobody, MessagingError::Connection { .. }), "{nobody}");
+    assert!(nobody.to_string().contains("127.0.0.1:1"), "{nobody}");
+}
