@@ -255,9 +255,8 @@ impl Shared {
         let ours: Vec<&Doomed> = doomed.iter().filter(is_ours).collect();
         let dead: Vec<(i64, String, Option<String>)> =
             ours.iter().map(|doomed| (doomed.row, doomed.reason.as_str().to_owned(), doomed.error.clone())).collect();
-        let mut steps = end_lives(sql, &dead);
         let keys = ours.iter().filter_map(|doomed| Some((claim.queue.as_str(), doomed.ordering_key.as_deref()?)));
-        steps.extend(promote(sql, keys));
+        let steps = promote(&mut session, end_lives(sql, &dead), keys).await?;
         session.commit(steps.join(";\n")).await.map(drop)
     }
 
@@ -309,8 +308,9 @@ impl Shared {
         let mut session = self.database.session("receive", Deadline::default()).await?;
         let sql = session.sql();
         session.begin(lock_stripes(sql, &stripes)).await?;
-        let mut steps = vec![ensure_queues(&sql.ensure_queue, [queue]), fill(&sql.forget_unplaced, &[("ids", &ids)])];
-        steps.extend(promote(sql, keys.iter().map(|key| (queue.as_str(), key.as_str()))));
+        let steps = vec![ensure_queues(&sql.ensure_queue, [queue]), fill(&sql.forget_unplaced, &[("ids", &ids)])];
+        let keys = keys.iter().map(|key| (queue.as_str(), key.as_str()));
+        let steps = promote(&mut session, steps, keys).await?;
         session.commit(steps.join(";\n")).await.map(drop)
     }
 }

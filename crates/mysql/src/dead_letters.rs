@@ -198,7 +198,8 @@ impl Shared {
             steps.push(fill(&sql.forget_dead, &[("ids", &ids)]));
             steps.push(fill(&sql.forget_attempts, &[("message_ids", &message_ids)]));
             steps.push(fill(&sql.remove, &[("ids", &ids)]));
-            steps.extend(promote(sql, keys.into_iter().map(|key| (target.as_str(), key))));
+            let keys = keys.into_iter().map(|key| (target.as_str(), key));
+            steps = promote(&mut session, steps, keys).await?;
         }
         session.commit(steps.join(";\n")).await?;
         self.touch([target]);

@@ -31,7 +31,7 @@ impl Shared {
     pub(crate) async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
         let rows = self.ask("list queues", deadline, self.database.sql.list_queues.clone()).await?;
         // A name that is none was not written by us.
-        Ok(rows.iter().filter_map(|row| QueueName::new(&rows::text(row, 0)).ok()).collect())
+        Ok(rows.iter().filter_map(|row| QueueName::new(rows::text(row, 0)).ok()).collect())
     }
 
     pub(crate) async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {

@@ -77,13 +77,14 @@ impl Shared {
         let gone = session.query(choose).await?.concat();
         let ids = literal::list(gone.iter().map(|row| rows::number(row, 0)));
         let message_ids = literal::list(gone.iter().map(|row| literal::bytes(rows::bytes(row, 1))));
-        let mut steps = vec![
+        let steps = vec![
             fill(&sql.forget_dead, &[("ids", &ids)]),
             fill(&sql.forget_attempts, &[("message_ids", &message_ids)]),
             fill(&sql.remove, &[("ids", &ids)]),
         ];
         // What was sent meanwhile behind a head that is gone must not wait for it.
-        steps.extend(promote(sql, keys.into_iter().map(|key| (queue.as_str(), key))));
+        let keys = keys.into_iter().map(|key| (queue.as_str(), key));
+        let steps = promote(&mut session, steps, keys).await?;
         session.commit(steps.join(";\n")).await?;
         self.touch([queue]);
         Ok(gone.len() as u64)

@@ -6,7 +6,7 @@ use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, Message, MessageId, MessagingError, QueueName, RowResults};
 
-use crate::connection::persist;
+use crate::connection::{Session, persist};
 use crate::error::Undone;
 use crate::literal::{self, fill, micros, optional};
 use crate::rows::{self, content_type_column, headers_column};
@@ -198,8 +198,7 @@ impl Shared {
         let found = session.query(fill(&sql.expired, &[("ids", &ids)])).await?.concat();
         let dead: Vec<(i64, String, Option<String>)> =
             found.iter().map(|row| (rows::number(row, 0), "expired".to_owned(), None)).collect();
-        let mut steps = end_lives(sql, &dead);
-        steps.extend(promote(sql, keys.into_iter()));
+        let steps = promote(&mut session, end_lives(sql, &dead), keys.into_iter()).await?;
         session.commit(steps.join(";\n")).await?;
         let queues: Vec<QueueName> = expired.iter().filter_map(|(_, queue, _)| named(queue)).collect();
         self.touch(queues.iter().flat_map(|queue| [queue.clone(), queue.dead_letters()]).collect::<Vec<_>>().iter());
@@ -245,16 +244,25 @@ pub(crate) fn lock_stripes(sql: &Sql, stripes: &[i32]) -> String {
     }
 }
 
-/// Lets the first of each key go ahead that has no head. The caller holds the stripes.
-pub(crate) fn promote<'k>(sql: &Sql, keys: impl Iterator<Item = (&'k str, &'k str)>) -> Option<String> {
-    let keys: BTreeSet<(&str, &str)> = keys.collect();
+/// Carries steps out after which keys may have no head, and answers the step that gives them one again. The caller holds
+/// the stripes.
+pub(crate) async fn promote<'k>(
+    session: &mut Session<'_>,
+    mut steps: Vec<String>,
+    keys: impl Iterator<Item = (&'k str, &'k str)>,
+) -> Result<Vec<String>, Undone> {
+    let (sql, keys) = (session.sql(), keys.collect::<BTreeSet<(&str, &str)>>());
     if keys.is_empty() {
-        return None;
+        return Ok(steps);
     }
-    // A first row that is none makes it a table of its own, also for one key.
-    let mut firsts = vec!["select null as id".to_owned()];
-    firsts.extend(keys.into_iter().map(|(queue, key)| with_key(&sql.first_of_key, queue, key)));
-    Some(fill(&sql.promote, &[("firsts", &firsts.join(" union all "))]))
+    let firsts: Vec<String> = keys.into_iter().map(|(queue, key)| with_key(&sql.first_of_key, queue, key)).collect();
+    steps.push(firsts.join(" union all "));
+    let found = session.query(steps.join(";\n")).await?.pop().unwrap_or_default();
+    let firsts: Vec<i64> = found.iter().filter_map(|row| rows::optional_number(row, 0)).collect();
+    Ok(match firsts.is_empty() {
+        true => Vec::new(),
+        false => vec![fill(&sql.promote, &[("ids", &literal::list(firsts))])],
+    })
 }
 
 fn taken_keys(sql: &Sql, sendable: &Sendable<'_>) -> String {

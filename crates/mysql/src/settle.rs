@@ -10,7 +10,7 @@ use postrider_core::{
 };
 
 use crate::PROVIDER;
-use crate::connection::persist;
+use crate::connection::{Session, persist};
 use crate::error::Undone;
 use crate::literal::{self, by_row, fill, micros, optional};
 use crate::options::ArchivePolicy;
@@ -157,13 +157,23 @@ impl Settling {
     }
 
     /// Locks the stripes and then the rows, and asks who has them leased.
-    pub(crate) fn look(&self, sql: &Sql) -> (String, String) {
+    fn look(&self, sql: &Sql) -> (String, String) {
         let ids = literal::list(self.chosen.iter().map(|chosen| chosen.lease.row));
         (lock_stripes(sql, &self.stripes), fill(&sql.held, &[("ids", &ids)]))
     }
 
-    /// What to do with the leases that turned out to be valid.
-    pub(crate) fn steps(&mut self, sql: &Sql, found: &[Row]) -> Vec<String> {
+    /// Begins a transaction and does what there is to do, but for the last steps, which are answered.
+    pub(crate) async fn carry_out(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
+        let sql = session.sql();
+        let (lock, look) = self.look(sql);
+        let text = if lock.is_empty() { look } else { format!("{lock};\n{look}") };
+        let found = session.begin(text).await?.pop().unwrap_or_default();
+        let (steps, freed) = self.steps(sql, &found);
+        promote(session, steps, freed.iter().map(|(queue, key)| (queue.as_str(), key.as_str()))).await
+    }
+
+    /// What to do with the leases that turned out to be valid, and the keys that lose their heads by it.
+    fn steps(&mut self, sql: &Sql, found: &[Row]) -> (Vec<String>, Vec<(String, String)>) {
         let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
         let mut by_kind: HashMap<Kind, Vec<(&Chosen, &Held)>> = HashMap::new();
         for chosen in &self.chosen {
@@ -201,12 +211,10 @@ impl Settling {
             }
             if matches!(kind, Kind::Complete | Kind::DeadLetter) {
                 let ordered = group.iter().filter(|(chosen, _)| !chosen.lease.receipt.queue().holds_dead_letters());
-                freed
-                    .extend(ordered.filter_map(|(_, held)| Some((held.queue.as_str(), held.ordering_key.as_deref()?))));
+                freed.extend(ordered.filter_map(|(_, held)| Some((held.queue.clone(), held.ordering_key.clone()?))));
             }
         }
-        steps.extend(promote(sql, freed.into_iter()));
-        steps
+        (steps, freed)
     }
 
     fn complete(&self, sql: &Sql, group: &[(&Chosen, &Held)]) -> Vec<String> {
@@ -304,11 +312,7 @@ impl Shared {
         let mut settling = Settling::new(self, settlements);
         if !settling.is_empty() {
             let mut session = self.database.session("settle", Deadline::default()).await?;
-            let sql = session.sql();
-            let (lock, look) = settling.look(sql);
-            let text = if lock.is_empty() { look } else { format!("{lock};\n{look}") };
-            let found = session.begin(text).await?.pop().unwrap_or_default();
-            let steps = settling.steps(sql, &found);
+            let steps = settling.carry_out(&mut session).await?;
             session.commit(steps.join(";\n")).await?;
         }
         let (results, touched) = settling.finish();

@@ -286,10 +286,7 @@ impl Shared {
         let sql = session.sql();
         let settles = !settling.is_empty();
         let mut answers = if settles {
-            let (lock, look) = settling.look(sql);
-            let text = if lock.is_empty() { look } else { format!("{lock};\n{look}") };
-            let found = session.begin(text).await?.pop().unwrap_or_default();
-            let mut steps = settling.steps(sql, &found);
+            let mut steps = settling.carry_out(&mut session).await?;
             steps.push(claim.look(sql));
             session.query(steps.join(";\n")).await?
         } else {

@@ -3,7 +3,9 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod faults;
 mod lawful;
+mod order;
 mod schema;
 mod transactions;
 

@@ -1,1 +1,211 @@
+//! Sends and acks inside the caller's own transaction, from Rust.
 
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, TxOpts};
+use postrider_core::{
+    Begun, IdempotencyKey, IdempotencyStore, Limits, Message, MessageId, MessagingError, MessagingService, Nack,
+    QueueAdmin, QueuedMessage, ReceiveOptions,
+};
+use postrider_mysql::{MysqlOptions, MysqlProvider, mysql_async};
+
+use crate::{Place, options, queue, soon};
+
+async fn callers_own(place: &Place) -> Conn {
+    let mut client = place.client().await;
+    client.query_drop("create table if not exists orders (id bigint auto_increment primary key)").await.unwrap();
+    client
+}
+
+async fn orders(client: &mut Conn) -> Option<i64> {
+    client.query_first("select count(*) from orders").await.unwrap()
+}
+
+const INSERT: &str = "insert into orders values ()";
+
+async fn received(provider: &MysqlProvider) -> Vec<QueuedMessage> {
+    provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(9), soon()).await.unwrap()
+}
+
+fn ids(messages: &[QueuedMessage]) -> Vec<MessageId> {
+    messages.iter().map(QueuedMessage::id).collect()
+}
+
+#[tokio::test]
+async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let store = provider.store().clone();
+    let mut own = callers_own(&place).await;
+
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    transaction.query_drop(INSERT).await.unwrap();
+    store.send_in(&mut transaction, &queue("orders"), &Message::new("rolled back")).await.unwrap();
+    transaction.rollback().await.unwrap();
+    assert_eq!(orders(&mut own).await, Some(0));
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), []);
+
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    transaction.query_drop(INSERT).await.unwrap();
+    let message = Message::new("committed").ordering_key("k").unwrap().header("tenant", "acme").unwrap();
+    let id = store.send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
+    assert!(received(&provider).await.is_empty(), "it is not there yet");
+    transaction.commit().await.unwrap();
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), [queue("orders")]);
+    let found = received(&provider).await;
+    assert_eq!(ids(&found), [id]);
+    assert_eq!(found[0].envelope.headers.get("tenant"), Some("acme"));
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), [queue("orders")], "listed for good by the first read");
+}
+
+#[tokio::test]
+async fn the_rules_are_the_same_as_for_any_send() {
+    let place = Place::new();
+    let limits = Limits { max_body_bytes: 10, ..Limits::default() };
+    let provider = place.connect_with(MysqlOptions { limits, create_queues: false, ..options() }).await;
+    let store = provider.store().clone();
+    let orders = queue("orders");
+    provider.ensure_queue(&orders, soon()).await.unwrap();
+    let mut own = callers_own(&place).await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+
+    let refused = store.send_in(&mut transaction, &orders, &Message::new("far too large")).await;
+    assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "body", .. })), "{refused:?}");
+    let missing = store.send_in(&mut transaction, &queue("missing"), &Message::new("x")).await;
+    assert!(matches!(missing, Err(MessagingError::QueueNotFound { .. })), "{missing:?}");
+    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
+    let first = store.send_in(&mut transaction, &orders, &keyed("1").dedup_key("d").unwrap()).await.unwrap();
+    let again = store.send_in(&mut transaction, &orders, &Message::new("2").dedup_key("d").unwrap()).await.unwrap();
+    assert_eq!(again, first);
+    store.send_in(&mut transaction, &orders, &keyed("3")).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(ids(&received(&provider).await), [first], "the head of its key");
+}
+
+#[tokio::test]
+async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let mut own = callers_own(&place).await;
+    own.query_drop("alter table message add constraint refused check (queue <> 'orders')").await.unwrap();
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    let refused = provider.store().send_in(&mut transaction, &queue("orders"), &Message::new("x")).await;
+    assert!(matches!(refused, Err(MessagingError::Provider { retryable: false, .. })), "{refused:?}");
+    transaction.query_drop(INSERT).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(orders(&mut own).await, Some(1), "the caller's own changes stand");
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), [], "its queue was made all the same");
+}
+
+#[tokio::test]
+async fn an_ack_and_the_handlers_changes_are_one() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let store = provider.store().clone();
+    let mut own = callers_own(&place).await;
+    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
+    provider.send_message(&queue("orders"), keyed("1"), soon()).await.unwrap();
+    let next = provider.send_message(&queue("orders"), keyed("2"), soon()).await.unwrap();
+    let receipt = received(&provider).await.remove(0).into_receipt();
+    for attempt in 0..2 {
+        let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+        transaction.query_drop(INSERT).await.unwrap();
+        store.ack_in(&mut transaction, &receipt).await.unwrap();
+        assert!(received(&provider).await.is_empty(), "the key is held until the commit");
+        if attempt == 0 { transaction.rollback().await } else { transaction.commit().await }.unwrap();
+    }
+    assert_eq!(orders(&mut own).await, Some(1));
+    assert_eq!(ids(&received(&provider).await), [next], "the next of its key");
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    let again = store.ack_in(&mut transaction, &receipt).await;
+    assert!(matches!(again, Err(MessagingError::VisibilityExpired { .. })), "{again:?}");
+    transaction.query_drop(INSERT).await.expect("the transaction goes on");
+    transaction.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_record_and_the_handlers_changes_are_one() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let mut own = callers_own(&place).await;
+    let (key, lease) = (IdempotencyKey::new("orders/7").unwrap(), Duration::from_secs(30));
+    let Begun::Fresh(token) = provider.begin(&key, lease, soon()).await.unwrap() else { panic!("it is fresh") };
+    for attempt in 0..2 {
+        let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+        provider.store().complete_in(&mut transaction, &token).await.unwrap();
+        if attempt == 0 { transaction.rollback().await } else { transaction.commit().await }.unwrap();
+        let found = provider.begin(&key, lease, soon()).await.unwrap();
+        assert_eq!(found == Begun::Done, attempt == 1, "{found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_keyed_send_in_an_open_transaction_holds_nobody_up() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let store = provider.store().clone();
+    let orders = queue("orders");
+    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
+    let mut own = callers_own(&place).await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    // A queue that is new, too: its name must not be a lock either.
+    let late = store.send_in(&mut transaction, &orders, &keyed("late")).await.unwrap();
+    let patience = Duration::from_secs(3);
+    for _ in 0..3 {
+        let meanwhile = async {
+            let id = provider.send_message(&orders, keyed("meanwhile"), soon()).await.unwrap();
+            let mut found = received(&provider).await;
+            assert_eq!(ids(&found), [id]);
+            provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
+        };
+        tokio::time::timeout(patience, meanwhile).await.expect("nobody waits for the open transaction");
+    }
+    let head = provider.send_message(&orders, keyed("head"), soon()).await.unwrap();
+    transaction.commit().await.unwrap();
+    let mut found = received(&provider).await;
+    assert_eq!(ids(&found), [head], "what was there first stays the head, although its row is younger");
+    let after = provider.send_message(&orders, keyed("after"), soon()).await.unwrap();
+    provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
+    for expected in [late, after] {
+        let mut found = received(&provider).await;
+        assert_eq!(ids(&found), [expected]);
+        provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_in_a_transaction() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let mut own = callers_own(&place).await;
+    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
+    let over = keyed("over").dedup_key("d").unwrap().expires_in(Duration::ZERO);
+    provider.send_message(&queue("orders"), over, soon()).await.unwrap();
+    let next = provider.send_message(&queue("orders"), keyed("next"), soon()).await.unwrap();
+    let new = Message::new("new").dedup_key("d").unwrap();
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    let new = provider.store().send_in(&mut transaction, &queue("orders"), &new).await.unwrap();
+    transaction.commit().await.unwrap();
+    let mut found = ids(&received(&provider).await);
+    found.sort();
+    let mut expected = [next, new];
+    expected.sort();
+    assert_eq!(found, expected, "the next of its key is free, and the new one is there");
+    let stats = provider.queue_stats(&queue("orders"), soon()).await.unwrap();
+    assert_eq!(stats.dead.value(), Some(1));
+}
+
+#[tokio::test]
+async fn what_a_handler_gives_back_in_the_meantime_is_not_acknowledged() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let mut own = callers_own(&place).await;
+    provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    let receipt = received(&provider).await.remove(0).into_receipt();
+    provider.nack_message(&queue("orders"), receipt.clone(), Nack::Release, soon()).await.unwrap();
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    let late = provider.store().ack_in(&mut transaction, &receipt).await;
+    assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{late:?}");
+    transaction.rollback().await.unwrap();
+}
