@@ -13,7 +13,8 @@ use crate::signals::asked_to_end;
 use crate::values;
 
 /// The key that `--archive` stands for.
-const ARCHIVE_KEYS: [&str; 2] = ["common.messaging.sqlite.archive", "common.messaging.postgres.archive"];
+const ARCHIVE_KEYS: [&str; 3] =
+    ["common.messaging.sqlite.archive", "common.messaging.postgres.archive", "common.messaging.mysql.archive"];
 
 /// Measure a store
 ///
@@ -151,7 +152,9 @@ fn configuration(global: &Global, command: &Bench) -> Result<Config, Failure> {
         }
     }
     let config = Config::load(&sources)?;
-    if command.archive.is_some() && !matches!(config.provider(), Some(ProviderKind::Sqlite | ProviderKind::Postgres)) {
+    if command.archive.is_some()
+        && !matches!(config.provider(), Some(ProviderKind::Sqlite | ProviderKind::Postgres | ProviderKind::Mysql))
+    {
         return Err(Failure::usage(format!("'{}' has no archive; leave --archive out", config.url())));
     }
     Ok(config)

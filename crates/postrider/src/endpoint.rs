@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use postrider_core::{MemoryStore, MessagingError};
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use {crate::config::ArchivePolicy, std::sync::Arc};
 #[cfg(feature = "sqlite")]
 use {
@@ -14,12 +14,12 @@ use {
     std::path::{Path, PathBuf},
 };
 
+#[cfg(feature = "mysql")]
+use postrider_mysql::{MysqlOptions, MysqlStore};
 #[cfg(feature = "postgres")]
-use {
-    crate::config::StoreUrl,
-    postrider_postgres::{PostgresOptions, PostgresStore, WakeUpMode},
-    tokio::sync::OnceCell,
-};
+use postrider_postgres::{PostgresOptions, PostgresStore, WakeUpMode};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use {crate::config::StoreUrl, tokio::sync::OnceCell};
 
 use crate::config::{MessagingConfig, ProviderKind};
 use crate::provider::MessagingProvider;
@@ -37,6 +37,9 @@ enum Kind {
     /// Its connections share a pool, which the first of them opens.
     #[cfg(feature = "postgres")]
     Postgres { url: StoreUrl, options: Box<PostgresOptions>, store: Arc<OnceCell<PostgresStore>> },
+    /// The same.
+    #[cfg(feature = "mysql")]
+    Mysql { url: StoreUrl, options: Box<MysqlOptions>, store: Arc<OnceCell<MysqlStore>> },
 }
 
 /// What becomes of a folder that is missing.
@@ -65,6 +68,8 @@ pub(crate) const FORMS: &[&str] = &[
     "sqlite:/path/file.db",
     #[cfg(feature = "postgres")]
     "postgres://user@host/database",
+    #[cfg(feature = "mysql")]
+    "mysql://user@host/database",
 ];
 
 impl Endpoint {
@@ -96,6 +101,12 @@ impl Endpoint {
                 options: Box::new(postgres_options(settings)),
                 store: Arc::default(),
             })),
+            #[cfg(feature = "mysql")]
+            "mysql" => Ok(Self(Kind::Mysql {
+                url: StoreUrl::new(url),
+                options: Box::new(mysql_options(settings)),
+                store: Arc::default(),
+            })),
             _ if ProviderKind::of_scheme(scheme).is_some() => {
                 invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
             }
@@ -124,6 +135,8 @@ impl Endpoint {
             Kind::Memory(_) => self.clone(),
             #[cfg(feature = "postgres")]
             Kind::Postgres { .. } => self.clone(),
+            #[cfg(feature = "mysql")]
+            Kind::Mysql { .. } => self.clone(),
         }
     }
 
@@ -135,6 +148,8 @@ impl Endpoint {
             Kind::Sqlite { path, .. } => !path.exists(),
             #[cfg(feature = "postgres")]
             Kind::Postgres { .. } => false,
+            #[cfg(feature = "mysql")]
+            Kind::Mysql { .. } => false,
         }
     }
 
@@ -152,6 +167,11 @@ impl Endpoint {
             Kind::Postgres { url, options, store } => {
                 let open = || PostgresStore::open(url.as_str(), (**options).clone());
                 Ok(MessagingProvider::Postgres(store.get_or_try_init(open).await?.connect()?))
+            }
+            #[cfg(feature = "mysql")]
+            Kind::Mysql { url, options, store } => {
+                let open = || MysqlStore::open(url.as_str(), (**options).clone());
+                Ok(MessagingProvider::Mysql(store.get_or_try_init(open).await?.connect()?))
             }
         }
     }
@@ -172,6 +192,11 @@ impl Endpoint {
             Kind::Postgres { url, options, .. } => {
                 Ok(steps(PostgresStore::pending_migrations(url.as_str(), (**options).clone()).await?))
             }
+            #[cfg(feature = "mysql")]
+            Kind::Mysql { url, options, .. } => {
+                let steps = MysqlStore::pending_migrations(url.as_str(), (**options).clone()).await?;
+                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
+            }
         }
     }
 
@@ -187,6 +212,11 @@ impl Endpoint {
             #[cfg(feature = "postgres")]
             Kind::Postgres { url, options, .. } => {
                 Ok(steps(PostgresStore::migrate(url.as_str(), (**options).clone()).await?))
+            }
+            #[cfg(feature = "mysql")]
+            Kind::Mysql { url, options, .. } => {
+                let steps = MysqlStore::migrate(url.as_str(), (**options).clone()).await?;
+                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
             }
         }
     }
@@ -249,6 +279,27 @@ fn postgres_options(settings: &MessagingConfig) -> PostgresOptions {
         connect_timeout: postgres.connection_timeout,
         statement_timeout: postgres.statement_timeout,
         ..PostgresOptions::default()
+    }
+}
+
+#[cfg(feature = "mysql")]
+fn mysql_options(settings: &MessagingConfig) -> MysqlOptions {
+    let mysql = &settings.mysql;
+    MysqlOptions {
+        pool_size: mysql.pool_size as usize,
+        archive: match mysql.archive {
+            ArchivePolicy::All => postrider_mysql::ArchivePolicy::All,
+            ArchivePolicy::Failed => postrider_mysql::ArchivePolicy::Failed,
+            ArchivePolicy::None => postrider_mysql::ArchivePolicy::None,
+        },
+        archive_retention: mysql.archive_retention,
+        poll_interval: mysql.poll_interval,
+        auto_migrate: settings.auto_migrate,
+        create_queues: settings.create_queues,
+        limits: settings.limits(),
+        connect_timeout: mysql.connection_timeout,
+        statement_timeout: mysql.statement_timeout,
+        ..MysqlOptions::default()
     }
 }
 
@@ -322,6 +373,8 @@ impl fmt::Display for Endpoint {
             Kind::Sqlite { path, .. } => write!(f, "sqlite:{}", path.display()),
             #[cfg(feature = "postgres")]
             Kind::Postgres { url, .. } => write!(f, "{url}"),
+            #[cfg(feature = "mysql")]
+            Kind::Mysql { url, .. } => write!(f, "{url}"),
         }
     }
 }
@@ -420,7 +473,9 @@ mod tests {
     fn a_database_is_used_as_configured_and_its_password_is_not_shown() {
         let options = postgres_options(&MessagingConfig::default());
         assert_eq!(format!("{options:?}"), format!("{:?}", PostgresOptions::default()), "the defaults are the same");
-        for scheme in ["postgres", "postgresql"] {
+        let options = mysql_options(&MessagingConfig::default());
+        assert_eq!(format!("{options:?}"), format!("{:?}", MysqlOptions::default()), "the defaults are the same");
+        for scheme in ["postgres", "postgresql", "mysql"] {
             let endpoint: Endpoint = format!("{scheme}://rider:secret@host/mail").parse().unwrap();
             assert_eq!(endpoint.to_string(), format!("{scheme}://rider:***@host/mail"));
             assert!(!format!("{endpoint:?}").contains("secret"));
@@ -440,7 +495,8 @@ mod tests {
 
     #[test]
     fn urls_that_lead_nowhere_say_what_can_be_used() {
-        let forms = "use memory: or sqlite:/path/file.db or postgres://user@host/database";
+        let forms = "use memory: or sqlite:/path/file.db or postgres://user@host/database or \
+                     mysql://user@host/database";
         for (url, text) in [
             ("orders", &*format!("'orders' has no scheme; {forms}")),
             ("kafka://host", &*format!("scheme 'kafka' is not known; {forms}")),

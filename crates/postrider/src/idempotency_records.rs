@@ -18,6 +18,9 @@ pub enum IdempotencyRecords {
     /// In the schema of the PostgreSQL database.
     #[cfg(feature = "postgres")]
     Postgres(postrider_postgres::PostgresProvider),
+    /// In the MariaDB or MySQL database.
+    #[cfg(feature = "mysql")]
+    Mysql(postrider_mysql::MysqlProvider),
 }
 
 impl MessagingProvider {
@@ -30,6 +33,8 @@ impl MessagingProvider {
             Self::Sqlite(provider) => Some(IdempotencyRecords::Sqlite(provider.clone())),
             #[cfg(feature = "postgres")]
             Self::Postgres(provider) => Some(IdempotencyRecords::Postgres(provider.clone())),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(provider) => Some(IdempotencyRecords::Mysql(provider.clone())),
             Self::Custom(_) => None,
         }
     }
@@ -44,6 +49,8 @@ macro_rules! each {
             Self::Sqlite(records) => IdempotencyStore::$method(records, $($argument),*).await,
             #[cfg(feature = "postgres")]
             Self::Postgres(records) => IdempotencyStore::$method(records, $($argument),*).await,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(records) => IdempotencyStore::$method(records, $($argument),*).await,
         }
     };
 }

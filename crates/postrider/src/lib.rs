@@ -56,6 +56,8 @@ pub use context::{ContextError, SystemContext};
 pub use endpoint::{Endpoint, Migration, connect};
 pub use idempotency_records::IdempotencyRecords;
 pub use postrider_core::*;
+#[cfg(feature = "mysql")]
+pub use postrider_mysql as mysql;
 #[cfg(feature = "postgres")]
 pub use postrider_postgres as postgres;
 #[cfg(feature = "sqlite")]

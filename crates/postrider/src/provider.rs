@@ -16,6 +16,9 @@ pub enum MessagingProvider {
     /// In a schema of a PostgreSQL database.
     #[cfg(feature = "postgres")]
     Postgres(postrider_postgres::PostgresProvider),
+    /// In a MariaDB or MySQL database.
+    #[cfg(feature = "mysql")]
+    Mysql(postrider_mysql::MysqlProvider),
     /// A provider that is not built in.
     Custom(SharedProvider),
 }
@@ -36,6 +39,8 @@ macro_rules! each {
             Self::Sqlite($provider) => $call,
             #[cfg(feature = "postgres")]
             Self::Postgres($provider) => $call,
+            #[cfg(feature = "mysql")]
+            Self::Mysql($provider) => $call,
             Self::Custom($provider) => $call,
         }
     };

@@ -43,6 +43,7 @@ pub(super) const DEFAULT_BATCH_SIZE: &str = "common.messaging.default_batch_size
 pub(super) const MAX_BATCH_SIZE: &str = "common.messaging.max_batch_size";
 pub(super) const SQLITE_PATH: &str = "common.messaging.sqlite.path";
 pub(super) const POSTGRES_URL: &str = "common.messaging.postgres.url";
+pub(super) const MYSQL_URL: &str = "common.messaging.mysql.url";
 pub(super) const RABBITMQ_URL: &str = "common.messaging.rabbitmq.url";
 pub(super) const STATE_URL: &str = "state.url";
 
@@ -63,6 +64,10 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "common.messaging.postgres",
         meaning: "Read when messages are kept in tables of a PostgreSQL database.",
+    },
+    Section {
+        name: "common.messaging.mysql",
+        meaning: "Read when messages are kept in tables of a MariaDB or MySQL database.",
     },
     Section { name: "common.messaging.pgmq", meaning: "Read when messages are kept in PGMQ." },
     Section { name: "common.messaging.rabbitmq", meaning: "Read when messages are kept in RabbitMQ." },
@@ -261,6 +266,48 @@ pub(super) const KEYS: &[Key] = &[
         |draft| &mut draft.common.messaging.postgres.statement_timeout,
         (MILLISECOND, HOUR),
         "How long a statement may take before it is given up.",
+    ),
+    Key {
+        name: MYSQL_URL,
+        kind: Kind::Url(|draft| &mut draft.asked.mysql_url),
+        meaning: "The database's address, like `mysql://user@host/database`.",
+    },
+    count(
+        "common.messaging.mysql.pool_size",
+        |draft| &mut draft.common.messaging.mysql.pool_size,
+        (1, 10_000),
+        "How many connections are open at most.",
+    ),
+    Key {
+        name: "common.messaging.mysql.archive",
+        kind: Kind::Choice(|draft| &mut draft.common.messaging.mysql.archive),
+        meaning: "Which messages are kept after their end: `all`, only purged dead letters (`failed`), or `none`.",
+    },
+    Key {
+        name: "common.messaging.mysql.archive_retention",
+        kind: Kind::Duration {
+            at: |draft| &mut draft.common.messaging.mysql.archive_retention,
+            range: (SECOND, MAX_DURATION),
+        },
+        meaning: "How long they are kept.",
+    },
+    seconds(
+        "common.messaging.mysql.poll_interval_seconds",
+        |draft| &mut draft.common.messaging.mysql.poll_interval,
+        (MILLISECOND, HOUR),
+        "How long a waiting receiver goes without a look of its own, for what other processes send.",
+    ),
+    seconds(
+        "common.messaging.mysql.connection_timeout_seconds",
+        |draft| &mut draft.common.messaging.mysql.connection_timeout,
+        (MILLISECOND, HOUR),
+        "How long connecting may take, and waiting for a free connection.",
+    ),
+    seconds(
+        "common.messaging.mysql.statement_timeout_seconds",
+        |draft| &mut draft.common.messaging.mysql.statement_timeout,
+        (MILLISECOND, HOUR),
+        "How long a step of a transaction may take before it is given up.",
     ),
     Key {
         name: "common.messaging.pgmq.enable_pg_notify",

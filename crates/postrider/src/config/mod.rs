@@ -38,8 +38,8 @@ pub use error::{ConfigError, Problem, Setting};
 pub use origin::Origin;
 pub use reference::reference_page;
 pub use settings::{
-    ArchivePolicy, CommonConfig, DeadLetterConfig, MessagingConfig, PgmqConfig, PostgresConfig, ProviderKind,
-    RabbitMqConfig, SqliteConfig, Synchronous,
+    ArchivePolicy, CommonConfig, DeadLetterConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig,
+    ProviderKind, RabbitMqConfig, SqliteConfig, Synchronous,
 };
 pub use sources::Sources;
 pub use store_url::StoreUrl;

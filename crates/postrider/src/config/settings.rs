@@ -40,6 +40,8 @@ pub struct MessagingConfig {
     pub sqlite: SqliteConfig,
     /// What only PostgreSQL knows.
     pub postgres: PostgresConfig,
+    /// What only MariaDB and MySQL know.
+    pub mysql: MysqlConfig,
     /// What only PGMQ knows.
     pub pgmq: PgmqConfig,
     /// What only RabbitMQ knows.
@@ -59,6 +61,7 @@ impl Default for MessagingConfig {
             circuit_breaker: BreakerSettings::default(),
             sqlite: SqliteConfig::default(),
             postgres: PostgresConfig::default(),
+            mysql: MysqlConfig::default(),
             pgmq: PgmqConfig::default(),
             rabbitmq: RabbitMqConfig::default(),
         }
@@ -192,6 +195,36 @@ impl Default for PostgresConfig {
     }
 }
 
+/// What only MariaDB and MySQL know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MysqlConfig {
+    /// How many connections are open at most.
+    pub pool_size: u32,
+    /// Which messages are kept after their end.
+    pub archive: ArchivePolicy,
+    /// How long they are kept.
+    pub archive_retention: Duration,
+    /// How long a waiting receiver goes without a look of its own.
+    pub poll_interval: Duration,
+    /// How long connecting may take.
+    pub connection_timeout: Duration,
+    /// How long a step of a transaction may take.
+    pub statement_timeout: Duration,
+}
+
+impl Default for MysqlConfig {
+    fn default() -> Self {
+        Self {
+            pool_size: 10,
+            archive: ArchivePolicy::All,
+            archive_retention: Duration::from_secs(7 * 24 * 3600),
+            poll_interval: Duration::from_secs(1),
+            connection_timeout: Duration::from_secs(10),
+            statement_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
 /// What only PGMQ knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PgmqConfig {
@@ -239,6 +272,8 @@ pub enum ProviderKind {
     Sqlite,
     /// A schema of a PostgreSQL database.
     Postgres,
+    /// A MariaDB or MySQL database.
+    Mysql,
     /// PostgreSQL with the PGMQ extension.
     Pgmq,
     /// RabbitMQ.
@@ -309,6 +344,7 @@ impl Named for ProviderKind {
         ("memory", Self::Memory),
         ("sqlite", Self::Sqlite),
         ("postgres", Self::Postgres),
+        ("mysql", Self::Mysql),
         ("pgmq", Self::Pgmq),
         ("rabbitmq", Self::RabbitMq),
     ];

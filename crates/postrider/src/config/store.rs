@@ -35,6 +35,7 @@ impl ProviderKind {
             Self::Memory => &["memory"],
             Self::Sqlite => &["sqlite"],
             Self::Postgres => &["postgres", "postgresql"],
+            Self::Mysql => &["mysql"],
             Self::Pgmq => &["pgmq+postgres"],
             Self::RabbitMq => &["amqp", "amqps"],
         }
@@ -65,7 +66,7 @@ impl ProviderKind {
     /// Whether it can hold what is no message.
     fn keeps_state(self) -> bool {
         match self {
-            Self::Memory | Self::Sqlite | Self::Postgres | Self::Pgmq => true,
+            Self::Memory | Self::Sqlite | Self::Postgres | Self::Mysql | Self::Pgmq => true,
             Self::RabbitMq => false,
         }
     }
@@ -124,6 +125,7 @@ fn address(kind: ProviderKind, draft: &Draft) -> Result<Option<(StoreUrl, &Setti
             (asked.sqlite_path.as_deref().map(|path| sqlite_url(path, draft)).transpose()?, keys::SQLITE_PATH)
         }
         ProviderKind::Postgres => (asked.postgres_url.clone(), keys::POSTGRES_URL),
+        ProviderKind::Mysql => (asked.mysql_url.clone(), keys::MYSQL_URL),
         ProviderKind::RabbitMq => (asked.rabbitmq_url.clone(), keys::RABBITMQ_URL),
         ProviderKind::Memory | ProviderKind::Pgmq => return Ok(None),
     };
@@ -137,6 +139,9 @@ fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> 
         Some(ProviderKind::RabbitMq) => Ok(StoreUrl::new(LOCAL_RABBITMQ)),
         Some(ProviderKind::Postgres) => {
             Err(draft.refuse(keys::PROVIDER, "name the server in common.messaging.postgres.url, or in url"))
+        }
+        Some(ProviderKind::Mysql) => {
+            Err(draft.refuse(keys::PROVIDER, "name the server in common.messaging.mysql.url, or in url"))
         }
         Some(ProviderKind::Pgmq) => Err(draft.refuse(keys::PROVIDER, cannot_be_used())),
     }

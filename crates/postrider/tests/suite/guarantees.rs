@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, LocalBoxFuture, join_all};
+use mysql_async::prelude::Queryable;
 use postrider::config::{MessagingConfig, PostgresConfig};
+use postrider::mysql::mysql_async;
 use postrider::postgres::tokio_postgres;
 use postrider::{Endpoint, MessagingError, MessagingProvider};
 use postrider_conformance::guarantees::{Section, page};
@@ -122,6 +124,60 @@ impl Database {
     }
 }
 
+/// A MariaDB database of this test's own.
+struct Tables {
+    server: String,
+    name: String,
+}
+
+impl Tables {
+    async fn new() -> Self {
+        let server = std::env::var("POSTRIDER_MYSQL_URL").unwrap_or_else(|_| {
+            panic!(
+                "POSTRIDER_MYSQL_URL is not set: start a server with `scripts/services up mysql`, then \
+                 `eval \"$(scripts/services env)\"`"
+            )
+        });
+        let tables = Self { server, name: format!("guarantees_{}", std::process::id()) };
+        tables.client().await.query_drop(format!("create database {}", tables.name)).await.unwrap();
+        tables
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        let (server, _) = self.server.rsplit_once('/').unwrap();
+        format!("{server}/{}", self.name).parse().unwrap()
+    }
+
+    async fn client(&self) -> mysql_async::Conn {
+        mysql_async::Conn::from_url(&self.server).await.unwrap()
+    }
+
+    /// Ends every session of the workers, for a while.
+    fn cut(&self) -> impl Fn() -> BoxFuture<'static, Result<(), MessagingError>> + Send + Sync + 'static {
+        let (server, name) = (self.server.clone(), self.name.clone());
+        move || {
+            let (server, name) = (server.clone(), name.clone());
+            Box::pin(async move {
+                let mut client = mysql_async::Conn::from_url(&server).await.unwrap();
+                let sessions = format!("select id from information_schema.processlist where db = '{name}'");
+                for _ in 0..15 {
+                    let ids: Vec<u64> = client.query(&sessions).await.unwrap();
+                    for id in ids {
+                        // It may have ended by itself.
+                        let _ = client.query_drop(format!("kill {id}")).await;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Ok(())
+            })
+        }
+    }
+
+    async fn remove(&self) {
+        self.client().await.query_drop(format!("drop database {}", self.name)).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn guarantees_page_is_up_to_date() {
     // In main memory where that is a place for files: what is measured here is no matter of the disk's speed.
@@ -129,6 +185,7 @@ async fn guarantees_page_is_up_to_date() {
     let file = folder.path().join("queues.db");
 
     let database = Database::new();
+    let tables = Tables::new().await;
     let tried = [
         Store::at("memory:").try_law("All workers share one store in the suite's process."),
         Store::at(&format!("sqlite:{}", file.display())).restarted_by(move || lock_for_a_moment(file.clone())).try_law(
@@ -139,6 +196,10 @@ async fn guarantees_page_is_up_to_date() {
             "The workers share a schema and a pool of connections. For L14 the server ends all of their sessions, again \
              and again. [More about it](postgres.md).",
         ),
+        Store { endpoint: tables.endpoint(), restart: None }.restarted_by(tables.cut()).try_law(
+            "Tried on MariaDB. The workers share a database and a pool of connections. For L14 the server ends all of \
+             their sessions, again and again. [More about it](mysql.md).",
+        ),
     ];
 
     let sections = join_all(tried).await;
@@ -146,5 +207,6 @@ async fn guarantees_page_is_up_to_date() {
     let broken: String = sections.iter().filter(unlawful).map(|section| section.report.to_string()).collect();
     assert!(broken.is_empty(), "\n{broken}");
     database.remove().await;
+    tables.remove().await;
     ensure_up_to_date("guarantees.md", &page(&sections), "guarantees");
 }

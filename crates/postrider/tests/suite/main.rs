@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 // The pages, and the settings of the embedded file, are about everything that a default build has.
-#[cfg(all(feature = "postgres", feature = "sqlite"))]
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod guarantees;
-#[cfg(all(feature = "postgres", feature = "sqlite"))]
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod pages;
 #[cfg(feature = "sqlite")]
 mod sqlite_settings;

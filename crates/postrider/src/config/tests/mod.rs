@@ -91,6 +91,14 @@ fn every_section_is_read() {
         poll_interval_seconds = 0.25
         connection_timeout_seconds = 2
         statement_timeout_seconds = 7
+        [common.messaging.mysql]
+        url = "mysql://not/chosen"
+        pool_size = 4
+        archive = "none"
+        archive_retention = "2h"
+        poll_interval_seconds = 0.5
+        connection_timeout_seconds = 3
+        statement_timeout_seconds = 8
         [common.messaging.sqlite]
         path = "/not/chosen.db"
         synchronous = "normal"
@@ -138,6 +146,14 @@ fn every_section_is_read() {
             lock_timeout: Duration::from_millis(100),
             wal_limit_bytes: 65536,
         },
+        mysql: MysqlConfig {
+            pool_size: 4,
+            archive: ArchivePolicy::None,
+            archive_retention: Duration::from_secs(2 * 3600),
+            poll_interval: Duration::from_millis(500),
+            connection_timeout: Duration::from_secs(3),
+            statement_timeout: Duration::from_secs(8),
+        },
         postgres: PostgresConfig {
             schema: "mail".into(),
             pool_size: 3,
@@ -178,7 +194,7 @@ fn every_key_can_be_set_by_its_variable() {
                 keys::PROVIDER => "sqlite",
                 retry::STRATEGY => "no_retry",
                 "common.messaging.sqlite.synchronous" => "normal",
-                "common.messaging.sqlite.archive" | "common.messaging.postgres.archive" => "none",
+                name if name.ends_with(".archive") => "none",
                 "common.messaging.sqlite.wal_limit_bytes" => "70000",
                 _ => "4",
             },
@@ -433,6 +449,9 @@ fn a_provider_that_this_program_does_not_have_is_told_as_such() {
         let error = load(&text).and_then(|config| config.endpoint().map(drop)).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("postrider.toml:2:1: common.messaging.provider = "), "{text}");
-        assert!(text.ends_with(": this program cannot use it yet; use memory or sqlite or postgres"), "{text}");
+        assert!(
+            text.ends_with(": this program cannot use it yet; use memory or sqlite or postgres or mysql"),
+            "{text}"
+        );
     }
 }
