@@ -1,38 +1,30 @@
 //! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use bytes::Bytes;
 use mysql_async::Row;
 use postrider_core::{
     DeadLetterReason, Deadline, Envelope, Key, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions,
-    Timestamp,
+    Settlement, Timestamp,
 };
+use postrider_sql::stripes::{in_order, stripe, token};
+use postrider_sql::{Claimed, Due, Taken, Undone, persist};
 
 use crate::PROVIDER;
-use crate::connection::{Answers, persist};
-use crate::error::Undone;
+use crate::connection::Answers;
 use crate::literal::{self, fill};
 use crate::rows::{self, Label};
 use crate::send::{lock_stripes, promote};
-use crate::settle::{Held, end_lives};
+use crate::settle::{Held, Settling, end_lives};
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
-use crate::stripes::{in_order, stripe, token};
 
 /// Every so many claims the oldest due message goes first, whatever its priority, so that none waits for ever.
 const OLDEST_FIRST_EVERY: u64 = 16;
 
 /// So many messages are leased by one transaction at most, whatever was asked for.
 const MOST_LEASES: usize = 1000;
-
-/// A message that was leased.
-#[derive(Debug)]
-pub(crate) struct Claimed {
-    pub(crate) body: Bytes,
-    pub(crate) envelope: Envelope,
-    pub(crate) receipt: ReceiptHandle,
-}
 
 /// A message that was leased to be buried.
 #[derive(Debug)]
@@ -45,7 +37,7 @@ struct Doomed {
 
 /// A claim, before it is sent.
 #[derive(Debug)]
-pub(crate) struct Claim {
+struct Claim {
     queue: QueueName,
     name: String,
     limit: usize,
@@ -58,19 +50,26 @@ pub(crate) struct Claim {
 
 /// What a claim brought.
 #[derive(Debug, Default)]
-pub(crate) struct Brought {
-    pub(crate) messages: Vec<Claimed>,
+struct Brought {
+    messages: Vec<Claimed>,
     doomed: Vec<Doomed>,
     /// Rows that are leased without being counted.
     uncounted: Vec<i64>,
     counted: Vec<i64>,
     now: Timestamp,
+}
+
+/// What a claim leaves to be done after its transaction.
+#[derive(Debug)]
+pub struct Chores {
+    claim: Claim,
+    doomed: Vec<Doomed>,
     /// Whether keys wait to be put in order.
-    pub(crate) has_unplaced: bool,
+    has_unplaced: bool,
 }
 
 impl Claim {
-    pub(crate) fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
+    fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
         let turn = shared.count_claim(queue);
         Self {
             queue: queue.clone(),
@@ -83,12 +82,8 @@ impl Claim {
         }
     }
 
-    pub(crate) fn queue(&self) -> &QueueName {
-        &self.queue
-    }
-
     /// Asks how many of each priority are due, and whether keys wait to be put in order.
-    pub(crate) fn look(&self, sql: &Sql) -> String {
+    fn look(&self, sql: &Sql) -> String {
         let limit = self.limit.to_string();
         let order = if self.oldest_first { "next_attempt_at" } else { "priority desc, next_attempt_at" };
         let values = [("queue", self.name.as_str()), ("limit", &limit)];
@@ -98,7 +93,7 @@ impl Claim {
     }
 
     /// Takes as many of each priority as the look found. Nothing when there is nothing.
-    pub(crate) fn take(&self, sql: &Sql, due: &[Row]) -> Option<String> {
+    fn take(&self, sql: &Sql, due: &[Row]) -> Option<String> {
         let take = |row: &Row| {
             let (priority, limit) = (rows::number(row, 0).to_string(), rows::number(row, 1).to_string());
             fill(&sql.claim, &[("queue", &self.name), ("priority", &priority), ("limit", &limit)])
@@ -108,7 +103,7 @@ impl Claim {
     }
 
     /// Reads what the statements answered.
-    pub(crate) fn read(&self, answers: &Answers) -> Brought {
+    fn read(&self, answers: &Answers) -> Brought {
         let mut ordered: Vec<&Row> = answers.iter().flatten().collect();
         ordered.sort_by_key(|row| {
             let urgency = if self.oldest_first { 0 } else { -rows::number(row, 5) };
@@ -182,7 +177,7 @@ impl Claim {
     }
 
     /// Leases what was read. A dead letter's dedup key is answered too: its record has it.
-    pub(crate) fn lease(&self, sql: &Sql, brought: &Brought) -> String {
+    fn lease(&self, sql: &Sql, brought: &Brought) -> String {
         let (until, now) = (literal::time(self.end(brought.now)), literal::time(brought.now));
         let lease = self.lease.to_string();
         let statement = |statement: &str, rows: &[i64]| {
@@ -202,7 +197,7 @@ impl Claim {
     }
 
     /// Takes note of what the lease answered.
-    pub(crate) fn add_dedup_keys(&self, brought: &mut Brought, answers: &Answers) {
+    fn add_dedup_keys(&self, brought: &mut Brought, answers: &Answers) {
         let keys: HashMap<u64, Option<Key>> = answers
             .iter()
             .flatten()
@@ -217,7 +212,7 @@ impl Claim {
 }
 
 /// One probe a priority, the most urgent first.
-pub(crate) fn probes(statement: &str, values: &[(&str, &str)]) -> String {
+fn probes(statement: &str, values: &[(&str, &str)]) -> String {
     let probe = |priority: i32| {
         let priority = priority.to_string();
         let mut values = values.to_vec();
@@ -228,16 +223,83 @@ pub(crate) fn probes(statement: &str, values: &[(&str, &str)]) -> String {
 }
 
 impl Shared {
+    /// Settles and claims from one queue in one transaction.
+    pub(crate) async fn settle_and_claim(
+        &self,
+        settlements: &[Settlement],
+        queue: &QueueName,
+        wanted: usize,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Taken<Chores>, Undone> {
+        let mut settling = Settling::new(self, settlements);
+        let claim = Claim::new(self, queue, wanted, options);
+        let mut session = self.database.session("receive", deadline).await?;
+        let sql = session.sql();
+        let settles = !settling.is_empty();
+        let mut answers = if settles {
+            let mut steps = settling.carry_out(&mut session).await?;
+            steps.push(claim.look(sql));
+            session.query(steps.join(";\n")).await?
+        } else {
+            session.ask(claim.look(sql)).await?
+        };
+        let has_unplaced = answers.pop().and_then(|rows| Some(rows::flag(rows.first()?, 0))).unwrap_or(false);
+        let take = claim.take(sql, &answers.pop().unwrap_or_default());
+        let mut brought = Brought::default();
+        if let Some(take) = take {
+            let taken = if settles { session.query(take).await? } else { session.begin(take).await? };
+            brought = claim.read(&taken);
+            let leased = session.commit(claim.lease(sql, &brought)).await?;
+            claim.add_dedup_keys(&mut brought, &leased);
+        } else if settles {
+            session.commit(String::new()).await?;
+        }
+        drop(session);
+        let has_unplaced = has_unplaced && !queue.holds_dead_letters();
+        let (settled, touched) = settling.finish();
+        self.touch(&touched);
+        let chores = Chores { claim, doomed: brought.doomed, has_unplaced };
+        Ok(Taken { settled, messages: brought.messages, chores })
+    }
+
+    /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
+    pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
+        self.bury(&chores.claim, &chores.doomed).await?;
+        if chores.has_unplaced {
+            self.place(queue).await?;
+        }
+        Ok(!chores.doomed.is_empty() || chores.has_unplaced)
+    }
+
+    /// When something in a queue can be received. Puts keys in order that others have left unplaced.
+    pub(crate) async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
+        let name = literal::bytes(queue.as_str().as_bytes());
+        let sql = &self.database.sql;
+        let probes = probes(&sql.next_due_probe, &[("queue", &name)]);
+        let look = fill(&sql.next_due, &[("queue", &name), ("probes", &probes)]);
+        let found = self.ask("receive", Deadline::default(), look).await?;
+        let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
+        if rows::flag(row, 1) && !queue.holds_dead_letters() {
+            self.place(queue).await?;
+            return Ok(Due::Now);
+        }
+        Ok(match rows::optional_number(row, 0) {
+            Some(micros) if micros <= 0 => Due::Now,
+            Some(micros) => Due::In(Duration::from_micros(micros.unsigned_abs())),
+            None => Due::In(Duration::MAX),
+        })
+    }
+
     /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they
     /// run out and the next claim finds the same.
-    pub(crate) async fn bury(&self, claim: &Claim, brought: &mut Brought) -> Result<usize, Undone> {
-        let doomed = std::mem::take(&mut brought.doomed);
+    async fn bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
         if doomed.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
-        persist(|| self.try_bury(claim, &doomed)).await?;
+        persist(|| self.try_bury(claim, doomed)).await?;
         self.touch([&claim.queue, &claim.queue.dead_letters()]);
-        Ok(doomed.len())
+        Ok(())
     }
 
     async fn try_bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
@@ -283,12 +345,12 @@ impl Shared {
         let leased = session.commit(claim.lease(sql, &brought)).await?;
         claim.add_dedup_keys(&mut brought, &leased);
         drop(session);
-        self.bury(&claim, &mut brought).await?;
+        self.bury(&claim, &brought.doomed).await?;
         Ok(brought.messages.pop())
     }
 
     /// Puts keys in order that transactions of others have changed, and lists the queues that they made.
-    pub(crate) async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
+    async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
         if queue.holds_dead_letters() {
             return Ok(());
         }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder, Row};
 use postrider_core::{Deadline, MessagingError};
+use postrider_sql::{Phase, Undone};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::PROVIDER;
-use crate::error::{Phase, Undone, cannot_connect, is_broken, undone};
+use crate::error::{cannot_connect, is_broken, undone};
 use crate::options::MysqlOptions;
 use crate::sql::{Schema, Sql};
 
@@ -20,9 +21,6 @@ const LOCK_TIMEOUT: u64 = 5;
 
 /// A connection that was idle for longer is asked whether it still lives, before anything is entrusted to it.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
-
-/// How often work that others were in the way of is begun again.
-const TRIES: u32 = 8;
 
 /// The rows of each statement that answers with rows, in the order of the statements.
 pub(crate) type Answers = Vec<Vec<Row>>;
@@ -240,24 +238,6 @@ impl Drop for Session<'_> {
         if let Some(connection) = self.connection.take().filter(|_| !self.is_open) {
             let idle = Idle { connection, since: Instant::now() };
             self.database.idle.lock().unwrap_or_else(PoisonError::into_inner).push(idle);
-        }
-    }
-}
-
-/// Begins work again that others were in the way of, a little later each time.
-pub(crate) async fn persist<T, F>(mut work: impl FnMut() -> F) -> Result<T, Undone>
-where
-    F: Future<Output = Result<T, Undone>>,
-{
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
-        match work().await {
-            Err(Undone::InTheWay(_)) if attempt < TRIES => {
-                let longest = Duration::from_millis(10) * 2u32.pow(attempt);
-                tokio::time::sleep(longest.mul_f64(rand::random_range(0.5..1.0))).await;
-            }
-            result => return result,
         }
     }
 }

@@ -4,21 +4,19 @@ use std::collections::HashSet;
 
 use mysql_async::Row;
 use postrider_core::{
-    DeadLetter, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, Redrive,
-    RedriveReport, RedriveSkip,
+    DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, RedriveReport,
+    RedriveSkip,
 };
 
-use crate::connection::{Session, persist};
-use crate::error::Undone;
+use postrider_sql::stripes::{in_order, stripe};
+use postrider_sql::{Part, Undone, persist};
+
+use crate::connection::Session;
 use crate::literal::{self, fill, optional};
 use crate::options::ArchivePolicy;
 use crate::rows::{self, content_type_column, headers_column};
 use crate::send::{dedup_holders, lock_stripes, promote};
 use crate::store::{Shared, ensure_queues};
-use crate::stripes::{in_order, stripe};
-
-/// So many dead letters are redriven or purged in one transaction.
-pub(crate) const CHUNK: usize = 500;
 
 /// A dead letter, as a redrive or a purge sees it.
 #[derive(Debug)]
@@ -41,48 +39,6 @@ impl Dead {
             ordering_key: rows::optional_text(row, 4),
             is_leased: rows::flag(row, 5),
         }
-    }
-}
-
-/// A part of a selection: what died after `after`, in the order of deaths.
-#[derive(Debug, Clone)]
-pub(crate) struct Part {
-    pub(crate) queue: QueueName,
-    pub(crate) selection: DeadLetterSelection,
-    pub(crate) after: i64,
-    pub(crate) limit: usize,
-}
-
-impl Part {
-    /// Where the next part begins, if there is one.
-    fn next(&self, chosen: &[Dead]) -> Option<i64> {
-        match self.selection {
-            DeadLetterSelection::Ids(_) => None,
-            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
-                chosen.last().filter(|_| chosen.len() >= self.limit).map(|last| last.death)
-            }
-        }
-    }
-}
-
-/// The queue that a redrive goes to.
-pub(crate) fn redrive_target(queue: &QueueName, redrive: &Redrive) -> Result<QueueName, MessagingError> {
-    let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
-    if target.holds_dead_letters() {
-        return Err(MessagingError::invalid(
-            "redrive target",
-            format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
-        ));
-    }
-    Ok(target)
-}
-
-/// The ids that a selection names and that are not among the dead.
-pub(crate) fn report_missing(selection: &DeadLetterSelection, report: &mut RedriveReport) {
-    if let DeadLetterSelection::Ids(ids) = selection {
-        let found: HashSet<_> = report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).collect();
-        let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
-        report.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
     }
 }
 
@@ -166,7 +122,7 @@ impl Shared {
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin(String::new()).await?;
         let chosen = self.select(&mut session, part).await?;
-        let next = part.next(&chosen);
+        let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
         let fates = self.fates(&mut session, chosen, target).await?;
         if !fates.expired.is_empty() {
             session.rollback().await?;
@@ -226,7 +182,7 @@ impl Shared {
         };
         let (forget, remove) = (fill(&sql.forget_dead, &[("ids", &ids)]), fill(&sql.remove, &[("ids", &ids)]));
         session.commit([keep, forget, remove].join(";\n")).await?;
-        Ok((gone.len() as u64, part.next(&chosen)))
+        Ok((gone.len() as u64, part.next(chosen.len(), chosen.last().map(|last| last.death))))
     }
 
     pub(crate) async fn edit_dead(
@@ -235,7 +191,7 @@ impl Shared {
         id: MessageId,
         edit: &DeadLetterEdit,
         deadline: Deadline,
-    ) -> Result<DeadLetter, Undone> {
+    ) -> Result<(), Undone> {
         let origin = queue.origin();
         let mut session = self.database.session("edit dead letter", deadline).await?;
         session.begin(String::new()).await?;
@@ -262,8 +218,7 @@ impl Shared {
             ("headers", &optional(edit.headers.as_ref(), |headers| literal::text(&headers_column(headers)))),
         ];
         session.commit(fill(&sql.edit_dead_letter, &values)).await?;
-        drop(session);
-        self.get_dead(queue, id, deadline).await
+        Ok(())
     }
 }
 

@@ -9,9 +9,10 @@ use mysql_async::Transaction;
 use mysql_async::prelude::Queryable;
 use postrider_core::service::check_sendable;
 use postrider_core::{IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle};
+use postrider_sql::{Phase, Undone};
 
 use crate::connection::{Answers, read_all};
-use crate::error::{Phase, Undone, undone};
+use crate::error::undone;
 use crate::literal::{self, fill, optional};
 use crate::options::ArchivePolicy;
 use crate::rows;

@@ -18,9 +18,9 @@
 //! see each other's rows make two heads. Waiting for a key's lock inside a caller's own transaction, which may stay open
 //! for minutes: what is sent there is put in order by the next claim.
 
-mod admin;
 mod claim;
 mod connection;
+mod contract;
 mod dead_letters;
 mod error;
 mod idempotency;
@@ -29,24 +29,22 @@ mod literal;
 mod look;
 mod migrations;
 mod options;
-mod provider;
 mod purge;
 mod rows;
 mod send;
 mod settle;
 mod sql;
 mod store;
-mod stripes;
 mod upkeep;
-mod wait;
-mod wakes;
 
 pub use mysql_async;
 
 pub use migrations::Migration;
 pub use options::{ArchivePolicy, MysqlOptions};
-pub use provider::MysqlProvider;
 pub use store::MysqlStore;
+
+/// A connection to a [`MysqlStore`]. Clones are the same connection and close together.
+pub type MysqlProvider = postrider_sql::SqlProvider<MysqlStore>;
 
 /// The provider's name in receipts and errors.
 const PROVIDER: &str = "mysql";

@@ -5,10 +5,10 @@ use std::time::Duration;
 use mysql_async::Row;
 use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, LiveState, Measured,
-    MessageId, MessagingError, PeekedMessage, QueueName, QueueStats,
+    MessagingError, PeekedMessage, QueueName, QueueStats,
 };
+use postrider_sql::Undone;
 
-use crate::error::Undone;
 use crate::literal::{self, fill};
 use crate::rows::{self, Label};
 use crate::store::Shared;
@@ -105,18 +105,6 @@ impl Shared {
             letters: letters.into_iter().map(|(_, letter)| letter).collect(),
             next: has_more.then(|| DeadLetterCursor(last.to_string())),
         })
-    }
-
-    pub(crate) async fn get_dead(
-        &self,
-        queue: &QueueName,
-        id: MessageId,
-        deadline: Deadline,
-    ) -> Result<DeadLetter, Undone> {
-        let query =
-            DeadLetterQuery { selection: DeadLetterSelection::Ids(vec![id]), limit: 1, ..DeadLetterQuery::default() };
-        let found = self.list_dead(queue, &query, deadline).await?.letters.pop();
-        found.ok_or_else(|| MessagingError::MessageNotFound { queue: queue.dead_letters(), id }.into())
     }
 }
 

@@ -8,13 +8,14 @@
 use std::sync::Arc;
 
 use postrider_core::{Deadline, MessagingError};
+use postrider_sql::Undone;
+use postrider_sql::stripes::fnv1a;
 
 use crate::PROVIDER;
 use crate::connection::{Database, Session};
-use crate::error::Undone;
 use crate::literal;
 use crate::rows;
-use crate::sql::{Schema, fnv1a};
+use crate::sql::Schema;
 
 /// The oldest servers that are known to have everything that is used.
 const OLDEST_MARIADB: (u32, u32) = (10, 6);

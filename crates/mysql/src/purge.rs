@@ -3,29 +3,16 @@
 //! A transaction that removes keyed messages holds their stripes, and whoever sends to the same keys waits for its end.
 
 use postrider_core::{Deadline, QueueName};
+use postrider_sql::stripes::{in_order, stripe};
+use postrider_sql::{Present, Removal, Undone, persist};
 
-use crate::connection::persist;
-use crate::error::Undone;
 use crate::literal::{self, fill};
 use crate::rows;
 use crate::send::{lock_stripes, promote};
 use crate::store::Shared;
-use crate::stripes::{in_order, stripe};
 
 /// So many messages are removed in one transaction.
 const CHUNK: usize = 2000;
-
-/// Which messages of a queue go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Removal {
-    /// Those that nobody has leased.
-    Unleased,
-    /// Every one.
-    Everything,
-}
-
-/// A message that was there when a removal began: its row and its key.
-pub(crate) type Present = (i64, Option<String>);
 
 impl Shared {
     /// The messages of a queue at this moment, in chunks. A removal goes through these and no others, or new ones would

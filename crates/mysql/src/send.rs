@@ -6,14 +6,15 @@ use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, Message, MessageId, MessagingError, QueueName, RowResults};
 
-use crate::connection::{Session, persist};
-use crate::error::Undone;
+use postrider_sql::stripes::{in_order, stripe};
+use postrider_sql::{Undone, persist};
+
+use crate::connection::Session;
 use crate::literal::{self, fill, micros, optional};
 use crate::rows::{self, content_type_column, headers_column};
 use crate::settle::end_lives;
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
-use crate::stripes::{in_order, stripe};
 
 /// How often a batch is begun again because the holders of its dedup keys have expired.
 const TRIES: usize = 10;
@@ -90,7 +91,8 @@ impl Shared {
             return Ok(HashSet::new());
         }
         let queues: HashSet<QueueName> = rows.iter().map(|row| row.queue.clone()).collect();
-        let exist = self.queues_exist(queues.iter(), Deadline::default()).await?;
+        let queues: Vec<QueueName> = queues.into_iter().collect();
+        let exist = self.queues_exist(&queues, Deadline::default()).await?;
         Ok(queues.into_iter().filter(|queue| !exist.contains(queue.as_str())).collect())
     }
 

@@ -8,17 +8,18 @@ use postrider_core::coalescer::ExtendRow;
 use postrider_core::{
     Deadline, Disposition, MessageId, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
 };
+use postrider_sql::stripes::{in_order, read_token};
+use postrider_sql::{Undone, persist};
 
 use crate::PROVIDER;
-use crate::connection::{Session, persist};
-use crate::error::Undone;
+
+use crate::connection::Session;
 use crate::literal::{self, by_row, fill, micros, optional};
 use crate::options::ArchivePolicy;
 use crate::rows;
 use crate::send::{lock_stripes, promote};
 use crate::sql::Sql;
 use crate::store::Shared;
-use crate::stripes::{in_order, read_token};
 
 /// A row as it is now, locked.
 #[derive(Debug)]

@@ -4,17 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
+use postrider_sql::{Undone, Wakes};
 
-use crate::PROVIDER;
 use crate::connection::Database;
-use crate::error::Undone;
 use crate::literal::{self, fill};
 use crate::migrations::{self, Migration, SchemaError};
 use crate::options::MysqlOptions;
-use crate::provider::MysqlProvider;
 use crate::rows;
-use crate::upkeep::Upkeep;
-use crate::wakes::Wakes;
+use crate::upkeep::{self, Upkeep};
+use crate::{MysqlProvider, PROVIDER};
 
 /// So many queues are remembered. One process may meet any number of names.
 const MOST_NAMES: usize = 10_000;
@@ -91,6 +89,12 @@ impl MysqlStore {
     pub fn connect(&self) -> Result<MysqlProvider, MessagingError> {
         MysqlProvider::new(self.clone())
     }
+
+    /// Removes archived messages that are older than the retention, now, and answers how many. It is also done by
+    /// itself, once a minute.
+    pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
+        upkeep::sweep_archive(&self.shared.database, self.shared.options.archive_retention, deadline).await
+    }
 }
 
 fn capabilities(options: &MysqlOptions) -> Capabilities {
@@ -126,12 +130,12 @@ impl Shared {
     }
 
     /// Those of the queues that exist, by name.
-    pub(crate) async fn queues_exist<'q>(
+    pub(crate) async fn queues_exist(
         &self,
-        queues: impl Iterator<Item = &'q QueueName>,
+        queues: &[QueueName],
         deadline: Deadline,
     ) -> Result<HashSet<String>, Undone> {
-        let names = literal::list(queues.map(|queue| literal::bytes(queue.origin().as_str().as_bytes())));
+        let names = literal::list(queues.iter().map(|queue| literal::bytes(queue.origin().as_str().as_bytes())));
         let look = fill(&self.database.sql.queues_exist, &[("names", &names)]);
         let found = self.ask("look for queues", deadline, look).await?;
         Ok(found.iter().map(|row| rows::text(row, 0)).collect())

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::{Deadline, MessagingError};
+use postrider_sql::Undone;
 use tokio::task::AbortHandle;
 
 use crate::connection::Database;
-use crate::error::Undone;
 use crate::literal::{self, fill, micros};
 use crate::rows;
 

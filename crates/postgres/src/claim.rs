@@ -1,34 +1,28 @@
 //! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
 
-use bytes::Bytes;
+use std::time::Duration;
+
 use postrider_core::{
-    DeadLetterReason, Deadline, Envelope, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions,
+    DeadLetterReason, Deadline, Envelope, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, Settlement,
 };
+use postrider_sql::stripes::{in_order, stripe, token};
+use postrider_sql::{Claimed, Due, Taken, Undone, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use postrider_pg::Step;
+
 use crate::PROVIDER;
-use crate::connection::{Step, persist};
-use crate::error::Undone;
 use crate::rows::{self, Label, micros};
-use crate::settle::{Leases, lease_step};
+use crate::settle::{Leases, Settling, lease_step};
 use crate::sql::Sql;
 use crate::store::Shared;
-use crate::stripes::{in_order, stripe, token};
 
 /// Every so many claims the oldest due message goes first, whatever its priority, so that none waits for ever.
 const OLDEST_FIRST_EVERY: u64 = 16;
 
 /// So many messages are leased by one statement at most, whatever was asked for.
 const MOST_LEASES: usize = 1000;
-
-/// A message that was leased.
-#[derive(Debug)]
-pub(crate) struct Claimed {
-    pub(crate) body: Bytes,
-    pub(crate) envelope: Envelope,
-    pub(crate) receipt: ReceiptHandle,
-}
 
 /// A message that was leased to be buried.
 #[derive(Debug)]
@@ -42,7 +36,7 @@ struct Doomed {
 
 /// A claim, before it is sent.
 #[derive(Debug)]
-pub(crate) struct Claim {
+struct Claim {
     queue: QueueName,
     name: String,
     limit: i64,
@@ -56,15 +50,23 @@ pub(crate) struct Claim {
 
 /// What a claim brought.
 #[derive(Debug, Default)]
-pub(crate) struct Brought {
-    pub(crate) messages: Vec<Claimed>,
+struct Brought {
+    messages: Vec<Claimed>,
     doomed: Vec<Doomed>,
     /// Whether keys wait to be put in order.
-    pub(crate) has_unplaced: bool,
+    has_unplaced: bool,
+}
+
+/// What a claim leaves to be done after its transaction.
+#[derive(Debug)]
+pub struct Chores {
+    claim: Claim,
+    doomed: Vec<Doomed>,
+    has_unplaced: bool,
 }
 
 impl Claim {
-    pub(crate) fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
+    fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
         let turn = shared.count_claim(queue);
         Self {
             queue: queue.clone(),
@@ -78,11 +80,7 @@ impl Claim {
         }
     }
 
-    pub(crate) fn queue(&self) -> &QueueName {
-        &self.queue
-    }
-
-    pub(crate) fn step<'p>(&'p self, sql: &'p Sql) -> Step<'p> {
+    fn step<'p>(&'p self, sql: &'p Sql) -> Step<'p> {
         let text = if self.oldest_first { &sql.claim_oldest } else { &sql.claim };
         let parameters: [&(dyn postgres_types::ToSql + Sync); 6] =
             [&self.name, &self.limit, &self.visibility, &self.lease, &self.is_mortal, &self.max_receive_count];
@@ -90,7 +88,7 @@ impl Claim {
     }
 
     /// Reads what the statement answered.
-    pub(crate) fn read(&self, rows: &[Row]) -> Brought {
+    fn read(&self, rows: &[Row]) -> Brought {
         let mut brought = Brought::default();
         // The server answers in whatever order it likes.
         let mut ordered: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
@@ -152,16 +150,68 @@ impl Claim {
 }
 
 impl Shared {
+    /// Settles and claims from one queue in one transaction.
+    pub(crate) async fn settle_and_claim(
+        &self,
+        settlements: &[Settlement],
+        queue: &QueueName,
+        wanted: usize,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Taken<Chores>, Undone> {
+        let settling = Settling::new(self, settlements);
+        let claim = Claim::new(self, queue, wanted, options);
+        let class = self.database.sql.schema.lock_class();
+        let mut session = self.database.session("receive", deadline).await?;
+        let mut steps = Vec::new();
+        let locks = usize::from(!settling.stripes.is_empty());
+        if locks > 0 {
+            steps.push(Step::new(&session.sql().lock_stripes, [&class as _, &settling.stripes as _]));
+        }
+        steps.extend(settling.steps(session.sql()));
+        steps.push(claim.step(session.sql()));
+        let mut answers = session.run(&steps).await?;
+        drop((steps, session));
+        let Brought { messages, doomed, has_unplaced } = claim.read(&answers.pop().unwrap_or_default());
+        let (settled, touched) = settling.finish(answers.iter().skip(locks));
+        self.touch(&touched);
+        Ok(Taken { settled, messages, chores: Chores { claim, doomed, has_unplaced } })
+    }
+
+    /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
+    pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
+        self.bury(&chores.claim, &chores.doomed).await?;
+        if chores.has_unplaced {
+            self.place(queue).await?;
+        }
+        Ok(!chores.doomed.is_empty() || chores.has_unplaced)
+    }
+
+    /// When something in a queue can be received. Puts keys in order that others have left unplaced.
+    pub(crate) async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
+        let name = queue.as_str();
+        let found = self.ask("receive", Deadline::default(), &self.database.sql.next_due, vec![&name]).await?;
+        let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
+        if row.get::<_, bool>(1) && !queue.holds_dead_letters() {
+            self.place(queue).await?;
+            return Ok(Due::Now);
+        }
+        Ok(match row.get::<_, Option<i64>>(0) {
+            Some(micros) if micros <= 0 => Due::Now,
+            Some(micros) => Due::In(Duration::from_micros(micros.unsigned_abs())),
+            None => Due::In(Duration::MAX),
+        })
+    }
+
     /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they
     /// run out and the next claim finds the same.
-    pub(crate) async fn bury(&self, claim: &Claim, brought: &mut Brought) -> Result<usize, Undone> {
-        let doomed = std::mem::take(&mut brought.doomed);
+    async fn bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
         if doomed.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
-        persist(|| self.try_bury(claim, &doomed)).await?;
+        persist(|| self.try_bury(claim, doomed)).await?;
         self.touch([&claim.queue, &claim.queue.dead_letters()]);
-        Ok(doomed.len())
+        Ok(())
     }
 
     async fn try_bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
@@ -178,7 +228,7 @@ impl Shared {
         let is_read = vec![false; doomed.len()];
         let stripes =
             in_order(doomed.iter().filter_map(|doomed| claim.stripe(doomed.ordering_key.as_deref())).collect());
-        let class = self.database.schema.lock_class();
+        let class = self.database.sql.schema.lock_class();
         let mut session = self.database.session("receive", Deadline::default()).await?;
         let bury = lease_step(&session.sql().dead_letter, &leases);
         let bury = bury.and([&reasons, &errors, &is_read, &self.worker]);
@@ -207,15 +257,15 @@ impl Shared {
         let parameters: [&(dyn postgres_types::ToSql + Sync); 6] =
             [&claim.name, &rows, &claim.visibility, &claim.lease, &claim.is_mortal, &claim.max_receive_count];
         let step = Step::new(&session.sql().claim_by_id, parameters);
-        let answers = session.run(&[step]).await?;
+        let rows = session.ask(step).await?;
         drop(session);
-        let mut brought = claim.read(&answers.concat_rows());
-        self.bury(&claim, &mut brought).await?;
+        let mut brought = claim.read(&rows);
+        self.bury(&claim, &brought.doomed).await?;
         Ok(brought.messages.pop())
     }
 
     /// Puts keys in order that transactions of others have changed, and lists the queues that they made.
-    pub(crate) async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
+    async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
         if queue.holds_dead_letters() {
             return Ok(());
         }
@@ -226,7 +276,7 @@ impl Shared {
         let name = queue.as_str();
         let mut session = self.database.session("receive", Deadline::default()).await?;
         let look = Step::new(&session.sql().unplaced, [&name as _]);
-        let found = session.run(&[look]).await?.concat_rows();
+        let found = session.ask(look).await?;
         if found.is_empty() {
             return Ok(());
         }
@@ -240,17 +290,5 @@ impl Shared {
         session.query(&session.sql().ensure_queue, &[&name]).await?;
         session.query(&session.sql().forget_unplaced, &[&rows]).await?;
         session.commit().await
-    }
-}
-
-/// The rows of all statements, one after the other.
-pub(crate) trait ConcatRows {
-    /// All rows.
-    fn concat_rows(self) -> Vec<Row>;
-}
-
-impl ConcatRows for Vec<Vec<Row>> {
-    fn concat_rows(self) -> Vec<Row> {
-        self.into_iter().flatten().collect()
     }
 }

@@ -3,21 +3,19 @@
 use std::collections::HashSet;
 
 use postrider_core::{
-    DeadLetter, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, Redrive,
-    RedriveReport, RedriveSkip,
+    DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, RedriveReport,
+    RedriveSkip,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::connection::{Session, persist};
-use crate::error::Undone;
+use postrider_sql::stripes::{in_order, stripe};
+use postrider_sql::{Part, Undone, persist};
+
+use crate::Session;
 use crate::options::ArchivePolicy;
 use crate::rows::{content_type_column, headers_column, message_id};
 use crate::store::Shared;
-use crate::stripes::{in_order, stripe};
-
-/// So many dead letters are redriven or purged in one transaction.
-pub(crate) const CHUNK: usize = 500;
 
 /// A dead letter, as a redrive or a purge sees it.
 #[derive(Debug)]
@@ -40,48 +38,6 @@ impl Dead {
             ordering_key: row.get(4),
             is_leased: row.get(5),
         }
-    }
-}
-
-/// A part of a selection: what died after `after`, in the order of deaths.
-#[derive(Debug, Clone)]
-pub(crate) struct Part {
-    pub(crate) queue: QueueName,
-    pub(crate) selection: DeadLetterSelection,
-    pub(crate) after: i64,
-    pub(crate) limit: usize,
-}
-
-impl Part {
-    /// Where the next part begins, if there is one.
-    fn next(&self, chosen: &[Dead]) -> Option<i64> {
-        match self.selection {
-            DeadLetterSelection::Ids(_) => None,
-            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
-                chosen.last().filter(|_| chosen.len() >= self.limit).map(|last| last.death)
-            }
-        }
-    }
-}
-
-/// The queue that a redrive goes to.
-pub(crate) fn redrive_target(queue: &QueueName, redrive: &Redrive) -> Result<QueueName, MessagingError> {
-    let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
-    if target.holds_dead_letters() {
-        return Err(MessagingError::invalid(
-            "redrive target",
-            format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
-        ));
-    }
-    Ok(target)
-}
-
-/// The ids that a selection names and that are not among the dead.
-pub(crate) fn report_missing(selection: &DeadLetterSelection, report: &mut RedriveReport) {
-    if let DeadLetterSelection::Ids(ids) = selection {
-        let found: HashSet<_> = report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).collect();
-        let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
-        report.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
     }
 }
 
@@ -162,7 +118,7 @@ impl Shared {
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin().await?;
         let chosen = self.select(&session, part).await?;
-        let next = part.next(&chosen);
+        let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
         let fates = self.fates(&session, chosen, target).await?;
         if !fates.expired.is_empty() {
             session.rollback().await?;
@@ -208,7 +164,7 @@ impl Shared {
         let keeps = self.options.archive != ArchivePolicy::None;
         let gone = session.query(&session.sql().purge_dead, &[&rows, &keeps]).await?;
         session.commit().await?;
-        Ok((gone.len() as u64, part.next(&chosen)))
+        Ok((gone.len() as u64, part.next(chosen.len(), chosen.last().map(|last| last.death))))
     }
 
     pub(crate) async fn edit_dead(
@@ -217,7 +173,7 @@ impl Shared {
         id: MessageId,
         edit: &DeadLetterEdit,
         deadline: Deadline,
-    ) -> Result<DeadLetter, Undone> {
+    ) -> Result<(), Undone> {
         let origin = queue.origin();
         let mut session = self.database.session("edit dead letter", deadline).await?;
         session.begin().await?;
@@ -242,8 +198,7 @@ impl Shared {
             [&row, &body, &changes_type, &content_type, &headers];
         session.query(&session.sql().edit_dead_letter, &parameters).await?;
         session.commit().await?;
-        drop(session);
-        self.get_dead(queue, id, deadline).await
+        Ok(())
     }
 }
 

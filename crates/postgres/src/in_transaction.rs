@@ -10,7 +10,10 @@ use postrider_core::{Expiry, IdempotencyToken, Message, MessageId, MessagingErro
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use crate::error::{Phase, undone};
+use postrider_pg::undone;
+use postrider_sql::Phase;
+
+use crate::PROVIDER;
 use crate::options::ArchivePolicy;
 use crate::rows::{Time, content_type_column, headers_column, micros};
 use crate::settle::Lease;
@@ -67,7 +70,7 @@ impl PostgresStore {
     ) -> Result<(), MessagingError> {
         let lease = Lease::read(receipt)?;
         let database = &self.shared.database;
-        let (queue, channel) = (receipt.queue().as_str(), database.schema.channel());
+        let (queue, channel) = (receipt.queue().as_str(), database.sql.schema.channel());
         let keeps = self.shared.options.archive == ArchivePolicy::All;
         let id = receipt.message_id();
         let parameters: [&(dyn ToSql + Sync); 6] = [&lease.row, &lease.token, id.as_uuid(), &queue, &keeps, &channel];
@@ -104,7 +107,7 @@ async fn inside(
     statement: &str,
     parameters: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<tokio_postgres::Row>, MessagingError> {
-    let failed = |error| undone(operation, Phase::BeforeCommit, error).into_harmless();
+    let failed = |error| undone(PROVIDER, operation, Phase::BeforeCommit, error).into_harmless();
     let savepoint = transaction.transaction().await.map_err(failed)?;
     let rows = savepoint.query(statement, parameters).await.map_err(failed)?;
     savepoint.commit().await.map_err(failed)?;

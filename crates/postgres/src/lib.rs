@@ -17,38 +17,39 @@
 //! two heads. Waiting for a key's lock inside a caller's own transaction, which may stay open for minutes: what is sent
 //! there is put in order by the next claim. A `NOTIFY` in every sender's transaction: commits would wait for each other.
 
-mod admin;
 mod claim;
-mod connection;
+mod contract;
 mod dead_letters;
-mod error;
 mod idempotency;
 mod in_transaction;
-mod listener;
 mod look;
 mod migrations;
 mod notifier;
 mod options;
 #[cfg(test)]
 mod plans;
-mod provider;
 mod purge;
 mod rows;
 mod send;
 mod settle;
 mod sql;
 mod store;
-mod stripes;
 mod upkeep;
-mod wait;
-mod wakes;
 
-pub use tokio_postgres;
+pub use postrider_pg::tokio_postgres;
 
 pub use migrations::Migration;
 pub use options::{ArchivePolicy, PostgresOptions, WakeUpMode};
-pub use provider::PostgresProvider;
 pub use store::PostgresStore;
+
+/// A connection to a [`PostgresStore`]. Clones are the same connection and close together.
+pub type PostgresProvider = postrider_sql::SqlProvider<PostgresStore>;
+
+/// The server, with the statements of this crate.
+type Database = postrider_pg::Database<sql::Sql>;
+
+/// A connection for one piece of work.
+type Session<'d> = postrider_pg::Session<'d, sql::Sql>;
 
 /// The provider's name in receipts and errors.
 const PROVIDER: &str = "postgres";

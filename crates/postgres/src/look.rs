@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, LiveState, Measured,
-    MessageId, MessagingError, PeekedMessage, QueueName, QueueStats,
+    MessagingError, PeekedMessage, QueueName, QueueStats,
 };
+use postrider_pg::Step;
+use postrider_sql::Undone;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::claim::ConcatRows;
-use crate::connection::Step;
-use crate::error::Undone;
 use crate::rows::{self, Label};
 use crate::store::Shared;
 
@@ -28,7 +27,7 @@ impl Shared {
         parameters: Vec<&(dyn postgres_types::ToSql + Sync)>,
     ) -> Result<Vec<Row>, Undone> {
         let mut session = self.database.session(operation, deadline).await?;
-        Ok(session.run(&[Step { sql, parameters }]).await?.concat_rows())
+        session.ask(Step::new(sql, parameters)).await
     }
 
     pub(crate) async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
@@ -109,18 +108,6 @@ impl Shared {
             letters: letters.into_iter().map(|(_, letter)| letter).collect(),
             next: has_more.then(|| DeadLetterCursor(last.to_string())),
         })
-    }
-
-    pub(crate) async fn get_dead(
-        &self,
-        queue: &QueueName,
-        id: MessageId,
-        deadline: Deadline,
-    ) -> Result<DeadLetter, Undone> {
-        let query =
-            DeadLetterQuery { selection: DeadLetterSelection::Ids(vec![id]), limit: 1, ..DeadLetterQuery::default() };
-        let found = self.list_dead(queue, &query, deadline).await?.letters.pop();
-        found.ok_or_else(|| MessagingError::MessageNotFound { queue: queue.dead_letters(), id }.into())
     }
 }
 

@@ -7,11 +7,10 @@
 use std::sync::Arc;
 
 use postrider_core::{Deadline, MessagingError};
+use postrider_sql::Undone;
 
-use crate::PROVIDER;
-use crate::connection::{Database, Session};
-use crate::error::Undone;
 use crate::sql::Schema;
+use crate::{Database, PROVIDER, Session};
 
 /// The oldest server that is known to have everything that is used.
 const OLDEST_SERVER: i32 = 13;
@@ -132,7 +131,7 @@ pub(crate) async fn apply(
         session.begin().await?;
         // Others may take as long as a migration takes.
         session.batch("set local lock_timeout = 0").await?;
-        let class = database.schema.lock_class();
+        let class = database.sql.schema.lock_class();
         session.query("select pg_advisory_xact_lock($1, $2)", &[&class, &MIGRATION_LOCK]).await?;
         // Looked at again under the lock: another process may have been faster.
         let steps = missing(&session, database, operation).await?;
@@ -176,7 +175,7 @@ async fn missing(
     {
         return Err(refused(SchemaError::OldServer { found: row.get(1) }));
     }
-    let schema = database.schema.name();
+    let schema = database.sql.schema.name();
     // By the catalog's rows and not by a name: a name that was not found once may be remembered as such while another
     // process makes it.
     let tables = "select count(*) filter (where c.relname = 'postrider_migration') > 0, \
@@ -190,14 +189,14 @@ async fn missing(
     }
     let mut applied: Vec<(i64, i64)> = Vec::new();
     if is_ours {
-        let sql = format!("select version, works_since from {}.postrider_migration", database.schema.quoted());
+        let sql = format!("select version, works_since from {}.postrider_migration", database.sql.schema.quoted());
         applied.extend(session.query(&sql, &[]).await?.iter().map(|row| (row.get(0), row.get(1))));
     }
     if applied.iter().any(|(version, works_since)| *version > KNOWN && *works_since > KNOWN) {
         let found = applied.iter().map(|(version, _)| *version).max().unwrap_or(0);
         return Err(refused(SchemaError::TooNew { schema: schema.to_owned(), found, known: KNOWN }));
     }
-    let mut steps = all(&database.schema);
+    let mut steps = all(&database.sql.schema);
     steps.retain(|step| !applied.iter().any(|(version, _)| *version == step.version));
     Ok(steps)
 }

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postrider_core::{Deadline, QueueName};
+use postrider_pg::{Heard, Step, listen};
+use postrider_sql::Wakes;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::connection::{Database, Step};
-use crate::listener;
-use crate::wakes::Wakes;
+use crate::Database;
 
 /// How long after one notification the next may follow.
 const DEBOUNCE: Duration = Duration::from_millis(10);
@@ -71,7 +71,16 @@ impl Notifier {
         if self.is_listening.swap(true, Ordering::SeqCst) {
             return;
         }
-        let task = tokio::spawn(listener::listen(self.database.clone(), self.wakes.clone()));
+        let (wakes, channel) = (self.wakes.clone(), self.database.sql.schema.channel());
+        let heard = move |heard: Heard<'_>| match heard {
+            Heard::Anything => wakes.tell_all(),
+            Heard::Told(payload) => {
+                if let Ok(queue) = QueueName::for_reading(payload) {
+                    wakes.tell([&queue]);
+                }
+            }
+        };
+        let task = tokio::spawn(listen(self.database.clone(), channel, heard));
         *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.abort_handle());
     }
 
@@ -103,7 +112,7 @@ async fn tell(database: &Database, queues: HashSet<QueueName>, deadline: Deadlin
         return;
     }
     let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
-    let channel = database.schema.channel();
+    let channel = database.sql.schema.channel();
     let Ok(mut session) = database.session("notify", deadline).await else { return };
     let step = Step::new(&session.sql().notify, [&channel as _, &names as _]);
     // Whoever waits looks by themselves when no hint comes.

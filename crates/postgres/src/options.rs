@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use postrider_core::{Limits, MessagingError};
+use postrider_pg::ConnectionOptions;
+
+use crate::sql::{Schema, Sql};
+use crate::{Database, PROVIDER};
 
 /// Which messages are kept after their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,6 +88,24 @@ impl PostgresOptions {
             let host = nix::sys::utsname::uname().map(|host| host.nodename().to_string_lossy().into_owned());
             format!("{}:{}", host.unwrap_or_else(|_| "unknown".into()), std::process::id())
         })
+    }
+
+    /// How the server is reached.
+    pub(crate) fn connection(&self) -> ConnectionOptions {
+        ConnectionOptions {
+            provider: PROVIDER,
+            pool_size: self.pool_size,
+            connect_timeout: self.connect_timeout,
+            statement_timeout: self.statement_timeout,
+            application_name: self.application_name.clone(),
+            keeps_settings: self.wake_up == WakeUpMode::Notify,
+        }
+    }
+
+    /// The server that a URL names, with the statements for the schema.
+    pub(crate) fn database(&self, url: &str) -> Result<Database, MessagingError> {
+        self.check()?;
+        Database::new(url, &self.connection(), Sql::new(Schema::new(&self.schema)))
     }
 
     /// Refuses what cannot be meant.

@@ -1,53 +1,10 @@
 //! Columns as values, both ways.
 
 use std::borrow::Cow;
-use std::error::Error;
-use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use postgres_types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
-use postrider_core::{ContentType, DeadLetter, Headers, Key, MessageId, Priority, QueueName, Timestamp};
+use postrider_core::{ContentType, DeadLetter, Headers, Key, MessageId, Priority, QueueName};
+pub(crate) use postrider_pg::columns::{Time, body, count, key, message_id, micros, optional_time, time};
 use tokio_postgres::Row;
-use uuid::Uuid;
-
-/// The server counts microseconds from the year 2000.
-const EPOCH: i64 = 946_684_800_000_000;
-/// The earliest time that the server can hold, counted its way.
-const EARLIEST: i64 = -211_813_488_000_000_000;
-
-/// A time, in the server's own form: its text form would cost a tenth of a batch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Time(pub(crate) Timestamp);
-
-impl ToSql for Time {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        let micros = self.0.as_micros().saturating_sub(EPOCH).max(EARLIEST);
-        out.extend_from_slice(&micros.to_be_bytes());
-        Ok(IsNull::No)
-    }
-
-    fn accepts(ty: &Type) -> bool {
-        *ty == Type::TIMESTAMPTZ
-    }
-
-    to_sql_checked!();
-}
-
-impl<'a> FromSql<'a> for Time {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
-        let micros = i64::from_be_bytes(raw.try_into()?);
-        Ok(Self(Timestamp::from_micros(micros.saturating_add(EPOCH))))
-    }
-
-    fn accepts(ty: &Type) -> bool {
-        *ty == Type::TIMESTAMPTZ
-    }
-}
-
-/// A duration as the statements take it. Core allows none that does not fit.
-pub(crate) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX)
-}
 
 pub(crate) fn headers_column(headers: &Headers) -> Cow<'static, str> {
     if headers.is_empty() {
@@ -60,32 +17,6 @@ pub(crate) fn headers_column(headers: &Headers) -> Cow<'static, str> {
 /// Null for plain bytes: the commonest type is the longest text of a small row.
 pub(crate) fn content_type_column(content_type: &ContentType) -> Option<&str> {
     (*content_type != ContentType::OCTET_STREAM).then(|| content_type.as_str())
-}
-
-pub(crate) fn time(row: &Row, column: usize) -> Timestamp {
-    row.get::<_, Time>(column).0
-}
-
-pub(crate) fn optional_time(row: &Row, column: usize) -> Option<Timestamp> {
-    row.get::<_, Option<Time>>(column).map(|time| time.0)
-}
-
-/// A stored count. The column is wider than any count that we write.
-pub(crate) fn count(row: &Row, column: usize) -> u32 {
-    u32::try_from(row.get::<_, i64>(column).max(0)).unwrap_or(u32::MAX)
-}
-
-pub(crate) fn message_id(row: &Row, column: usize) -> MessageId {
-    MessageId::from_uuid(row.get::<_, Uuid>(column))
-}
-
-pub(crate) fn body(row: &Row, column: usize) -> Bytes {
-    Bytes::copy_from_slice(row.get::<_, &[u8]>(column))
-}
-
-/// A key, if it is one.
-pub(crate) fn key(row: &Row, column: usize, what: &'static str) -> Option<Key> {
-    row.get::<_, Option<&str>>(column).and_then(|key| Key::new(what, key).ok())
 }
 
 /// What of a message can be unreadable when another program has written its row.

@@ -6,13 +6,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, MessageId, MessagingError, QueueName, RowResults};
+use postrider_pg::Step;
+use postrider_sql::stripes::{in_order, stripe};
+use postrider_sql::{Undone, persist};
 use uuid::Uuid;
 
-use crate::connection::{Session, Step, persist};
-use crate::error::Undone;
+use crate::Session;
 use crate::rows::{Time, content_type_column, headers_column, message_id, micros};
 use crate::store::Shared;
-use crate::stripes::{in_order, stripe};
 
 /// How often a batch is begun again because the holders of its dedup keys came and went.
 const TRIES: usize = 10;
@@ -111,7 +112,8 @@ impl Shared {
             return Ok(HashSet::new());
         }
         let queues: HashSet<QueueName> = rows.iter().map(|row| row.queue.clone()).collect();
-        let exist = self.queues_exist(queues.iter(), Deadline::default()).await?;
+        let queues: Vec<QueueName> = queues.into_iter().collect();
+        let exist = self.queues_exist(&queues, Deadline::default()).await?;
         Ok(queues.into_iter().filter(|queue| !exist.contains(queue.as_str())).collect())
     }
 
@@ -123,7 +125,7 @@ impl Shared {
             session.run(&[plain_step(&sql.send_plain, columns)]).await?;
             return Ok(());
         }
-        let (class, stripes) = (self.database.schema.lock_class(), columns.stripes());
+        let (class, stripes) = (self.database.sql.schema.lock_class(), columns.stripes());
         let lock = Step::new(&sql.lock_stripes, [&class as _, &stripes as _]);
         session.run(&[lock, keyed_step(&sql.send, columns)]).await?;
         Ok(())
@@ -228,7 +230,7 @@ impl Shared {
         if stripes.is_empty() {
             return Ok(());
         }
-        let class = self.database.schema.lock_class();
+        let class = self.database.sql.schema.lock_class();
         session.query(&session.sql().lock_stripes, &[&class, &stripes]).await.map(drop)
     }
 }

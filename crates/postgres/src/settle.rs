@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use postrider_core::coalescer::ExtendRow;
 use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
+use postrider_sql::stripes::{in_order, read_token};
+use postrider_sql::{Undone, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use postrider_pg::Step;
+
 use crate::PROVIDER;
-use crate::connection::{Step, persist};
-use crate::error::Undone;
 use crate::options::ArchivePolicy;
 use crate::rows::micros;
 use crate::sql::Sql;
 use crate::store::Shared;
-use crate::stripes::{in_order, read_token};
 
 /// Leases, as the statements take them: an array for each column, in the order of the rows, so that two batches never
 /// lock each other's rows crosswise.
@@ -222,7 +223,7 @@ impl Shared {
         let mut answers = Vec::new();
         if !settling.groups.is_empty() {
             let mut session = self.database.session("settle", Deadline::default()).await?;
-            let class = self.database.schema.lock_class();
+            let class = self.database.sql.schema.lock_class();
             let mut steps = settling.steps(session.sql());
             let locks = usize::from(!settling.stripes.is_empty());
             if locks > 0 {

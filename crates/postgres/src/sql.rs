@@ -1,15 +1,21 @@
 //! The statements, one file each, for the schema that a store uses.
 
+use postrider_sql::stripes::fnv1a;
+
 macro_rules! statements {
     ($($name:ident,)*) => {
         /// Every statement, with the schema's name in it.
         #[derive(Debug)]
-        pub(crate) struct Sql { $(pub(crate) $name: String,)* }
+        pub(crate) struct Sql {
+            /// The schema that they are for.
+            pub(crate) schema: Schema,
+            $(pub(crate) $name: String,)*
+        }
 
         impl Sql {
             /// The statements for a schema.
-            pub(crate) fn new(schema: &Schema) -> Self {
-                Self { $($name: schema.render(include_str!(concat!("../sql/", stringify!($name), ".sql"))),)* }
+            pub(crate) fn new(schema: Schema) -> Self {
+                Self { $($name: schema.render(include_str!(concat!("../sql/", stringify!($name), ".sql"))),)* schema }
             }
 
             /// Every statement by its file's name.
@@ -108,10 +114,4 @@ impl Schema {
     pub(crate) fn channel(&self) -> String {
         format!("postrider_{:016x}", fnv1a(self.0.as_bytes()))
     }
-}
-
-/// The same in every build of this program, because processes of two versions must agree.
-pub(crate) fn fnv1a<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

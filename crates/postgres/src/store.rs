@@ -4,17 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
+use postrider_pg::Step;
+use postrider_sql::{Undone, Wakes};
 
-use crate::PROVIDER;
-use crate::claim::ConcatRows;
-use crate::connection::{Database, Step};
-use crate::error::Undone;
 use crate::migrations::{self, Migration, SchemaError};
 use crate::notifier::Notifier;
 use crate::options::{PostgresOptions, WakeUpMode};
-use crate::provider::PostgresProvider;
-use crate::upkeep::Upkeep;
-use crate::wakes::Wakes;
+use crate::upkeep::{self, Upkeep};
+use crate::{Database, PROVIDER, PostgresProvider};
 
 /// So many queues are remembered. One process may meet any number of names.
 const MOST_NAMES: usize = 10_000;
@@ -44,8 +41,7 @@ impl PostgresStore {
     /// Opens a database; makes the schema and applies missing migrations unless `auto_migrate` is off.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Self, MessagingError> {
         const OPEN: &str = "open the database";
-        options.check()?;
-        let database = Arc::new(Database::new(url, &options)?);
+        let database = Arc::new(options.database(url)?);
         let deadline = Deadline::default();
         if options.auto_migrate {
             migrations::apply(&database, OPEN, deadline).await?;
@@ -80,21 +76,25 @@ impl PostgresStore {
 
     /// The migrations that a database lacks. Changes nothing.
     pub async fn pending_migrations(url: &str, options: PostgresOptions) -> Result<Vec<Migration>, MessagingError> {
-        options.check()?;
-        let database = Database::new(url, &options)?;
+        let database = options.database(url)?;
         migrations::pending(&database, "look at the schema", Deadline::default()).await
     }
 
     /// Applies what a database lacks, and answers what that was.
     pub async fn migrate(url: &str, options: PostgresOptions) -> Result<Vec<Migration>, MessagingError> {
-        options.check()?;
-        let database = Database::new(url, &options)?;
+        let database = options.database(url)?;
         migrations::apply(&database, "migrate the schema", Deadline::default()).await
     }
 
     /// One more connection, in the sense of the contract: each is closed by itself, and they share a pool.
     pub fn connect(&self) -> Result<PostgresProvider, MessagingError> {
         PostgresProvider::new(self.clone())
+    }
+
+    /// Removes archived messages that are older than the retention, now, and answers how many. It is also done by
+    /// itself, once a minute.
+    pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
+        upkeep::sweep_archive(&self.shared.database, self.shared.options.archive_retention, deadline).await
     }
 }
 
@@ -138,15 +138,15 @@ impl Shared {
     }
 
     /// Those of the queues that exist, by name.
-    pub(crate) async fn queues_exist<'q>(
+    pub(crate) async fn queues_exist(
         &self,
-        queues: impl Iterator<Item = &'q QueueName>,
+        queues: &[QueueName],
         deadline: Deadline,
     ) -> Result<HashSet<String>, Undone> {
-        let names: Vec<String> = queues.map(|queue| queue.origin().as_str().to_owned()).collect();
+        let names: Vec<String> = queues.iter().map(|queue| queue.origin().as_str().to_owned()).collect();
         let mut session = self.database.session("look for queues", deadline).await?;
         let step = Step::new(&session.sql().queues_exist, [&names as _]);
-        let found = session.run(&[step]).await?.concat_rows();
+        let found = session.ask(step).await?;
         Ok(found.iter().map(|row| row.get(0)).collect())
     }
 }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::{Deadline, MessagingError};
+use postrider_sql::Undone;
 use tokio::task::AbortHandle;
 
-use crate::claim::ConcatRows;
-use crate::connection::Database;
-use crate::error::Undone;
+use crate::Database;
 use crate::rows::micros;
 
 /// How long it is from one sweep of the archive to the next.
@@ -58,7 +57,7 @@ pub(crate) async fn sweep_archive(
             session.batch("set local enable_bitmapscan = on").await?;
             let rows = session.query(&session.sql().sweep_archive, &[&retention, &CHUNK]).await?;
             session.commit().await?;
-            Ok::<_, Undone>(vec![rows].concat_rows().first().map_or(0, |row| row.get::<_, i64>(0)))
+            Ok::<_, Undone>(rows.first().map_or(0, |row| row.get::<_, i64>(0)))
         };
         let chunk = sweep.await.map_err(|error| error.into_error("sweep the archive", Vec::new()))?;
         removed += chunk.max(0).cast_unsigned();

@@ -49,10 +49,10 @@ async fn everything_is_kept_until_it_is_too_old() {
     let provider = two_lives(&place, ArchivePolicy::All).await;
     let all = vec![kept("COMPLETED", "done", "not yet"), kept("FAILED", "dead", "never")];
     assert_eq!(archived(&place).await, (all, 2));
-    assert_eq!(provider.sweep_archive(soon()).await.unwrap(), 0, "nothing is too old");
+    assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 0, "nothing is too old");
     let older = format!("update {}.message_archive set archived_at = archived_at - interval '1 hour'", place.schema);
     client().await.batch_execute(&older).await.unwrap();
-    assert_eq!(provider.sweep_archive(soon()).await.unwrap(), 2);
+    assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 2);
     assert_eq!(archived(&place).await, (Vec::new(), 0));
 }
 

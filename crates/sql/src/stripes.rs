@@ -1,25 +1,29 @@
 //! The locks of ordering keys.
 //!
 //! Who adds to a key, or takes its head away, must see what others did to the key before: of two that look at the same
-//! moment each would think the other's message the head, or nobody would promote the next. So they take turns by an
-//! advisory lock. Keys share 256 of them, so that a batch of a thousand keys does not fill the server's lock table; they
-//! are taken in order, so that no two wait for each other, and only ever by short transactions of this crate.
+//! moment each would think the other's message the head, or nobody would promote the next. So they take turns by a
+//! lock. Keys share 256 of them, so that a batch of a thousand keys does not fill the server's lock table; they
+//! are taken in order, so that no two wait for each other, and only ever by short transactions of a provider.
 
 use postrider_core::{LeaseToken, QueueName};
 
-use crate::sql::fnv1a;
-
 const STRIPES: u64 = 256;
 
+/// A hash that is the same in every build of this program, because processes of two versions must agree.
+pub fn fnv1a<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
 /// The stripe of a key.
-pub(crate) fn stripe(queue: &QueueName, key: &str) -> i32 {
+pub fn stripe(queue: &QueueName, key: &str) -> i32 {
     let bytes = queue.as_str().as_bytes().iter().chain(&[0]).chain(key.as_bytes());
     // Below 256.
     (fnv1a(bytes) % STRIPES) as i32
 }
 
 /// Sorts stripes and leaves one of each.
-pub(crate) fn in_order(mut stripes: Vec<i32>) -> Vec<i32> {
+pub fn in_order(mut stripes: Vec<i32>) -> Vec<i32> {
     stripes.sort_unstable();
     stripes.dedup();
     stripes
@@ -30,14 +34,14 @@ const ROW_MASK: u64 = (1 << ROW_BITS) - 1;
 
 /// A receipt's token: the claim's chance, the stripe of the message's key, so that settling it needs no look at the row
 /// before its lock, and the row, so that no two messages of a claim share one.
-pub(crate) fn token(lease: i64, stripe: Option<i32>, row: i64) -> LeaseToken {
+pub fn token(lease: i64, stripe: Option<i32>, row: i64) -> LeaseToken {
     let mark = stripe.map_or(0, |stripe| u64::from(stripe.unsigned_abs()) + 1);
     let low = mark << ROW_BITS | (row.cast_unsigned() & ROW_MASK);
     LeaseToken(u128::from(lease.cast_unsigned()) << 64 | u128::from(low))
 }
 
 /// What a token says: the claim's chance and the stripe. `None` when it cannot be this row's.
-pub(crate) fn read_token(token: LeaseToken, row: i64) -> Option<(i64, Option<i32>)> {
+pub fn read_token(token: LeaseToken, row: i64) -> Option<(i64, Option<i32>)> {
     let low = token.0 as u64;
     let mark = low >> ROW_BITS;
     if low & ROW_MASK != row.cast_unsigned() & ROW_MASK || mark > STRIPES {

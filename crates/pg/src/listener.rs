@@ -1,27 +1,34 @@
 //! Hears on a connection of its own what other processes tell.
 //!
 //! The connection is never in a transaction, so it keeps no old row alive. When it breaks it is opened again, a little
-//! later each time; whoever waits is woken then, because nobody knows what was missed.
+//! later each time; whoever waits is told then, because nobody knows what was missed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
-use postrider_core::QueueName;
 use tokio_postgres::AsyncMessage;
 
 use crate::connection::Database;
-use crate::wakes::Wakes;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Listens for ever.
-pub(crate) async fn listen(database: Arc<Database>, wakes: Arc<Wakes>) {
+/// What a listener hears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard<'m> {
+    /// The connection is new: anything may have been missed.
+    Anything,
+    /// A notification, with its payload.
+    Told(&'m str),
+}
+
+/// Listens on a channel for ever. The channel is written as an identifier of SQL.
+pub async fn listen<Q>(database: Arc<Database<Q>>, channel: String, heard: impl Fn(Heard<'_>)) {
     let mut pause = FIRST_PAUSE;
     loop {
-        if hear(&database, &wakes).await {
+        if hear(&database, &channel, &heard).await {
             pause = FIRST_PAUSE;
         }
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -30,10 +37,10 @@ pub(crate) async fn listen(database: Arc<Database>, wakes: Arc<Wakes>) {
 }
 
 /// Listens until the connection breaks. Answers whether there was one.
-async fn hear(database: &Database, wakes: &Wakes) -> bool {
+async fn hear<Q>(database: &Database<Q>, channel: &str, heard: &impl Fn(Heard<'_>)) -> bool {
     let Ok((client, mut connection)) = database.connect_apart().await else { return false };
     let mut messages = poll_fn(move |context| connection.poll_message(context));
-    let command = format!("listen {}", database.schema.channel());
+    let command = format!("listen {channel}");
     let mut subscribed = std::pin::pin!(client.batch_execute(&command));
     let mut is_subscribed = false;
     loop {
@@ -43,17 +50,13 @@ async fn hear(database: &Database, wakes: &Wakes) -> bool {
                     return false;
                 }
                 is_subscribed = true;
-                wakes.tell_all();
+                heard(Heard::Anything);
                 continue;
             }
             message = messages.next() => message,
         };
         match message {
-            Some(Ok(AsyncMessage::Notification(told))) => {
-                if let Ok(queue) = QueueName::for_reading(told.payload()) {
-                    wakes.tell([&queue]);
-                }
-            }
+            Some(Ok(AsyncMessage::Notification(told))) => heard(Heard::Told(told.payload())),
             Some(Ok(_)) => {}
             Some(Err(_)) | None => return is_subscribed,
         }

@@ -2,110 +2,36 @@
 
 use std::sync::Arc;
 
-use postrider_core::coalescer::BatchFailure;
-use postrider_core::{MessageId, MessagingError};
+use postrider_core::MessagingError;
+use postrider_sql::{Blame, Phase, Undone};
 use tokio_postgres::error::{DbError, SqlState};
 
-use crate::PROVIDER;
-
-/// Why a call was not carried out, or may not have been.
-#[derive(Debug, Clone)]
-pub(crate) enum Undone {
-    /// Nothing was done, because of some row.
-    Rejected(MessagingError),
-    /// Nothing was done, and no row is at fault.
-    NotDone(MessagingError),
-    /// Nothing was done, and the same again may succeed at once: others were in the way.
-    InTheWay(MessagingError),
-    /// The answer was lost.
-    Unknown(MessagingError),
-}
-
-impl From<MessagingError> for Undone {
-    fn from(error: MessagingError) -> Self {
-        Self::NotDone(error)
-    }
-}
-
-impl Undone {
-    /// As the answer to a call about these messages.
-    pub(crate) fn into_error(self, operation: &'static str, ids: Vec<MessageId>) -> MessagingError {
-        match self {
-            Self::Rejected(error) | Self::NotDone(error) | Self::InTheWay(error) => error,
-            Self::Unknown(error) => MessagingError::OutcomeUnknown { operation, ids, source: Some(Arc::new(error)) },
-        }
-    }
-
-    /// As the answer to a call that looks at things and changes none, or whose changes undo themselves.
-    pub(crate) fn into_harmless(self) -> MessagingError {
-        match self {
-            Self::Rejected(error) | Self::NotDone(error) | Self::InTheWay(error) | Self::Unknown(error) => error,
-        }
-    }
-
-    /// As the failure of a batch.
-    pub(crate) fn into_batch_failure(self) -> BatchFailure {
-        match self {
-            // Somebody may hold a lock that only one of the rows needs: alone it waits without the others.
-            Self::Rejected(error) | Self::InTheWay(error) => BatchFailure::Rejected(error),
-            Self::NotDone(error) => BatchFailure::NotDone(error),
-            Self::Unknown(error) => BatchFailure::Unknown(error),
-        }
-    }
-}
-
-/// What an error says about the work that it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// The commit had not been asked for, or the server said no before it came to it.
-    BeforeCommit,
-    /// The commit was under way, if only because it was sent along.
-    Committing,
-}
-
 /// Sorts a failure of the driver or the server.
-pub(crate) fn undone(operation: &'static str, phase: Phase, error: tokio_postgres::Error) -> Undone {
+pub fn undone(provider: &'static str, operation: &'static str, phase: Phase, error: tokio_postgres::Error) -> Undone {
     let meaning = meaning(&error);
     let is_answer = error.as_db_error().is_some_and(|answer| !is_end_of_session(answer));
     let told = MessagingError::Provider {
-        provider: PROVIDER,
+        provider,
         operation,
         source: Arc::new(SqlError { meaning: meaning.text, source: error }),
-        retryable: meaning.blame != Blame::Row && meaning.blame != Blame::Setup,
+        retryable: meaning.blame.is_retryable(),
     };
-    match (phase, is_answer, meaning.blame) {
-        (Phase::Committing, false, _) => Undone::Unknown(told),
-        (_, _, Blame::Row) => Undone::Rejected(told),
-        (_, _, Blame::Others) => Undone::InTheWay(told),
-        (_, _, Blame::Server | Blame::Setup) => Undone::NotDone(told),
-    }
+    Undone::sort(phase, is_answer, meaning.blame, told)
 }
 
 /// A failure to be connected at all.
-pub(crate) fn cannot_connect(place: &str, error: tokio_postgres::Error) -> MessagingError {
+pub fn cannot_connect(provider: &'static str, place: &str, error: tokio_postgres::Error) -> MessagingError {
     let meaning = meaning(&error);
     if meaning.blame == Blame::Setup {
         return MessagingError::Provider {
-            provider: PROVIDER,
+            provider,
             operation: "connect",
             source: Arc::new(SqlError { meaning: meaning.text, source: error }),
             retryable: false,
         };
     }
     let detail = format!("{place}: {}", text(&error));
-    MessagingError::Connection { provider: PROVIDER, detail, source: Some(Arc::new(error)) }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blame {
-    /// A row cannot be stored.
-    Row,
-    /// Somebody else was in the way.
-    Others,
-    /// The server or the way to it.
-    Server,
-    /// Credentials, rights, schema: the same call will never succeed.
-    Setup,
+    MessagingError::Connection { provider, detail, source: Some(Arc::new(error)) }
 }
 
 struct Meaning {
@@ -161,7 +87,7 @@ struct SqlError {
 }
 
 /// The driver's own text names only the kind of error; what the server said stands below it.
-pub(crate) fn text(error: &tokio_postgres::Error) -> String {
+pub fn text(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(answer), _) => format!("{} ({})", answer.message(), answer.code().code()),
         (None, Some(source)) => format!("{error}: {source}"),

@@ -8,12 +8,9 @@ use postrider_core::{
     WakeUps,
 };
 
-use crate::claim::{Brought, Claim, Claimed, ConcatRows};
-use crate::connection::{Step, persist};
-use crate::error::Undone;
-use crate::provider::PostgresProvider;
-use crate::settle::Settling;
-use crate::store::Shared;
+use crate::provider::SqlProvider;
+use crate::store::{Claimed, Due, SqlStore};
+use crate::undone::{Undone, persist};
 use crate::wakes::Listener;
 
 /// What is due and could not be had is in somebody's hands for a moment.
@@ -30,7 +27,7 @@ struct Look {
     is_cut_short: bool,
 }
 
-impl PostgresProvider {
+impl<S: SqlStore> SqlProvider<S> {
     /// Claims what is due; when there is nothing, waits for it as long as the options and the deadline allow.
     pub(crate) async fn claim_or_wait(
         &self,
@@ -100,7 +97,7 @@ impl PostgresProvider {
             // What is there is left to other connections.
             queues.clear();
         }
-        let (shared, options, deliver) = (self.shared().clone(), options.clone(), self.deliver());
+        let (store, options, deliver) = (self.store().clone(), options.clone(), self.deliver());
         let work = async move {
             let mut look = Look::default();
             let mut settlements = Some(settlements);
@@ -110,7 +107,7 @@ impl PostgresProvider {
                     break;
                 }
                 let settlements = settlements.take().unwrap_or_default();
-                let taken = shared.settle_and_claim_one(&settlements, queue, wanted, &options, deadline).await;
+                let taken = settle_and_claim_one(&store, &settlements, queue, wanted, &options, deadline).await;
                 let taken = match taken {
                     Ok(taken) => taken,
                     // What was done for other queues must be told.
@@ -122,7 +119,7 @@ impl PostgresProvider {
                 look.is_cut_short |= taken.is_cut_short;
             }
             if let Some(settlements) = settlements.filter(|settlements| !settlements.is_empty()) {
-                look.settled = shared.settle(&settlements).await?;
+                look.settled = store.settle(&settlements).await?;
             }
             Ok(look)
         };
@@ -130,10 +127,8 @@ impl PostgresProvider {
     }
 
     fn listen(&self, queues: &[QueueName]) -> Listener {
-        if let Some(notifier) = &self.shared().notifier {
-            notifier.listen();
-        }
-        self.shared().wakes.listen(queues)
+        self.store().listen(queues);
+        self.store().wakes().listen(queues)
     }
 
     /// Waits until a claim may find something, with one look at most for each piece of news and each poll interval.
@@ -144,9 +139,9 @@ impl PostgresProvider {
         wait: Deadline,
         in_vain: &mut u32,
     ) -> News {
-        let poll = self.shared().options.poll_interval;
+        let poll = self.store().poll_interval();
         loop {
-            let due = self.shared().next_due(queues).await;
+            let due = next_due(self.store(), queues).await;
             let pause = match due {
                 Ok(Due::Now) => {
                     // Came between the claim and the look; or others have it in their hands, for a moment or for long.
@@ -195,16 +190,16 @@ impl PostgresProvider {
     }
 
     async fn hint(&self, listener: &Listener, queue: &QueueName) -> News {
-        let poll = self.shared().options.poll_interval;
+        let poll = self.store().poll_interval();
         loop {
-            let pause = match self.shared().next_due(std::slice::from_ref(queue)).await {
+            let pause = match self.store().next_due(queue).await {
                 // Those who take hints have looked already; a hint for the same again would have them look for ever.
                 Ok(Due::Now) | Err(_) => poll,
                 Ok(Due::In(pause)) => pause.min(poll),
             };
             match self.news(listener, pause, Deadline::never()).await {
                 News::TimeCame if pause == poll => {
-                    if matches!(self.shared().next_due(std::slice::from_ref(queue)).await, Ok(Due::Now)) {
+                    if matches!(self.store().next_due(queue).await, Ok(Due::Now)) {
                         return News::LookAgain;
                     }
                 }
@@ -216,118 +211,61 @@ impl PostgresProvider {
 
 /// What was done with one queue.
 #[derive(Default)]
-struct Taken {
+struct Done {
     settled: RowResults<()>,
     messages: Vec<Claimed>,
     is_cut_short: bool,
 }
 
-impl Shared {
-    /// Settles and claims from one queue in one transaction. What must die is buried then, and keys are put in order, and
-    /// the claim goes on as long as that makes room.
-    async fn settle_and_claim_one(
-        &self,
-        settlements: &[Settlement],
-        queue: &QueueName,
-        wanted: usize,
-        options: &ReceiveOptions,
-        deadline: Deadline,
-    ) -> Result<Taken, Undone> {
-        let mut taken = Taken::default();
-        let first = persist(|| self.settle_and_claim_once(settlements, queue, wanted, options, deadline)).await?;
-        let (settled, mut round) = first;
-        taken.settled = settled;
-        for number in 1.. {
-            let (claim, brought) = &mut round;
-            taken.messages.append(&mut brought.messages);
-            let more = match self.clear(claim, brought).await {
-                Ok(more) => more,
-                // What was settled and claimed before must be told.
-                Err(_) if !settlements.is_empty() || !taken.messages.is_empty() => break,
-                Err(error) => return Err(error),
-            };
-            let left = wanted - taken.messages.len().min(wanted);
-            taken.is_cut_short = more && left > 0 && number == MOST_ROUNDS;
-            if !more || left == 0 || taken.is_cut_short {
-                break;
-            }
-            match persist(|| self.settle_and_claim_once(&[], queue, left, options, deadline)).await {
-                Ok((_, next)) => round = next,
-                Err(_) if !settlements.is_empty() || !taken.messages.is_empty() => break,
-                Err(error) => return Err(error),
-            }
+/// Settles and claims from one queue in one transaction. What must die is buried then, and keys are put in order, and the
+/// claim goes on as long as that makes room.
+async fn settle_and_claim_one<S: SqlStore>(
+    store: &S,
+    settlements: &[Settlement],
+    queue: &QueueName,
+    wanted: usize,
+    options: &ReceiveOptions,
+    deadline: Deadline,
+) -> Result<Done, Undone> {
+    let mut done = Done::default();
+    let mut taken = persist(|| store.settle_and_claim(settlements, queue, wanted, options, deadline)).await?;
+    done.settled = std::mem::take(&mut taken.settled);
+    for number in 1.. {
+        done.messages.append(&mut taken.messages);
+        let more = match store.do_chores(queue, taken.chores).await {
+            Ok(more) => more,
+            // What was settled and claimed before must be told.
+            Err(_) if !settlements.is_empty() || !done.messages.is_empty() => break,
+            Err(error) => return Err(error),
+        };
+        let left = wanted - done.messages.len().min(wanted);
+        done.is_cut_short = more && left > 0 && number == MOST_ROUNDS;
+        if !more || left == 0 || done.is_cut_short {
+            break;
         }
-        if !taken.messages.is_empty() && options.visibility < self.options.poll_interval {
-            // Others in this process may wait for something later than the end of these leases.
-            self.wakes.tell([queue]);
+        match persist(|| store.settle_and_claim(&[], queue, left, options, deadline)).await {
+            Ok(next) => taken = next,
+            Err(_) if !settlements.is_empty() || !done.messages.is_empty() => break,
+            Err(error) => return Err(error),
         }
-        Ok(taken)
     }
-
-    /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
-    async fn clear(&self, claim: &Claim, brought: &mut Brought) -> Result<bool, Undone> {
-        let buried = self.bury(claim, brought).await?;
-        if brought.has_unplaced {
-            self.place(claim.queue()).await?;
-        }
-        Ok(buried > 0 || brought.has_unplaced)
+    if !done.messages.is_empty() && options.visibility < store.poll_interval() {
+        // Others in this process may wait for something later than the end of these leases.
+        store.wakes().tell([queue]);
     }
-
-    async fn settle_and_claim_once(
-        &self,
-        settlements: &[Settlement],
-        queue: &QueueName,
-        wanted: usize,
-        options: &ReceiveOptions,
-        deadline: Deadline,
-    ) -> Result<(RowResults<()>, (Claim, Brought)), Undone> {
-        let settling = Settling::new(self, settlements);
-        let claim = Claim::new(self, queue, wanted, options);
-        let class = self.database.schema.lock_class();
-        let mut session = self.database.session("receive", deadline).await?;
-        let mut steps = Vec::new();
-        let locks = usize::from(!settling.stripes.is_empty());
-        if locks > 0 {
-            steps.push(Step::new(&session.sql().lock_stripes, [&class as _, &settling.stripes as _]));
-        }
-        steps.extend(settling.steps(session.sql()));
-        steps.push(claim.step(session.sql()));
-        let mut answers = session.run(&steps).await?;
-        drop((steps, session));
-        let brought = claim.read(&answers.pop().unwrap_or_default());
-        let (settled, touched) = settling.finish(answers.iter().skip(locks));
-        self.touch(&touched);
-        Ok((settled, (claim, brought)))
-    }
-
-    /// When something in these queues can be received. Puts keys in order that others have left unplaced.
-    async fn next_due(&self, queues: &[QueueName]) -> Result<Due, Undone> {
-        let mut earliest = Duration::MAX;
-        for queue in queues {
-            let name = queue.as_str();
-            let mut session = self.database.session("receive", Deadline::default()).await?;
-            let step = Step::new(&session.sql().next_due, [&name as _]);
-            let found = session.run(&[step]).await?.concat_rows();
-            drop(session);
-            let Some(row) = found.first() else { continue };
-            if row.get::<_, bool>(1) && !queue.holds_dead_letters() {
-                self.place(queue).await?;
-                return Ok(Due::Now);
-            }
-            match row.get::<_, Option<i64>>(0) {
-                Some(micros) if micros <= 0 => return Ok(Due::Now),
-                Some(micros) => earliest = earliest.min(Duration::from_micros(micros.unsigned_abs())),
-                None => {}
-            }
-        }
-        Ok(Due::In(earliest))
-    }
+    Ok(done)
 }
 
-/// When something can be received.
-enum Due {
-    Now,
-    In(Duration),
+/// When something in any of these queues can be received.
+async fn next_due<S: SqlStore>(store: &S, queues: &[QueueName]) -> Result<Due, Undone> {
+    let mut earliest = Duration::MAX;
+    for queue in queues {
+        match store.next_due(queue).await? {
+            Due::Now => return Ok(Due::Now),
+            Due::In(pause) => earliest = earliest.min(pause),
+        }
+    }
+    Ok(Due::In(earliest))
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -8,12 +8,10 @@ use deadpool_postgres::{
 use futures_util::future::{join, join_all};
 use postgres_types::ToSql;
 use postrider_core::{Deadline, MessagingError};
+use postrider_sql::{Phase, Undone};
 use tokio_postgres::{Client, Config, NoTls, Row, Statement};
 
-use crate::PROVIDER;
-use crate::error::{Phase, Undone, cannot_connect, undone};
-use crate::options::{PostgresOptions, WakeUpMode};
-use crate::sql::{Schema, Sql};
+use crate::error::{cannot_connect, undone};
 
 /// How long a statement waits for somebody's lock before it gives way. Nobody who keeps to the rules holds one that
 /// long; a caller's own transaction may.
@@ -24,33 +22,53 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const PINS: &[&str] =
     &["enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin", "jit"];
 
-/// How often work that others were in the way of is begun again.
-const TRIES: u32 = 5;
-
 /// One statement and its parameters.
-pub(crate) struct Step<'p> {
-    pub(crate) sql: &'p str,
-    pub(crate) parameters: Vec<&'p (dyn ToSql + Sync)>,
+#[derive(Debug)]
+pub struct Step<'p> {
+    /// The statement.
+    pub sql: &'p str,
+    /// What it is carried out with.
+    pub parameters: Vec<&'p (dyn ToSql + Sync)>,
 }
 
 impl<'p> Step<'p> {
-    pub(crate) fn new(sql: &'p str, parameters: impl Into<Vec<&'p (dyn ToSql + Sync)>>) -> Self {
+    /// A statement with its parameters.
+    pub fn new(sql: &'p str, parameters: impl Into<Vec<&'p (dyn ToSql + Sync)>>) -> Self {
         Self { sql, parameters: parameters.into() }
     }
 
     /// With more parameters.
-    pub(crate) fn and<const N: usize>(mut self, more: [&'p (dyn ToSql + Sync); N]) -> Self {
+    pub fn and<const N: usize>(mut self, more: [&'p (dyn ToSql + Sync); N]) -> Self {
         self.parameters.extend(more);
         self
     }
 }
 
-/// The server, as all connections of a store see it.
-pub(crate) struct Database {
+/// How the server is reached.
+#[derive(Debug, Clone)]
+pub struct ConnectionOptions {
+    /// The provider's name in errors.
+    pub provider: &'static str,
+    /// How many connections are open at most.
+    pub pool_size: usize,
+    /// How long it may take to be connected, and to get a free connection of the pool.
+    pub connect_timeout: Duration,
+    /// How long a statement may take before it is given up.
+    pub statement_timeout: Duration,
+    /// What the connections are called in the server's views; unset, `postrider`.
+    pub application_name: Option<String>,
+    /// Whether a connection keeps its settings. Behind a pooler that hands connections out for a transaction at a time it
+    /// does not, and every transaction has to make them.
+    pub keeps_settings: bool,
+}
+
+/// The server, as all connections of a store see it, and the statements that are sent to it.
+pub struct Database<Q> {
+    provider: &'static str,
     pool: Pool,
     config: Config,
-    pub(crate) sql: Sql,
-    pub(crate) schema: Schema,
+    /// The statements.
+    pub sql: Q,
     /// How a transaction begins.
     begin: String,
     /// Whether a statement alone may go without a transaction around it: the session is known to have the settings.
@@ -61,19 +79,20 @@ pub(crate) struct Database {
     place: String,
 }
 
-impl std::fmt::Debug for Database {
+impl<Q> std::fmt::Debug for Database<Q> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Database").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl Database {
-    pub(crate) fn new(url: &str, options: &PostgresOptions) -> Result<Self, MessagingError> {
+impl<Q> Database<Q> {
+    /// The server that a URL names. Nothing is connected yet.
+    pub fn new(url: &str, options: &ConnectionOptions, sql: Q) -> Result<Self, MessagingError> {
         let mut config: Config =
             url.parse().map_err(|error: tokio_postgres::Error| MessagingError::invalid("URL", error.to_string()))?;
         config.connect_timeout(options.connect_timeout);
         if config.get_application_name().is_none() || options.application_name.is_some() {
-            config.application_name(options.application_name.as_deref().unwrap_or(PROVIDER_NAME));
+            config.application_name(options.application_name.as_deref().unwrap_or(APPLICATION_NAME));
         }
         let settings: Vec<(&str, String)> = PINS
             .iter()
@@ -84,9 +103,8 @@ impl Database {
                 ("idle_in_transaction_session_timeout", (options.statement_timeout * 2).as_millis().to_string()),
             ])
             .collect();
-        let keeps_settings = options.wake_up == WakeUpMode::Notify;
         let mut begin = "begin isolation level read committed".to_owned();
-        if keeps_settings {
+        if options.keeps_settings {
             let mut all = config.get_options().unwrap_or_default().to_owned();
             settings.iter().for_each(|(name, value)| all.push_str(&format!(" -c {name}={value}")));
             config.options(all.trim_start());
@@ -100,26 +118,21 @@ impl Database {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| MessagingError::invalid("pool_size", error.to_string()))?;
-        let schema = Schema::new(&options.schema);
         Ok(Self {
+            provider: options.provider,
             pool,
             place: place(&config),
             config,
-            sql: Sql::new(&schema),
-            schema,
+            sql,
             begin,
-            keeps_settings,
+            keeps_settings: options.keeps_settings,
             connect_timeout: options.connect_timeout,
             statement_timeout: options.statement_timeout,
         })
     }
 
     /// A connection of the pool, for one piece of work.
-    pub(crate) async fn session(
-        &self,
-        operation: &'static str,
-        deadline: Deadline,
-    ) -> Result<Session<'_>, MessagingError> {
+    pub async fn session(&self, operation: &'static str, deadline: Deadline) -> Result<Session<'_, Q>, MessagingError> {
         deadline.check(operation)?;
         let patience = deadline.remaining().map_or(self.connect_timeout, |left| left.min(self.connect_timeout));
         let timeouts = Timeouts { wait: Some(patience), create: Some(patience), recycle: Some(patience) };
@@ -128,32 +141,33 @@ impl Database {
     }
 
     fn no_connection(&self, error: PoolError) -> MessagingError {
-        let failed = |detail: String| MessagingError::Connection { provider: PROVIDER, detail, source: None };
+        let provider = self.provider;
+        let failed = |detail: String| MessagingError::Connection { provider, detail, source: None };
         match error {
-            PoolError::Backend(error) => cannot_connect(&self.place, error),
+            PoolError::Backend(error) => cannot_connect(self.provider, &self.place, error),
             PoolError::Timeout(TimeoutType::Wait) => failed(format!(
                 "all {} connections of the pool are busy; allow more with pool_size",
                 self.pool.status().max_size
             )),
             PoolError::Timeout(_) => failed(format!("{} does not answer", self.place)),
-            PoolError::Closed => MessagingError::Closed { provider: PROVIDER },
+            PoolError::Closed => MessagingError::Closed { provider },
             error => failed(error.to_string()),
         }
     }
 
     /// A connection of its own, outside the pool: the driver ends with it.
-    pub(crate) async fn connect_apart(
+    pub async fn connect_apart(
         &self,
     ) -> Result<
         (Client, tokio_postgres::Connection<tokio_postgres::Socket, tokio_postgres::tls::NoTlsStream>),
         MessagingError,
     > {
-        self.config.connect(NoTls).await.map_err(|error| cannot_connect(&self.place, error))
+        self.config.connect(NoTls).await.map_err(|error| cannot_connect(self.provider, &self.place, error))
     }
 }
 
 /// What connections are called in the server's views.
-const PROVIDER_NAME: &str = "postrider";
+const APPLICATION_NAME: &str = "postrider";
 
 fn place(config: &Config) -> String {
     let hosts = config.get_hosts().iter().map(|host| match host {
@@ -165,30 +179,37 @@ fn place(config: &Config) -> String {
 }
 
 /// One connection, for one piece of work. Dropped in the middle of a transaction, the connection is closed.
-pub(crate) struct Session<'d> {
-    database: &'d Database,
+pub struct Session<'d, Q> {
+    database: &'d Database<Q>,
     object: Option<Object>,
     operation: &'static str,
     is_open: bool,
 }
 
-impl<'d> Session<'d> {
-    pub(crate) fn sql(&self) -> &'d Sql {
+impl<Q> std::fmt::Debug for Session<'_, Q> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("operation", &self.operation).finish_non_exhaustive()
+    }
+}
+
+impl<'d, Q> Session<'d, Q> {
+    /// The statements.
+    pub fn sql(&self) -> &'d Q {
         &self.database.sql
     }
 
     fn client(&self) -> Result<&Object, Undone> {
-        self.object.as_ref().ok_or_else(|| MessagingError::Closed { provider: PROVIDER }.into())
+        self.object.as_ref().ok_or_else(|| MessagingError::Closed { provider: self.database.provider }.into())
     }
 
     async fn prepared(&self, sql: &str) -> Result<Statement, Undone> {
         let prepared = self.client()?.prepare_cached(sql).await;
-        prepared.map_err(|error| undone(self.operation, Phase::BeforeCommit, error))
+        prepared.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
     }
 
     /// Carries all steps out in one transaction. All of them are sent before the first answer is awaited: one round
     /// trip, one fsync.
-    pub(crate) async fn run(&mut self, steps: &[Step<'_>]) -> Result<Vec<Vec<Row>>, Undone> {
+    pub async fn run(&mut self, steps: &[Step<'_>]) -> Result<Vec<Vec<Row>>, Undone> {
         let mut statements = Vec::with_capacity(steps.len());
         for step in steps {
             statements.push(self.prepared(step.sql).await?);
@@ -203,18 +224,25 @@ impl<'d> Session<'d> {
             }
             // The connection is closed with the session.
             Err(_) => Err(Undone::Unknown(MessagingError::Connection {
-                provider: PROVIDER,
+                provider: self.database.provider,
                 detail: format!("{} has not answered for {patience:?}", self.database.place),
                 source: None,
             })),
         }
     }
 
+    /// Carries one step out, in a transaction of its own.
+    pub async fn ask(&mut self, step: Step<'_>) -> Result<Vec<Row>, Undone> {
+        Ok(self.run(&[step]).await?.pop().unwrap_or_default())
+    }
+
     async fn send(&self, steps: &[Step<'_>], statements: &[Statement]) -> Result<Vec<Vec<Row>>, Undone> {
         let client = self.client()?;
         if let ([step], [statement], true) = (steps, statements, self.database.keeps_settings) {
             let rows = client.query(statement, &step.parameters).await;
-            return Ok(vec![rows.map_err(|error| undone(self.operation, Phase::Committing, error))?]);
+            return Ok(vec![
+                rows.map_err(|error| undone(self.database.provider, self.operation, Phase::Committing, error))?,
+            ]);
         }
         let queries = steps.iter().zip(statements).map(|(step, statement)| client.query(statement, &step.parameters));
         // Polled in this order, and each sends what it has when it is first polled.
@@ -225,39 +253,39 @@ impl<'d> Session<'d> {
         // commit was on its way too.
         let said_no = |error: tokio_postgres::Error| {
             let phase = if error.as_db_error().is_some() { Phase::BeforeCommit } else { Phase::Committing };
-            undone(self.operation, phase, error)
+            undone(self.database.provider, self.operation, phase, error)
         };
         begun.map_err(said_no)?;
         let rows = rows.into_iter().collect::<Result<Vec<_>, _>>().map_err(said_no)?;
-        committed.map_err(|error| undone(self.operation, Phase::Committing, error))?;
+        committed.map_err(|error| undone(self.database.provider, self.operation, Phase::Committing, error))?;
         Ok(rows)
     }
 
     /// Begins a transaction whose steps depend on each other's answers.
-    pub(crate) async fn begin(&mut self) -> Result<(), Undone> {
+    pub async fn begin(&mut self) -> Result<(), Undone> {
         self.is_open = true;
         let begun = self.client()?.batch_execute(&self.database.begin).await;
-        begun.map_err(|error| undone(self.operation, Phase::BeforeCommit, error))
+        begun.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
     }
 
     /// A statement inside a transaction that was begun.
-    pub(crate) async fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Undone> {
+    pub async fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Undone> {
         let statement = self.prepared(sql).await?;
         let rows = self.client()?.query(&statement, parameters).await;
-        rows.map_err(|error| undone(self.operation, Phase::BeforeCommit, error))
+        rows.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
     }
 
     /// Several statements without parameters inside a transaction that was begun.
-    pub(crate) async fn batch(&self, sql: &str) -> Result<(), Undone> {
+    pub async fn batch(&self, sql: &str) -> Result<(), Undone> {
         let done = self.client()?.batch_execute(sql).await;
-        done.map_err(|error| undone(self.operation, Phase::BeforeCommit, error))
+        done.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
     }
 
     /// The lines that a statement without parameters answers, which need not be one that can be prepared.
-    #[cfg(test)]
-    pub(crate) async fn lines(&self, sql: &str) -> Result<Vec<String>, Undone> {
+    pub async fn lines(&self, sql: &str) -> Result<Vec<String>, Undone> {
         let answers = self.client()?.simple_query(sql).await;
-        let answers = answers.map_err(|error| undone(self.operation, Phase::BeforeCommit, error))?;
+        let answers =
+            answers.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))?;
         let line = |answer: &tokio_postgres::SimpleQueryMessage| match answer {
             tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
@@ -265,43 +293,27 @@ impl<'d> Session<'d> {
         Ok(answers.iter().filter_map(line).collect())
     }
 
-    pub(crate) async fn commit(&mut self) -> Result<(), Undone> {
+    /// Ends a transaction that was begun, for good.
+    pub async fn commit(&mut self) -> Result<(), Undone> {
         let committed = self.client()?.batch_execute("commit").await;
         self.is_open = committed.is_err();
-        committed.map_err(|error| undone(self.operation, Phase::Committing, error))
+        committed.map_err(|error| undone(self.database.provider, self.operation, Phase::Committing, error))
     }
 
-    pub(crate) async fn rollback(&mut self) -> Result<(), Undone> {
+    /// Ends a transaction that was begun, without a trace.
+    pub async fn rollback(&mut self) -> Result<(), Undone> {
         let rolled_back = self.client()?.batch_execute("rollback").await;
         self.is_open = rolled_back.is_err();
-        rolled_back.map_err(|error| undone(self.operation, Phase::BeforeCommit, error))
+        rolled_back.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
     }
 }
 
-impl Drop for Session<'_> {
+impl<Q> Drop for Session<'_, Q> {
     fn drop(&mut self) {
         if self.is_open
             && let Some(object) = self.object.take()
         {
             drop(Object::take(object));
-        }
-    }
-}
-
-/// Begins work again that others were in the way of, a little later each time.
-pub(crate) async fn persist<T, F>(mut work: impl FnMut() -> F) -> Result<T, Undone>
-where
-    F: Future<Output = Result<T, Undone>>,
-{
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
-        match work().await {
-            Err(Undone::InTheWay(_)) if attempt < TRIES => {
-                let longest = Duration::from_millis(10) * 2u32.pow(attempt);
-                tokio::time::sleep(longest.mul_f64(rand::random_range(0.5..1.0))).await;
-            }
-            result => return result,
         }
     }
 }

@@ -8,14 +8,14 @@ use tokio::sync::Notify;
 
 /// Everybody who waits in this process.
 #[derive(Debug, Default)]
-pub(crate) struct Wakes {
+pub struct Wakes {
     // One lock for all: it is held for a few pointer moves, once a commit and twice a wait.
     queues: Mutex<HashMap<QueueName, Vec<Arc<Notify>>>>,
 }
 
 impl Wakes {
     /// Hears of every change in these queues from now on.
-    pub(crate) fn listen(self: &Arc<Self>, queues: &[QueueName]) -> Listener {
+    pub fn listen(self: &Arc<Self>, queues: &[QueueName]) -> Listener {
         // Keeps one call for somebody who does not listen yet, so that nothing is missed between a look and the wait.
         let called = Arc::new(Notify::new());
         let mut registered = self.lock();
@@ -27,12 +27,19 @@ impl Wakes {
     }
 
     /// Something in these queues can be received, now or earlier than was known.
-    pub(crate) fn tell<'q>(&self, touched: impl IntoIterator<Item = &'q QueueName>) {
+    pub fn tell<'q>(&self, touched: impl IntoIterator<Item = &'q QueueName>) {
         let queues = self.lock();
         for queue in touched {
             for called in queues.get(queue).into_iter().flatten() {
                 called.notify_one();
             }
+        }
+    }
+
+    /// Anything may have changed.
+    pub fn tell_all(&self) {
+        for called in self.lock().values().flatten() {
+            called.notify_one();
         }
     }
 
@@ -43,7 +50,7 @@ impl Wakes {
 
 /// A place among those who wait; dropped, it is given up.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     wakes: Arc<Wakes>,
     queues: Vec<QueueName>,
     called: Arc<Notify>,
@@ -51,7 +58,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Waits for news since the last time.
-    pub(crate) async fn called(&self) {
+    pub async fn called(&self) {
         self.called.notified().await;
     }
 }
@@ -85,6 +92,8 @@ mod tests {
         wakes.tell([&b]);
         assert!(!is_called());
         wakes.tell([&a]);
+        assert!(is_called());
+        wakes.tell_all();
         assert!(is_called());
         drop(listener);
         assert!(wakes.lock().is_empty());

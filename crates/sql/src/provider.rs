@@ -1,6 +1,6 @@
 //! A connection: what callers use.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer, CoalescerConfig};
@@ -11,10 +11,8 @@ use postrider_core::{
 };
 use tokio::sync::{mpsc, watch};
 
-use crate::PROVIDER;
-use crate::claim::Claimed;
-use crate::error::Undone;
-use crate::store::{MysqlStore, Shared, ensure_queues};
+use crate::store::{Claimed, SqlStore};
+use crate::undone::Undone;
 
 /// So many settlements share a transaction with a claim; more go in batches before it.
 const MOST_TOGETHER: usize = 1000;
@@ -22,15 +20,21 @@ const MOST_TOGETHER: usize = 1000;
 /// So many dropped messages are given back by one statement.
 const MOST_RETURNED: usize = 1000;
 
-/// A connection to a [`MysqlStore`]. Clones are the same connection and close together.
-#[derive(Debug, Clone)]
-pub struct MysqlProvider {
-    pub(crate) inner: Arc<Inner>,
+/// A connection to a store, in the sense of the contract. Clones are the same connection and close together.
+#[derive(Debug)]
+pub struct SqlProvider<S> {
+    pub(crate) inner: Arc<Inner<S>>,
+}
+
+impl<S> Clone for SqlProvider<S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
-    store: MysqlStore,
+pub(crate) struct Inner<S> {
+    store: S,
     coalescer: Coalescer,
     returns: Arc<Returns>,
     /// A watch channel, because close must reach calls that already wait as well as those that come later.
@@ -41,15 +45,16 @@ pub(crate) struct Inner {
     ended: watch::Receiver<()>,
 }
 
-impl MysqlProvider {
-    pub(crate) fn new(store: MysqlStore) -> Result<Self, MessagingError> {
-        let executor = Executor { shared: store.shared.clone() };
-        let (coalescer, drivers) = Coalescer::new(executor, CoalescerConfig::new(PROVIDER))?;
+impl<S: SqlStore> SqlProvider<S> {
+    /// One more connection. Connections of a store share what it has and are closed one by one.
+    pub fn new(store: S) -> Result<Self, MessagingError> {
+        let executor = Executor { store: store.clone() };
+        let (coalescer, drivers) = Coalescer::new(executor, CoalescerConfig::new(S::PROVIDER))?;
         // A task, because callers who are not polled must not hold up the others.
         drivers.spawn();
         let (returned, inbox) = mpsc::unbounded_channel();
         // Unbounded, because a drop cannot wait; what is in it was leased, and leases are bounded.
-        tokio::spawn(give_back(Arc::downgrade(&store.shared), inbox));
+        tokio::spawn(give_back(store.clone(), inbox));
         let (at_work, ended) = watch::channel(());
         Ok(Self {
             inner: Arc::new(Inner {
@@ -64,18 +69,14 @@ impl MysqlProvider {
     }
 
     /// The store behind this connection, to open another.
-    pub fn store(&self) -> &MysqlStore {
+    pub fn store(&self) -> &S {
         &self.inner.store
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.inner.store.shared
     }
 
     /// What every call asks before it does anything.
     pub(crate) fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
         if *self.inner.closed.borrow() {
-            return Err(closed());
+            return Err(closed::<S>());
         }
         deadline.check(operation)
     }
@@ -90,7 +91,7 @@ impl MysqlProvider {
         work: impl Future<Output = Result<T, Undone>> + Send + 'static,
     ) -> Result<T, MessagingError> {
         let at_work = self.inner.at_work.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let at_work = at_work.ok_or_else(closed)?;
+        let at_work = at_work.ok_or_else(closed::<S>)?;
         let task = tokio::spawn(async move {
             let result = work.await;
             drop(at_work);
@@ -108,28 +109,28 @@ impl MysqlProvider {
     }
 }
 
-fn closed() -> MessagingError {
-    MessagingError::Closed { provider: PROVIDER }
+fn closed<S: SqlStore>() -> MessagingError {
+    MessagingError::Closed { provider: S::PROVIDER }
 }
 
 /// Carries the coalescer's batches out.
-struct Executor {
-    shared: Arc<Shared>,
+struct Executor<S> {
+    store: S,
 }
 
-impl BatchExecutor for Executor {
+impl<S: SqlStore> BatchExecutor for Executor<S> {
     async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
         let failed = Undone::into_batch_failure;
         // The lanes are apart, so a batch has rows of one kind.
         let mut reply = BatchReply::default();
         if !batch.extends.is_empty() {
-            reply.extends = self.shared.extend(&batch.extends).await.map_err(failed)?;
+            reply.extends = self.store.extend(&batch.extends).await.map_err(failed)?;
         }
         if !batch.settles.is_empty() {
-            reply.settles = self.shared.settle(&batch.settles).await.map_err(failed)?;
+            reply.settles = self.store.settle(&batch.settles).await.map_err(failed)?;
         }
         if !batch.sends.is_empty() {
-            reply.sends = self.shared.send(&batch.sends).await.map_err(failed)?;
+            reply.sends = self.store.send(&batch.sends).await.map_err(failed)?;
         }
         Ok(reply)
     }
@@ -148,35 +149,30 @@ impl ReturnLease for Returns {
     }
 }
 
-async fn give_back(shared: Weak<Shared>, mut inbox: mpsc::UnboundedReceiver<ReceiptHandle>) {
+async fn give_back<S: SqlStore>(store: S, mut inbox: mpsc::UnboundedReceiver<ReceiptHandle>) {
     let mut receipts = Vec::new();
     while inbox.recv_many(&mut receipts, MOST_RETURNED).await > 0 {
-        let Some(shared) = shared.upgrade() else { return };
-        if let Err(error) = shared.give_up(&receipts).await {
+        if let Err(error) = store.give_up(&receipts).await {
             tracing::debug!(?error, "dropped messages were not given back; their leases run out");
         }
         receipts.clear();
     }
 }
 
-impl MessagingService for MysqlProvider {
+impl<S: SqlStore> MessagingService for SqlProvider<S> {
     fn provider_name(&self) -> &'static str {
-        PROVIDER
+        S::PROVIDER
     }
 
     fn capabilities(&self) -> &Capabilities {
-        &self.shared().capabilities
+        self.store().capabilities()
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         self.begin("ensure_queue", deadline)?;
-        let (shared, queue) = (self.shared().clone(), queue.origin());
-        self.carry_out("ensure_queue", Vec::new(), deadline, async move {
-            let mut session = shared.database.session("ensure_queue", deadline).await?;
-            let ensure = ensure_queues(&session.sql().ensure_queue, [&queue]);
-            session.ask(ensure).await.map(drop)
-        })
-        .await
+        let (store, queue) = (self.store().clone(), queue.origin());
+        let ensure = async move { store.ensure_queue(&queue, deadline).await };
+        self.carry_out("ensure_queue", Vec::new(), deadline, ensure).await
     }
 
     async fn send_batch(
@@ -248,9 +244,9 @@ impl MessagingService for MysqlProvider {
     ) -> Result<Option<QueuedMessage>, MessagingError> {
         self.begin("receive", deadline)?;
         options.check(&self.capabilities().limits)?;
-        let (shared, queue, options, deliver) = (self.shared().clone(), queue.clone(), options.clone(), self.deliver());
+        let (store, queue, options, deliver) = (self.store().clone(), queue.clone(), options.clone(), self.deliver());
         self.carry_out("receive", Vec::new(), deadline, async move {
-            Ok(shared.claim_by_id(&queue, id, &options, deadline).await?.map(deliver))
+            Ok(store.claim_by_id(&queue, id, &options, deadline).await?.map(deliver))
         })
         .await
     }
@@ -262,12 +258,8 @@ impl MessagingService for MysqlProvider {
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
         self.begin("health check", deadline)?;
-        let shared = self.shared().clone();
-        self.carry_out("health check", Vec::new(), deadline, async move {
-            let mut session = shared.database.session("health check", deadline).await?;
-            session.ask("select 1".to_owned()).await.map(drop)
-        })
-        .await
+        let store = self.store().clone();
+        self.carry_out("health check", Vec::new(), deadline, async move { store.health_check(deadline).await }).await
     }
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
@@ -278,6 +270,7 @@ impl MessagingService for MysqlProvider {
         let ended = async { while ended.changed().await.is_ok() {} };
         let unknown = || MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None };
         deadline.limit(ended).await.ok_or_else(unknown)?;
+        deadline.limit(self.store().flush(deadline)).await.unwrap_or_default();
         closed
     }
 }

@@ -1,18 +1,20 @@
 //! What people and tools ask of queues and dead letters.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use postrider_core::{
     DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, MessageId,
     MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, Redrive, RedriveReport,
+    RedriveSkip,
 };
 
-use crate::dead_letters::{CHUNK, Part, redrive_target, report_missing};
-use crate::error::Undone;
-use crate::provider::PostgresProvider;
-use crate::purge::Removal;
-use crate::store::Shared;
-use crate::upkeep;
+use crate::provider::SqlProvider;
+use crate::store::{Part, Removal, SqlStore};
+use crate::undone::Undone;
+
+/// So many dead letters are redriven or purged in one transaction.
+const CHUNK: usize = 500;
 
 /// After a part was done, a failure of the rest leaves the whole half done.
 fn half_done(operation: &'static str, error: MessagingError) -> MessagingError {
@@ -22,7 +24,7 @@ fn half_done(operation: &'static str, error: MessagingError) -> MessagingError {
     }
 }
 
-impl PostgresProvider {
+impl<S: SqlStore> SqlProvider<S> {
     /// Work whose lost answer does no harm: it only looks, or a second time does nothing more.
     async fn look_at<T: Send + 'static>(
         &self,
@@ -55,51 +57,38 @@ impl PostgresProvider {
         removal: Removal,
         deadline: Deadline,
     ) -> Result<u64, MessagingError> {
-        let (shared, name) = (self.shared().clone(), queue.clone());
-        let look = async move { shared.present(operation, &name, deadline).await };
+        let (store, name) = (self.store().clone(), queue.clone());
+        let look = async move { store.present(operation, &name, deadline).await };
         let mut removed = 0;
         for (number, chunk) in self.do_part(operation, deadline, true, look).await?.into_iter().enumerate() {
-            let (shared, name) = (self.shared().clone(), queue.clone());
-            let step = async move { shared.remove_some(operation, &name, &chunk, removal).await };
+            let (store, name) = (self.store().clone(), queue.clone());
+            let step = async move { store.remove_some(operation, &name, &chunk, removal).await };
             removed += self.do_part(operation, deadline, number == 0, step).await?;
         }
         Ok(removed)
     }
 
-    async fn change_queue(
+    async fn set_paused(
         &self,
         operation: &'static str,
         queue: &QueueName,
-        statement: fn(&Shared) -> &str,
+        is_paused: bool,
         deadline: Deadline,
     ) -> Result<(), MessagingError> {
-        let (shared, name) = (self.shared().clone(), queue.clone());
-        self.look_at(operation, deadline, async move {
-            shared.ask(operation, deadline, statement(&shared), vec![&name.as_str()]).await?;
-            shared.touch([&name]);
-            Ok(())
-        })
-        .await
-    }
-
-    /// Removes archived messages that are older than the retention, now, and answers how many. It is also done by
-    /// itself, once a minute.
-    pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
-        self.begin("sweep the archive", deadline)?;
-        let shared = self.shared();
-        upkeep::sweep_archive(&shared.database, shared.options.archive_retention, deadline).await
+        let (store, queue) = (self.store().clone(), queue.clone());
+        self.look_at(operation, deadline, async move { store.set_paused(&queue, is_paused, deadline).await }).await
     }
 }
 
-impl QueueAdmin for PostgresProvider {
+impl<S: SqlStore> QueueAdmin for SqlProvider<S> {
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
-        let shared = self.shared().clone();
-        self.look_at("list queues", deadline, async move { shared.list_queues(deadline).await }).await
+        let store = self.store().clone();
+        self.look_at("list queues", deadline, async move { store.list_queues(deadline).await }).await
     }
 
     async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
-        let (shared, queue) = (self.shared().clone(), queue.clone());
-        self.look_at("stats", deadline, async move { shared.stats(&queue, deadline).await }).await
+        let (store, queue) = (self.store().clone(), queue.clone());
+        self.look_at("stats", deadline, async move { store.stats(&queue, deadline).await }).await
     }
 
     async fn verify_queues(
@@ -107,9 +96,9 @@ impl QueueAdmin for PostgresProvider {
         queues: &[QueueName],
         deadline: Deadline,
     ) -> Result<QueueHealthReport, MessagingError> {
-        let (shared, queues) = (self.shared().clone(), queues.to_vec());
+        let (store, queues) = (self.store().clone(), queues.to_vec());
         self.look_at("verify queues", deadline, async move {
-            let exist = shared.queues_exist(queues.iter(), deadline).await?;
+            let exist = store.queues_exist(&queues, deadline).await?;
             let mut report = QueueHealthReport::default();
             for queue in queues {
                 let is_there = exist.contains(queue.origin().as_str());
@@ -127,8 +116,8 @@ impl QueueAdmin for PostgresProvider {
         limit: usize,
         deadline: Deadline,
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
-        let (shared, queue) = (self.shared().clone(), queue.clone());
-        self.look_at("peek", deadline, async move { shared.peek(&queue, limit, deadline).await }).await
+        let (store, queue) = (self.store().clone(), queue.clone());
+        self.look_at("peek", deadline, async move { store.peek(&queue, limit, deadline).await }).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
@@ -140,11 +129,11 @@ impl QueueAdmin for PostgresProvider {
     }
 
     async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.change_queue("pause", queue, |shared| &shared.database.sql.pause, deadline).await
+        self.set_paused("pause", queue, true, deadline).await
     }
 
     async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.change_queue("resume", queue, |shared| &shared.database.sql.resume, deadline).await
+        self.set_paused("resume", queue, false, deadline).await
     }
 
     async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
@@ -156,12 +145,8 @@ impl QueueAdmin for PostgresProvider {
                 format!("'{queue}' belongs to '{}' and goes with it; purge the dead letters instead", queue.origin()),
             ));
         }
-        let (shared, name) = (self.shared().clone(), queue.clone());
-        let unlist = async move {
-            let dead = name.dead_letters();
-            let names = (name.as_str(), dead.as_str());
-            shared.ask(DELETE, deadline, &shared.database.sql.delete_queue, vec![&names.0, &names.1]).await.map(drop)
-        };
+        let (store, name) = (self.store().clone(), queue.clone());
+        let unlist = async move { store.unlist(&name, deadline).await };
         self.do_part(DELETE, deadline, true, unlist).await?;
         for name in [queue.clone(), queue.dead_letters()] {
             let removed = self.remove_all(DELETE, &name, Removal::Everything, deadline).await;
@@ -171,15 +156,15 @@ impl QueueAdmin for PostgresProvider {
     }
 }
 
-impl DeadLetters for PostgresProvider {
+impl<S: SqlStore> DeadLetters for SqlProvider<S> {
     async fn list_dead_letters(
         &self,
         queue: &QueueName,
         query: &DeadLetterQuery,
         deadline: Deadline,
     ) -> Result<DeadLetterPage, MessagingError> {
-        let (shared, queue, query) = (self.shared().clone(), queue.clone(), query.clone());
-        let list = async move { shared.list_dead(&queue, &query, deadline).await };
+        let (store, queue, query) = (self.store().clone(), queue.clone(), query.clone());
+        let list = async move { store.list_dead(&queue, &query, deadline).await };
         self.look_at("list dead letters", deadline, list).await
     }
 
@@ -189,8 +174,8 @@ impl DeadLetters for PostgresProvider {
         id: MessageId,
         deadline: Deadline,
     ) -> Result<DeadLetter, MessagingError> {
-        let (shared, queue) = (self.shared().clone(), queue.clone());
-        let get = async move { shared.get_dead(&queue, id, deadline).await };
+        let (store, queue) = (self.store().clone(), queue.clone());
+        let get = async move { get_dead(&store, &queue, id, deadline).await };
         self.look_at("get dead letter", deadline, get).await
     }
 
@@ -202,8 +187,11 @@ impl DeadLetters for PostgresProvider {
         deadline: Deadline,
     ) -> Result<DeadLetter, MessagingError> {
         self.begin("edit dead letter", deadline)?;
-        let (shared, queue) = (self.shared().clone(), queue.clone());
-        let edit = async move { shared.edit_dead(&queue, id, &edit, deadline).await };
+        let (store, queue) = (self.store().clone(), queue.clone());
+        let edit = async move {
+            store.edit_dead(&queue, id, &edit, deadline).await?;
+            get_dead(&store, &queue, id, deadline).await
+        };
         self.carry_out("edit dead letter", vec![id], deadline, edit).await
     }
 
@@ -215,23 +203,23 @@ impl DeadLetters for PostgresProvider {
     ) -> Result<RedriveReport, MessagingError> {
         self.begin("redrive", deadline)?;
         let target = redrive_target(queue, redrive)?;
-        if !self.shared().options.create_queues
+        if !self.store().creates_queues()
             && !self.verify_queues(std::slice::from_ref(&target), deadline).await?.is_healthy()
         {
             return Err(MessagingError::QueueNotFound { queue: target });
         }
         let mut report = RedriveReport::default();
         if redrive.dry_run {
-            let (shared, selection) = (self.shared().clone(), redrive.selection.clone());
+            let (store, selection) = (self.store().clone(), redrive.selection.clone());
             let part = Part { queue: queue.clone(), selection, after: 0, limit: usize::MAX };
-            report = self.look_at("redrive", deadline, async move { shared.rehearse(&part, &target).await }).await?;
+            report = self.look_at("redrive", deadline, async move { store.rehearse(&part, &target).await }).await?;
         } else {
             for selection in chunks(&redrive.selection) {
                 let mut after = Some(0);
                 while let Some(from) = after {
-                    let (shared, target) = (self.shared().clone(), target.clone());
+                    let (store, target) = (self.store().clone(), target.clone());
                     let part = Part { queue: queue.clone(), selection: selection.clone(), after: from, limit: CHUNK };
-                    let step = async move { shared.redrive(&part, &target).await };
+                    let step = async move { store.redrive(&part, &target).await };
                     let (done, next) = self.do_part("redrive", deadline, report.redriven.is_empty(), step).await?;
                     report.redriven.extend(done.redriven);
                     report.skipped.extend(done.skipped);
@@ -254,9 +242,9 @@ impl DeadLetters for PostgresProvider {
         for selection in chunks(selection) {
             let mut after = Some(0);
             while let Some(from) = after {
-                let shared = self.shared().clone();
+                let store = self.store().clone();
                 let part = Part { queue: queue.clone(), selection: selection.clone(), after: from, limit: CHUNK };
-                let step = async move { shared.purge_dead(&part).await };
+                let step = async move { store.purge_dead(&part).await };
                 let (rows, next) = self.do_part("purge dead letters", deadline, purged == 0, step).await?;
                 purged += rows;
                 after = next;
@@ -274,5 +262,38 @@ fn chunks(selection: &DeadLetterSelection) -> Vec<DeadLetterSelection> {
             ids.chunks(CHUNK).map(|chunk| DeadLetterSelection::Ids(chunk.to_vec())).collect()
         }
         whole => vec![whole.clone()],
+    }
+}
+
+async fn get_dead<S: SqlStore>(
+    store: &S,
+    queue: &QueueName,
+    id: MessageId,
+    deadline: Deadline,
+) -> Result<DeadLetter, Undone> {
+    let query =
+        DeadLetterQuery { selection: DeadLetterSelection::Ids(vec![id]), limit: 1, ..DeadLetterQuery::default() };
+    let found = store.list_dead(queue, &query, deadline).await?.letters.pop();
+    found.ok_or_else(|| MessagingError::MessageNotFound { queue: queue.dead_letters(), id }.into())
+}
+
+/// The queue that a redrive goes to.
+fn redrive_target(queue: &QueueName, redrive: &Redrive) -> Result<QueueName, MessagingError> {
+    let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
+    if target.holds_dead_letters() {
+        return Err(MessagingError::invalid(
+            "redrive target",
+            format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
+        ));
+    }
+    Ok(target)
+}
+
+/// The ids that a selection names and that are not among the dead.
+fn report_missing(selection: &DeadLetterSelection, report: &mut RedriveReport) {
+    if let DeadLetterSelection::Ids(ids) = selection {
+        let found: HashSet<_> = report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).collect();
+        let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
+        report.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
     }
 }
