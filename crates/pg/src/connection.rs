@@ -1,15 +1,21 @@
 //! Connections to the server, and what is sent over one.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
 };
 use futures_util::future::{join, join_all};
-use postgres_types::ToSql;
+use postgres_types::{ToSql, Type};
 use postrider_core::{Deadline, MessagingError};
 use postrider_sql::{Phase, Undone};
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::tls;
 
 use crate::error::{cannot_connect, undone};
 
@@ -44,6 +50,14 @@ impl<'p> Step<'p> {
     }
 }
 
+/// A statement that can be sent.
+enum Prepared {
+    /// The session keeps it.
+    Kept(Statement),
+    /// It is sent anew each time, with the types of its parameters.
+    Unnamed(Arc<[Type]>),
+}
+
 /// How the server is reached.
 #[derive(Debug, Clone)]
 pub struct ConnectionOptions {
@@ -67,12 +81,15 @@ pub struct Database<Q> {
     provider: &'static str,
     pool: Pool,
     config: Config,
+    tls: MakeRustlsConnect,
     /// The statements.
     pub sql: Q,
     /// How a transaction begins.
     begin: String,
     /// Whether a statement alone may go without a transaction around it: the session is known to have the settings.
     keeps_settings: bool,
+    /// The types of statements' parameters, where statements cannot be kept in a session. A lock, held for a look.
+    types: Mutex<HashMap<String, Arc<[Type]>>>,
     connect_timeout: Duration,
     statement_timeout: Duration,
     /// Where the server is, for errors.
@@ -88,6 +105,7 @@ impl<Q> std::fmt::Debug for Database<Q> {
 impl<Q> Database<Q> {
     /// The server that a URL names. Nothing is connected yet.
     pub fn new(url: &str, options: &ConnectionOptions, sql: Q) -> Result<Self, MessagingError> {
+        let (url, tls) = tls::prepare(url)?;
         let mut config: Config =
             url.parse().map_err(|error: tokio_postgres::Error| MessagingError::invalid("URL", error.to_string()))?;
         config.connect_timeout(options.connect_timeout);
@@ -111,8 +129,11 @@ impl<Q> Database<Q> {
         } else {
             settings.iter().for_each(|(name, value)| begin.push_str(&format!("; set local {name} = {value}")));
         }
-        let manager =
-            Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let manager = Manager::from_config(
+            config.clone(),
+            tls.clone(),
+            ManagerConfig { recycling_method: RecyclingMethod::Fast },
+        );
         let pool = Pool::builder(manager)
             .max_size(options.pool_size)
             .runtime(Runtime::Tokio1)
@@ -123,9 +144,11 @@ impl<Q> Database<Q> {
             pool,
             place: place(&config),
             config,
+            tls,
             sql,
             begin,
             keeps_settings: options.keeps_settings,
+            types: Mutex::default(),
             connect_timeout: options.connect_timeout,
             statement_timeout: options.statement_timeout,
         })
@@ -155,14 +178,17 @@ impl<Q> Database<Q> {
         }
     }
 
+    fn types(&self) -> MutexGuard<'_, HashMap<String, Arc<[Type]>>> {
+        self.types.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_types(&self, sql: &str) -> Option<Arc<[Type]>> {
+        self.types().get(sql).cloned()
+    }
+
     /// A connection of its own, outside the pool: the driver ends with it.
-    pub async fn connect_apart(
-        &self,
-    ) -> Result<
-        (Client, tokio_postgres::Connection<tokio_postgres::Socket, tokio_postgres::tls::NoTlsStream>),
-        MessagingError,
-    > {
-        self.config.connect(NoTls).await.map_err(|error| cannot_connect(self.provider, &self.place, error))
+    pub(crate) async fn connect_apart(&self) -> Result<(Client, Connection<Socket, Encrypted>), MessagingError> {
+        self.config.connect(self.tls.clone()).await.map_err(|error| cannot_connect(self.provider, &self.place, error))
     }
 }
 
@@ -177,6 +203,9 @@ fn place(config: &Config) -> String {
     let port = config.get_ports().first().copied().unwrap_or(5432);
     format!("{}:{port}", hosts.collect::<Vec<_>>().join(","))
 }
+
+/// What a connection is read from and written to.
+pub(crate) type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
 /// One connection, for one piece of work. Dropped in the middle of a transaction, the connection is closed.
 pub struct Session<'d, Q> {
@@ -202,14 +231,60 @@ impl<'d, Q> Session<'d, Q> {
         self.object.as_ref().ok_or_else(|| MessagingError::Closed { provider: self.database.provider }.into())
     }
 
-    async fn prepared(&self, sql: &str) -> Result<Statement, Undone> {
-        let prepared = self.client()?.prepare_cached(sql).await;
-        prepared.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
+    fn failed_early(&self) -> impl Fn(tokio_postgres::Error) -> Undone {
+        let (provider, operation) = (self.database.provider, self.operation);
+        move |error| undone(provider, operation, Phase::BeforeCommit, error)
+    }
+
+    /// A statement that can be sent. Inside a transaction, where the connection does not keep its settings.
+    async fn prepared(&self, sql: &str) -> Result<Prepared, Undone> {
+        if self.database.keeps_settings {
+            return Ok(Prepared::Kept(self.client()?.prepare_cached(sql).await.map_err(self.failed_early())?));
+        }
+        if let Some(types) = self.database.known_types(sql) {
+            return Ok(Prepared::Unnamed(types));
+        }
+        // The server is asked once what the parameters are. The statement must not outlive the transaction: what follows
+        // may go to another connection of the server, and another program may be given this one.
+        let statement = self.client()?.prepare(sql).await.map_err(self.failed_early())?;
+        let types: Arc<[Type]> = statement.params().into();
+        self.database.types().insert(sql.to_owned(), types.clone());
+        Ok(Prepared::Unnamed(types))
+    }
+
+    /// Learns what the server has to be told of these steps' parameters, in a transaction of its own.
+    async fn learn(&mut self, steps: &[Step<'_>]) -> Result<(), Undone> {
+        if self.database.keeps_settings || steps.iter().all(|step| self.database.known_types(step.sql).is_some()) {
+            return Ok(());
+        }
+        self.begin().await?;
+        for step in steps {
+            self.prepared(step.sql).await?;
+        }
+        self.commit().await
+    }
+
+    async fn ask_prepared(
+        &self,
+        prepared: &Prepared,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        // Closed only between two pieces of work.
+        let Some(client) = &self.object else { return Ok(Vec::new()) };
+        match prepared {
+            Prepared::Kept(statement) => client.query(statement, parameters).await,
+            Prepared::Unnamed(types) => {
+                let typed: Vec<_> = parameters.iter().copied().zip(types.iter().cloned()).collect();
+                client.query_typed(sql, &typed).await
+            }
+        }
     }
 
     /// Carries all steps out in one transaction. All of them are sent before the first answer is awaited: one round
     /// trip, one fsync.
     pub async fn run(&mut self, steps: &[Step<'_>]) -> Result<Vec<Vec<Row>>, Undone> {
+        self.learn(steps).await?;
         let mut statements = Vec::with_capacity(steps.len());
         for step in steps {
             statements.push(self.prepared(step.sql).await?);
@@ -236,15 +311,18 @@ impl<'d, Q> Session<'d, Q> {
         Ok(self.run(&[step]).await?.pop().unwrap_or_default())
     }
 
-    async fn send(&self, steps: &[Step<'_>], statements: &[Statement]) -> Result<Vec<Vec<Row>>, Undone> {
+    async fn send(&self, steps: &[Step<'_>], statements: &[Prepared]) -> Result<Vec<Vec<Row>>, Undone> {
         let client = self.client()?;
         if let ([step], [statement], true) = (steps, statements, self.database.keeps_settings) {
-            let rows = client.query(statement, &step.parameters).await;
+            let rows = self.ask_prepared(statement, step.sql, &step.parameters).await;
             return Ok(vec![
                 rows.map_err(|error| undone(self.database.provider, self.operation, Phase::Committing, error))?,
             ]);
         }
-        let queries = steps.iter().zip(statements).map(|(step, statement)| client.query(statement, &step.parameters));
+        let queries = steps
+            .iter()
+            .zip(statements)
+            .map(|(step, statement)| self.ask_prepared(statement, step.sql, &step.parameters));
         // Polled in this order, and each sends what it has when it is first polled.
         let ((begun, rows), committed) =
             join(join(client.batch_execute(&self.database.begin), join_all(queries)), client.batch_execute("commit"))
@@ -271,7 +349,7 @@ impl<'d, Q> Session<'d, Q> {
     /// A statement inside a transaction that was begun.
     pub async fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Undone> {
         let statement = self.prepared(sql).await?;
-        let rows = self.client()?.query(&statement, parameters).await;
+        let rows = self.ask_prepared(&statement, sql, parameters).await;
         rows.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
     }
 

@@ -11,6 +11,7 @@ pub mod columns;
 mod connection;
 mod error;
 mod listener;
+mod tls;
 
 pub use tokio_postgres;
 

@@ -7,6 +7,7 @@ mod archive;
 mod faults;
 mod lawful;
 mod order;
+mod pooler;
 mod schema;
 mod transactions;
 mod wake_ups;
@@ -69,9 +70,14 @@ fn options(schema: &str) -> PostgresOptions {
 
 /// The server under test.
 fn url() -> String {
-    std::env::var("POSTRIDER_POSTGRES_URL").unwrap_or_else(|_| {
+    variable("POSTRIDER_POSTGRES_URL", "postgres")
+}
+
+/// What the environment says of a service.
+fn variable(name: &str, services: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
         panic!(
-            "POSTRIDER_POSTGRES_URL is not set: start a server with `scripts/services up postgres`, then \
+            "{name} is not set: start a server with `scripts/services up {services}`, then \
              `eval \"$(scripts/services env)\"`"
         )
     })

@@ -1,0 +1,82 @@
+//! Behind a pooler that lends a connection for one transaction at a time, and over TLS, which it speaks.
+
+use std::time::Duration;
+
+use postrider_conformance::{Harness, Outcome, Settings, exercise};
+use postrider_core::{MessagingError, MessagingService};
+use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore, WakeUpMode};
+
+use crate::{Place, options, soon, url, variable};
+
+fn pooler() -> String {
+    variable("POSTRIDER_PGBOUNCER_URL", "postgres pgbouncer")
+}
+
+fn authority() -> String {
+    variable("POSTRIDER_PGBOUNCER_AUTHORITY", "postgres pgbouncer")
+}
+
+fn poll_only(schema: &str) -> PostgresOptions {
+    let poll_interval = Duration::from_millis(100);
+    PostgresOptions { wake_up: WakeUpMode::PollOnly, poll_interval, ..options(schema) }
+}
+
+/// Every worker is a client of the pooler, and all of them together have more connections than it has.
+struct Pooled {
+    schema: String,
+}
+
+impl Harness for Pooled {
+    type Provider = PostgresProvider;
+
+    async fn open(&self) -> Result<PostgresProvider, MessagingError> {
+        PostgresStore::open(&pooler(), poll_only(&self.schema)).await?.connect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_holds_behind_a_pooler() {
+    let place = Place::new();
+    let harness = Pooled { schema: place.schema.clone() };
+    let report = exercise(harness, Settings { parallel: 8, ..Settings::default() }).await.unwrap();
+    let broken: Vec<_> = report.rules.iter().filter(|rule| matches!(rule.outcome, Outcome::Broken(_))).collect();
+    assert!(broken.is_empty(), "{report}");
+    let held = report.rules.iter().filter(|rule| rule.outcome == Outcome::Holds).count();
+    assert_eq!(held, 15, "all but the clock of another machine, which nothing here can set: {report}");
+}
+
+/// Connects with these words in the URL's query, to a name.
+async fn over_tls(place: &Place, host: &str, query: &str) -> Result<(), MessagingError> {
+    let url = format!("{}?{query}", pooler().replace("127.0.0.1", host));
+    let provider = PostgresStore::open(&url, poll_only(&place.schema)).await?.connect()?;
+    provider.health_check(soon()).await
+}
+
+#[tokio::test]
+async fn a_certificate_is_trusted_as_far_as_was_asked() {
+    let place = Place::new();
+    let authority = authority();
+    for (host, query) in [
+        ("127.0.0.1", "sslmode=require".to_owned()),
+        ("127.0.0.1", format!("sslmode=verify-ca&sslrootcert={authority}")),
+        ("localhost", format!("sslmode=verify-full&sslrootcert={authority}")),
+    ] {
+        over_tls(&place, host, &query).await.unwrap_or_else(|error| panic!("{host} {query}: {error}"));
+    }
+    for (host, query, told) in [
+        ("127.0.0.1", format!("sslmode=verify-full&sslrootcert={authority}"), "not valid for name"),
+        // Nobody who is known to this machine has signed it.
+        ("localhost", "sslmode=verify-full".to_owned(), ""),
+    ] {
+        let refused = over_tls(&place, host, &query).await.expect_err(&query).to_string();
+        assert!(refused.contains(told), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_refused_where_it_is_required() {
+    let place = Place::new();
+    let url = format!("{}?sslmode=require", url());
+    let refused = PostgresStore::open(&url, place.options()).await.unwrap_err().to_string();
+    assert!(refused.contains("TLS"), "{refused}");
+}
