@@ -27,6 +27,7 @@ pub mod link;
 pub mod model;
 mod probe;
 pub mod processes;
+pub mod proxy;
 pub mod recorded;
 mod rules;
 mod storm;
