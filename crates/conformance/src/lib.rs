@@ -16,6 +16,7 @@
 pub mod broken;
 pub mod checker;
 mod exercise;
+pub mod faults;
 mod forward;
 pub mod guarantees;
 mod harness;
@@ -36,4 +37,4 @@ pub use exercise::{Observer, Settings, exercise, sweep};
 pub use harness::{ClockShift, Harness};
 pub use idempotency::{IdempotencyFinding, IdempotencyHarness, exercise_idempotency};
 pub use law::{Outcome, Report, Rule, RuleReport, TestReport};
-pub use storm::{StormReport, StormSettings, storm};
+pub use storm::{StormReport, StormSettings, storm, storm_under_faults};

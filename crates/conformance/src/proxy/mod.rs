@@ -30,7 +30,8 @@ struct Faults {
     cuts: u64,
     refuses: bool,
     stalls: bool,
-    drops_replies: bool,
+    /// What is said after that many more pieces is lost.
+    loses_after: Option<u64>,
     request_delay: Duration,
     reply_delay: Duration,
 }
@@ -41,8 +42,8 @@ pub struct FaultProxy {
     address: SocketAddr,
     url: Option<String>,
     faults: watch::Sender<Faults>,
-    /// How many pieces of replies were dropped since that was last asked for.
-    lost: watch::Sender<u64>,
+    /// How many pieces the server said since replies were to be lost, those that still passed included.
+    said: watch::Sender<u64>,
     /// The accepting task, which owns those of the connections. Dropped, they end.
     _accepting: JoinSet<()>,
 }
@@ -52,10 +53,10 @@ impl FaultProxy {
     pub async fn start(server: impl Into<String>) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let (faults, lost) = (watch::Sender::new(Faults::default()), watch::Sender::new(0));
+        let (faults, said) = (watch::Sender::new(Faults::default()), watch::Sender::new(0));
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, server.into(), faults.clone(), lost.clone()));
-        Ok(Self { address, url: None, faults, lost, _accepting: accepting })
+        accepting.spawn(accept(listener, server.into(), faults.clone(), said.clone()));
+        Ok(Self { address, url: None, faults, said, _accepting: accepting })
     }
 
     /// Stands before the server of a URL that names its port, `scheme://user:password@host:port/rest`. The same URL
@@ -115,15 +116,22 @@ impl FaultProxy {
     /// Loses what the server says; what it is asked still reaches it. A connection of which something was lost is of no
     /// use afterwards: [`cut`](Self::cut) it, or leave its client to give up by itself.
     pub fn drop_replies(&self) {
-        self.lost.send_replace(0);
-        self.faults.send_modify(|faults| faults.drops_replies = true);
+        self.drop_replies_after(0);
     }
 
-    /// Waits until something of a reply has been lost since [`drop_replies`](Self::drop_replies): a request has reached
-    /// the server by then, and was answered.
+    /// The same, after that many more pieces of replies have passed: so a fault can be led through the steps of a
+    /// conversation.
+    pub fn drop_replies_after(&self, pieces: u64) {
+        self.said.send_replace(0);
+        self.faults.send_modify(|faults| faults.loses_after = Some(pieces));
+    }
+
+    /// Waits until something of a reply has been lost since replies [are lost](Self::drop_replies): a request has
+    /// reached the server by then, and was answered.
     pub async fn reply_was_lost(&self) {
+        let Some(passed) = self.faults.borrow().loses_after else { return std::future::pending().await };
         // The sender is ours, so there is always an answer.
-        let _ = self.lost.subscribe().wait_for(|lost| *lost > 0).await;
+        let _ = self.said.subscribe().wait_for(|said| *said > passed).await;
     }
 
     /// Ends every fault. Connections that were cut stay cut.
@@ -147,7 +155,7 @@ impl Drop for RestoredAtEnd<'_> {
     }
 }
 
-async fn accept(listener: TcpListener, server: String, faults: watch::Sender<Faults>, lost: watch::Sender<u64>) {
+async fn accept(listener: TcpListener, server: String, faults: watch::Sender<Faults>, said: watch::Sender<u64>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -156,7 +164,7 @@ async fn accept(listener: TcpListener, server: String, faults: watch::Sender<Fau
                 let Ok((client, _)) = accepted else { continue };
                 let seen = faults.borrow().clone();
                 if !seen.refuses {
-                    connections.spawn(connection(client, server.clone(), faults.clone(), lost.clone(), seen.cuts));
+                    connections.spawn(connection(client, server.clone(), faults.clone(), said.clone(), seen.cuts));
                 }
             }
             Some(_) = connections.join_next() => {}
@@ -169,7 +177,7 @@ async fn connection(
     client: TcpStream,
     server: String,
     faults: watch::Sender<Faults>,
-    lost: watch::Sender<u64>,
+    said: watch::Sender<u64>,
     cuts: u64,
 ) {
     let mut watched = faults.subscribe();
@@ -181,8 +189,8 @@ async fn connection(
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::try_join!(
-            carry(from_client, to_server, Direction::Requests, faults.subscribe(), &lost),
-            carry(from_server, to_client, Direction::Replies, faults.subscribe(), &lost),
+            carry(from_client, to_server, Direction::Requests, faults.subscribe(), &said),
+            carry(from_server, to_client, Direction::Replies, faults.subscribe(), &said),
         )
         .map(drop)
     };

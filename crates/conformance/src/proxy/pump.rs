@@ -42,12 +42,12 @@ pub(super) async fn carry(
     to: OwnedWriteHalf,
     direction: Direction,
     faults: watch::Receiver<Faults>,
-    lost: &watch::Sender<u64>,
+    said: &watch::Sender<u64>,
 ) -> io::Result<()> {
     // A channel between the two halves: a delay is each piece's own, and does not add up.
     let (sent, arriving) = mpsc::channel(PIECES);
     let taking = take(from, sent, direction, faults.clone());
-    tokio::try_join!(taking, hand_over(arriving, to, direction, faults, lost)).map(drop)
+    tokio::try_join!(taking, hand_over(arriving, to, direction, faults, said)).map(drop)
 }
 
 async fn take(
@@ -73,23 +73,30 @@ async fn hand_over(
     mut to: OwnedWriteHalf,
     direction: Direction,
     mut faults: watch::Receiver<Faults>,
-    lost: &watch::Sender<u64>,
+    said: &watch::Sender<u64>,
 ) -> io::Result<()> {
     while let Some(piece) = arriving.recv().await {
         // Even a sleep until now would take a tick of the timer.
         if piece.arrives > Instant::now() {
             tokio::time::sleep_until(piece.arrives).await;
         }
-        let drops_replies = match faults.wait_for(|faults| !faults.stalls).await {
-            Ok(faults) => faults.drops_replies,
+        let loses_after = match faults.wait_for(|faults| !faults.stalls).await {
+            Ok(faults) => faults.loses_after,
             // The proxy is gone.
             Err(_) => return Ok(()),
         };
         if piece.bytes.is_empty() {
             to.shutdown().await?;
-        } else if direction == Direction::Replies && drops_replies {
-            lost.send_modify(|lost| *lost += 1);
-        } else {
+            continue;
+        }
+        let mut is_lost = false;
+        if let (Direction::Replies, Some(passing)) = (direction, loses_after) {
+            said.send_modify(|said| {
+                is_lost = *said >= passing;
+                *said += 1;
+            });
+        }
+        if !is_lost {
             to.write_all(&piece.bytes).await?;
         }
     }

@@ -131,6 +131,20 @@ async fn what_the_server_says_can_be_lost_alone() {
 }
 
 #[tokio::test]
+async fn so_many_replies_pass_before_one_is_lost() {
+    let (_echo, proxy) = both().await;
+    let mut client = client(&proxy).await;
+    proxy.drop_replies_after(2);
+    for _ in 0..2 {
+        assert!(is_answered(&mut client).await);
+    }
+    client.write_all(b"?").await.unwrap();
+    soon(proxy.reply_was_lost()).await;
+    proxy.cut();
+    assert!(matches!(soon(client.read(&mut [0])).await, Ok(0) | Err(_)));
+}
+
+#[tokio::test]
 async fn what_is_held_back_arrives_when_the_network_is_restored() {
     let (echo, proxy) = both().await;
     let (mut before, mut after) = (client(&proxy).await, {

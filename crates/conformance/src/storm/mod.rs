@@ -15,7 +15,7 @@ use crate::history::History;
 use crate::law::{Outcome, Rule, TestReport};
 use crate::probe::soon;
 use crate::recorded::Recorded;
-use worker::{Plan, drain, receive_and_settle, send};
+use worker::{Plan, Weather, drain, receive_and_settle, send};
 
 /// How large a storm is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,12 +102,34 @@ pub(crate) async fn run<H: Harness>(
 
 /// Runs a storm on the store and checks its history.
 pub async fn storm<H: Harness>(harness: &H, settings: &Settings) -> Result<StormReport, MessagingError> {
+    run_storm(harness, settings, Weather::Calm, std::future::pending()).await
+}
+
+/// Runs a storm on a store that `faults` befall meanwhile, and checks its history: connections are cut, answers lost,
+/// the server is taken away. Every worker keeps the connection that it opened before, and must come to its end with it.
+///
+/// `faults` may go on for ever: it is dropped when the workers are done, and must leave no fault behind then
+/// ([`restored_at_end`](crate::proxy::FaultProxy::restored_at_end)).
+pub async fn storm_under_faults<H: Harness>(
+    harness: &H,
+    settings: &Settings,
+    faults: impl Future<Output = ()>,
+) -> Result<StormReport, MessagingError> {
+    run_storm(harness, settings, Weather::Faults, faults).await
+}
+
+async fn run_storm<H: Harness>(
+    harness: &H,
+    settings: &Settings,
+    weather: Weather,
+    faults: impl Future<Output = ()>,
+) -> Result<StormReport, MessagingError> {
     let history = History::new();
     let queue = QueueName::new(format!("{}_storm", settings.prefix))?;
     let first = harness.open().await?;
     first.ensure_queue(&queue, soon()).await?;
     let capabilities = first.capabilities().clone();
-    let plan = Plan::new(settings, queue.clone(), capabilities.clone());
+    let plan = Plan::new(settings, weather, queue.clone(), capabilities.clone());
 
     let mut workers = JoinSet::new();
     let StormSettings { messages, senders, receivers } = settings.storm;
@@ -123,24 +145,23 @@ pub async fn storm<H: Harness>(harness: &H, settings: &Settings) -> Result<Storm
         workers.spawn(receive_and_settle(provider, plan.clone(), number));
         number += 1;
     }
-    while let Some(worker) = workers.join_next().await {
-        match worker {
-            Ok(result) => result?,
-            Err(panic) => {
-                return Err(MessagingError::Provider {
-                    provider: capabilities.provider(),
-                    operation: "keep a worker alive",
-                    source: std::sync::Arc::new(panic),
-                    retryable: false,
-                });
-            }
-        }
+    let working = end_of_all(workers, capabilities.provider());
+    tokio::pin!(working);
+    let ended = tokio::select! {
+        biased;
+        ended = &mut working => Some(ended),
+        () = faults => None,
+    };
+    match ended {
+        Some(ended) => ended?,
+        None => working.await?,
     }
-    let recorded = Recorded::new(harness.open().await?, history.clone(), number);
+    // The first connection, which has seen all that happened, and not a fresh one.
+    let recorded = Recorded::new(first, history.clone(), number);
     drain(&recorded, &plan).await?;
     recorded.record_final(std::slice::from_ref(&queue), soon()).await?;
-    first.delete_queue(&queue, soon()).await?;
-    first.close(soon()).await?;
+    recorded.provider().delete_queue(&queue, soon()).await?;
+    recorded.provider().close(soon()).await?;
     let mut options = CheckOptions::for_limits(&capabilities.limits);
     options.tolerance += history.lead();
     if let Some(window) = capabilities.limits.dedup_window {
@@ -148,4 +169,24 @@ pub async fn storm<H: Harness>(harness: &H, settings: &Settings) -> Result<Storm
     }
     let verdict = check(&history.events(), &options);
     Ok(StormReport { seed: settings.seed, verdict })
+}
+
+async fn end_of_all(
+    mut workers: JoinSet<Result<(), MessagingError>>,
+    provider: &'static str,
+) -> Result<(), MessagingError> {
+    while let Some(worker) = workers.join_next().await {
+        match worker {
+            Ok(result) => result?,
+            Err(panic) => {
+                return Err(MessagingError::Provider {
+                    provider,
+                    operation: "keep a worker alive",
+                    source: std::sync::Arc::new(panic),
+                    retryable: false,
+                });
+            }
+        }
+    }
+    Ok(())
 }

@@ -24,6 +24,9 @@ const LIMIT: u32 = 6;
 /// is held up again and again, comes to its end.
 const MESSAGES_A_KEY: usize = 50;
 
+/// A worker that has failed that long, whatever it tried, does not recover.
+const LONGEST_FAILURE: Duration = PATIENCE.saturating_mul(2);
+
 /// What all workers of a storm know.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
@@ -31,17 +34,25 @@ pub(super) struct Plan {
     capabilities: Capabilities,
     seed: u64,
     unit: Duration,
+    /// How long a lease lasts that is meant to be settled in time.
+    lease: Duration,
     keys: usize,
     /// Messages that have not been sent yet.
     unsent: Arc<AtomicUsize>,
 }
 
 impl Plan {
-    pub(super) fn new(settings: &Settings, queue: QueueName, capabilities: Capabilities) -> Self {
+    pub(super) fn new(settings: &Settings, weather: Weather, queue: QueueName, capabilities: Capabilities) -> Self {
         let unit = settings.unit.max(capabilities.limits.time_resolution);
+        let lease = match weather {
+            Weather::Calm => PATIENCE,
+            // A lease whose receiver was cut off holds its key until it has run out.
+            Weather::Faults => unit * 10,
+        };
         let messages = settings.storm.messages;
         let keys = (messages / MESSAGES_A_KEY).max(5);
-        Self { queue, capabilities, seed: settings.seed, unit, keys, unsent: Arc::new(AtomicUsize::new(messages)) }
+        let unsent = Arc::new(AtomicUsize::new(messages));
+        Self { queue, capabilities, seed: settings.seed, unit, lease, keys, unsent }
     }
 
     fn chance(&self, worker: u32) -> StdRng {
@@ -73,17 +84,48 @@ impl Plan {
     }
 }
 
+/// Whether the way to the store is to be trusted while the storm lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Weather {
+    Calm,
+    Faults,
+}
+
+/// Goes slowly while calls fail, and not for ever.
+#[derive(Debug, Default)]
+struct Trouble {
+    since: Option<Instant>,
+}
+
+impl Trouble {
+    fn is_over(&mut self) {
+        self.since = None;
+    }
+
+    async fn wait(&mut self, plan: &Plan, error: MessagingError) -> Result<(), MessagingError> {
+        if self.since.get_or_insert_with(Instant::now).elapsed() > LONGEST_FAILURE {
+            return Err(error);
+        }
+        tokio::time::sleep(plan.unit / 20).await;
+        Ok(())
+    }
+}
+
+fn is_passing(error: &MessagingError) -> bool {
+    error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
+}
+
 /// A failure that a worker goes on after: the history has it, and the checker knows what it may mean.
 fn go_on<T>(result: Result<T, MessagingError>) -> Result<Option<T>, MessagingError> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(MessagingError::OutcomeUnknown { .. } | MessagingError::VisibilityExpired { .. }) => Ok(None),
-        Err(error) if error.is_retryable() => Ok(None),
+        Err(MessagingError::VisibilityExpired { .. }) => Ok(None),
+        Err(error) if is_passing(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Sends `count` messages, one or several at a time.
+/// Sends `count` messages, one or several at a time. What the store could not be asked for is made up for.
 pub(super) async fn send<P: Provider>(
     provider: Recorded<P>,
     plan: Plan,
@@ -92,15 +134,29 @@ pub(super) async fn send<P: Provider>(
 ) -> Result<(), MessagingError> {
     let mut chance = plan.chance(number);
     let mut left = count;
+    let mut trouble = Trouble::default();
     while left > 0 {
         let batch = chance.random_range(1..=10).min(left);
         let messages = (0..batch).map(|_| plan.message(&mut chance)).collect::<Result<Vec<_>, _>>()?;
-        go_on(provider.send_batch(&plan.queue, messages, soon()).await)?;
-        left -= batch;
-        plan.unsent.fetch_sub(batch, Ordering::SeqCst);
+        let (sent, failure) = match provider.send_batch(&plan.queue, messages, soon()).await {
+            Ok(rows) => {
+                let failed: Vec<_> = rows.into_iter().filter_map(Result::err).filter(|e| e.is_retryable()).collect();
+                (batch - failed.len(), failed.into_iter().next())
+            }
+            // It may have been sent.
+            Err(MessagingError::OutcomeUnknown { .. }) => (batch, None),
+            Err(error) if error.is_retryable() => (0, Some(error)),
+            Err(error) => return Err(error),
+        };
+        left -= sent;
+        plan.unsent.fetch_sub(sent, Ordering::SeqCst);
+        match failure {
+            None => trouble.is_over(),
+            Some(error) => trouble.wait(&plan, error).await?,
+        }
         tokio::task::yield_now().await;
     }
-    provider.close(soon()).await
+    go_on(provider.close(soon()).await).map(drop)
 }
 
 /// Receives and settles, rightly and wrongly, until everything has been sent and nothing comes any more.
@@ -112,17 +168,25 @@ pub(super) async fn receive_and_settle<P: Provider>(
     let mut chance = plan.chance(number);
     // Receipts whose leases are over or will soon be: they are tried again later and must change nothing.
     let mut stale: Vec<ReceiptHandle> = Vec::new();
+    let mut trouble = Trouble::default();
     loop {
         let is_short = chance.random_bool(0.3);
-        let visibility = if is_short { plan.unit } else { PATIENCE };
+        let visibility = if is_short { plan.unit } else { plan.lease };
         let options = ReceiveOptions::batch(chance.random_range(1..=8))
             .visibility(visibility)
             .wait(plan.unit / 2)
             .max_receive_count(LIMIT);
-        let received = go_on(provider.receive_messages(&plan.queue, &options, soon()).await)?;
-        let received = received.unwrap_or_default();
+        let received = match provider.receive_messages(&plan.queue, &options, soon()).await {
+            Ok(received) => received,
+            Err(error) if is_passing(&error) => {
+                trouble.wait(&plan, error).await?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        trouble.is_over();
         if received.is_empty() && plan.unsent.load(Ordering::SeqCst) == 0 {
-            return provider.close(soon()).await;
+            return go_on(provider.close(soon()).await).map(drop);
         }
         for message in received {
             // Others get a turn while these are leased, and late settles come at every moment of a lease.
@@ -160,7 +224,7 @@ async fn handle<P: Provider>(
         }
         roll => {
             if roll < 46 && plan.offers(Feature::ExtendLease) {
-                go_on(provider.extend_visibility(queue, message.receipt(), PATIENCE, soon()).await)?;
+                go_on(provider.extend_visibility(queue, message.receipt(), plan.lease, soon()).await)?;
             }
             let receipt = message.into_receipt();
             stale.push(receipt.clone());
@@ -196,7 +260,7 @@ async fn use_stale<P: Provider>(
 /// Acknowledges everything that is left, until the queue says that nothing is.
 pub(super) async fn drain<P: Provider>(provider: &Recorded<P>, plan: &Plan) -> Result<(), MessagingError> {
     let end = Instant::now() + PATIENCE * 6;
-    let options = ReceiveOptions::batch(50).visibility(PATIENCE).wait(plan.unit).max_receive_count(LIMIT);
+    let options = ReceiveOptions::batch(50).visibility(plan.lease).wait(plan.unit).max_receive_count(LIMIT);
     let mut empty_looks = 0;
     while Instant::now() < end {
         let received = go_on(provider.receive_messages(&plan.queue, &options, soon()).await)?.unwrap_or_default();
@@ -204,7 +268,7 @@ pub(super) async fn drain<P: Provider>(provider: &Recorded<P>, plan: &Plan) -> R
         for message in received {
             go_on(provider.ack_message(&plan.queue, message, soon()).await)?;
         }
-        let stats = provider.queue_stats(&plan.queue, soon()).await?;
+        let Some(stats) = go_on(provider.queue_stats(&plan.queue, soon()).await)? else { continue };
         // A store that cannot count exactly is taken at its silence, which must outlast every lease of the storm.
         let numbers = [stats.ready, stats.in_flight, stats.delayed];
         let is_empty = if numbers.iter().all(|number| matches!(number, Measured::Exact(_))) {

@@ -3,6 +3,7 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod cut_off;
 mod faults;
 mod lawful;
 mod order;

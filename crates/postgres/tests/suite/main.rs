@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archive;
+mod cut_off;
 mod faults;
 mod lawful;
 mod order;

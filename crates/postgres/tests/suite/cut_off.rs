@@ -1,0 +1,120 @@
+//! The way to the server fails, and nothing that was accepted is lost.
+
+use std::time::Duration;
+
+use postrider_conformance::faults::{Fault, lost_answers_are_told, storm_through};
+use postrider_conformance::proxy::FaultProxy;
+use postrider_conformance::{Settings, StormReport, StormSettings};
+use postrider_core::{Deadline, Message, MessageId, MessagingService, ReceiveOptions};
+use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::wake_ups::listening;
+use crate::{Place, is_long, queue, soon, url};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A storm in a schema of its own.
+async fn storm_under(fault: Fault) -> StormReport {
+    let place = Place::new();
+    let options = place.options();
+    let open = move |url: String| {
+        let options = options.clone();
+        async move { PostgresStore::open(&url, options).await?.connect() }
+    };
+    let messages = if is_long() { 10_000 } else { 200 };
+    let storm = StormSettings { messages, senders: 2, receivers: 3 };
+    let settings = Settings { storm, ..Settings::default() };
+    let report = storm_through(fault, &url(), open, &settings).await.unwrap();
+    let verdict = &report.verdict;
+    assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);
+    report
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_in_a_loop_lose_nothing() {
+    storm_under(Fault::Cuts).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_lost_lose_and_double_nothing() {
+    let counts = storm_under(Fault::LostAnswers).await.verdict.counts;
+    assert!(counts.unknown_sends + counts.unknown_acks > 0, "no answer was lost: {counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_network_loses_nothing() {
+    storm_under(Fault::Delays).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_away_for_seconds_loses_nothing() {
+    storm_under(Fault::Away(Duration::from_secs(2))).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_told_as_an_unknown_outcome() {
+    let place = Place::new();
+    let proxy = FaultProxy::before(&url()).await.unwrap();
+    // The connection that is warm is the one that is used.
+    let options = PostgresOptions { pool_size: 1, ..place.options() };
+    let provider = PostgresStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
+    let told = lost_answers_are_told(&proxy, &provider).await.unwrap();
+    assert!(told.unknown_sends > 0 && told.carried_out > 0 && told.unknown_acks > 0, "{told:?}");
+}
+
+/// A receiver behind the proxy that is waiting and listens. It fails when its wait ends with nothing.
+async fn waiting(place: &Place, proxy: &FaultProxy, poll_interval: Duration) -> JoinHandle<MessageId> {
+    // A look whose answer is lost is not to be waited for much longer than the test lasts.
+    let options = PostgresOptions { poll_interval, statement_timeout: Duration::from_secs(2), ..place.options() };
+    let receiver = PostgresStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
+    let options = ReceiveOptions::default().wait(Deadline::DEFAULT);
+    let received = tokio::spawn(async move {
+        loop {
+            match receiver.receive_messages(&queue("orders"), &options, soon()).await {
+                Ok(messages) => return messages.first().expect("nobody told of the message").id(),
+                Err(error) => assert!(error.is_retryable(), "{error}"),
+            }
+        }
+    });
+    listening(place).await;
+    received
+}
+
+/// A sender that has nothing to do with the proxy, and sessions of another name.
+async fn beside(place: &Place) -> PostgresProvider {
+    place.connect_with(PostgresOptions { application_name: Some("beside".into()), ..place.options() }).await
+}
+
+#[tokio::test]
+async fn wake_ups_come_back_after_the_listening_connection_was_cut() {
+    let place = Place::new();
+    let proxy = FaultProxy::before(&url()).await.unwrap();
+    // Whoever is woken was not woken by a look of their own.
+    let received = waiting(&place, &proxy, PATIENCE * 10).await;
+    let first = listening(&place).await;
+    proxy.cut();
+    let end = Instant::now() + PATIENCE;
+    while listening(&place).await == first {
+        assert!(Instant::now() < end, "it does not listen again");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let sender = beside(&place).await;
+    let id = sender.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    assert_eq!(received.await.unwrap(), id);
+}
+
+#[tokio::test]
+async fn a_look_now_and_then_covers_the_time_without_wake_ups() {
+    let place = Place::new();
+    let proxy = FaultProxy::before(&url()).await.unwrap();
+    let received = waiting(&place, &proxy, Duration::from_millis(500)).await;
+    let sender = beside(&place).await;
+    // The wake-up gets lost on a connection that stays as it is.
+    proxy.drop_replies();
+    let id = sender.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    proxy.reply_was_lost().await;
+    proxy.restore();
+    assert_eq!(received.await.unwrap(), id);
+}
