@@ -24,6 +24,8 @@ const REMOVAL: Duration = Duration::from_secs(600);
 /// Workloads on one store, in queues of their own.
 pub struct Bench<P> {
     provider: Arc<P>,
+    /// Who receives when latency is measured.
+    receiver: Arc<P>,
     load: Load,
     run: u32,
     progress: Progress,
@@ -43,7 +45,15 @@ impl<P: Provider + Clone> Bench<P> {
                 return Err(MessagingError::invalid(what, "0 leaves nothing to measure; use at least 1"));
             }
         }
-        Ok(Self { provider: Arc::new(provider), load, run: rand::random(), progress: Arc::new(|_| ()) })
+        let provider = Arc::new(provider);
+        Ok(Self { receiver: provider.clone(), provider, load, run: rand::random(), progress: Arc::new(|_| ()) })
+    }
+
+    /// Measures latency from one connection to another, such as to another process's. The caller closes it.
+    #[must_use]
+    pub fn received_by(mut self, receiver: P) -> Self {
+        self.receiver = Arc::new(receiver);
+        self
     }
 
     /// Tells `progress` of every message that a step is done with.
@@ -90,7 +100,7 @@ impl<P: Provider + Clone> Bench<P> {
                 Measured::Rate(Rate::new(workload, load.messages, elapsed))
             }
             Workload::Latency => {
-                Measured::Latency(Latency::new(latency::times(provider, queue, load, progress).await?))
+                Measured::Latency(Latency::new(latency::times(provider, &self.receiver, queue, load, progress).await?))
             }
         };
         self.remove(queue).await?;

@@ -21,6 +21,7 @@ type Begun = Arc<Mutex<HashMap<MessageId, Instant>>>;
 /// How long each message took.
 pub(crate) async fn times<P: MessagingService>(
     provider: &Arc<P>,
+    receiver: &Arc<P>,
     queue: &QueueName,
     load: &Load,
     progress: &Progress,
@@ -28,7 +29,7 @@ pub(crate) async fn times<P: MessagingService>(
     let begun = Begun::default();
     let count = load.latency_messages();
     let mut tasks = JoinSet::new();
-    tasks.spawn(receive(provider.clone(), queue.clone(), count, load.batch, begun.clone(), progress.clone()));
+    tasks.spawn(receive(receiver.clone(), queue.clone(), count, load.batch, begun.clone(), progress.clone()));
     let sent = send(provider, queue, load, &begun).await?;
     let mut times = Vec::with_capacity(count);
     let mut tally = Tally::new(sent)?;

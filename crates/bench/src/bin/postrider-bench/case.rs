@@ -1,10 +1,13 @@
 //! What is compared.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use postrider_bench::Workload;
 use postrider_sqlite::ArchivePolicy;
+
+use crate::server::{Bar, Server, Task};
 
 /// A process that sends and drains a backlog stays below this.
 pub(crate) const MOST_MEGABYTES: f64 = 100.0;
@@ -21,10 +24,13 @@ pub(crate) enum Case {
     HandleSqlite,
     Latency,
     Backlog,
+    /// The same on a server.
+    On(Server, Task),
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 9] = [
+    /// Those that need nothing but a disk.
+    const LOCAL: [Self; 9] = [
         Self::SendOne,
         Self::Lone,
         Self::SendBatch,
@@ -36,8 +42,13 @@ impl Case {
         Self::Backlog,
     ];
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
+    pub(crate) fn all() -> Vec<Self> {
+        let on_servers = Server::ALL.iter().flat_map(|server| Task::ALL.map(|task| Self::On(*server, task)));
+        Self::LOCAL.into_iter().chain(on_servers).collect()
+    }
+
+    pub(crate) fn name(self) -> Cow<'static, str> {
+        let name = match self {
             Self::SendOne => "send-one",
             Self::Lone => "lone",
             Self::SendBatch => "send-batch",
@@ -47,7 +58,9 @@ impl Case {
             Self::HandleSqlite => "handle-sqlite",
             Self::Latency => "latency",
             Self::Backlog => "backlog",
-        }
+            Self::On(server, task) => return format!("{}-{}", server.name(), task.name()).into(),
+        };
+        name.into()
     }
 
     /// The workload of the library that it is.
@@ -58,6 +71,7 @@ impl Case {
             Self::DrainNone | Self::DrainAll | Self::Backlog => Workload::Drain,
             Self::HandleMemory | Self::HandleSqlite => Workload::Handle,
             Self::Latency => Workload::Latency,
+            Self::On(_, task) => task.workload(),
         }
     }
 
@@ -86,23 +100,24 @@ impl Case {
         }
     }
 
-    /// The ratio that it must reach. A lone caller's send may cost 1.3 times what a transaction costs.
-    pub(crate) fn bar(self) -> Option<f64> {
+    /// What it must reach. A lone caller's send may cost 1.3 times what a transaction costs.
+    pub(crate) fn bar(self) -> Option<Bar> {
         match self {
-            Self::SendOne => Some(8.0),
-            Self::Lone => Some(0.77),
-            Self::SendBatch => Some(0.6),
-            Self::DrainNone => Some(0.5),
-            Self::DrainAll => Some(0.38),
-            Self::HandleMemory | Self::HandleSqlite => Some(0.8),
+            Self::SendOne => Some(Bar::Rate(8.0)),
+            Self::Lone => Some(Bar::Rate(0.77)),
+            Self::SendBatch => Some(Bar::Rate(0.6)),
+            Self::DrainNone => Some(Bar::Rate(0.5)),
+            Self::DrainAll => Some(Bar::Rate(0.38)),
+            Self::HandleMemory | Self::HandleSqlite => Some(Bar::Rate(0.8)),
             Self::Latency | Self::Backlog => None,
+            Self::On(server, task) => Some(server.bar(task)),
         }
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(&self.name())
     }
 }
 
@@ -110,8 +125,8 @@ impl FromStr for Case {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|case| case.name() == text).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|case| case.name()).collect();
+        Self::all().into_iter().find(|case| case.name() == text).ok_or_else(|| {
+            let names: Vec<_> = Self::all().iter().map(|case| case.name()).collect();
             format!("use one of {}", names.join(", "))
         })
     }

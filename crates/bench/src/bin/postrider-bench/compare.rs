@@ -12,7 +12,11 @@ use tokio::runtime::Runtime;
 use crate::Failure;
 use crate::args::Args;
 use crate::case::Case;
-use crate::raw::Raw;
+use crate::raw::sqlite::Raw;
+use crate::server::{Bar, Task};
+
+/// How many messages a second the latency of a server is measured with.
+const SERVER_PACE: usize = 100;
 
 /// One line of the report.
 #[derive(Debug, Clone, Serialize)]
@@ -29,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) raw_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) times: Option<Times>,
     /// How long the sends took, where the measured time is that of the drain behind them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) send_seconds: Option<f64>,
@@ -45,10 +51,31 @@ impl Row {
             archive: None,
             raw_per_second: None,
             ratio: None,
+            times: None,
             send_seconds: None,
             peak_megabytes: None,
         }
     }
+
+    /// How much of its bar it reaches; 1 is all of it.
+    pub(crate) fn reached(&self) -> Option<f64> {
+        match self.case.bar()? {
+            Bar::Rate(least) => Some(self.ratio? / least),
+            Bar::Times { p50, p99 } => {
+                let times = self.times.as_ref()?;
+                Some((p50 / times.p50_ratio).min(p99 / times.p99_ratio))
+            }
+        }
+    }
+}
+
+/// The driver's latency, and ours over it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Times {
+    pub(crate) raw_p50_ms: f64,
+    pub(crate) raw_p99_ms: f64,
+    pub(crate) p50_ratio: f64,
+    pub(crate) p99_ratio: f64,
 }
 
 /// Runs cases on files that it makes and removes.
@@ -67,17 +94,22 @@ impl<'a> Comparison<'a> {
         let mut rows = (0..self.args.runs).map(|_| self.once(case)).collect::<Result<Vec<_>, _>>()?;
         let ratios: Vec<f64> = rows.iter().filter_map(|row| row.ratio).collect();
         let raws: Vec<f64> = rows.iter().filter_map(|row| row.raw_per_second).collect();
+        let times = middle_times(&rows);
         rows.sort_by(|a, b| speed(a).total_cmp(&speed(b)));
         let mut row = rows.swap_remove((rows.len() - 1) / 2);
         row.ratio = median(&ratios);
         row.raw_per_second = median(&raws);
+        row.times = times;
         Ok(row)
     }
 
     /// What it is compared with, then what is measured.
     pub(crate) fn once(&self, case: Case) -> Result<Row, Failure> {
-        let folder = TempDir::with_prefix_in("postrider-bench-", &self.args.folder)?;
         let load = self.load(case);
+        if let Case::On(server, task) = case {
+            return self.runtime.block_on(server.compare(task, &load));
+        }
+        let folder = TempDir::with_prefix_in("postrider-bench-", &self.args.folder)?;
         let raw = match case {
             Case::HandleMemory | Case::HandleSqlite => {
                 Some(self.drained(case, &load, &folder.path().join("drained.db"))?)
@@ -91,7 +123,7 @@ impl<'a> Comparison<'a> {
             Case::SendOne | Case::Lone => row.callers = Some(load.callers),
             Case::DrainNone => row.archive = Some("none"),
             Case::DrainAll => row.archive = Some("all"),
-            Case::SendBatch | Case::HandleMemory | Case::HandleSqlite | Case::Latency | Case::Backlog => {}
+            _ => {}
         }
         if let (Measured::Rate(rate), Some(raw)) = (&row.measured, raw) {
             row.ratio = Some(rate.per_second / raw);
@@ -112,6 +144,7 @@ impl<'a> Comparison<'a> {
         let load = self.args.load();
         match case {
             Case::Lone => Load { callers: 1, messages: a_tenth(load.messages), ..load },
+            Case::On(_, Task::Latency) => Load { pace: self.args.pace.unwrap_or(SERVER_PACE), ..load },
             _ => load,
         }
     }
@@ -159,14 +192,26 @@ fn raw(case: Case, load: &Load, path: &Path) -> Result<Option<f64>, Failure> {
             raw.send(load.messages, load.batch, load.size)?;
             (load.messages, raw.drain(load.messages, load.batch)?)
         }
-        Case::HandleMemory | Case::HandleSqlite | Case::Latency | Case::Backlog => return Ok(None),
+        Case::HandleMemory | Case::HandleSqlite | Case::Latency | Case::Backlog | Case::On(..) => return Ok(None),
     };
     Ok(Some(rows as f64 / elapsed.as_secs_f64()))
 }
 
 /// A row that costs a transaction takes so long that fewer will do.
-fn a_tenth(messages: usize) -> usize {
+pub(crate) fn a_tenth(messages: usize) -> usize {
     (messages / 10).max(1)
+}
+
+fn middle_times(rows: &[Row]) -> Option<Times> {
+    let middle = |value: fn(&Times) -> f64| {
+        median(&rows.iter().filter_map(|row| row.times.as_ref().map(value)).collect::<Vec<_>>())
+    };
+    Some(Times {
+        raw_p50_ms: middle(|times| times.raw_p50_ms)?,
+        raw_p99_ms: middle(|times| times.raw_p99_ms)?,
+        p50_ratio: middle(|times| times.p50_ratio)?,
+        p99_ratio: middle(|times| times.p99_ratio)?,
+    })
 }
 
 fn speed(row: &Row) -> f64 {
@@ -186,11 +231,12 @@ mod tests {
     fn every_case_is_compared_and_the_median_has_the_fields_of_its_row() {
         let args = Args::parse_from(["postrider-bench", "--messages", "200", "--callers", "8", "--pace", "2000"]);
         let comparison = Comparison::new(&args).unwrap();
-        for case in Case::ALL.into_iter().filter(|case| *case != Case::Backlog) {
+        for case in Case::all().into_iter().filter(|case| *case != Case::Backlog) {
             let row = comparison.median(case).unwrap();
             let json: serde_json::Value = serde_json::to_value(&row).unwrap();
             assert_eq!(json["workload"], case.workload().name());
             match case {
+                Case::On(_, Task::Latency) => assert!(json["p99_ratio"].as_f64() > Some(0.0), "{json}"),
                 Case::Latency => assert!(json["p99_ms"].as_f64() > Some(0.0) && json.get("ratio").is_none(), "{json}"),
                 _ => assert!(json["ratio"].as_f64() > Some(0.0) && json["raw_per_second"].as_f64() > Some(0.0)),
             }

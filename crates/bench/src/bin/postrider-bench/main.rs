@@ -1,4 +1,4 @@
-//! The `postrider-bench` program: the workloads on the SQLite provider, and the same work straight on the driver.
+//! The `postrider-bench` program: the workloads on the providers, and the same work straight on their drivers.
 //!
 //! Provider and driver take turns on the same disk, so that whatever else the machine does meets both.
 
@@ -9,6 +9,7 @@ mod check;
 mod compare;
 mod raw;
 mod report;
+mod server;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -36,6 +37,12 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.backlog_in_this_process {
         backlog::run(args)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    for case in args.cases() {
+        if let Case::On(server, _) = case {
+            // Said before the first measurement and not after minutes of them.
+            server.url()?;
+        }
     }
     if args.check {
         return check::run(args);

@@ -7,13 +7,13 @@ use postrider_bench::Measured;
 use crate::Failure;
 use crate::args::Args;
 use crate::case::{Case, MOST_MEGABYTES};
-use crate::compare::Row;
+use crate::compare::{Row, Times};
 
 /// The head of the table.
 pub(crate) fn begin(args: &Args) {
     if !args.json {
         println!("{}\n", head(args));
-        println!("{:<14} {:>9} {:>12} {:>12} {:>8}  BAR", "WORKLOAD", "MESSAGES", "PER SECOND", "BASELINE", "RATIO");
+        println!("{:<19} {:>9} {:>12} {:>12} {:>8}  BAR", "WORKLOAD", "MESSAGES", "PER SECOND", "BASELINE", "RATIO");
     }
 }
 
@@ -37,25 +37,34 @@ pub(crate) fn row(args: &Args, row: &Row) -> Result<(), Failure> {
 
 pub(crate) fn line(row: &Row) -> String {
     let name = row.case.name();
+    let bar = row.case.bar();
+    if let (Measured::Latency(latency), Some(times), Some(bar)) = (&row.measured, &row.times, bar) {
+        let Times { raw_p50_ms, raw_p99_ms, p50_ratio, p99_ratio } = times;
+        return format!(
+            "{name:<19} p50 {:.3} ms, {p50_ratio:.2} of {raw_p50_ms:.3}; p99 {:.3} ms, {p99_ratio:.2} of \
+             {raw_p99_ms:.3}; at most {bar}",
+            latency.p50_ms, latency.p99_ms
+        );
+    }
     match (&row.measured, row.case) {
         (Measured::Latency(latency), _) => format!(
-            "{name:<14} p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms",
+            "{name:<19} p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms",
             latency.p50_ms, latency.p95_ms, latency.p99_ms
         ),
         (Measured::Rate(rate), Case::Backlog) => format!(
-            "{name:<14} {:>9} sent in {:.1} s, drained in {:.1} s; {:.1} MB at most, below {MOST_MEGABYTES} MB",
+            "{name:<19} {:>9} sent in {:.1} s, drained in {:.1} s; {:.1} MB at most, below {MOST_MEGABYTES} MB",
             rate.messages,
             row.send_seconds.unwrap_or_default(),
             rate.seconds,
             row.peak_megabytes.unwrap_or_default(),
         ),
-        (Measured::Rate(rate), case) => format!(
-            "{name:<14} {:>9} {:>12.0} {:>12.0} {:>8.2}  {}",
+        (Measured::Rate(rate), _) => format!(
+            "{name:<19} {:>9} {:>12.0} {:>12.0} {:>8.2}  {}",
             rate.messages,
             rate.per_second,
             row.raw_per_second.unwrap_or_default(),
             row.ratio.unwrap_or_default(),
-            case.bar().map(|bar| format!("at least {bar}")).unwrap_or_default(),
+            bar.map(|bar| format!("at least {bar}")).unwrap_or_default(),
         ),
     }
 }
@@ -78,7 +87,7 @@ mod tests {
         let rate = Rate::new(Workload::Drain, 1000, Duration::from_secs(2));
         let mut row = Row::new(Case::Backlog, Measured::Rate(rate));
         (row.send_seconds, row.peak_megabytes) = (Some(0.5), Some(40.0));
-        let text = "backlog             1000 sent in 0.5 s, drained in 2.0 s; 40.0 MB at most, below 100 MB";
+        let text = "backlog                  1000 sent in 0.5 s, drained in 2.0 s; 40.0 MB at most, below 100 MB";
         assert_eq!(line(&row), text);
     }
 }

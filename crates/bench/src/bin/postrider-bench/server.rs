@@ -1,0 +1,183 @@
+//! Servers that are measured, and what is done with each.
+
+mod postgres;
+
+use std::fmt;
+
+use postrider_bench::{Bench, Latency, Load, Measured, Workload};
+use postrider_core::{Deadline, Provider};
+
+use crate::Failure;
+use crate::case::Case;
+use crate::compare::{Row, Times, a_tenth};
+use crate::raw::{self, RawServer};
+
+/// A server that is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    Postgres,
+}
+
+/// What is done with a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    SendOne,
+    SendBatch,
+    DrainNone,
+    DrainAll,
+    Latency,
+}
+
+/// What must be reached.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Bar {
+    /// So much of the driver's rate at least.
+    Rate(f64),
+    /// So often the driver's times at most.
+    Times { p50: f64, p99: f64 },
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate(least) => write!(f, "{least}"),
+            Self::Times { p50, p99 } => write!(f, "p50 {p50}, p99 {p99}"),
+        }
+    }
+}
+
+impl Server {
+    pub(crate) const ALL: [Self; 1] = [Self::Postgres];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+        }
+    }
+
+    pub(crate) fn bar(self, task: Task) -> Bar {
+        match (self, task) {
+            (Self::Postgres, Task::SendOne) => Bar::Rate(4.0),
+            (Self::Postgres, Task::SendBatch | Task::DrainNone) => Bar::Rate(0.7),
+            (Self::Postgres, Task::DrainAll) => Bar::Rate(0.55),
+            (Self::Postgres, Task::Latency) => Bar::Times { p50: 1.5, p99: 2.0 },
+        }
+    }
+
+    /// Where the server is.
+    pub(crate) fn url(self) -> Result<String, Failure> {
+        let name = self.name();
+        let variable = format!("POSTRIDER_{}_URL", name.to_uppercase());
+        std::env::var(&variable).map_err(|_| {
+            format!(
+                "{variable} is not set; start a server with `scripts/services up {name}`, then \
+                 `eval \"$(scripts/services env)\"`, or leave its workloads out with --workload"
+            )
+            .into()
+        })
+    }
+
+    /// The driver's turn, then the provider's.
+    pub(crate) async fn compare(self, task: Task, load: &Load) -> Result<Row, Failure> {
+        let url = self.url()?;
+        match self {
+            Self::Postgres => {
+                let driver = drive(raw::postgres::Raw::open(&url).await?, task, load).await?;
+                let place = postgres::Place::new(&url, task);
+                let providers = (place.open().await?, place.open().await?);
+                let measured = measure(providers, task, load).await;
+                place.remove().await?;
+                Ok(row(self, task, load, measured?, driver))
+            }
+        }
+    }
+}
+
+impl Task {
+    pub(crate) const ALL: [Self; 5] = [Self::SendOne, Self::SendBatch, Self::DrainNone, Self::DrainAll, Self::Latency];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SendOne => "send-one",
+            Self::SendBatch => "send-batch",
+            Self::DrainNone => "drain-none",
+            Self::DrainAll => "drain-all",
+            Self::Latency => "latency",
+        }
+    }
+
+    pub(crate) fn workload(self) -> Workload {
+        match self {
+            Self::SendOne => Workload::SendOne,
+            Self::SendBatch => Workload::SendBatch,
+            Self::DrainNone | Self::DrainAll => Workload::Drain,
+            Self::Latency => Workload::Latency,
+        }
+    }
+}
+
+/// What the driver reached.
+enum Driven {
+    PerSecond(f64),
+    Times(Latency),
+}
+
+async fn drive(raw: impl RawServer, task: Task, load: &Load) -> Result<Driven, Failure> {
+    let mut rows = load.messages;
+    let elapsed = match task {
+        Task::SendOne => {
+            rows = a_tenth(rows);
+            raw.send_one(rows, load.size).await
+        }
+        Task::SendBatch => raw.send_batches(rows, load.batch, load.size).await,
+        Task::DrainNone | Task::DrainAll => match raw.send_batches(rows, load.batch, load.size).await {
+            Ok(_) => raw.drain(rows, load.batch).await,
+            Err(error) => Err(error),
+        },
+        Task::Latency => {
+            let times = raw.latency(load.latency_messages(), load.pace, load.size).await;
+            raw.remove().await?;
+            return Ok(Driven::Times(Latency::new(times?)));
+        }
+    };
+    raw.remove().await?;
+    Ok(Driven::PerSecond(rows as f64 / elapsed?.as_secs_f64()))
+}
+
+/// The workload on the provider. Latency goes from one connection to another that shares nothing with it, as between
+/// two processes.
+async fn measure<P: Provider + Clone>((provider, other): (P, P), task: Task, load: &Load) -> Result<Measured, Failure> {
+    let bench = Bench::new(provider, load.clone())?.received_by(other.clone());
+    // In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
+    let running = tokio::spawn(async move { (bench.run(task.workload()).await, bench) });
+    let (measured, bench) = running.await?;
+    other.close(Deadline::default()).await?;
+    bench.provider().close(Deadline::default()).await?;
+    Ok(measured?)
+}
+
+fn row(server: Server, task: Task, load: &Load, measured: Measured, driven: Driven) -> Row {
+    let mut row = Row::new(Case::On(server, task), measured);
+    match task {
+        Task::SendOne => row.callers = Some(load.callers),
+        Task::DrainNone => row.archive = Some("none"),
+        Task::DrainAll => row.archive = Some("all"),
+        Task::SendBatch | Task::Latency => {}
+    }
+    match (&row.measured, driven) {
+        (Measured::Rate(rate), Driven::PerSecond(raw)) => {
+            row.ratio = Some(rate.per_second / raw);
+            row.raw_per_second = Some(raw);
+        }
+        (Measured::Latency(times), Driven::Times(raw)) => {
+            row.times = Some(Times {
+                raw_p50_ms: raw.p50_ms,
+                raw_p99_ms: raw.p99_ms,
+                p50_ratio: times.p50_ms / raw.p50_ms,
+                p99_ratio: times.p99_ms / raw.p99_ms,
+            });
+        }
+        _ => {}
+    }
+    row
+}
