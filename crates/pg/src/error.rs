@@ -86,6 +86,14 @@ struct SqlError {
     source: tokio_postgres::Error,
 }
 
+/// Whether it was not done because a table is not there.
+pub fn is_missing_table(undone: &Undone) -> bool {
+    let (Undone::Rejected(error) | Undone::NotDone(error)) = undone else { return false };
+    let MessagingError::Provider { source, .. } = error else { return false };
+    let error = source.downcast_ref::<SqlError>().map(|error| &error.source);
+    error.and_then(tokio_postgres::Error::code) == Some(&SqlState::UNDEFINED_TABLE)
+}
+
 /// The driver's own text names only the kind of error; what the server said stands below it.
 pub fn text(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {

@@ -11,10 +11,25 @@ pub mod columns;
 mod connection;
 mod error;
 mod listener;
+mod migrations;
+mod notifier;
+mod schema;
 mod tls;
 
 pub use tokio_postgres;
 
 pub use connection::{ConnectionOptions, Database, Session, Step};
-pub use error::{cannot_connect, text, undone};
-pub use listener::{Heard, listen};
+pub use error::{cannot_connect, is_missing_table, text, undone};
+pub use migrations::{Known, Migration, Migrations};
+pub use notifier::Notifier;
+pub use schema::Schema;
+
+/// What failed attempts are signed with: the name that was given, or else the host's and the process's number.
+pub fn worker_name(given: Option<&str>) -> String {
+    given.map_or_else(this_process, str::to_owned)
+}
+
+fn this_process() -> String {
+    let host = nix::sys::utsname::uname().map(|host| host.nodename().to_string_lossy().into_owned());
+    format!("{}:{}", host.unwrap_or_else(|_| "unknown".into()), std::process::id())
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
+use tokio::sync::watch;
 use tokio_postgres::AsyncMessage;
 
 use crate::connection::Database;
@@ -17,18 +18,27 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a listener hears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard<'m> {
+pub(crate) enum Heard<'m> {
     /// The connection is new: anything may have been missed.
     Anything,
-    /// A notification, with its payload.
-    Told(&'m str),
+    /// A notification.
+    Told {
+        /// The channel it was sent on.
+        channel: &'m str,
+        /// What it says.
+        payload: &'m str,
+    },
 }
 
-/// Listens on a channel for ever. The channel is written as an identifier of SQL.
-pub async fn listen<Q>(database: Arc<Database<Q>>, channel: String, heard: impl Fn(Heard<'_>)) {
+/// Listens for ever, on channels to which others may be added. Ends when nobody can add any more.
+pub(crate) async fn listen<Q>(
+    database: Arc<Database<Q>>,
+    mut channels: watch::Receiver<Vec<String>>,
+    heard: impl Fn(Heard<'_>),
+) {
     let mut pause = FIRST_PAUSE;
     loop {
-        if hear(&database, &channel, &heard).await {
+        if hear(&database, &mut channels, &heard).await {
             pause = FIRST_PAUSE;
         }
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -37,28 +47,47 @@ pub async fn listen<Q>(database: Arc<Database<Q>>, channel: String, heard: impl 
 }
 
 /// Listens until the connection breaks. Answers whether there was one.
-async fn hear<Q>(database: &Database<Q>, channel: &str, heard: &impl Fn(Heard<'_>)) -> bool {
+async fn hear<Q>(
+    database: &Database<Q>,
+    channels: &mut watch::Receiver<Vec<String>>,
+    heard: &impl Fn(Heard<'_>),
+) -> bool {
     let Ok((client, mut connection)) = database.connect_apart().await else { return false };
     let mut messages = poll_fn(move |context| connection.poll_message(context));
-    let command = format!("listen {channel}");
-    let mut subscribed = std::pin::pin!(client.batch_execute(&command));
-    let mut is_subscribed = false;
+    let mut has_begun = false;
     loop {
-        let message = tokio::select! {
-            done = &mut subscribed, if !is_subscribed => {
-                if done.is_err() {
-                    return false;
+        let command = commands(&channels.borrow_and_update());
+        let mut subscribed = std::pin::pin!(client.batch_execute(&command));
+        let mut is_subscribed = false;
+        loop {
+            let message = tokio::select! {
+                done = &mut subscribed, if !is_subscribed => {
+                    if done.is_err() {
+                        return has_begun;
+                    }
+                    (is_subscribed, has_begun) = (true, true);
+                    heard(Heard::Anything);
+                    continue;
                 }
-                is_subscribed = true;
-                heard(Heard::Anything);
-                continue;
+                changed = channels.changed(), if is_subscribed => match changed {
+                    Ok(()) => break,
+                    Err(_) => return has_begun,
+                },
+                message = messages.next() => message,
+            };
+            match message {
+                Some(Ok(AsyncMessage::Notification(told))) => {
+                    heard(Heard::Told { channel: told.channel(), payload: told.payload() });
+                }
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return has_begun,
             }
-            message = messages.next() => message,
-        };
-        match message {
-            Some(Ok(AsyncMessage::Notification(told))) => heard(Heard::Told(told.payload())),
-            Some(Ok(_)) => {}
-            Some(Err(_)) | None => return is_subscribed,
         }
     }
+}
+
+/// To listen twice to a channel is to listen once.
+fn commands(channels: &[String]) -> String {
+    let listen = |channel: &String| format!("listen \"{}\"", channel.replace('"', "\"\""));
+    channels.iter().map(listen).collect::<Vec<_>>().join("; ")
 }

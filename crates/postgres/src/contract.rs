@@ -39,7 +39,7 @@ impl SqlStore for PostgresStore {
 
     fn listen(&self, _: &[QueueName]) {
         if let Some(notifier) = &self.shared.notifier {
-            notifier.listen();
+            notifier.listen([]);
         }
     }
 

@@ -24,7 +24,6 @@ mod idempotency;
 mod in_transaction;
 mod look;
 mod migrations;
-mod notifier;
 mod options;
 #[cfg(test)]
 mod plans;
@@ -38,8 +37,8 @@ mod upkeep;
 
 pub use postrider_pg::tokio_postgres;
 
-pub use migrations::Migration;
 pub use options::{ArchivePolicy, PostgresOptions, WakeUpMode};
+pub use postrider_pg::Migration;
 pub use store::PostgresStore;
 
 /// A connection to a [`PostgresStore`]. Clones are the same connection and close together.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use postrider_core::{Limits, MessagingError};
-use postrider_pg::ConnectionOptions;
+use postrider_pg::{ConnectionOptions, Schema};
 
-use crate::sql::{Schema, Sql};
+use crate::sql::Sql;
 use crate::{Database, PROVIDER};
 
 /// Which messages are kept after their end.
@@ -83,13 +83,6 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    pub(crate) fn worker_name(&self) -> String {
-        self.worker.clone().unwrap_or_else(|| {
-            let host = nix::sys::utsname::uname().map(|host| host.nodename().to_string_lossy().into_owned());
-            format!("{}:{}", host.unwrap_or_else(|_| "unknown".into()), std::process::id())
-        })
-    }
-
     /// How the server is reached.
     pub(crate) fn connection(&self) -> ConnectionOptions {
         ConnectionOptions {
@@ -110,17 +103,7 @@ impl PostgresOptions {
 
     /// Refuses what cannot be meant.
     pub(crate) fn check(&self) -> Result<(), MessagingError> {
-        // Longer names are cut by the server without a word, and names that begin with pg_ are its own.
-        let is_name = (1..=63).contains(&self.schema.len())
-            && self.schema.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-            && !self.schema.starts_with("pg_");
-        if !is_name {
-            let shown = self.schema.escape_debug();
-            return Err(MessagingError::invalid(
-                "schema",
-                format!("'{shown}': use 1 to 63 letters, digits and '_', not beginning with 'pg_'"),
-            ));
-        }
+        Schema::check(&self.schema)?;
         let zero = [
             ("pool_size", self.pool_size == 0),
             ("poll_interval", self.poll_interval.is_zero()),

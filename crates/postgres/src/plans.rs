@@ -28,7 +28,7 @@ async fn every_statement_has_the_plan_that_it_says() {
     let schema = format!("test_{:016x}", rand::random::<u64>());
     let options = PostgresOptions { schema: schema.clone(), ..PostgresOptions::default() };
     let database = options.database(&url()).unwrap();
-    migrations::apply(&database, "test", Deadline::default()).await.unwrap();
+    migrations::of(&database.sql.schema).apply(&database, "test", Deadline::default()).await.unwrap();
     let mut wrong = Vec::new();
     {
         let mut session = database.session("test", Deadline::default()).await.unwrap();
@@ -65,7 +65,7 @@ async fn every_statement_has_the_plan_that_it_says() {
 #[test]
 fn every_file_is_a_statement() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/sql");
-    let statements = sql::Sql::new(sql::Schema::new("postrider"));
+    let statements = sql::Sql::new(postrider_pg::Schema::new("postrider"));
     for file in std::fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();
         if path.is_file() {

@@ -1,6 +1,6 @@
 //! The statements, one file each, for the schema that a store uses.
 
-use postrider_sql::stripes::fnv1a;
+use postrider_pg::Schema;
 
 macro_rules! statements {
     ($($name:ident,)*) => {
@@ -57,7 +57,6 @@ statements! {
     list_queues,
     lock_stripes,
     next_due,
-    notify,
     pause,
     peek,
     peek_long,
@@ -79,39 +78,4 @@ statements! {
     stats,
     sweep_archive,
     unplaced,
-}
-
-/// The name of the schema that holds the tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Schema(String);
-
-impl Schema {
-    pub(crate) fn new(name: &str) -> Self {
-        Self(name.to_owned())
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.0
-    }
-
-    /// A statement with this schema in it.
-    pub(crate) fn render(&self, statement: &str) -> String {
-        statement.replace("{schema}", &self.quoted()).replace("{channel}", &self.channel())
-    }
-
-    pub(crate) fn quoted(&self) -> String {
-        format!("\"{}\"", self.0.replace('"', "\"\""))
-    }
-
-    /// What advisory locks of this schema begin with, so that two schemas of a database do not wait for each other.
-    pub(crate) fn lock_class(&self) -> i32 {
-        let hash = fnv1a(self.0.as_bytes().iter().chain(b"postrider"));
-        // The upper half: a class is 32 bits.
-        ((hash >> 32) as u32).cast_signed()
-    }
-
-    /// The channel that wake-ups are sent on. A channel's name may have 63 bytes.
-    pub(crate) fn channel(&self) -> String {
-        format!("postrider_{:016x}", fnv1a(self.0.as_bytes()))
-    }
 }

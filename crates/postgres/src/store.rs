@@ -4,11 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
-use postrider_pg::Step;
+use postrider_pg::{Migration, Notifier, Schema, Step};
 use postrider_sql::{Undone, Wakes};
 
-use crate::migrations::{self, Migration, SchemaError};
-use crate::notifier::Notifier;
+use crate::migrations;
 use crate::options::{PostgresOptions, WakeUpMode};
 use crate::upkeep::{self, Upkeep};
 use crate::{Database, PROVIDER, PostgresProvider};
@@ -30,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) worker: String,
     pub(crate) wakes: Arc<Wakes>,
     /// `None` when nobody listens for what it would say.
-    pub(crate) notifier: Option<Notifier>,
+    pub(crate) notifier: Option<Notifier<crate::sql::Sql>>,
     /// How often each queue was claimed from, for the turns of the oldest. A lock, held for an addition.
     claims: Mutex<HashMap<QueueName, u64>>,
     /// Ends with the store.
@@ -43,22 +42,13 @@ impl PostgresStore {
         const OPEN: &str = "open the database";
         let database = Arc::new(options.database(url)?);
         let deadline = Deadline::default();
-        if options.auto_migrate {
-            migrations::apply(&database, OPEN, deadline).await?;
-        } else {
-            let missing = migrations::pending(&database, OPEN, deadline).await?;
-            if !missing.is_empty() {
-                let missing = missing.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
-                let schema = options.schema.clone();
-                return Err(SchemaError::NeedsMigration { schema, missing }.into_error(OPEN));
-            }
-        }
+        migrations::of(&database.sql.schema).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
         let wakes = Arc::new(Wakes::default());
-        let notifier =
-            (options.wake_up == WakeUpMode::Notify).then(|| Notifier::start(database.clone(), wakes.clone()));
+        let notifier = (options.wake_up == WakeUpMode::Notify)
+            .then(|| Notifier::start(database.clone(), wakes.clone(), database.sql.schema.channel()));
         let shared = Shared {
             capabilities: capabilities(&options),
-            worker: options.worker_name(),
+            worker: postrider_pg::worker_name(options.worker.as_deref()),
             _upkeep: Upkeep::start(database.clone(), options.archive_retention),
             database,
             options,
@@ -71,19 +61,19 @@ impl PostgresStore {
 
     /// Every migration that this program knows, for a schema.
     pub fn all_migrations(options: &PostgresOptions) -> Vec<Migration> {
-        migrations::all(&crate::sql::Schema::new(&options.schema))
+        migrations::of(&Schema::new(&options.schema)).all()
     }
 
     /// The migrations that a database lacks. Changes nothing.
     pub async fn pending_migrations(url: &str, options: PostgresOptions) -> Result<Vec<Migration>, MessagingError> {
         let database = options.database(url)?;
-        migrations::pending(&database, "look at the schema", Deadline::default()).await
+        migrations::of(&database.sql.schema).pending(&database, "look at the schema", Deadline::default()).await
     }
 
     /// Applies what a database lacks, and answers what that was.
     pub async fn migrate(url: &str, options: PostgresOptions) -> Result<Vec<Migration>, MessagingError> {
         let database = options.database(url)?;
-        migrations::apply(&database, "migrate the schema", Deadline::default()).await
+        migrations::of(&database.sql.schema).apply(&database, "migrate the schema", Deadline::default()).await
     }
 
     /// One more connection, in the sense of the contract: each is closed by itself, and they share a pool.
