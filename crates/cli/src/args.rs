@@ -9,6 +9,7 @@ use crate::completions::Completions;
 use crate::config::Config;
 use crate::demo::Demo;
 use crate::dlq::Dlq;
+use crate::doctor::Doctor;
 use crate::migrate::Migrate;
 use crate::peek::Peek;
 use crate::purge::Purge;
@@ -84,6 +85,7 @@ pub(crate) enum Command {
     Migrate(Migrate),
     Demo(Demo),
     Verify(Verify),
+    Doctor(Doctor),
     Bench(Bench),
     Completions(Completions),
 }

@@ -9,6 +9,7 @@ mod config;
 mod confirm;
 mod demo;
 mod dlq;
+mod doctor;
 mod failure;
 mod input;
 mod migrate;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Migrate(command) => on_runtime(migrate::run(global, &command)),
         Command::Demo(command) => on_runtime(demo::run(global, command)),
         Command::Bench(command) => on_runtime(bench::run(global, &command)),
+        Command::Doctor(command) => on_runtime(doctor::run(global, &command)),
         Command::Verify(command) => on_runtime(verify::run(global, &command)),
         Command::Completions(command) => completions::run(&command),
     };

@@ -27,6 +27,7 @@ pub mod disposition;
 pub mod duration_text;
 pub mod error;
 pub mod failpoint;
+pub mod finding;
 pub mod headers;
 pub mod id;
 pub mod idempotency;
@@ -59,6 +60,7 @@ pub use dead_letter::{
 pub use deadline::Deadline;
 pub use disposition::{Disposition, Nack, Settlement};
 pub use error::{ErrorSource, MessagingError};
+pub use finding::{Finding, Severity};
 pub use headers::Headers;
 pub use id::MessageId;
 pub use idempotency::{Begun, IdempotencyKey, IdempotencyStore, IdempotencyToken, Standing};

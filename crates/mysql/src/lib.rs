@@ -22,6 +22,7 @@ mod claim;
 mod connection;
 mod contract;
 mod dead_letters;
+mod doctor;
 mod error;
 mod idempotency;
 mod in_transaction;

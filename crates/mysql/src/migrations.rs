@@ -94,6 +94,33 @@ pub(crate) fn all(schema: &Schema) -> Vec<Migration> {
     ALL.iter().map(step).collect()
 }
 
+/// An index that the steps make.
+pub(crate) struct Index {
+    pub(crate) table: String,
+    pub(crate) name: String,
+    /// What stands in the table's definition.
+    pub(crate) definition: String,
+}
+
+/// Every index that the steps make inside a table's definition.
+pub(crate) fn indexes(schema: &Schema) -> Vec<Index> {
+    let (mut found, mut table) = (Vec::new(), String::new());
+    let owner = format!("create table if not exists {}.", schema.quoted());
+    for step in all(schema) {
+        for line in step.sql.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix(&owner).and_then(|rest| rest.split([' ', '(']).next()) {
+                table = name.to_owned();
+            }
+            let rest = line.strip_prefix("unique ").unwrap_or(line);
+            if let Some((name, _)) = rest.strip_prefix("index ").and_then(|rest| rest.split_once(' ')) {
+                let definition = line.trim_end_matches(',').to_owned();
+                found.push(Index { table: table.clone(), name: name.to_owned(), definition });
+            }
+        }
+    }
+    found
+}
+
 /// A step as an operator could run it too, with the record that it was.
 fn script(schema: &Schema, known: &Known) -> String {
     let (version, name, works_since) = (known.version, known.name, known.works_since);

@@ -51,6 +51,9 @@ fn meaning(error: &tokio_postgres::Error) -> Meaning {
     if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION].contains(code) {
         return of("the server does not accept this user or password; check the URL", Blame::Setup);
     }
+    if *code == SqlState::PROTOCOL_VIOLATION && error.as_db_error().is_some_and(|e| e.message().contains("startup")) {
+        return of("a pooler stands before the server; set poll_only = true, which needs nothing of it", Blame::Setup);
+    }
     if *code == SqlState::INVALID_CATALOG_NAME {
         return of("the database does not exist; create it, or name another one in the URL", Blame::Setup);
     }

@@ -9,6 +9,7 @@
 
 pub mod columns;
 mod connection;
+pub mod doctor;
 mod error;
 mod listener;
 mod migrations;

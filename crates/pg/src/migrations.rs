@@ -88,6 +88,23 @@ impl Migrations {
         self.steps.iter().map(step).collect()
     }
 
+    /// Every index that the steps make, with the statement that does.
+    pub fn indexes(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for step in self.all() {
+            for statement in step.sql.split(';') {
+                let lines = statement.lines().map(str::trim).filter(|line| !line.starts_with("--"));
+                let statement = lines.collect::<Vec<_>>().join(" ");
+                let rest = statement.trim().strip_prefix("create ").unwrap_or_default();
+                let rest = rest.strip_prefix("unique ").unwrap_or(rest);
+                if let Some((name, _)) = rest.strip_prefix("index ").and_then(|rest| rest.split_once(' ')) {
+                    found.push((name.to_owned(), statement.trim().to_owned()));
+                }
+            }
+        }
+        found
+    }
+
     /// Applies what is missing; when that is not allowed, refuses a schema that lacks something.
     pub async fn prepare<Q>(
         &self,

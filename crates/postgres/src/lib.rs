@@ -20,6 +20,7 @@
 mod claim;
 mod contract;
 mod dead_letters;
+mod doctor;
 mod idempotency;
 mod in_transaction;
 mod look;

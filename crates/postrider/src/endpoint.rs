@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use postrider_core::{MemoryStore, MessagingError};
+use postrider_core::{Deadline, Finding, MemoryStore, MessagingError};
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use {crate::config::ArchivePolicy, std::sync::Arc};
 #[cfg(feature = "sqlite")]
 use {
     crate::config::Synchronous,
+    postrider_core::Severity,
     postrider_sqlite::{Durability, SqliteOptions, SqliteStore},
     std::path::{Path, PathBuf},
 };
@@ -22,6 +23,7 @@ use postrider_postgres::{PostgresOptions, PostgresStore, WakeUpMode};
 use {crate::config::StoreUrl, tokio::sync::OnceCell};
 
 use crate::config::{MessagingConfig, ProviderKind};
+use crate::examine;
 use crate::provider::MessagingProvider;
 
 /// A store that a URL leads to. It can be connected to any number of times.
@@ -176,6 +178,44 @@ impl Endpoint {
         }
     }
 
+    /// Looks at the store and says what is wrong with it and what to do about it. Changes nothing: neither makes a file
+    /// nor applies a migration.
+    pub async fn examine(&self, deadline: Deadline) -> Vec<Finding> {
+        let (mut findings, unchanged) = match &self.0 {
+            Kind::Memory(_) => {
+                (vec![Finding::fine("connection", "it is in this process, and ends with it")], self.clone())
+            }
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite { path, options, .. } => {
+                let options = SqliteOptions { auto_migrate: false, ..(**options).clone() };
+                let findings = examine_file(path, &options).await;
+                let (path, options, folder) = (path.clone(), Box::new(options), Folder::MustExist);
+                (findings, Self(Kind::Sqlite { path, options, folder }))
+            }
+            #[cfg(feature = "postgres")]
+            Kind::Postgres { url, options, .. } => {
+                let options = PostgresOptions { auto_migrate: false, ..(**options).clone() };
+                let findings = PostgresStore::examine(url.as_str(), options.clone(), deadline).await;
+                let (url, options) = (url.clone(), Box::new(options));
+                (findings, Self(Kind::Postgres { url, options, store: Arc::default() }))
+            }
+            #[cfg(feature = "mysql")]
+            Kind::Mysql { url, options, .. } => {
+                let options = MysqlOptions { auto_migrate: false, ..(**options).clone() };
+                let findings = MysqlStore::examine(url.as_str(), options.clone(), deadline).await;
+                let (url, options) = (url.clone(), Box::new(options));
+                (findings, Self(Kind::Mysql { url, options, store: Arc::default() }))
+            }
+        };
+        if examine::is_usable(&findings) {
+            findings.extend(match unchanged.connect().await {
+                Ok(provider) => examine::queues(&provider, deadline).await,
+                Err(error) => vec![Finding::unseen("queues", error)],
+            });
+        }
+        findings
+    }
+
     /// The migrations that the store lacks. Nothing is applied.
     pub async fn pending_migrations(&self) -> Result<Vec<Migration>, MessagingError> {
         match &self.0 {
@@ -247,6 +287,38 @@ fn sqlite_path(rest: &str) -> Result<&str, String> {
         return Err(format!("names no file; {}", known_forms()));
     }
     Ok(path)
+}
+
+/// What can be said of a file without opening it for writing.
+#[cfg(feature = "sqlite")]
+async fn examine_file(path: &Path, options: &SqliteOptions) -> Vec<Finding> {
+    if !path.exists() {
+        let found = format!("'{}' does not exist", path.display());
+        let fix = "name another file; this one is made by the first send, or by `postrider migrate`";
+        return vec![Finding::new("connection", Severity::Problem, found, fix)];
+    }
+    let mut findings = vec![Finding::fine("connection", format!("'{}' is there", path.display()))];
+    findings.push(match SqliteStore::pending_migrations(path, options.clone()).await {
+        Ok(missing) if missing.is_empty() => Finding::fine("schema", "up to date"),
+        Ok(missing) => {
+            let names: Vec<&str> = missing.iter().map(|step| step.name).collect();
+            let fix = "apply them with `postrider migrate URL`; connecting does so too unless auto_migrate is off";
+            Finding::new("schema", Severity::Problem, format!("lacks the migrations {}", names.join(", ")), fix)
+        }
+        Err(error) => {
+            Finding::new("schema", Severity::Problem, error.to_string(), "correct what it names, then try again")
+        }
+    });
+    findings.push(match options.durability {
+        Durability::PowerLoss => Finding::fine("durability", "every commit is on the disk before it is answered"),
+        Durability::ProcessCrashOnly => Finding::new(
+            "durability",
+            Severity::Warning,
+            "synchronous = \"normal\": a power loss can take the last commits, which were already answered",
+            "set common.messaging.sqlite.synchronous = \"full\"",
+        ),
+    });
+    findings
 }
 
 #[cfg(feature = "sqlite")]

@@ -37,6 +37,7 @@ pub mod breaker;
 pub mod config;
 mod context;
 mod endpoint;
+mod examine;
 mod idempotency_records;
 mod provider;
 

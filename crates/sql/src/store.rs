@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_core::coalescer::{ExtendRow, SendRow};
 use postrider_core::{
-    Begun, Capabilities, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline,
-    Envelope, IdempotencyKey, IdempotencyToken, MessageId, PeekedMessage, QueueName, QueueStats, ReceiptHandle,
-    ReceiveOptions, RedriveReport, RowResults, Settlement, Standing,
+    Begun, Capabilities, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, Envelope,
+    IdempotencyKey, IdempotencyToken, MessageId, PeekedMessage, QueueName, QueueStats, ReceiptHandle, ReceiveOptions,
+    RedriveReport, RowResults, Settlement, Standing,
 };
 
 use crate::undone::Undone;

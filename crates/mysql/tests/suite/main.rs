@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cut_off;
+mod doctor;
 mod faults;
 mod lawful;
 mod order;

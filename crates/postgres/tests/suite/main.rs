@@ -5,6 +5,7 @@
 
 mod archive;
 mod cut_off;
+mod doctor;
 mod faults;
 mod lawful;
 mod order;

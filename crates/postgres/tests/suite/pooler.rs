@@ -80,3 +80,10 @@ async fn a_server_without_tls_is_refused_where_it_is_required() {
     let refused = PostgresStore::open(&url, place.options()).await.unwrap_err().to_string();
     assert!(refused.contains("TLS"), "{refused}");
 }
+
+#[tokio::test]
+async fn a_pooler_is_recognised_where_it_is_not_expected() {
+    let place = Place::new();
+    let refused = PostgresStore::open(&pooler(), place.options()).await.unwrap_err().to_string();
+    assert!(refused.contains("poll_only = true"), "{refused}");
+}

@@ -1,0 +1,87 @@
+//! What an examination finds, and that its fixes are fixes.
+
+use std::time::Duration;
+
+use postrider_core::{Finding, Severity};
+use postrider_mysql::MysqlStore;
+use postrider_mysql::mysql_async::prelude::Queryable;
+use tokio::time::Instant;
+
+use crate::{Place, options, soon};
+
+async fn examine(place: &Place) -> Vec<Finding> {
+    MysqlStore::examine(&place.url(), options(), soon()).await
+}
+
+/// The findings of a check that are not fine.
+fn faults<'f>(findings: &'f [Finding], check: &str) -> Vec<&'f Finding> {
+    findings.iter().filter(|finding| finding.check == check && finding.severity != Severity::Fine).collect()
+}
+
+/// The statement in a fix, which may itself quote a name.
+fn fix(finding: &Finding) -> String {
+    let fix = finding.fix.clone().unwrap();
+    let (begin, end) = (fix.find('`').unwrap() + 1, fix.rfind('`').unwrap());
+    fix[begin..end].to_owned()
+}
+
+#[tokio::test]
+async fn a_database_in_order_has_no_problem() {
+    let place = Place::new();
+    place.connect().await;
+    let findings = examine(&place).await;
+    for check in ["connection", "server", "durability", "schema", "indexes", "tables"] {
+        assert!(findings.iter().any(|finding| finding.check == check), "{check}: {findings:#?}");
+        assert!(faults(&findings, check).is_empty(), "{findings:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_schema_is_found_and_not_made() {
+    let place = Place::new();
+    for _ in 0..2 {
+        let findings = examine(&place).await;
+        let fault = faults(&findings, "schema")[0];
+        assert!(fault.fix.as_ref().unwrap().contains("postrider migrate"), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_index_is_found_and_its_fix_makes_it() {
+    let place = Place::new();
+    place.connect().await;
+    place.client().await.query_drop("alter table message drop index message_claim").await.unwrap();
+    let findings = examine(&place).await;
+    let fault = faults(&findings, "indexes")[0];
+    assert!(fault.found.contains("message_claim"), "{fault:?}");
+    place.client().await.query_drop(fix(fault)).await.unwrap();
+    assert!(faults(&examine(&place).await, "indexes").is_empty());
+}
+
+#[tokio::test]
+async fn a_session_with_an_old_transaction_is_named() {
+    let place = Place::new();
+    place.connect().await;
+    let mut idle = place.client().await;
+    idle.query_drop("start transaction with consistent snapshot; select count(*) from message").await.unwrap();
+    let name = format!("session {} ", idle.id());
+    let end = Instant::now() + Duration::from_secs(30);
+    let fault = loop {
+        let findings = examine(&place).await;
+        if let Some(fault) = faults(&findings, "old rows").into_iter().find(|fault| fault.found.contains(&name)) {
+            break fault.clone();
+        }
+        assert!(Instant::now() < end, "nobody names the session: {findings:#?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    let kill = fault.fix.as_ref().unwrap().split('`').nth(1).unwrap().to_owned();
+    place.client().await.query_drop(kill).await.unwrap();
+    assert!(idle.query_drop("select 1").await.is_err(), "its fix ends the session");
+}
+
+#[tokio::test]
+async fn what_cannot_be_reached_is_one_finding() {
+    let findings = MysqlStore::examine("mysql://nobody:x@127.0.0.1:1/x", options(), soon()).await;
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    assert_eq!((findings[0].check, findings[0].severity), ("connection", Severity::Problem));
+}

@@ -1,0 +1,33 @@
+//! What can be wrong with a database that holds queues.
+
+use postrider_core::{Deadline, Finding};
+use postrider_pg::doctor::{cannot_connect, examine};
+
+use crate::options::PostgresOptions;
+use crate::{PostgresStore, migrations};
+
+/// Every table that a program reads and writes.
+const TABLES: &[&str] = &[
+    "message",
+    "message_archive",
+    "message_attempt",
+    "dead_letter",
+    "queue",
+    "queue_pause",
+    "unplaced",
+    "idempotency",
+];
+
+/// Those whose rows come and go.
+const BUSY: &[&str] = &["message", "message_archive", "dead_letter"];
+
+impl PostgresStore {
+    /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
+    pub async fn examine(url: &str, options: PostgresOptions, deadline: Deadline) -> Vec<Finding> {
+        let database = match options.database(url) {
+            Ok(database) => database,
+            Err(error) => return vec![cannot_connect(&error)],
+        };
+        examine(&database, &migrations::of(&database.sql.schema), TABLES, BUSY, deadline).await
+    }
+}

@@ -1,0 +1,98 @@
+//! What an examination finds, and that its fixes are fixes.
+
+use std::time::Duration;
+
+use postrider_core::{Finding, Severity};
+use postrider_postgres::PostgresStore;
+use tokio::time::Instant;
+
+use crate::{Place, client, soon, url};
+
+async fn examine(place: &Place) -> Vec<Finding> {
+    PostgresStore::examine(&url(), place.options(), soon()).await
+}
+
+/// The findings of a check that are not fine.
+fn faults<'f>(findings: &'f [Finding], check: &str) -> Vec<&'f Finding> {
+    findings.iter().filter(|finding| finding.check == check && finding.severity != Severity::Fine).collect()
+}
+
+#[tokio::test]
+async fn a_database_in_order_has_no_problem() {
+    let place = Place::new();
+    place.connect().await;
+    let findings = examine(&place).await;
+    for check in ["connection", "server", "notifications", "durability", "schema", "rights", "indexes", "tables"] {
+        assert!(findings.iter().any(|finding| finding.check == check), "{check}: {findings:#?}");
+        assert!(faults(&findings, check).is_empty(), "{findings:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_schema_is_found_and_not_made() {
+    let place = Place::new();
+    for _ in 0..2 {
+        let findings = examine(&place).await;
+        let fault = faults(&findings, "schema")[0];
+        assert_eq!(fault.severity, Severity::Problem);
+        assert!(fault.fix.as_ref().unwrap().contains("postrider migrate"), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_index_is_found_and_its_fix_makes_it() {
+    let place = Place::new();
+    place.connect().await;
+    client().await.batch_execute(&format!("drop index {}.message_claim", place.schema)).await.unwrap();
+    let findings = examine(&place).await;
+    let fault = faults(&findings, "indexes")[0];
+    assert!(fault.found.contains("message_claim"), "{fault:?}");
+    let statement = fault.fix.as_ref().unwrap().split('`').nth(1).unwrap();
+    client().await.batch_execute(statement).await.unwrap();
+    assert!(faults(&examine(&place).await, "indexes").is_empty());
+}
+
+#[tokio::test]
+async fn the_session_that_pins_old_rows_is_named_with_its_age() {
+    let place = Place::new();
+    place.connect().await;
+    let idle = client().await;
+    let pid: i32 = idle.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
+    idle.batch_execute("begin isolation level repeatable read; select 1").await.unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    let fault = loop {
+        let findings = examine(&place).await;
+        let ours =
+            faults(&findings, "old rows").into_iter().find(|fault| fault.found.contains(&format!("session {pid} ")));
+        if let Some(fault) = ours {
+            break fault.clone();
+        }
+        assert!(Instant::now() < end, "nobody names the session: {findings:#?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    assert!(fault.found.contains("idle in transaction"), "{fault:?}");
+    let statement = fault.fix.as_ref().unwrap().split('`').nth(1).unwrap().to_owned();
+    client().await.batch_execute(&statement).await.unwrap();
+    assert!(idle.batch_execute("select 1").await.is_err(), "its fix ends the session");
+}
+
+#[tokio::test]
+async fn a_setting_that_weakens_durability_is_a_problem() {
+    let place = Place::new();
+    place.connect().await;
+    let url = format!("{}?options=-c%20synchronous_commit%3Doff", url());
+    let findings = PostgresStore::examine(&url, place.options(), soon()).await;
+    let fault = faults(&findings, "durability")[0];
+    assert_eq!(fault.severity, Severity::Problem);
+    assert!(fault.found.contains("synchronous_commit"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_reached_is_one_finding() {
+    let place = Place::new();
+    for url in ["postgres://nobody:x@127.0.0.1:1/x".to_owned(), url().replace("postrider:", "nobody:")] {
+        let findings = PostgresStore::examine(&url, place.options(), soon()).await;
+        assert_eq!(findings.len(), 1, "{findings:#?}");
+        assert_eq!((findings[0].check, findings[0].severity), ("connection", Severity::Problem));
+    }
+}

@@ -1,0 +1,83 @@
+//! What can be wrong with a store, and what to do about it.
+
+use std::time::Duration;
+
+use postrider_core::duration_text::show;
+use postrider_core::{Deadline, Finding, Measured, MessagingError, QueueAdmin, QueueStats, Severity};
+
+use crate::provider::MessagingProvider;
+
+/// A message that has been ready for longer is waiting for a worker that does not come.
+const LONG_READY: Duration = Duration::from_secs(300);
+
+/// So many queues are looked at one by one.
+const MOST_QUEUES: usize = 500;
+
+/// Whether the store behind a connection can be used by a program with these findings.
+pub(crate) fn is_usable(findings: &[Finding]) -> bool {
+    let is_fatal = |finding: &Finding| {
+        finding.severity == Severity::Problem && ["connection", "schema", "rights"].contains(&finding.check)
+    };
+    !findings.iter().any(is_fatal)
+}
+
+/// Looks at the queues: what waits for nobody, what is dead, what is paused.
+pub(crate) async fn queues(provider: &MessagingProvider, deadline: Deadline) -> Vec<Finding> {
+    match look(provider, deadline).await {
+        Ok(findings) => findings,
+        Err(error) => vec![Finding::unseen("queues", error)],
+    }
+}
+
+async fn look(provider: &MessagingProvider, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
+    let queues = provider.list_queues(deadline).await?;
+    let (mut findings, mut oldest) = (Vec::new(), None);
+    for queue in queues.iter().take(MOST_QUEUES) {
+        let stats = provider.queue_stats(queue, deadline).await?;
+        oldest = oldest.max(ready_for(&stats));
+        findings.extend(judge(&stats));
+    }
+    let more = queues.len().saturating_sub(MOST_QUEUES);
+    let unseen = if more > 0 { format!("; {more} more were not looked at") } else { String::new() };
+    let waits = match oldest {
+        Some(age) => format!("the oldest ready message has waited for {}", show(whole_seconds(age))),
+        None => "no message is ready".to_owned(),
+    };
+    findings.insert(0, Finding::fine("queues", format!("{} queues; {waits}{unseen}", queues.len())));
+    Ok(findings)
+}
+
+/// For how long the oldest ready message has waited.
+fn ready_for(stats: &QueueStats) -> Option<Duration> {
+    stats.oldest_age.value().flatten()
+}
+
+fn whole_seconds(age: Duration) -> Duration {
+    Duration::from_secs(age.as_secs())
+}
+
+fn count(measured: Measured<u64>) -> String {
+    measured.value().map_or_else(|| "an unknown number of messages".into(), |count| format!("{count} messages"))
+}
+
+fn judge(stats: &QueueStats) -> Vec<Finding> {
+    let queue = &stats.queue;
+    let mut findings = Vec::new();
+    if stats.paused {
+        let found = format!("'{queue}' is paused: nothing is delivered");
+        findings.push(Finding::new("queues", Severity::Note, found, format!("`postrider resume {queue}`")));
+    } else if let Some(age) = ready_for(stats).filter(|age| *age >= LONG_READY) {
+        findings.push(Finding::new(
+            "queues",
+            Severity::Warning,
+            format!("'{queue}' has {} ready, the oldest for {}", count(stats.ready), show(whole_seconds(age))),
+            format!("start a worker or more of them; see what waits with `postrider peek {queue}`"),
+        ));
+    }
+    if stats.dead.value().is_some_and(|dead| dead > 0) {
+        let found = format!("'{queue}' has {} dead", count(stats.dead));
+        let fix = format!("see why with `postrider dlq list {queue}`, then redrive or purge them");
+        findings.push(Finding::new("dead letters", Severity::Note, found, fix));
+    }
+    findings
+}
