@@ -2,9 +2,14 @@
 //!
 //! **The idea.** When a store is down, every call waits for a time-out, and when it comes back, everybody comes at once.
 //! A breaker counts failures in a row. At the threshold it opens: calls are refused at once, with the time that is left.
-//! Then the next call has the store's health checked first: the probe. If it succeeds the breaker closes and the call
-//! goes on as it was asked for; if it fails, the breaker stays open for as long again. A call itself is never the probe:
-//! a probe must have an end, and a purge that is cut off is half done.
+//! Then the next call has the store's health checked first: the probe. When as many probes in a row as
+//! [`success_threshold`](BreakerSettings::success_threshold) says have succeeded the breaker closes and the call goes on
+//! as it was asked for; if one fails, the breaker stays open for as long again. A call itself is never the probe: a probe
+//! must have an end, and a purge that is cut off is half done.
+//!
+//! **What is kept.** A settle or an extend that is refused is work that was done and will be done again. Such a call is
+//! not refused but kept: it waits until the breaker closes, and is then carried out. It waits no longer than its deadline
+//! and no longer than its lease, as far as this process knows it; then it answers that the lease is over, which is so.
 //!
 //! **The invariant.** While the breaker is not closed, at most one call is under way that it let through, a probe. A
 //! probe that is cancelled says nothing about the store and gives its place to the next call.
@@ -22,10 +27,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use postrider_core::{Deadline, MessagingError};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 mod answer;
 mod guarded;
+mod kept;
+mod lease_ends;
 
 pub use guarded::Guarded;
 
@@ -37,13 +45,15 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 pub struct BreakerSettings {
     /// How many failures in a row open it. Zero counts as one.
     pub failure_threshold: u32,
+    /// How many probes in a row must succeed before it closes. Zero counts as one.
+    pub success_threshold: u32,
     /// How long calls are held back before the store is tried again. No probe may take longer either.
-    pub open: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for BreakerSettings {
     fn default() -> Self {
-        Self { failure_threshold: 5, open: Duration::from_secs(10) }
+        Self { failure_threshold: 5, success_threshold: 2, timeout: Duration::from_secs(10) }
     }
 }
 
@@ -70,6 +80,8 @@ pub struct CircuitBreaker {
     settings: BreakerSettings,
     /// Held for a few instructions only, never across an await.
     state: Mutex<State>,
+    /// Calls that are kept wait for this: it tells that a probe has ended.
+    probed: Notify,
 }
 
 #[derive(Debug)]
@@ -88,14 +100,18 @@ enum Phase {
     /// From `until` on, the next call is a probe.
     Open {
         until: Instant,
+        successes: u32,
     },
-    Probing,
+    Probing {
+        successes: u32,
+    },
 }
 
 impl CircuitBreaker {
     /// A closed breaker.
     pub fn new(settings: BreakerSettings) -> Self {
-        Self { settings, state: Mutex::new(State { phase: Phase::Closed { failures: 0 }, round: 0 }) }
+        let state = State { phase: Phase::Closed { failures: 0 }, round: 0 };
+        Self { settings, state: Mutex::new(state), probed: Notify::new() }
     }
 
     /// When it opens, and for how long.
@@ -107,11 +123,19 @@ impl CircuitBreaker {
     pub fn state(&self) -> BreakerState {
         match self.lock().phase {
             Phase::Closed { failures } => BreakerState::Closed { failures },
-            Phase::Open { until } => match until.saturating_duration_since(Instant::now()) {
+            Phase::Open { until, .. } => match until.saturating_duration_since(Instant::now()) {
                 Duration::ZERO => BreakerState::HalfOpen,
                 retry_after => BreakerState::Open { retry_after },
             },
-            Phase::Probing => BreakerState::HalfOpen,
+            Phase::Probing { .. } => BreakerState::HalfOpen,
+        }
+    }
+
+    /// How long a call that was refused waits before it asks again, unless a probe ends earlier.
+    fn patience(&self) -> Duration {
+        match self.state() {
+            BreakerState::Open { retry_after } => retry_after,
+            BreakerState::Closed { .. } | BreakerState::HalfOpen => self.settings.timeout.min(ASK_AGAIN),
         }
     }
 
@@ -121,15 +145,15 @@ impl CircuitBreaker {
         let mut state = self.lock();
         let is_probe = match state.phase {
             Phase::Closed { .. } => false,
-            Phase::Open { until } => {
+            Phase::Open { until, successes } => {
                 let left = until.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
                     return refused(left);
                 }
-                state.enter(Phase::Probing);
+                state.enter(Phase::Probing { successes });
                 true
             }
-            Phase::Probing => return refused(self.settings.open.min(ASK_AGAIN)),
+            Phase::Probing { .. } => return refused(self.settings.timeout.min(ASK_AGAIN)),
         };
         Ok(Permit { breaker: self, round: state.round, is_probe })
     }
@@ -137,7 +161,7 @@ impl CircuitBreaker {
     fn open(&self) -> Phase {
         // A sum that leaves the clock's range cannot come from the configuration; it is cut to what there is.
         let now = Instant::now();
-        Phase::Open { until: now.checked_add(self.settings.open).unwrap_or(now) }
+        Phase::Open { until: now.checked_add(self.settings.timeout).unwrap_or(now), successes: 0 }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -174,7 +198,7 @@ struct Permit<'a> {
 impl Permit<'_> {
     /// How long a probe may take: one that never ends would hold everybody back for ever.
     fn probe_deadline(&self, deadline: Deadline) -> Deadline {
-        deadline.at_most(self.breaker.settings.open)
+        deadline.at_most(self.breaker.settings.timeout)
     }
 
     /// Counts the answer.
@@ -188,8 +212,13 @@ impl Permit<'_> {
                     let opens = failures >= self.breaker.settings.failure_threshold;
                     state.enter(if opens { self.breaker.open() } else { Phase::Closed { failures } });
                 }
-                (Phase::Probing, Verdict::Success) => state.enter(Phase::Closed { failures: 0 }),
-                (Phase::Probing, Verdict::Failure) => state.enter(self.breaker.open()),
+                (Phase::Probing { successes }, Verdict::Success) => {
+                    let successes = successes.saturating_add(1);
+                    let closes = successes >= self.breaker.settings.success_threshold;
+                    let until = Instant::now();
+                    state.enter(if closes { Phase::Closed { failures: 0 } } else { Phase::Open { until, successes } });
+                }
+                (Phase::Probing { .. }, Verdict::Failure) => state.enter(self.breaker.open()),
                 (_, Verdict::Nothing) | (Phase::Open { .. }, _) => {}
             }
         }
@@ -202,11 +231,20 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut state = self.breaker.lock();
         // Still probing in this probe's own round: it ended without a verdict. The next call may try at once.
-        if self.is_probe && state.round == self.round && matches!(state.phase, Phase::Probing) {
-            state.enter(Phase::Open { until: Instant::now() });
+        if self.is_probe
+            && state.round == self.round
+            && let Phase::Probing { successes } = state.phase
+        {
+            state.enter(Phase::Open { until: Instant::now(), successes });
+        }
+        drop(state);
+        if self.is_probe {
+            self.breaker.probed.notify_waiters();
         }
     }
 }
 
+#[cfg(test)]
+mod script;
 #[cfg(test)]
 mod tests;

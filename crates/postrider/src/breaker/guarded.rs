@@ -7,21 +7,26 @@ use std::time::Duration;
 use postrider_core::*;
 
 use super::answer::{Answer, verdict};
+use super::lease_ends::LeaseEnds;
 use super::{BreakerSettings, CircuitBreaker, Permit, Verdict};
 
 /// A provider whose calls are held back while its store keeps failing. It keeps the whole contract itself.
+///
+/// While the breaker is open a call fails at once with [`MessagingError::CircuitBreakerOpen`], but settles and extends
+/// are kept: they wait for the store as long as their deadline and their lease allow, and are then carried out.
 ///
 /// A clone has the same breaker.
 #[derive(Debug, Clone)]
 pub struct Guarded<P> {
     inner: P,
     breaker: Arc<CircuitBreaker>,
+    lease_ends: Arc<LeaseEnds>,
 }
 
 impl<P> Guarded<P> {
     /// Puts a breaker before `inner`.
     pub fn new(inner: P, settings: BreakerSettings) -> Self {
-        Self { inner, breaker: Arc::new(CircuitBreaker::new(settings)) }
+        Self { inner, breaker: Arc::new(CircuitBreaker::new(settings)), lease_ends: Arc::default() }
     }
 
     /// The provider behind the breaker. What is asked of it directly is neither held back nor counted.
@@ -33,24 +38,29 @@ impl<P> Guarded<P> {
     pub fn breaker(&self) -> &CircuitBreaker {
         &self.breaker
     }
+
+    pub(super) fn lease_ends(&self) -> &LeaseEnds {
+        &self.lease_ends
+    }
 }
 
 impl<P: MessagingService> Guarded<P> {
-    /// Lets a call through, after a probe when one is due.
-    async fn admit(&self, deadline: Deadline) -> Result<Permit<'_>, MessagingError> {
-        let permit = self.breaker.admit(self.inner.provider_name())?;
-        if !permit.is_probe {
-            return Ok(permit);
-        }
-        match self.probe(permit, deadline).await {
-            // Nothing was begun, so nothing is unknown.
-            Err(MessagingError::OutcomeUnknown { .. }) if deadline.has_passed() => {
-                return Err(MessagingError::DeadlineExceeded { operation: "health check" });
+    /// Lets a call through, after probes when they are due.
+    pub(super) async fn admit(&self, deadline: Deadline) -> Result<Permit<'_>, MessagingError> {
+        loop {
+            let permit = self.breaker.admit(self.inner.provider_name())?;
+            if !permit.is_probe {
+                return Ok(permit);
             }
-            Ok(()) | Err(MessagingError::OutcomeUnknown { .. }) => {}
-            Err(error) => return Err(error),
+            match self.probe(permit, deadline).await {
+                // Nothing was begun, so nothing is unknown.
+                Err(MessagingError::OutcomeUnknown { .. }) if deadline.has_passed() => {
+                    return Err(MessagingError::DeadlineExceeded { operation: "health check" });
+                }
+                Ok(()) | Err(MessagingError::OutcomeUnknown { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        self.breaker.admit(self.inner.provider_name())
     }
 
     /// Tries the store. When this future is dropped, so is the permit, and the next call tries.
@@ -69,21 +79,16 @@ impl<P: MessagingService> Guarded<P> {
         T: Answer,
         F: Future<Output = Result<T, MessagingError>>,
     {
-        count(self.admit(deadline).await?, deadline, call).await
+        counted(self.admit(deadline).await?, call(deadline)).await
     }
 }
 
 /// Makes the call and counts its answer. When this future is dropped, so is the permit, and nothing is counted.
-async fn count<T, F>(
+pub(super) async fn counted<T: Answer>(
     permit: Permit<'_>,
-    deadline: Deadline,
-    call: impl FnOnce(Deadline) -> F,
-) -> Result<T, MessagingError>
-where
-    T: Answer,
-    F: Future<Output = Result<T, MessagingError>>,
-{
-    let outcome = call(deadline).await;
+    call: impl Future<Output = Result<T, MessagingError>>,
+) -> Result<T, MessagingError> {
+    let outcome = call.await;
     permit.answered(verdict(&outcome));
     outcome
 }
@@ -129,11 +134,13 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
-        self.guard(deadline, |deadline| self.inner.receive_messages(queue, options, deadline)).await
+        let received = self.guard(deadline, |deadline| self.inner.receive_messages(queue, options, deadline)).await?;
+        self.note_granted(&received, options.visibility);
+        Ok(received)
     }
 
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
-        self.guard(deadline, |deadline| self.inner.settle(settlements, deadline)).await
+        self.settle_kept(settlements, deadline).await
     }
 
     async fn settle_and_receive(
@@ -143,8 +150,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<SettledAndReceived, MessagingError> {
-        let call = |deadline| self.inner.settle_and_receive(settlements, queues, options, deadline);
-        self.guard(deadline, call).await
+        self.settle_and_receive_kept(settlements, queues, options, deadline).await
     }
 
     async fn extend_visibility(
@@ -154,7 +160,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         extension: Duration,
         deadline: Deadline,
     ) -> Result<(), MessagingError> {
-        self.guard(deadline, |deadline| self.inner.extend_visibility(queue, receipt, extension, deadline)).await
+        self.extend_kept(queue, receipt, extension, deadline).await
     }
 
     async fn receive_by_id(
@@ -164,7 +170,10 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Option<QueuedMessage>, MessagingError> {
-        self.guard(deadline, |deadline| self.inner.receive_by_id(queue, id, options, deadline)).await
+        let call = |deadline| self.inner.receive_by_id(queue, id, options, deadline);
+        let received = self.guard(deadline, call).await?;
+        self.note_granted(received.as_slice(), options.visibility);
+        Ok(received)
     }
 
     async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
@@ -176,7 +185,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         if permit.is_probe {
             return self.probe(permit, deadline).await;
         }
-        count(permit, deadline, |deadline| self.inner.health_check(deadline)).await
+        counted(permit, self.inner.health_check(deadline)).await
     }
 
     /// Never held back: a connection can be closed whatever state its store is in.

@@ -9,7 +9,7 @@ use super::answer::{Answer, verdict};
 use super::*;
 
 const OPEN: Duration = Duration::from_secs(10);
-const SETTINGS: BreakerSettings = BreakerSettings { failure_threshold: 3, open: OPEN };
+const SETTINGS: BreakerSettings = BreakerSettings { failure_threshold: 3, success_threshold: 1, timeout: OPEN };
 
 fn closed(failures: u32) -> BreakerState {
     BreakerState::Closed { failures }
@@ -86,6 +86,27 @@ async fn one_probe_is_let_through_and_its_success_closes() {
     probe.answered(Verdict::Success);
     assert_eq!(breaker.state(), closed(0));
     assert!(!breaker.admit("fake").unwrap().is_probe);
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_probes_as_asked_for_must_succeed_in_a_row() {
+    let breaker = CircuitBreaker::new(BreakerSettings { success_threshold: 3, ..SETTINGS });
+    for _ in 0..SETTINGS.failure_threshold {
+        breaker.admit("fake").unwrap().answered(Verdict::Failure);
+    }
+    advance(OPEN).await;
+    for verdict in [Verdict::Success, Verdict::Success, Verdict::Failure] {
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        breaker.admit("fake").unwrap().answered(verdict);
+    }
+    assert_eq!(breaker.state(), open(OPEN));
+    advance(OPEN).await;
+    for verdict in [Verdict::Success, Verdict::Success, Verdict::Nothing, Verdict::Success] {
+        let probe = breaker.admit("fake").unwrap();
+        assert!(probe.is_probe, "what came before the failure does not count");
+        probe.answered(verdict);
+    }
+    assert_eq!(breaker.state(), closed(0));
 }
 
 #[tokio::test(start_paused = true)]

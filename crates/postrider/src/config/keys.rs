@@ -58,7 +58,8 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "common.messaging.circuit_breaker",
         meaning: "When calls to a store that keeps failing are held back. Only failures of the connection or of the \
-                  server count, never a caller's mistake or a bad message.",
+                  server count, never a caller's mistake or a bad message. Calls fail at once then; settles and \
+                  extends are kept and carried out when the store is back, unless their lease is over by then.",
     },
     Section { name: "common.messaging.sqlite", meaning: "Read when messages are kept in an embedded SQLite file." },
     Section {
@@ -167,9 +168,15 @@ pub(super) const KEYS: &[Key] = &[
         (1, 1_000_000),
         "How many failures in a row it takes. Calls that fail together are one failure.",
     ),
+    count(
+        "common.messaging.circuit_breaker.success_threshold",
+        |draft| &mut draft.common.messaging.circuit_breaker.success_threshold,
+        (1, 1000),
+        "How many checks of the store's health must succeed in a row before calls are let through again.",
+    ),
     seconds(
-        "common.messaging.circuit_breaker.open_seconds",
-        |draft| &mut draft.common.messaging.circuit_breaker.open,
+        "common.messaging.circuit_breaker.timeout_seconds",
+        |draft| &mut draft.common.messaging.circuit_breaker.timeout,
         (MILLISECOND, DAY),
         "How long calls are held back before the store is tried again.",
     ),

@@ -9,13 +9,13 @@ use futures_util::future::{BoxFuture, LocalBoxFuture, join_all};
 use mysql_async::prelude::Queryable;
 use postrider::config::{MessagingConfig, PostgresConfig};
 use postrider::mysql::mysql_async;
-use postrider::postgres::tokio_postgres;
 use postrider::{Endpoint, MessagingError, MessagingProvider};
 use postrider_conformance::guarantees::{Section, page};
 use postrider_conformance::{Harness, Settings, StormSettings};
 use postrider_sqlite::rusqlite::Connection;
 
 use crate::pages::ensure_up_to_date;
+use crate::server::{postgres_client, postgres_url};
 
 /// Takes a store away and brings it back.
 type Restart = Arc<dyn Fn() -> BoxFuture<'static, Result<(), MessagingError>> + Send + Sync>;
@@ -81,13 +81,7 @@ struct Database {
 
 impl Database {
     fn new() -> Self {
-        let url = std::env::var("POSTRIDER_POSTGRES_URL").unwrap_or_else(|_| {
-            panic!(
-                "POSTRIDER_POSTGRES_URL is not set: start a server with `scripts/services up postgres`, then \
-                 `eval \"$(scripts/services env)\"`"
-            )
-        });
-        Self { url, name: format!("guarantees_{}", std::process::id()) }
+        Self { url: postgres_url(), name: format!("guarantees_{}", std::process::id()) }
     }
 
     fn endpoint(&self) -> Endpoint {
@@ -96,19 +90,13 @@ impl Database {
         Endpoint::new(&format!("{}?application_name={}", self.url, self.name), &settings).unwrap()
     }
 
-    async fn client(url: &str) -> tokio_postgres::Client {
-        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client
-    }
-
     /// Ends every session of the workers, for a while.
     fn cut(&self) -> impl Fn() -> BoxFuture<'static, Result<(), MessagingError>> + Send + Sync + 'static {
         let (url, name) = (self.url.clone(), self.name.clone());
         move || {
             let (url, name) = (url.clone(), name.clone());
             Box::pin(async move {
-                let client = Self::client(&url).await;
+                let client = postgres_client(&url).await;
                 let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1";
                 for _ in 0..15 {
                     client.query(end, &[&name]).await.unwrap();
@@ -120,7 +108,7 @@ impl Database {
     }
 
     async fn remove(&self) {
-        Self::client(&self.url).await.batch_execute(&format!("drop schema {} cascade", self.name)).await.unwrap();
+        postgres_client(&self.url).await.batch_execute(&format!("drop schema {} cascade", self.name)).await.unwrap();
     }
 }
 

@@ -3,11 +3,15 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+#[cfg(all(feature = "postgres", feature = "subscriber"))]
+mod breaker;
 // The pages, and the settings of the embedded file, are about everything that a default build has.
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod guarantees;
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod pages;
+#[cfg(feature = "postgres")]
+mod server;
 #[cfg(feature = "sqlite")]
 mod sqlite_settings;
 #[cfg(all(feature = "sqlite", feature = "subscriber"))]

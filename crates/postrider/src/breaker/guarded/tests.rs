@@ -1,170 +1,8 @@
-use std::sync::Mutex;
-
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::advance;
 
-use super::super::{BreakerState, Verdict};
+use super::super::BreakerState;
+use super::super::script::*;
 use super::*;
-
-const OPEN: Duration = Duration::from_secs(10);
-const SETTINGS: BreakerSettings = BreakerSettings { failure_threshold: 2, open: OPEN };
-
-/// A store whose answers the test gives, one by one.
-#[derive(Debug)]
-struct Scripted {
-    capabilities: Capabilities,
-    calls: mpsc::UnboundedSender<Call>,
-}
-
-/// A call that waits for its answer. Its receiver is gone when the call was cancelled.
-#[derive(Debug)]
-struct Call {
-    wait: Duration,
-    patience: Option<Duration>,
-    answer: oneshot::Sender<Result<(), MessagingError>>,
-}
-
-impl Scripted {
-    async fn ask(&self, wait: Duration, deadline: Deadline) -> Result<(), MessagingError> {
-        let (answer, answered) = oneshot::channel();
-        self.calls.send(Call { wait, patience: deadline.remaining(), answer }).unwrap();
-        answered.await.unwrap()
-    }
-}
-
-impl MessagingService for Scripted {
-    fn provider_name(&self) -> &'static str {
-        "scripted"
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    async fn ensure_queue(&self, _: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.ask(Duration::ZERO, deadline).await
-    }
-
-    async fn send_batch(
-        &self,
-        _: &QueueName,
-        messages: Vec<Message>,
-        deadline: Deadline,
-    ) -> Result<RowResults<MessageId>, MessagingError> {
-        let row = self.ask(Duration::ZERO, deadline).await;
-        Ok(messages.iter().map(|message| row.clone().map(|()| message.id)).collect())
-    }
-
-    async fn receive_messages(
-        &self,
-        _: &QueueName,
-        options: &ReceiveOptions,
-        deadline: Deadline,
-    ) -> Result<Vec<QueuedMessage>, MessagingError> {
-        self.ask(options.wait, deadline).await.map(|()| Vec::new())
-    }
-
-    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
-        let row = self.ask(Duration::ZERO, deadline).await;
-        Ok(settlements.iter().map(|_| row.clone()).collect())
-    }
-
-    async fn extend_visibility(
-        &self,
-        _: &QueueName,
-        _: &ReceiptHandle,
-        _: Duration,
-        deadline: Deadline,
-    ) -> Result<(), MessagingError> {
-        self.ask(Duration::ZERO, deadline).await
-    }
-
-    async fn receive_by_id(
-        &self,
-        _: &QueueName,
-        _: MessageId,
-        options: &ReceiveOptions,
-        deadline: Deadline,
-    ) -> Result<Option<QueuedMessage>, MessagingError> {
-        self.ask(options.wait, deadline).await.map(|()| None)
-    }
-
-    async fn subscribe(&self, _: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
-        self.ask(Duration::ZERO, deadline).await?;
-        Err(MessagingError::Closed { provider: "scripted" })
-    }
-
-    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        self.ask(Duration::ZERO, deadline).await
-    }
-
-    async fn close(&self, _: Deadline) -> Result<(), MessagingError> {
-        Ok(())
-    }
-}
-
-struct Script {
-    guarded: Guarded<Scripted>,
-    calls: Mutex<mpsc::UnboundedReceiver<Call>>,
-}
-
-impl Script {
-    fn new() -> Self {
-        let (sender, calls) = mpsc::unbounded_channel();
-        let inner = Scripted { capabilities: Capabilities::native("scripted"), calls: sender };
-        Self { guarded: Guarded::new(inner, SETTINGS), calls: Mutex::new(calls) }
-    }
-
-    /// One that is open, at the moment when the next call is the probe.
-    async fn half_open() -> Self {
-        let script = Self::new();
-        open(&script.guarded);
-        advance(OPEN).await;
-        script
-    }
-
-    /// The call that has come in; it is there as soon as its future has been polled.
-    fn call(&self) -> Call {
-        self.calls.lock().unwrap().try_recv().expect("a call reached the store")
-    }
-
-    fn answer(&self, answer: Result<(), MessagingError>) {
-        self.call().answer.send(answer).unwrap();
-    }
-
-    fn nothing_came(&self) -> bool {
-        self.calls.lock().unwrap().try_recv().is_err()
-    }
-
-    fn state(&self) -> BreakerState {
-        self.guarded.breaker().state()
-    }
-}
-
-fn open<P: MessagingService>(guarded: &Guarded<P>) {
-    for _ in 0..SETTINGS.failure_threshold {
-        guarded.breaker().admit("scripted").unwrap().answered(Verdict::Failure);
-    }
-}
-
-fn connection() -> MessagingError {
-    MessagingError::Connection { provider: "scripted", detail: "gone".into(), source: None }
-}
-
-fn orders() -> QueueName {
-    QueueName::new("orders").unwrap()
-}
-
-/// Polls the future once.
-async fn begin<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> Option<F::Output> {
-    std::future::poll_fn(|cx| {
-        std::task::Poll::Ready(match future.as_mut().poll(cx) {
-            std::task::Poll::Ready(output) => Some(output),
-            std::task::Poll::Pending => None,
-        })
-    })
-    .await
-}
 
 #[tokio::test(start_paused = true)]
 async fn failures_of_the_store_open_it_and_nothing_reaches_the_store_then() {
@@ -294,13 +132,6 @@ async fn a_callers_own_deadline_is_no_failure_of_the_store() {
     assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
 }
 
-async fn receipt() -> ReceiptHandle {
-    let memory = MemoryStore::new().open();
-    memory.send_message(&orders(), Message::new("a"), Deadline::never()).await.unwrap();
-    let options = ReceiveOptions::default();
-    memory.receive_messages(&orders(), &options, Deadline::never()).await.unwrap().remove(0).into_receipt()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_probe_has_an_end_although_its_caller_has_none() {
     let script = Script::half_open().await;
@@ -318,10 +149,10 @@ async fn a_closed_breaker_leaves_deadlines_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_call_is_held_back_but_close() {
+async fn every_call_is_refused_but_close_and_what_is_about_leases() {
     let guarded = Guarded::new(MemoryStore::new().open(), SETTINGS);
     let (queue, queues, options) = (orders(), [orders()], ReceiveOptions::default());
-    let (id, receipt, deadline) = (MessageId::generate(), receipt().await, Deadline::never());
+    let (id, deadline) = (MessageId::generate(), Deadline::never());
     open(&guarded);
     let clone = guarded.clone();
     let refused = [
@@ -332,8 +163,6 @@ async fn every_call_is_held_back_but_close() {
         clone.receive_messages(&queue, &options, deadline).await.err(),
         clone.settle(Vec::new(), deadline).await.err(),
         clone.settle_and_receive(Vec::new(), &queues, &options, deadline).await.err(),
-        clone.extend_visibility(&queue, &receipt, OPEN, deadline).await.err(),
-        clone.ack_message(&queue, receipt, deadline).await.err(),
         clone.receive_by_id(&queue, id, &options, deadline).await.err(),
         clone.subscribe(&queue, deadline).await.err(),
         clone.health_check(deadline).await.err(),

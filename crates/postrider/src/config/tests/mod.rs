@@ -113,7 +113,8 @@ fn every_section_is_read() {
         queue_suffix = "_dlq"
         [common.messaging.circuit_breaker]
         failure_threshold = 9
-        open_seconds = 2.5
+        success_threshold = 4
+        timeout_seconds = 2.5
         [common.queues]
         worker_queue_prefix = "w"
         orchestration_queues = { task_requests = "a", step_results = "b", task_finalizations = "c" }
@@ -137,7 +138,11 @@ fn every_section_is_read() {
         auto_migrate: false,
         max_message_bytes: 65_536,
         dead_letter: DeadLetterConfig { max_receive_count: 7 },
-        circuit_breaker: crate::BreakerSettings { failure_threshold: 9, open: Duration::from_millis(2500) },
+        circuit_breaker: crate::BreakerSettings {
+            failure_threshold: 9,
+            success_threshold: 4,
+            timeout: Duration::from_millis(2500),
+        },
         sqlite: SqliteConfig {
             synchronous: Synchronous::Normal,
             archive: ArchivePolicy::None,

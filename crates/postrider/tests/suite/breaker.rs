@@ -1,0 +1,178 @@
+//! The breaker before a real server, whose network fails.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use postrider::postgres::{PostgresOptions, PostgresProvider};
+use postrider::subscriber::{Delivery, HandlerError, Shutdown, Subscriber};
+use postrider::{
+    BreakerSettings, BreakerState, Deadline, Guarded, Message, MessageId, MessagingError, MessagingService, QueueAdmin,
+    QueueName, ReceiveOptions,
+};
+use postrider_conformance::proxy::FaultProxy;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::server::{Schema, postgres_url};
+
+const SETTINGS: BreakerSettings =
+    BreakerSettings { failure_threshold: 3, success_threshold: 2, timeout: Duration::from_millis(500) };
+
+/// How long anything may take that must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn orders() -> QueueName {
+    QueueName::new("orders").unwrap()
+}
+
+fn soon() -> Deadline {
+    Deadline::default()
+}
+
+struct Place {
+    schema: Schema,
+    proxy: FaultProxy,
+    guarded: Guarded<PostgresProvider>,
+    /// The same schema, past the proxy.
+    beside: PostgresProvider,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let (schema, url) = (Schema::new(), postgres_url());
+        let proxy = FaultProxy::before(&url).await.unwrap();
+        let options = PostgresOptions { pool_size: 4, ..PostgresOptions::default() };
+        let guarded = Guarded::new(schema.open(&proxy.url(), options.clone()).await, SETTINGS);
+        let beside = schema.open(&url, options).await;
+        beside.ensure_queue(&orders(), soon()).await.unwrap();
+        Self { schema, proxy, guarded, beside }
+    }
+
+    /// Takes the server away and calls until the breaker is open.
+    async fn opened(&self) -> usize {
+        self.proxy.refuse();
+        for failures in 1.. {
+            let failed = self.guarded.health_check(soon()).await.unwrap_err();
+            assert!(!matches!(failed, MessagingError::CircuitBreakerOpen { .. }) && failed.is_retryable(), "{failed}");
+            if matches!(self.guarded.breaker().state(), BreakerState::Open { .. }) {
+                return failures;
+            }
+        }
+        unreachable!("it counts for ever")
+    }
+}
+
+/// Waits for what will be.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds().await {
+        assert!(Instant::now() < end, "{what} did not happen");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn it_opens_on_a_server_that_is_away_and_closes_when_it_is_back() {
+    let place = Place::new().await;
+    let Place { guarded, proxy, .. } = &place;
+    assert_eq!(place.opened().await, 3);
+    let (began, mut refused) = (Instant::now(), 0);
+    while began.elapsed() < SETTINGS.timeout / 2 {
+        let error = guarded.send_message(&orders(), Message::new("x"), soon()).await.unwrap_err();
+        assert!(matches!(error, MessagingError::CircuitBreakerOpen { .. }), "{error}");
+        assert!(error.to_string().starts_with("calls to postgres are held back after repeated failures"), "{error}");
+        refused += 1;
+    }
+    assert!(refused > 10, "{refused} calls failed in half of the time: they wait for something");
+    // The server is still away: the probe says so, and the breaker is open for as long again.
+    until("a failed probe", async || {
+        matches!(guarded.health_check(soon()).await, Err(MessagingError::Connection { .. }))
+    })
+    .await;
+    assert!(matches!(guarded.breaker().state(), BreakerState::Open { .. }));
+    proxy.restore();
+    until("closing", async || guarded.send_message(&orders(), Message::new("x"), soon()).await.is_ok()).await;
+    assert_eq!(guarded.breaker().state(), BreakerState::Closed { failures: 0 });
+    assert_eq!(place.beside.queue_stats(&orders(), soon()).await.unwrap().message_count(), Some(1));
+    place.schema.remove().await;
+}
+
+#[tokio::test]
+async fn settles_and_extends_are_kept_until_the_server_is_back() {
+    let place = Place::new().await;
+    let Place { guarded, proxy, beside, .. } = &place;
+    for n in 0..2 {
+        beside.send_message(&orders(), Message::new(format!("{n}")), soon()).await.unwrap();
+    }
+    let options = ReceiveOptions::batch(2).visibility(PATIENCE);
+    let received = guarded.receive_messages(&orders(), &options, soon()).await.unwrap();
+    let [acked, extended] = <[_; 2]>::try_from(received).unwrap().map(|message| message.into_receipt());
+    place.opened().await;
+    let queue = orders();
+    let kept = async {
+        let ack = guarded.ack_message(&queue, acked, Deadline::never());
+        let extend = guarded.extend_visibility(&queue, &extended, PATIENCE * 2, Deadline::never());
+        tokio::try_join!(ack, extend)
+    };
+    let back = async {
+        // Longer than one probe: they are kept over a failed one too.
+        tokio::time::sleep(SETTINGS.timeout * 2).await;
+        proxy.restore();
+    };
+    tokio::join!(kept, back).0.unwrap();
+    let stats = beside.queue_stats(&orders(), soon()).await.unwrap();
+    assert_eq!(stats.message_count(), Some(1), "one was acknowledged");
+    guarded.ack_message(&orders(), extended, soon()).await.unwrap();
+    place.schema.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_settles_what_it_finished_while_the_server_was_away() {
+    const MESSAGES: usize = 20;
+    let place = Place::new().await;
+    let Place { guarded, proxy, beside, .. } = &place;
+    for n in 0..MESSAGES {
+        beside.send_message(&orders(), Message::new(format!("{n}")), soon()).await.unwrap();
+    }
+    let deliveries: Arc<Mutex<HashMap<MessageId, u32>>> = Arc::default();
+    let may_end = watch::Sender::new(false);
+    let handler = {
+        let (deliveries, may_end) = (deliveries.clone(), may_end.clone());
+        tower::service_fn(move |delivery: Delivery| {
+            *deliveries.lock().unwrap().entry(delivery.id()).or_default() += 1;
+            let mut may_end = may_end.subscribe();
+            async move {
+                may_end.wait_for(|may| *may).await.unwrap();
+                Ok::<_, HandlerError>(())
+            }
+        })
+    };
+    let shutdown = Shutdown::new();
+    let subscriber = Subscriber::builder(guarded.clone(), orders())
+        .handler(handler)
+        .max_workers(MESSAGES)
+        .visibility(PATIENCE)
+        .build()
+        .unwrap();
+    let running = tokio::spawn(subscriber.run(shutdown.clone()));
+    until("every handler's beginning", async || deliveries.lock().unwrap().len() == MESSAGES).await;
+    proxy.refuse();
+    may_end.send_replace(true);
+    until("an open breaker", async || matches!(guarded.breaker().state(), BreakerState::Open { .. })).await;
+    // Away for longer than a probe's interval, and much shorter than a lease.
+    tokio::time::sleep(SETTINGS.timeout * 3).await;
+    assert_eq!(beside.queue_stats(&orders(), soon()).await.unwrap().message_count(), Some(MESSAGES as u64));
+    proxy.restore();
+    until("the last settle", async || beside.queue_stats(&orders(), soon()).await.unwrap().message_count() == Some(0))
+        .await;
+    // It goes on as if nothing had been.
+    let late = beside.send_message(&orders(), Message::new("late"), soon()).await.unwrap();
+    until("a delivery after that", async || deliveries.lock().unwrap().contains_key(&late)).await;
+    until("its settle", async || beside.queue_stats(&orders(), soon()).await.unwrap().message_count() == Some(0)).await;
+    shutdown.request();
+    let report = running.await.unwrap();
+    assert_eq!(report.totals.acked, MESSAGES as u64 + 1, "{report}");
+    assert!(deliveries.lock().unwrap().values().all(|count| *count == 1), "something was delivered twice");
+    place.schema.remove().await;
+}
