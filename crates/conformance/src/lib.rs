@@ -26,6 +26,7 @@ mod law;
 pub mod link;
 #[cfg(feature = "model")]
 pub mod model;
+pub mod private_server;
 mod probe;
 pub mod processes;
 pub mod proxy;

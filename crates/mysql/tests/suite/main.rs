@@ -6,6 +6,7 @@
 mod cut_off;
 mod doctor;
 mod faults;
+mod killed;
 mod lawful;
 mod order;
 mod schema;

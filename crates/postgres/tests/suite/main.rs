@@ -7,6 +7,7 @@ mod archive;
 mod cut_off;
 mod doctor;
 mod faults;
+mod killed;
 mod lawful;
 mod order;
 mod pooler;
