@@ -71,6 +71,8 @@ mod release_stuck;
 mod report;
 mod router;
 mod run;
+#[cfg(test)]
+mod servers;
 mod shutdown;
 mod stop;
 mod subscriber;

@@ -25,6 +25,7 @@ use crate::engine::{Desk, Engine};
 use crate::error::HandlerError;
 use crate::flush::FlushLoop;
 use crate::held::{Held, LeaseTimes, Phase};
+use crate::servers::{OnMariadb, OnPostgres};
 use crate::shutdown::Shutdown;
 use crate::subscriber::Subscriber;
 
@@ -196,15 +197,24 @@ fn settings() -> Settings {
     Settings { storm, ..Settings::default() }
 }
 
+/// Tries the whole law on the provider that `open` opens, reached through subscribers.
+async fn assert_lawful<P, Fut>(open: impl Fn() -> Fut + Send + Sync + 'static)
+where
+    P: Provider + Clone,
+    Fut: Future<Output = Result<P, MessagingError>> + Send,
+{
+    let through = move || {
+        let opened = open();
+        async move { Ok(Through::new(opened.await?)) }
+    };
+    let report = exercise(through, settings()).await.unwrap();
+    assert!(report.is_lawful(), "{report}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_law_holds_through_a_subscriber_in_memory() {
     let store = MemoryStore::new();
-    let open = move || {
-        let store = store.clone();
-        async move { Ok(Through::new(store.open())) }
-    };
-    let report = exercise(open, settings()).await.unwrap();
-    assert!(report.is_lawful(), "{report}");
+    assert_lawful(move || std::future::ready(Ok(store.open()))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,8 +223,23 @@ async fn the_law_holds_through_a_subscriber_on_sqlite() {
     let store = SqliteStore::open(folder.path().join("law.db"), SqliteOptions::default()).await.unwrap();
     let open = move || {
         let store = store.clone();
-        async move { Ok(Through::new(store.connect().await?)) }
+        async move { store.connect().await }
     };
-    let report = exercise(open, settings()).await.unwrap();
-    assert!(report.is_lawful(), "{report}");
+    assert_lawful(open).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_law_holds_through_a_subscriber_on_postgres() {
+    let place = OnPostgres::new();
+    let store = place.store(&place.url()).await.unwrap();
+    assert_lawful(move || std::future::ready(store.connect())).await;
+    place.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_law_holds_through_a_subscriber_on_mariadb() {
+    let place = OnMariadb::new().await;
+    let store = place.store(&place.url()).await.unwrap();
+    assert_lawful(move || std::future::ready(store.connect())).await;
+    place.remove().await;
 }

@@ -19,10 +19,10 @@ async fn a_server_that_is_killed_loses_nothing() {
         let url = url.clone();
         async move { PostgresStore::open(&url, options("killed")).await?.connect() }
     };
-    let (messages, kills) = if is_long() { (20_000, 10) } else { (500, 2) };
+    let (messages, kills) = if is_long() { (20_000, 10) } else { (300, 1) };
     let storm = StormSettings { messages, senders: 2, receivers: 3 };
     let settings = Settings { storm, ..Settings::default() };
-    let faults = server.clone().crash_again_and_again(kills, Duration::from_millis(700));
+    let faults = server.clone().crash_again_and_again(kills, Duration::from_millis(400));
     let report = storm_under_faults(&open, &settings, faults).await.unwrap();
     let verdict = &report.verdict;
     assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);

@@ -16,6 +16,8 @@ mod observing;
 mod place;
 mod processes;
 mod scripted;
+#[path = "../../src/servers.rs"]
+mod servers;
 mod settling;
 mod stopping;
 mod storm;

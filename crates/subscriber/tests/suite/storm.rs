@@ -13,7 +13,9 @@ use std::time::Duration;
 use postrider_conformance::Harness;
 use postrider_conformance::broken::{Fault, SimulatedStore};
 use postrider_conformance::checker::{CheckOptions, FindingKind, Verdict, check};
+use postrider_conformance::faults::Fault as NetworkFault;
 use postrider_conformance::history::History;
+use postrider_conformance::proxy::FaultProxy;
 use postrider_conformance::recorded::Recorded;
 use postrider_core::*;
 use postrider_subscriber::{Delivery, HandlerError, Shutdown, Subscriber};
@@ -22,6 +24,7 @@ use tokio::task::JoinSet;
 use crate::closure::handler;
 use crate::is_long;
 use crate::place::Place;
+use crate::servers::{OnMariadb, OnPostgres};
 use flaky::Flaky;
 
 /// How many messages share a key: enough to meet, and few enough that a large storm comes to its end.
@@ -100,8 +103,25 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = P>,
 {
+    let sender = open().await;
+    storm_under_faults(sender, open, count, most_generations, None).await
+}
+
+/// The same, while faults befall the network between the subscribers and their server. The sender is beside it.
+async fn storm_under_faults<P, F, Fut>(
+    sender: P,
+    open: F,
+    count: usize,
+    most_generations: usize,
+    network: Option<Arc<FaultProxy>>,
+) -> Storm
+where
+    P: Provider,
+    F: Fn() -> Fut,
+    Fut: Future<Output = P>,
+{
     let history = History::new();
-    let sender = Recorded::new(open().await, history.clone(), 0);
+    let sender = Recorded::new(sender, history.clone(), 0);
     sender.ensure_queue(&queue(), Deadline::default()).await.unwrap();
     fill(&sender, count).await;
     let calls = Arc::new(AtomicUsize::new(0));
@@ -128,6 +148,10 @@ where
             monitors.push(subscriber.monitor());
             generation.spawn(subscriber.run(shutdown.clone()));
         }
+        let mut faults = JoinSet::new();
+        if let Some(network) = network.clone() {
+            faults.spawn(async move { NetworkFault::Cuts.befall(&network).await });
+        }
         let share = count as u64 / 4;
         let mut idle_looks = 0;
         let mut before = 0;
@@ -147,6 +171,7 @@ where
         }
         shutdown.request();
         drop(monitors);
+        faults.shutdown().await;
         while generation.join_next().await.is_some() {}
         if sender.queue_stats(&queue(), Deadline::default()).await.unwrap().message_count() == Some(0) {
             break;
@@ -177,6 +202,33 @@ async fn nothing_is_lost_doubled_or_reordered_on_sqlite() {
     let place = Place::on_disk();
     let store = place.open().await;
     assert_weathered(&storm(|| async { store.connect().await.unwrap() }, messages(), MOST_GENERATIONS).await);
+}
+
+/// On servers, which are slower: how many messages.
+fn fewer_messages() -> usize {
+    if is_long() { 20_000 } else { 500 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_on_postgres() {
+    let place = OnPostgres::new();
+    let proxy = Arc::new(FaultProxy::before(&place.url()).await.unwrap());
+    let beside = place.store(&place.url()).await.unwrap().connect().unwrap();
+    let behind = place.store(&proxy.url()).await.unwrap();
+    let open = || async { behind.connect().unwrap() };
+    assert_weathered(&storm_under_faults(beside, open, fewer_messages(), MOST_GENERATIONS, Some(proxy)).await);
+    place.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_on_mariadb() {
+    let place = OnMariadb::new().await;
+    let proxy = Arc::new(FaultProxy::before(&place.url()).await.unwrap());
+    let beside = place.store(&place.url()).await.unwrap().connect().unwrap();
+    let behind = place.store(&proxy.url()).await.unwrap();
+    let open = || async { behind.connect().unwrap() };
+    assert_weathered(&storm_under_faults(beside, open, fewer_messages(), MOST_GENERATIONS, Some(proxy)).await);
+    place.remove().await;
 }
 
 /// The same storm on stores that keep everything but one rule: the checker must say so.

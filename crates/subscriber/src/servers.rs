@@ -1,0 +1,83 @@
+//! Places of a test's own on the servers under test. The tests beside the code and those in `tests/suite` both have it.
+
+use postrider_core::MessagingError;
+use postrider_mysql::mysql_async::prelude::Queryable;
+use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
+use postrider_postgres::{PostgresOptions, PostgresStore, tokio_postgres};
+
+/// Where a server is, or how to start one.
+fn server(variable: &str, service: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!(
+            "{variable} is not set: start a server with `scripts/services up {service}`, then \
+             `eval \"$(scripts/services env)\"`"
+        )
+    })
+}
+
+/// A name that nobody else has.
+fn own_name() -> String {
+    format!("subscriber_{:016x}", rand::random::<u64>())
+}
+
+/// A schema in PostgreSQL.
+pub(crate) struct OnPostgres {
+    schema: String,
+}
+
+impl OnPostgres {
+    pub(crate) fn new() -> Self {
+        Self { schema: own_name() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        server("POSTRIDER_POSTGRES_URL", "postgres")
+    }
+
+    /// The store, by a URL that may lead through something to the server.
+    pub(crate) async fn store(&self, url: &str) -> Result<PostgresStore, MessagingError> {
+        let options = PostgresOptions { schema: self.schema.clone(), pool_size: 8, ..PostgresOptions::default() };
+        PostgresStore::open(url, options).await
+    }
+
+    pub(crate) async fn remove(self) {
+        let (client, connection) = tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute(&format!("drop schema {} cascade", self.schema)).await.unwrap();
+    }
+}
+
+/// A database in MariaDB.
+pub(crate) struct OnMariadb {
+    name: String,
+}
+
+impl OnMariadb {
+    pub(crate) async fn new() -> Self {
+        let place = Self { name: own_name() };
+        place.at_server(&format!("create database {}", place.name)).await;
+        place
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let url = server("POSTRIDER_MYSQL_URL", "mysql");
+        let (server, _) = url.rsplit_once('/').unwrap();
+        format!("{server}/{}", self.name)
+    }
+
+    /// The store, by a URL that may lead through something to the server.
+    pub(crate) async fn store(&self, url: &str) -> Result<MysqlStore, MessagingError> {
+        MysqlStore::open(url, MysqlOptions { pool_size: 8, ..MysqlOptions::default() }).await
+    }
+
+    pub(crate) async fn remove(self) {
+        self.at_server(&format!("drop database {}", self.name)).await;
+    }
+
+    async fn at_server(&self, statement: &str) {
+        let url = server("POSTRIDER_MYSQL_URL", "mysql");
+        let mut client = mysql_async::Conn::from_url(url).await.unwrap();
+        client.query_drop(statement).await.unwrap();
+        client.disconnect().await.unwrap();
+    }
+}
