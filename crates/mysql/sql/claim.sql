@@ -6,5 +6,5 @@ select id, message_id, content_type, headers, ordering_key, priority, deliveries
        timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)),
        timestampdiff(microsecond, '1970-01-01', next_attempt_at)
 from {schema}.message force index (message_claim)
-where queue = :queue and blocked = 0 and priority = :priority and next_attempt_at <= utc_timestamp(6)
+where queue = :queue and blocked = 0 and priority = :priority and next_attempt_at between :floor and utc_timestamp(6)
 order by next_attempt_at limit :limit for update skip locked

@@ -1,5 +1,5 @@
 -- The first delivery counts the time from now.
-update {schema}.message
+update {schema}.message force index (primary)
 set state = 'PROCESSING', next_attempt_at = :until, lease_token = :lease, acquired_at = :now,
     first_attempt_at = coalesce(first_attempt_at, :now), last_attempt_at = :now,
     deliveries_count = deliveries_count + 1

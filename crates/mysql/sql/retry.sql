@@ -1,5 +1,5 @@
 -- The head of a key stays its head: it holds the key until it comes back.
-update {schema}.message
+update {schema}.message force index (primary)
 set state = 'RETRYABLE',
     next_attempt_at = utc_timestamp(6) + interval (:delays) microsecond,
     lease_token = null, acquired_at = null, attempts_count = attempts_count + 1,

@@ -6,29 +6,30 @@ use std::time::Duration;
 use mysql_async::Row;
 use postrider_core::{
     DeadLetterReason, Deadline, Envelope, Key, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions,
-    Settlement, Timestamp,
+    Timestamp,
 };
 use postrider_sql::stripes::{in_order, stripe, token};
-use postrider_sql::{Claimed, Due, Taken, Undone, persist};
+use postrider_sql::{Claimed, Due, Undone, persist};
 
 use crate::PROVIDER;
 use crate::connection::Answers;
 use crate::literal::{self, fill};
 use crate::rows::{self, Label};
 use crate::send::{lock_stripes, promote};
-use crate::settle::{Held, Settling, end_lives};
+use crate::settle::{Held, end_lives};
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
+use crate::turns::{Floors, Turn};
 
-/// Every so many claims the oldest due message goes first, whatever its priority, so that none waits for ever.
-const OLDEST_FIRST_EVERY: u64 = 16;
+/// The priorities, the most urgent first.
+const URGENT_FIRST: [usize; 10] = [9, 8, 7, 6, 5, 4, 3, 2, 1, 0];
 
 /// So many messages are leased by one transaction at most, whatever was asked for.
 const MOST_LEASES: usize = 1000;
 
 /// A message that was leased to be buried.
 #[derive(Debug)]
-struct Doomed {
+pub(crate) struct Doomed {
     row: i64,
     ordering_key: Option<String>,
     reason: DeadLetterReason,
@@ -37,7 +38,7 @@ struct Doomed {
 
 /// A claim, before it is sent.
 #[derive(Debug)]
-struct Claim {
+pub(crate) struct Claim {
     queue: QueueName,
     name: String,
     limit: usize,
@@ -45,68 +46,108 @@ struct Claim {
     lease: i64,
     /// Dead letters can be read for ever.
     is_mortal: bool,
-    oldest_first: bool,
+    turn: Turn,
+}
+
+/// What a claim can take.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    /// Whether keys wait to be put in order.
+    pub(crate) has_unplaced: bool,
+    /// The priorities that have something due, in the order in which they are served.
+    pub(crate) priorities: Vec<usize>,
 }
 
 /// What a claim brought.
 #[derive(Debug, Default)]
-struct Brought {
-    messages: Vec<Claimed>,
-    doomed: Vec<Doomed>,
+pub(crate) struct Brought {
+    pub(crate) messages: Vec<Claimed>,
+    pub(crate) doomed: Vec<Doomed>,
     /// Rows that are leased without being counted.
     uncounted: Vec<i64>,
     counted: Vec<i64>,
     now: Timestamp,
 }
 
-/// What a claim leaves to be done after its transaction.
-#[derive(Debug)]
-pub struct Chores {
-    claim: Claim,
-    doomed: Vec<Doomed>,
-    /// Whether keys wait to be put in order.
-    has_unplaced: bool,
-}
-
 impl Claim {
-    fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
-        let turn = shared.count_claim(queue);
+    pub(crate) fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
         Self {
+            turn: shared.turns.next(queue),
             queue: queue.clone(),
             name: literal::bytes(queue.as_str().as_bytes()),
             limit: max.min(MOST_LEASES),
             options: options.clone(),
             lease: rand::random(),
             is_mortal: !queue.holds_dead_letters(),
-            oldest_first: turn % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1,
         }
     }
 
-    /// Asks how many of each priority are due, and whether keys wait to be put in order.
-    fn look(&self, sql: &Sql) -> String {
-        let limit = self.limit.to_string();
-        let order = if self.oldest_first { "next_attempt_at" } else { "priority desc, next_attempt_at" };
-        let values = [("queue", self.name.as_str()), ("limit", &limit)];
-        let due =
-            fill(&sql.due, &[values[0], values[1], ("order", order), ("probes", &probes(&sql.due_probe, &values))]);
-        format!("{due};\n{}", fill(&sql.has_unplaced, &values))
+    /// How many it takes at most.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
     }
 
-    /// Takes as many of each priority as the look found. Nothing when there is nothing.
-    fn take(&self, sql: &Sql, due: &[Row]) -> Option<String> {
-        let take = |row: &Row| {
-            let (priority, limit) = (rows::number(row, 0).to_string(), rows::number(row, 1).to_string());
-            fill(&sql.claim, &[("queue", &self.name), ("priority", &priority), ("limit", &limit)])
-        };
-        let statements: Vec<String> = due.iter().map(take).collect();
-        (!statements.is_empty()).then(|| statements.join(";\n"))
+    /// Asks what there is to take.
+    pub(crate) fn look(&self, sql: &Sql) -> String {
+        let probe = |priority: usize| fill(&sql.head_probe, &self.place(&priority.to_string(), &self.floor(priority)));
+        let probes = URGENT_FIRST.map(probe);
+        fill(&sql.heads, &[("queue", &self.name), ("probes", &probes.join(",\n"))])
+    }
+
+    /// Reads what the look answered.
+    pub(crate) fn heads(&self, found: &[Row]) -> Heads {
+        let Some(row) = found.first() else { return Heads::default() };
+        let is_paused = rows::flag(row, 0);
+        let due = URGENT_FIRST
+            .into_iter()
+            .enumerate()
+            .filter_map(|(n, priority)| Some((rows::optional_time(row, n + 2)?, priority)));
+        let mut due: Vec<(Timestamp, usize)> = due.filter(|_| !is_paused).collect();
+        if self.turn.oldest_first {
+            due.sort_by_key(|(time, _)| *time);
+        }
+        let priorities = due.into_iter().map(|(_, priority)| priority).collect();
+        Heads { has_unplaced: rows::flag(row, 1) && self.is_mortal, priorities }
+    }
+
+    /// Takes rows of one priority.
+    pub(crate) fn take(&self, sql: &Sql, priority: usize, limit: usize) -> String {
+        let (priority, floor, limit) = (priority.to_string(), self.floor(priority), limit.to_string());
+        let [queue, priority, floor] = self.place(&priority, &floor);
+        fill(&sql.claim, &[queue, priority, floor, ("limit", &limit)])
+    }
+
+    fn floor(&self, priority: usize) -> String {
+        literal::time(self.turn.floors.of(priority))
+    }
+
+    fn place<'t>(&'t self, priority: &'t str, floor: &'t str) -> [(&'t str, &'t str); 3] {
+        [("queue", &self.name), ("priority", priority), ("floor", floor)]
+    }
+
+    /// Looks at everything from now on. False when it did already.
+    pub(crate) fn lift_floors(&mut self) -> bool {
+        let had_floors = !self.turn.floors.is_empty();
+        self.turn.floors = Floors::default();
+        had_floors
+    }
+
+    /// The due times at which a full claim stopped, by priority.
+    pub(crate) fn stopped(&self, taken: &[Row]) -> HashMap<usize, Timestamp> {
+        let mut stopped = HashMap::new();
+        for row in taken {
+            let (priority, time) = (rows::count(row, 5) as usize, rows::time(row, 14));
+            let last = stopped.entry(priority).or_insert(time);
+            *last = time.max(*last);
+        }
+        stopped
     }
 
     /// Reads what the statements answered.
-    fn read(&self, answers: &Answers) -> Brought {
-        let mut ordered: Vec<&Row> = answers.iter().flatten().collect();
+    pub(crate) fn read(&self, taken: &[Row]) -> Brought {
+        let mut ordered: Vec<&Row> = taken.iter().collect();
         ordered.sort_by_key(|row| {
-            let urgency = if self.oldest_first { 0 } else { -rows::number(row, 5) };
+            let urgency = if self.turn.oldest_first { 0 } else { -rows::number(row, 5) };
             (urgency, rows::time(row, 14), rows::number(row, 0))
         });
         let now = ordered.iter().map(|row| rows::time(row, 13)).max().unwrap_or(Timestamp::EPOCH);
@@ -177,7 +218,7 @@ impl Claim {
     }
 
     /// Leases what was read. A dead letter's dedup key is answered too: its record has it.
-    fn lease(&self, sql: &Sql, brought: &Brought) -> String {
+    pub(crate) fn lease(&self, sql: &Sql, brought: &Brought) -> String {
         let (until, now) = (literal::time(self.end(brought.now)), literal::time(brought.now));
         let lease = self.lease.to_string();
         let statement = |statement: &str, rows: &[i64]| {
@@ -197,7 +238,7 @@ impl Claim {
     }
 
     /// Takes note of what the lease answered.
-    fn add_dedup_keys(&self, brought: &mut Brought, answers: &Answers) {
+    pub(crate) fn add_dedup_keys(&self, brought: &mut Brought, answers: &Answers) {
         let keys: HashMap<u64, Option<Key>> = answers
             .iter()
             .flatten()
@@ -211,72 +252,14 @@ impl Claim {
     }
 }
 
-/// One probe a priority, the most urgent first.
-fn probes(statement: &str, values: &[(&str, &str)]) -> String {
-    let probe = |priority: i32| {
-        let priority = priority.to_string();
-        let mut values = values.to_vec();
-        values.push(("priority", &priority));
-        fill(statement, &values)
-    };
-    (0..=9).rev().map(probe).collect::<Vec<_>>().join(" union all ")
-}
-
 impl Shared {
-    /// Settles and claims from one queue in one transaction.
-    pub(crate) async fn settle_and_claim(
-        &self,
-        settlements: &[Settlement],
-        queue: &QueueName,
-        wanted: usize,
-        options: &ReceiveOptions,
-        deadline: Deadline,
-    ) -> Result<Taken<Chores>, Undone> {
-        let mut settling = Settling::new(self, settlements);
-        let claim = Claim::new(self, queue, wanted, options);
-        let mut session = self.database.session("receive", deadline).await?;
-        let sql = session.sql();
-        let settles = !settling.is_empty();
-        let mut answers = if settles {
-            let mut steps = settling.carry_out(&mut session).await?;
-            steps.push(claim.look(sql));
-            session.query(steps.join(";\n")).await?
-        } else {
-            session.ask(claim.look(sql)).await?
-        };
-        let has_unplaced = answers.pop().and_then(|rows| Some(rows::flag(rows.first()?, 0))).unwrap_or(false);
-        let take = claim.take(sql, &answers.pop().unwrap_or_default());
-        let mut brought = Brought::default();
-        if let Some(take) = take {
-            let taken = if settles { session.query(take).await? } else { session.begin(take).await? };
-            brought = claim.read(&taken);
-            let leased = session.commit(claim.lease(sql, &brought)).await?;
-            claim.add_dedup_keys(&mut brought, &leased);
-        } else if settles {
-            session.commit(String::new()).await?;
-        }
-        drop(session);
-        let has_unplaced = has_unplaced && !queue.holds_dead_letters();
-        let (settled, touched) = settling.finish();
-        self.touch(&touched);
-        let chores = Chores { claim, doomed: brought.doomed, has_unplaced };
-        Ok(Taken { settled, messages: brought.messages, chores })
-    }
-
-    /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
-    pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
-        self.bury(&chores.claim, &chores.doomed).await?;
-        if chores.has_unplaced {
-            self.place(queue).await?;
-        }
-        Ok(!chores.doomed.is_empty() || chores.has_unplaced)
-    }
-
     /// When something in a queue can be received. Puts keys in order that others have left unplaced.
     pub(crate) async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
         let name = literal::bytes(queue.as_str().as_bytes());
         let sql = &self.database.sql;
-        let probes = probes(&sql.next_due_probe, &[("queue", &name)]);
+        let probe =
+            |priority: usize| fill(&sql.next_due_probe, &[("queue", &name), ("priority", &priority.to_string())]);
+        let probes = URGENT_FIRST.map(probe).join(" union all ");
         let look = fill(&sql.next_due, &[("queue", &name), ("probes", &probes)]);
         let found = self.ask("receive", Deadline::default(), look).await?;
         let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
@@ -293,11 +276,12 @@ impl Shared {
 
     /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they
     /// run out and the next claim finds the same.
-    async fn bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
+    pub(crate) async fn bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
         if doomed.is_empty() {
             return Ok(());
         }
         persist(|| self.try_bury(claim, doomed)).await?;
+        self.turns.lift(&claim.queue);
         self.touch([&claim.queue, &claim.queue.dead_letters()]);
         Ok(())
     }
@@ -330,7 +314,7 @@ impl Shared {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Option<Claimed>, Undone> {
-        let claim = Claim { oldest_first: false, ..Claim::new(self, queue, 1, options) };
+        let claim = Claim::new(self, queue, 1, options);
         self.place(queue).await?;
         let find = &[("queue", claim.name.as_str()), ("message_id", &literal::id(id))];
         let found = self.ask("receive", deadline, fill(&self.database.sql.find_by_id, find)).await?;
@@ -340,8 +324,8 @@ impl Shared {
         let ids = literal::list(found.iter().map(|row| rows::number(row, 0)));
         let mut session = self.database.session("receive", deadline).await?;
         let sql = session.sql();
-        let answers = session.begin(fill(&sql.claim_by_id, &[("queue", &claim.name), ("ids", &ids)])).await?;
-        let mut brought = claim.read(&answers);
+        let taken = session.begin(fill(&sql.claim_by_id, &[("queue", &claim.name), ("ids", &ids)])).await?.concat();
+        let mut brought = claim.read(&taken);
         let leased = session.commit(claim.lease(sql, &brought)).await?;
         claim.add_dedup_keys(&mut brought, &leased);
         drop(session);
@@ -350,7 +334,7 @@ impl Shared {
     }
 
     /// Puts keys in order that transactions of others have changed, and lists the queues that they made.
-    async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
+    pub(crate) async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
         if queue.holds_dead_letters() {
             return Ok(());
         }
@@ -373,6 +357,8 @@ impl Shared {
         let steps = vec![ensure_queues(&sql.ensure_queue, [queue]), fill(&sql.forget_unplaced, &[("ids", &ids)])];
         let keys = keys.iter().map(|key| (queue.as_str(), key.as_str()));
         let steps = promote(&mut session, steps, keys).await?;
-        session.commit(steps.join(";\n")).await.map(drop)
+        session.commit(steps.join(";\n")).await?;
+        self.turns.lift(queue);
+        Ok(())
     }
 }

@@ -19,6 +19,10 @@ use crate::sql::{Schema, Sql};
 /// that long; a caller's own transaction may.
 const LOCK_TIMEOUT: u64 = 5;
 
+/// MariaDB turns a list of a thousand numbers into a table that it joins, and walks all messages for it. MySQL does not,
+/// does not know the setting, and takes this for a comment.
+const LONG_LISTS: &str = "/*M!100306 , session in_predicate_conversion_threshold = 0 */";
+
 /// A connection that was idle for longer is asked whether it still lives, before anything is entrusted to it.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
@@ -66,7 +70,8 @@ impl Database {
             "set session transaction isolation level read committed".to_owned(),
             format!(
                 "set session time_zone = '+00:00', session innodb_lock_wait_timeout = {LOCK_TIMEOUT}, \
-                 session autocommit = 1, session sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE'"
+                 session autocommit = 1, session sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE' \
+                 {LONG_LISTS}"
             ),
         ];
         // A socket that the server names would lead past whatever stands between here and the host in the URL.
@@ -189,6 +194,16 @@ impl<'d> Session<'d> {
         let answers = self.send(Phase::BeforeCommit, text).await?;
         self.is_open = true;
         Ok(answers)
+    }
+
+    /// Whether a transaction is open.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        self.is_open
+    }
+
+    /// Looks at things, inside the transaction if there is one.
+    pub(crate) async fn look_again(&mut self, text: String) -> Result<Answers, Undone> {
+        if self.is_open { self.query(text).await } else { self.ask(text).await }
     }
 
     /// Statements inside a transaction that was begun.

@@ -13,8 +13,8 @@ use postrider_core::{
 use postrider_sql::{Claimed, Due, Part, Present, RecordChange, Removal, SqlRecords, SqlStore, Taken, Undone, Wakes};
 
 use crate::PROVIDER;
-use crate::claim::Chores;
 use crate::literal::{self, fill};
+use crate::settle_and_claim::Chores;
 use crate::store::{MysqlStore, ensure_queues};
 
 impl SqlStore for MysqlStore {

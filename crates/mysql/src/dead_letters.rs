@@ -153,7 +153,7 @@ impl Shared {
             steps.push(fill(&sql.redrive, &[("queue", &name), ("ids", &ids)]));
             steps.push(fill(&sql.forget_dead, &[("ids", &ids)]));
             steps.push(fill(&sql.forget_attempts, &[("message_ids", &message_ids)]));
-            steps.push(fill(&sql.remove, &[("ids", &ids)]));
+            steps.push(fill(&sql.remove, &[("these", &literal::these(&ids))]));
             let keys = keys.into_iter().map(|key| (target.as_str(), key));
             steps = promote(&mut session, steps, keys).await?;
         }
@@ -180,7 +180,8 @@ impl Shared {
             ArchivePolicy::None => fill(&sql.forget_attempts, &[("message_ids", &message_ids)]),
             ArchivePolicy::All | ArchivePolicy::Failed => fill(&sql.archive_dead, &[("ids", &ids)]),
         };
-        let (forget, remove) = (fill(&sql.forget_dead, &[("ids", &ids)]), fill(&sql.remove, &[("ids", &ids)]));
+        let (forget, remove) =
+            (fill(&sql.forget_dead, &[("ids", &ids)]), fill(&sql.remove, &[("these", &literal::these(&ids))]));
         session.commit([keep, forget, remove].join(";\n")).await?;
         Ok((gone.len() as u64, part.next(chosen.len(), chosen.last().map(|last| last.death))))
     }

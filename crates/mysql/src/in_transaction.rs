@@ -90,7 +90,7 @@ impl MysqlStore {
         let held = found.first().map(Held::read).filter(|held| held.is_by(lease)).ok_or_else(|| receipt.expired())?;
         let mut steps = Vec::new();
         match self.shared.options.archive {
-            ArchivePolicy::All => steps.push(fill(&sql.archive, &[("ids", &ids)])),
+            ArchivePolicy::All => steps.push(fill(&sql.archive, &[("these", &literal::these(&ids))])),
             ArchivePolicy::Failed | ArchivePolicy::None => {
                 steps.push(fill(&sql.forget_attempts, &[("message_ids", &literal::id(receipt.message_id()))]));
             }
@@ -98,7 +98,7 @@ impl MysqlStore {
         if receipt.queue().holds_dead_letters() {
             steps.push(fill(&sql.forget_dead, &[("ids", &ids)]));
         }
-        steps.push(fill(&sql.remove, &[("ids", &ids)]));
+        steps.push(fill(&sql.remove, &[("these", &literal::these(&ids))]));
         if held.ordering_key.is_some() && !receipt.queue().holds_dead_letters() {
             steps.push(unplace(sql, receipt.queue(), held.ordering_key.as_deref()));
         }

@@ -24,6 +24,7 @@ mod contract;
 mod dead_letters;
 mod doctor;
 mod error;
+mod extend;
 mod idempotency;
 mod in_transaction;
 mod literal;
@@ -34,8 +35,10 @@ mod purge;
 mod rows;
 mod send;
 mod settle;
+mod settle_and_claim;
 mod sql;
 mod store;
+mod turns;
 mod upkeep;
 
 pub use mysql_async;

@@ -55,6 +55,11 @@ pub(crate) fn list(values: impl IntoIterator<Item = impl std::fmt::Display>) -> 
     if list.is_empty() { "null".to_owned() } else { list }
 }
 
+/// Rows by a list of their numbers.
+pub(crate) fn these(ids: &str) -> String {
+    format!("id in ({ids})")
+}
+
 /// A value that depends on the row.
 pub(crate) fn by_row(values: &[(i64, String)]) -> String {
     match values {

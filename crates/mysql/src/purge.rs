@@ -67,7 +67,7 @@ impl Shared {
         let steps = vec![
             fill(&sql.forget_dead, &[("ids", &ids)]),
             fill(&sql.forget_attempts, &[("message_ids", &message_ids)]),
-            fill(&sql.remove, &[("ids", &ids)]),
+            fill(&sql.remove, &[("these", &literal::these(&ids))]),
         ];
         // What was sent meanwhile behind a head that is gone must not wait for it.
         let keys = keys.into_iter().map(|key| (queue.as_str(), key));

@@ -1,10 +1,9 @@
 //! Where leases end or are extended: nothing happens without the token that is valid now.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use mysql_async::Row;
-use postrider_core::coalescer::ExtendRow;
 use postrider_core::{
     Deadline, Disposition, MessageId, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
 };
@@ -57,7 +56,7 @@ impl Held {
 #[derive(Debug, Clone)]
 pub(crate) struct Lease {
     pub(crate) row: i64,
-    token: i64,
+    pub(crate) token: i64,
     stripe: Option<i32>,
     pub(crate) receipt: ReceiptHandle,
 }
@@ -117,6 +116,8 @@ pub(crate) struct Settling {
     receipts: Vec<ReceiptHandle>,
     chosen: Vec<Chosen>,
     stripes: Vec<i32>,
+    /// Nothing but messages without keys whose work is done, which is most.
+    is_plain: bool,
     archive: ArchivePolicy,
     worker: String,
     touched: Vec<QueueName>,
@@ -141,7 +142,13 @@ impl Settling {
             });
         }
         let removing = chosen.iter().filter(|chosen| matches!(chosen.kind, Kind::Complete | Kind::DeadLetter));
+        let is_plain = |chosen: &Chosen| {
+            chosen.kind == Kind::Complete
+                && chosen.lease.stripe.is_none()
+                && !chosen.lease.receipt.queue().holds_dead_letters()
+        };
         Self {
+            is_plain: chosen.iter().all(is_plain),
             results,
             receipts: settlements.iter().map(|settlement| settlement.receipt.clone()).collect(),
             stripes: in_order(removing.filter_map(|chosen| chosen.lease.stripe).collect()),
@@ -150,6 +157,11 @@ impl Settling {
             worker: literal::text(&shared.worker),
             touched: Vec::new(),
         }
+    }
+
+    /// Whether a key may lose its head.
+    pub(crate) fn frees_keys(&self) -> bool {
+        !self.stripes.is_empty()
     }
 
     /// Whether nothing is left to be asked of the server.
@@ -165,12 +177,90 @@ impl Settling {
 
     /// Begins a transaction and does what there is to do, but for the last steps, which are answered.
     pub(crate) async fn carry_out(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
+        if self.is_plain {
+            match self.remove_at_once(session, None).await? {
+                Some(_) => return Ok(Vec::new()),
+                None => session.rollback().await?,
+            }
+        }
+        self.look_and_choose(session).await
+    }
+
+    async fn look_and_choose(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
         let sql = session.sql();
         let (lock, look) = self.look(sql);
         let text = if lock.is_empty() { look } else { format!("{lock};\n{look}") };
         let found = session.begin(text).await?.pop().unwrap_or_default();
         let (steps, freed) = self.steps(sql, &found);
         promote(session, steps, freed.iter().map(|(queue, key)| (queue.as_str(), key.as_str()))).await
+    }
+
+    /// The same, and one more look in the same transaction, which stays open.
+    pub(crate) async fn carry_out_and_ask(
+        &mut self,
+        session: &mut Session<'_>,
+        look: String,
+    ) -> Result<Vec<Row>, Undone> {
+        if self.is_plain {
+            match self.remove_at_once(session, Some(&look)).await? {
+                Some(found) => return Ok(found),
+                None => session.rollback().await?,
+            }
+        }
+        let mut steps = self.look_and_choose(session).await?;
+        steps.push(look);
+        Ok(session.query(steps.join(";\n")).await?.pop().unwrap_or_default())
+    }
+
+    /// Ends leases without looking first: when as many messages were removed as there are leases, all were valid. `None`
+    /// when not; the transaction must then be rolled back.
+    async fn remove_at_once(
+        &mut self,
+        session: &mut Session<'_>,
+        also: Option<&str>,
+    ) -> Result<Option<Vec<Row>>, Undone> {
+        let sql = session.sql();
+        let ids = literal::list(self.chosen.iter().map(|chosen| chosen.lease.row));
+        let (held, counted) = (self.held_by_leases(sql), "select row_count()".to_owned());
+        let mut steps = match self.archive {
+            ArchivePolicy::All => vec![
+                fill(&sql.archive, &[("these", &held)]),
+                counted,
+                fill(&sql.remove, &[("these", &literal::these(&ids))]),
+            ],
+            ArchivePolicy::Failed | ArchivePolicy::None => {
+                let noted =
+                    literal::list(self.chosen.iter().map(|chosen| literal::id(chosen.lease.receipt.message_id())));
+                vec![
+                    fill(&sql.forget_attempts, &[("message_ids", &noted)]),
+                    fill(&sql.remove, &[("these", &held)]),
+                    counted,
+                ]
+            }
+        };
+        steps.extend(also.map(str::to_owned));
+        let mut answers = session.begin(steps.join(";\n")).await?.into_iter();
+        let removed = answers.next().and_then(|rows| rows.first().map(|row| rows::number(row, 0)));
+        if removed != i64::try_from(self.chosen.len()).ok() {
+            return Ok(None);
+        }
+        for chosen in &self.chosen {
+            self.results[chosen.place] = Some(Ok(()));
+        }
+        Ok(Some(answers.next().unwrap_or_default()))
+    }
+
+    /// The rows of the leases, as far as they are valid. One claim's are found together.
+    fn held_by_leases(&self, sql: &Sql) -> String {
+        let mut by_claim: BTreeMap<(&str, i64), Vec<i64>> = BTreeMap::new();
+        for Chosen { lease, .. } in &self.chosen {
+            by_claim.entry((lease.receipt.queue().as_str(), lease.token)).or_default().push(lease.row);
+        }
+        let held = |((queue, token), rows): ((&str, i64), Vec<i64>)| {
+            let (queue, lease) = (literal::bytes(queue.as_bytes()), token.to_string());
+            fill(&sql.held_by, &[("ids", &literal::list(rows)), ("lease", &lease), ("queue", &queue)])
+        };
+        by_claim.into_iter().map(held).collect::<Vec<_>>().join(" or ")
     }
 
     /// What to do with the leases that turned out to be valid, and the keys that lose their heads by it.
@@ -223,7 +313,7 @@ impl Settling {
         let is_dead = |chosen: &Chosen| chosen.lease.receipt.queue().holds_dead_letters();
         let mut steps = Vec::new();
         if self.archive == ArchivePolicy::All {
-            steps.push(fill(&sql.archive, &[("ids", &ids)]));
+            steps.push(fill(&sql.archive, &[("these", &literal::these(&ids))]));
         } else {
             let noted = group.iter().filter(|(chosen, held)| held.attempts_count > 0 || is_dead(chosen));
             let noted: Vec<String> = noted.map(|(_, held)| literal::id(held.id)).collect();
@@ -236,7 +326,7 @@ impl Settling {
         if !dead.is_empty() {
             steps.push(fill(&sql.forget_dead, &[("ids", &literal::list(dead))]));
         }
-        steps.push(fill(&sql.remove, &[("ids", &ids)]));
+        steps.push(fill(&sql.remove, &[("these", &literal::these(&ids))]));
         steps
     }
 
@@ -284,7 +374,7 @@ fn errors(group: &[(&Chosen, &Held)]) -> String {
     by_row(&group.iter().map(error).collect::<Vec<_>>())
 }
 
-fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
+pub(crate) fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
     if !queues.contains(queue) {
         queues.push(queue.clone());
     }
@@ -316,81 +406,11 @@ impl Shared {
             let steps = settling.carry_out(&mut session).await?;
             session.commit(steps.join(";\n")).await?;
         }
+        if settling.frees_keys() {
+            settling.receipts.iter().for_each(|receipt| self.turns.lift(receipt.queue()));
+        }
         let (results, touched) = settling.finish();
         self.touch(&touched);
         Ok(results)
-    }
-
-    /// Sets the ends of leases.
-    pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
-        persist(|| self.try_extend(rows)).await
-    }
-
-    async fn try_extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
-        let mut results: RowResults<()> = Vec::with_capacity(rows.len());
-        let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
-        for (place, row) in rows.iter().enumerate() {
-            match Lease::read(&row.receipt) {
-                Ok(lease) => {
-                    // Of two extensions of one lease the later stands.
-                    chosen.retain(|(_, other, _)| (other.row, other.token) != (lease.row, lease.token));
-                    chosen.push((place, lease, micros(row.extension)));
-                    results.push(Ok(()));
-                }
-                Err(error) => results.push(Err(error)),
-            }
-        }
-        if chosen.is_empty() {
-            return Ok(results);
-        }
-        let mut session = self.database.session("extend", Deadline::default()).await?;
-        let sql = session.sql();
-        let ids = literal::list(chosen.iter().map(|(_, lease, _)| lease.row));
-        let found = session.begin(fill(&sql.held, &[("ids", &ids)])).await?.concat();
-        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
-        chosen.retain(|(_, lease, _)| held.get(&lease.row).is_some_and(|held| held.is_by(lease)));
-        let extensions: Vec<(i64, String)> =
-            chosen.iter().map(|(_, lease, extension)| (lease.row, extension.to_string())).collect();
-        if chosen.is_empty() {
-            session.rollback().await?;
-        } else {
-            let ids = literal::list(chosen.iter().map(|(_, lease, _)| lease.row));
-            session.commit(fill(&sql.extend, &[("ids", &ids), ("extensions", &by_row(&extensions))])).await?;
-        }
-        let done: HashSet<(i64, i64)> = chosen.iter().map(|(_, lease, _)| (lease.row, lease.token)).collect();
-        let mut touched = Vec::new();
-        for (row, result) in rows.iter().zip(&mut results) {
-            if result.is_ok() {
-                if Lease::read(&row.receipt).is_ok_and(|lease| done.contains(&(lease.row, lease.token))) {
-                    note(&mut touched, row.receipt.queue());
-                } else {
-                    *result = Err(row.receipt.expired());
-                }
-            }
-        }
-        // A lease may have become shorter. Only those of this process are told: the others look every now and then.
-        self.wakes.tell(&touched);
-        Ok(results)
-    }
-
-    /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
-    pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
-        persist(|| self.try_give_up(receipts)).await
-    }
-
-    async fn try_give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
-        let mut chosen: Vec<Lease> = receipts.iter().filter_map(|receipt| Lease::read(receipt).ok()).collect();
-        let mut session = self.database.session("return", Deadline::default()).await?;
-        let sql = session.sql();
-        let ids = literal::list(chosen.iter().map(|lease| lease.row));
-        let found = session.begin(fill(&sql.held, &[("ids", &ids)])).await?.concat();
-        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
-        chosen.retain(|lease| held.get(&lease.row).is_some_and(|held| held.is_by(lease)));
-        let ids = literal::list(chosen.iter().map(|lease| lease.row));
-        session.commit(fill(&sql.give_up, &[("ids", &ids)])).await?;
-        let mut touched = Vec::new();
-        receipts.iter().for_each(|receipt| note(&mut touched, receipt.queue()));
-        self.touch(&touched);
-        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! What all connections to one database share.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
 use postrider_sql::{Undone, Wakes};
@@ -11,11 +11,9 @@ use crate::literal::{self, fill};
 use crate::migrations::{self, Migration, SchemaError};
 use crate::options::MysqlOptions;
 use crate::rows;
+use crate::turns::Turns;
 use crate::upkeep::{self, Upkeep};
 use crate::{MysqlProvider, PROVIDER};
-
-/// So many queues are remembered. One process may meet any number of names.
-const MOST_NAMES: usize = 10_000;
 
 /// A database that holds queues. Clones are the same store.
 #[derive(Debug, Clone)]
@@ -30,8 +28,7 @@ pub(crate) struct Shared {
     pub(crate) capabilities: Capabilities,
     pub(crate) worker: String,
     pub(crate) wakes: Arc<Wakes>,
-    /// How often each queue was claimed from, for the turns of the oldest. A lock, held for an addition.
-    claims: Mutex<HashMap<QueueName, u64>>,
+    pub(crate) turns: Turns,
     /// Ends with the store.
     _upkeep: Upkeep,
 }
@@ -61,7 +58,7 @@ impl MysqlStore {
             database,
             options,
             wakes,
-            claims: Mutex::default(),
+            turns: Turns::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -112,21 +109,6 @@ impl Shared {
             return;
         }
         self.wakes.tell(queues.iter().copied());
-    }
-
-    /// Counts a claim and answers how many there were before it.
-    pub(crate) fn count_claim(&self, queue: &QueueName) -> u64 {
-        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(claims) = claims.get_mut(queue) {
-            *claims = claims.wrapping_add(1);
-            return claims.wrapping_sub(1);
-        }
-        // Only whose turn it is would be forgotten.
-        if claims.len() >= MOST_NAMES {
-            claims.clear();
-        }
-        claims.insert(queue.clone(), 1);
-        0
     }
 
     /// Those of the queues that exist, by name.

@@ -49,7 +49,9 @@ create table if not exists {schema}.message (
   -- The head of a key and the first behind it are one probe each.
   index message_key (queue, ordering_key, blocked, id),
   unique index message_dedup (queue, dedup_key)
-) engine = InnoDB;
+  -- In this format a time or a token that is null has its room already, so that a lease changes a row in place. In the
+  -- others every lease makes rows longer, the pages overflow, and the update takes twice as long.
+) engine = InnoDB row_format = redundant;
 
 -- The locks of ordering keys: whoever adds to a key, or takes its head away, holds the row of the key's stripe.
 create table if not exists {schema}.stripe (

@@ -1,0 +1,87 @@
+//! Where leases are extended, or given up by whoever dropped their messages.
+
+use std::collections::{HashMap, HashSet};
+
+use postrider_core::coalescer::ExtendRow;
+use postrider_core::{Deadline, ReceiptHandle, RowResults};
+use postrider_sql::{Undone, persist};
+
+use crate::literal::{self, by_row, fill, micros};
+use crate::rows;
+use crate::settle::{Held, Lease, note};
+use crate::store::Shared;
+
+impl Shared {
+    /// Sets the ends of leases.
+    pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+        persist(|| self.try_extend(rows)).await
+    }
+
+    async fn try_extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+        let mut results: RowResults<()> = Vec::with_capacity(rows.len());
+        let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
+        for (place, row) in rows.iter().enumerate() {
+            match Lease::read(&row.receipt) {
+                Ok(lease) => {
+                    // Of two extensions of one lease the later stands.
+                    chosen.retain(|(_, other, _)| (other.row, other.token) != (lease.row, lease.token));
+                    chosen.push((place, lease, micros(row.extension)));
+                    results.push(Ok(()));
+                }
+                Err(error) => results.push(Err(error)),
+            }
+        }
+        if chosen.is_empty() {
+            return Ok(results);
+        }
+        let mut session = self.database.session("extend", Deadline::default()).await?;
+        let sql = session.sql();
+        let ids = literal::list(chosen.iter().map(|(_, lease, _)| lease.row));
+        let found = session.begin(fill(&sql.held, &[("ids", &ids)])).await?.concat();
+        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
+        chosen.retain(|(_, lease, _)| held.get(&lease.row).is_some_and(|held| held.is_by(lease)));
+        let extensions: Vec<(i64, String)> =
+            chosen.iter().map(|(_, lease, extension)| (lease.row, extension.to_string())).collect();
+        if chosen.is_empty() {
+            session.rollback().await?;
+        } else {
+            let ids = literal::list(chosen.iter().map(|(_, lease, _)| lease.row));
+            session.commit(fill(&sql.extend, &[("ids", &ids), ("extensions", &by_row(&extensions))])).await?;
+        }
+        let done: HashSet<(i64, i64)> = chosen.iter().map(|(_, lease, _)| (lease.row, lease.token)).collect();
+        let mut touched = Vec::new();
+        for (row, result) in rows.iter().zip(&mut results) {
+            if result.is_ok() {
+                if Lease::read(&row.receipt).is_ok_and(|lease| done.contains(&(lease.row, lease.token))) {
+                    note(&mut touched, row.receipt.queue());
+                } else {
+                    *result = Err(row.receipt.expired());
+                }
+            }
+        }
+        // A lease may have become shorter. Only those of this process are told: the others look every now and then.
+        self.wakes.tell(&touched);
+        Ok(results)
+    }
+
+    /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
+    pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
+        persist(|| self.try_give_up(receipts)).await
+    }
+
+    async fn try_give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
+        let mut chosen: Vec<Lease> = receipts.iter().filter_map(|receipt| Lease::read(receipt).ok()).collect();
+        let mut session = self.database.session("return", Deadline::default()).await?;
+        let sql = session.sql();
+        let ids = literal::list(chosen.iter().map(|lease| lease.row));
+        let found = session.begin(fill(&sql.held, &[("ids", &ids)])).await?.concat();
+        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
+        chosen.retain(|lease| held.get(&lease.row).is_some_and(|held| held.is_by(lease)));
+        let ids = literal::list(chosen.iter().map(|lease| lease.row));
+        session.commit(fill(&sql.give_up, &[("ids", &ids)])).await?;
+        let mut touched = Vec::new();
+        receipts.iter().for_each(|receipt| note(&mut touched, receipt.queue()));
+        self.touch(&touched);
+        Ok(())
+    }
+}
