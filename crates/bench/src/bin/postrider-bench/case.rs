@@ -43,7 +43,8 @@ impl Case {
     ];
 
     pub(crate) fn all() -> Vec<Self> {
-        let on_servers = Server::ALL.iter().flat_map(|server| Task::ALL.map(|task| Self::On(*server, task)));
+        let on_servers =
+            Server::ALL.into_iter().flat_map(|server| server.tasks().iter().map(move |task| Self::On(server, *task)));
         Self::LOCAL.into_iter().chain(on_servers).collect()
     }
 

@@ -1,5 +1,6 @@
 //! Servers that are measured, and what is done with each.
 
+mod mysql;
 mod postgres;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::raw::{self, RawServer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
     Postgres,
+    Mysql,
 }
 
 /// What is done with a server.
@@ -47,11 +49,12 @@ impl fmt::Display for Bar {
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 1] = [Self::Postgres];
+    pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::Mysql];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
+            Self::Mysql => "mysql",
         }
     }
 
@@ -61,6 +64,15 @@ impl Server {
             (Self::Postgres, Task::SendBatch | Task::DrainNone) => Bar::Rate(0.7),
             (Self::Postgres, Task::DrainAll) => Bar::Rate(0.55),
             (Self::Postgres, Task::Latency) => Bar::Times { p50: 1.5, p99: 2.0 },
+            (Self::Mysql, _) => Bar::Rate(0.4),
+        }
+    }
+
+    /// What is done with it. Where a receiver in another process has to poll, its latency is the time between two polls.
+    pub(crate) fn tasks(self) -> &'static [Task] {
+        match self {
+            Self::Postgres => &Task::ALL,
+            Self::Mysql => &[Task::SendOne, Task::SendBatch, Task::DrainNone, Task::DrainAll],
         }
     }
 
@@ -84,6 +96,14 @@ impl Server {
             Self::Postgres => {
                 let driver = drive(raw::postgres::Raw::open(&url).await?, task, load).await?;
                 let place = postgres::Place::new(&url, task);
+                let providers = (place.open().await?, place.open().await?);
+                let measured = measure(providers, task, load).await;
+                place.remove().await?;
+                Ok(row(self, task, load, measured?, driver))
+            }
+            Self::Mysql => {
+                let driver = drive(raw::mysql::Raw::open(&url).await?, task, load).await?;
+                let place = mysql::Place::new(&url, task).await?;
                 let providers = (place.open().await?, place.open().await?);
                 let measured = measure(providers, task, load).await;
                 place.remove().await?;
