@@ -126,7 +126,6 @@ impl Shared {
 
 /// Lists queues as existing.
 pub(crate) fn ensure_queues<'q>(statement: &str, queues: impl IntoIterator<Item = &'q QueueName>) -> String {
-    let select = |queue: &QueueName| format!("select {} as name", literal::bytes(queue.as_str().as_bytes()));
-    let names: Vec<String> = queues.into_iter().map(select).collect();
-    fill(statement, &[("names", &names.join(" union all "))])
+    let ensure = |queue: &QueueName| fill(statement, &[("name", &literal::bytes(queue.as_str().as_bytes()))]);
+    queues.into_iter().map(ensure).collect::<Vec<_>>().join(";\n")
 }
