@@ -15,7 +15,7 @@ use crate::PROVIDER;
 use crate::connection::Answers;
 use crate::literal::{self, fill};
 use crate::rows::{self, Label};
-use crate::send::{lock_stripes, promote};
+use crate::send::{lock_free_stripes, promote, promote_or_leave, taken_stripes};
 use crate::settle::{Held, end_lives};
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
@@ -263,13 +263,13 @@ impl Shared {
         let look = fill(&sql.next_due, &[("queue", &name), ("probes", &probes)]);
         let found = self.ask("receive", Deadline::default(), look).await?;
         let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
-        if rows::flag(row, 1) && !queue.holds_dead_letters() {
-            self.place(queue).await?;
+        if rows::flag(row, 1) && self.place(queue).await? {
             return Ok(Due::Now);
         }
         Ok(match rows::optional_number(row, 0) {
             Some(micros) if micros <= 0 => Due::Now,
             Some(micros) => Due::In(Duration::from_micros(micros.unsigned_abs())),
+            None if rows::flag(row, 1) => Due::Now,
             None => Due::In(Duration::MAX),
         })
     }
@@ -291,7 +291,7 @@ impl Shared {
             in_order(doomed.iter().filter_map(|doomed| claim.stripe(doomed.ordering_key.as_deref())).collect());
         let mut session = self.database.session("receive", Deadline::default()).await?;
         let sql = session.sql();
-        session.begin(lock_stripes(sql, &stripes)).await?;
+        let taken = taken_stripes(&session.begin(lock_free_stripes(sql, &stripes)).await?.concat());
         let ids = literal::list(doomed.iter().map(|doomed| doomed.row));
         let found = session.query(fill(&sql.held, &[("ids", &ids)])).await?.concat();
         let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
@@ -301,8 +301,10 @@ impl Shared {
         let ours: Vec<&Doomed> = doomed.iter().filter(is_ours).collect();
         let dead: Vec<(i64, String, Option<String>)> =
             ours.iter().map(|doomed| (doomed.row, doomed.reason.as_str().to_owned(), doomed.error.clone())).collect();
-        let keys = ours.iter().filter_map(|doomed| Some((claim.queue.as_str(), doomed.ordering_key.as_deref()?)));
-        let steps = promote(&mut session, end_lives(sql, &dead), keys).await?;
+        let is_ordered = |doomed: &&&Doomed| claim.is_mortal && doomed.ordering_key.is_some();
+        let keys = ours.iter().filter(is_ordered);
+        let keys = keys.filter_map(|doomed| Some((&claim.queue, doomed.ordering_key.as_deref()?))).collect();
+        let steps = promote_or_leave(&mut session, end_lives(sql, &dead), &keys, &taken).await?;
         session.commit(steps.join(";\n")).await.map(drop)
     }
 
@@ -333,32 +335,40 @@ impl Shared {
         Ok(brought.messages.pop())
     }
 
-    /// Puts keys in order that transactions of others have changed, and lists the queues that they made.
-    pub(crate) async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
+    /// Puts keys in order that transactions of others have changed, and lists the queues that they made. Keys that
+    /// somebody is busy with are left to the next claim. Answers whether anything was done.
+    pub(crate) async fn place(&self, queue: &QueueName) -> Result<bool, Undone> {
         if queue.holds_dead_letters() {
-            return Ok(());
+            return Ok(false);
         }
         persist(|| self.try_place(queue)).await
     }
 
-    async fn try_place(&self, queue: &QueueName) -> Result<(), Undone> {
+    async fn try_place(&self, queue: &QueueName) -> Result<bool, Undone> {
         let name = literal::bytes(queue.as_str().as_bytes());
         let look = fill(&self.database.sql.unplaced, &[("queue", &name)]);
         let found = self.ask("receive", Deadline::default(), look).await?;
         if found.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        let ids = literal::list(found.iter().map(|row| rows::number(row, 0)));
-        let keys: Vec<String> = found.iter().filter_map(|row| rows::optional_text(row, 1)).collect();
-        let stripes = in_order(keys.iter().map(|key| stripe(queue, key)).collect());
+        let mut unplaced: Vec<(i64, Option<String>)> =
+            found.iter().map(|row| (rows::number(row, 0), rows::optional_text(row, 1))).collect();
+        let stripes = unplaced.iter().filter_map(|(_, key)| Some(stripe(queue, key.as_deref()?)));
+        let stripes = in_order(stripes.collect());
         let mut session = self.database.session("receive", Deadline::default()).await?;
         let sql = session.sql();
-        session.begin(lock_stripes(sql, &stripes)).await?;
+        let taken = taken_stripes(&session.begin(lock_free_stripes(sql, &stripes)).await?.concat());
+        unplaced.retain(|(_, key)| key.as_deref().is_none_or(|key| taken.contains(&stripe(queue, key))));
+        if unplaced.is_empty() {
+            session.rollback().await?;
+            return Ok(false);
+        }
+        let ids = literal::list(unplaced.iter().map(|(id, _)| id));
         let steps = vec![ensure_queues(&sql.ensure_queue, [queue]), fill(&sql.forget_unplaced, &[("ids", &ids)])];
-        let keys = keys.iter().map(|key| (queue.as_str(), key.as_str()));
+        let keys = unplaced.iter().filter_map(|(_, key)| Some((queue.as_str(), key.as_deref()?)));
         let steps = promote(&mut session, steps, keys).await?;
         session.commit(steps.join(";\n")).await?;
         self.turns.lift(queue);
-        Ok(())
+        Ok(true)
     }
 }

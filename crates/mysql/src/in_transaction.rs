@@ -13,12 +13,11 @@ use postrider_sql::{Phase, Undone};
 
 use crate::connection::{Answers, read_all};
 use crate::error::undone;
-use crate::literal::{self, fill, optional};
+use crate::literal::{self, fill};
 use crate::options::ArchivePolicy;
 use crate::rows;
-use crate::send::send_values;
+use crate::send::{send_values, unplace};
 use crate::settle::{Held, Lease, end_lives};
-use crate::sql::Sql;
 use crate::store::MysqlStore;
 
 impl MysqlStore {
@@ -128,12 +127,6 @@ impl MysqlStore {
             )),
         }
     }
-}
-
-/// Leaves a key to be put in order by the next claim, or a queue to be listed.
-fn unplace(sql: &Sql, queue: &QueueName, ordering_key: Option<&str>) -> String {
-    let key = optional(ordering_key, |key| literal::bytes(key.as_bytes()));
-    fill(&sql.unplace, &[("rows", &format!("({}, {key})", literal::bytes(queue.as_str().as_bytes())))])
 }
 
 /// A part of a caller's transaction that is done whole or not at all.

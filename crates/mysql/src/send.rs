@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use mysql_async::Row;
 use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, Message, MessageId, MessagingError, QueueName, RowResults};
@@ -244,6 +245,37 @@ pub(crate) fn lock_stripes(sql: &Sql, stripes: &[i32]) -> String {
         true => String::new(),
         false => fill(&sql.lock_stripes, &[("stripes", &literal::list(stripes))]),
     }
+}
+
+/// Takes the stripes that nobody holds. Empty when there is nothing to take.
+pub(crate) fn lock_free_stripes(sql: &Sql, stripes: &[i32]) -> String {
+    match stripes.is_empty() {
+        true => String::new(),
+        false => fill(&sql.lock_free_stripes, &[("stripes", &literal::list(stripes))]),
+    }
+}
+
+/// Reads which stripes were taken.
+pub(crate) fn taken_stripes(found: &[Row]) -> HashSet<i32> {
+    found.iter().filter_map(|row| i32::try_from(rows::number(row, 0)).ok()).collect()
+}
+
+/// The same as [`promote`] for a caller who holds some of the stripes: the other keys are left to the next claim.
+pub(crate) async fn promote_or_leave(
+    session: &mut Session<'_>,
+    mut steps: Vec<String>,
+    keys: &BTreeSet<(&QueueName, &str)>,
+    taken: &HashSet<i32>,
+) -> Result<Vec<String>, Undone> {
+    let (held, left): (Vec<_>, Vec<_>) = keys.iter().partition(|(queue, key)| taken.contains(&stripe(queue, key)));
+    steps.extend(left.into_iter().map(|(queue, key)| unplace(session.sql(), queue, Some(key))));
+    promote(session, steps, held.into_iter().map(|(queue, key)| (queue.as_str(), key))).await
+}
+
+/// Leaves a key to be put in order by the next claim, or a queue to be listed.
+pub(crate) fn unplace(sql: &Sql, queue: &QueueName, ordering_key: Option<&str>) -> String {
+    let key = optional(ordering_key, |key| literal::bytes(key.as_bytes()));
+    fill(&sql.unplace, &[("rows", &format!("({}, {key})", literal::bytes(queue.as_str().as_bytes())))])
 }
 
 /// Carries steps out after which keys may have no head, and answers the step that gives them one again. The caller holds

@@ -16,7 +16,7 @@ use crate::connection::Session;
 use crate::literal::{self, by_row, fill, micros, optional};
 use crate::options::ArchivePolicy;
 use crate::rows;
-use crate::send::{lock_stripes, promote};
+use crate::send::{lock_free_stripes, promote_or_leave, taken_stripes};
 use crate::sql::Sql;
 use crate::store::Shared;
 
@@ -169,12 +169,6 @@ impl Settling {
         self.chosen.is_empty()
     }
 
-    /// Locks the stripes and then the rows, and asks who has them leased.
-    fn look(&self, sql: &Sql) -> (String, String) {
-        let ids = literal::list(self.chosen.iter().map(|chosen| chosen.lease.row));
-        (lock_stripes(sql, &self.stripes), fill(&sql.held, &[("ids", &ids)]))
-    }
-
     /// Begins a transaction and does what there is to do, but for the last steps, which are answered.
     pub(crate) async fn carry_out(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
         if self.is_plain {
@@ -186,13 +180,18 @@ impl Settling {
         self.look_and_choose(session).await
     }
 
+    /// Locks stripes and then the rows, asks who has them leased, and does what follows from it. A batch never waits for a
+    /// key that somebody is busy with.
     async fn look_and_choose(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
         let sql = session.sql();
-        let (lock, look) = self.look(sql);
+        let ids = literal::list(self.chosen.iter().map(|chosen| chosen.lease.row));
+        let (lock, look) = (lock_free_stripes(sql, &self.stripes), fill(&sql.held, &[("ids", &ids)]));
         let text = if lock.is_empty() { look } else { format!("{lock};\n{look}") };
-        let found = session.begin(text).await?.pop().unwrap_or_default();
+        let mut answers = session.begin(text).await?;
+        let found = answers.pop().unwrap_or_default();
         let (steps, freed) = self.steps(sql, &found);
-        promote(session, steps, freed.iter().map(|(queue, key)| (queue.as_str(), key.as_str()))).await
+        let freed = freed.iter().map(|(queue, key)| (queue, key.as_str())).collect();
+        promote_or_leave(session, steps, &freed, &taken_stripes(&answers.concat())).await
     }
 
     /// The same, and one more look in the same transaction, which stays open.
@@ -264,7 +263,7 @@ impl Settling {
     }
 
     /// What to do with the leases that turned out to be valid, and the keys that lose their heads by it.
-    fn steps(&mut self, sql: &Sql, found: &[Row]) -> (Vec<String>, Vec<(String, String)>) {
+    fn steps(&mut self, sql: &Sql, found: &[Row]) -> (Vec<String>, Vec<(QueueName, String)>) {
         let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
         let mut by_kind: HashMap<Kind, Vec<(&Chosen, &Held)>> = HashMap::new();
         for chosen in &self.chosen {
@@ -302,7 +301,10 @@ impl Settling {
             }
             if matches!(kind, Kind::Complete | Kind::DeadLetter) {
                 let ordered = group.iter().filter(|(chosen, _)| !chosen.lease.receipt.queue().holds_dead_letters());
-                freed.extend(ordered.filter_map(|(_, held)| Some((held.queue.clone(), held.ordering_key.clone()?))));
+                let key = |(chosen, held): &(&Chosen, &Held)| {
+                    Some((chosen.lease.receipt.queue().clone(), held.ordering_key.clone()?))
+                };
+                freed.extend(ordered.filter_map(key));
             }
         }
         (steps, freed)

@@ -68,10 +68,8 @@ impl Shared {
     /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
     pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
         self.bury(&chores.claim, &chores.doomed).await?;
-        if chores.has_unplaced {
-            self.place(queue).await?;
-        }
-        Ok(!chores.doomed.is_empty() || chores.has_unplaced)
+        let is_placed = chores.has_unplaced && self.place(queue).await?;
+        Ok(!chores.doomed.is_empty() || is_placed)
     }
 }
 

@@ -59,6 +59,7 @@ statements! {
     lease_doomed,
     list_dead_letters,
     list_queues,
+    lock_free_stripes,
     lock_stripes,
     next_due,
     next_due_probe,

@@ -3,11 +3,13 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod archive;
 mod cut_off;
 mod doctor;
 mod faults;
 mod killed;
 mod lawful;
+mod locks;
 mod order;
 mod schema;
 mod transactions;
