@@ -255,13 +255,7 @@ impl Claim {
 impl Shared {
     /// When something in a queue can be received. Puts keys in order that others have left unplaced.
     pub(crate) async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
-        let name = literal::bytes(queue.as_str().as_bytes());
-        let sql = &self.database.sql;
-        let probe =
-            |priority: usize| fill(&sql.next_due_probe, &[("queue", &name), ("priority", &priority.to_string())]);
-        let probes = URGENT_FIRST.map(probe).join(" union all ");
-        let look = fill(&sql.next_due, &[("queue", &name), ("probes", &probes)]);
-        let found = self.ask("receive", Deadline::default(), look).await?;
+        let found = self.ask("receive", Deadline::default(), self.look_for_next_due(queue)).await?;
         let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
         if rows::flag(row, 1) && self.place(queue).await? {
             return Ok(Due::Now);
@@ -272,6 +266,13 @@ impl Shared {
             None if rows::flag(row, 1) => Due::Now,
             None => Due::In(Duration::MAX),
         })
+    }
+
+    pub(crate) fn look_for_next_due(&self, queue: &QueueName) -> String {
+        let (sql, name) = (&self.database.sql, literal::bytes(queue.as_str().as_bytes()));
+        let probe =
+            |priority: usize| fill(&sql.next_due_probe, &[("queue", &name), ("priority", &priority.to_string())]);
+        fill(&sql.next_due, &[("queue", &name), ("probes", &URGENT_FIRST.map(probe).join(" union all "))])
     }
 
     /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they

@@ -31,6 +31,8 @@ mod literal;
 mod look;
 mod migrations;
 mod options;
+#[cfg(test)]
+mod plans;
 mod purge;
 mod rows;
 mod send;
