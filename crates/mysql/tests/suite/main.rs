@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archive;
+mod claims;
 mod cut_off;
 mod doctor;
 mod faults;
