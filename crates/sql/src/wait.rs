@@ -191,15 +191,18 @@ impl<S: SqlStore> SqlProvider<S> {
 
     async fn hint(&self, listener: &Listener, queue: &QueueName) -> News {
         let poll = self.store().poll_interval();
+        let mut due = self.store().next_due(queue).await;
         loop {
-            let pause = match self.store().next_due(queue).await {
+            let pause = match due {
                 // Those who take hints have looked already; a hint for the same again would have them look for ever.
                 Ok(Due::Now) | Err(_) => poll,
                 Ok(Due::In(pause)) => pause.min(poll),
             };
             match self.news(listener, pause, Deadline::never()).await {
                 News::TimeCame if pause == poll => {
-                    if matches!(self.store().next_due(queue).await, Ok(Due::Now)) {
+                    // One look a poll interval: what it finds also says how long the next pause is.
+                    due = self.store().next_due(queue).await;
+                    if matches!(due, Ok(Due::Now)) {
                         return News::LookAgain;
                     }
                 }

@@ -9,6 +9,7 @@ mod cut_off;
 mod doctor;
 mod faults;
 mod killed;
+mod idle;
 mod lawful;
 mod locks;
 mod order;

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use mysql_async::prelude::Queryable;
-use postrider_core::{Message, MessagingError, MessagingService};
+use postrider_core::{Message, MessagingError, MessagingService, ReceiveOptions};
 use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
 
 use crate::{Place, database_url, options, queue, soon};
@@ -84,4 +84,35 @@ async fn what_is_wrong_with_the_way_to_the_server_is_said() {
     let nobody = refusal("mysql://postrider@127.0.0.1:1/postrider", options()).await;
     assert!(matches!(nobody, MessagingError::Connection { .. }), "{nobody}");
     assert!(nobody.to_string().contains("127.0.0.1:1"), "{nobody}");
+}
+
+#[tokio::test]
+async fn a_user_who_lacks_rights_is_told_which_way_to_go() {
+    let place = Place::new();
+    let user = format!("reader_{:08x}", rand::random::<u32>());
+    let mut client = place.client().await;
+    client.query_drop(format!("create user '{user}'@'%' identified by 'secret'")).await.unwrap();
+    let (_, address) = database_url(&place.name).rsplit_once('@').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let url = format!("mysql://{user}:secret@{address}");
+    let shut_out = refusal(&url, options()).await;
+    assert!(shut_out.to_string().contains("the user lacks a right"), "{shut_out}");
+    client.query_drop(format!("grant select on {}.* to '{user}'@'%'", place.name)).await.unwrap();
+    let cannot_make = refusal(&url, options()).await;
+    assert!(cannot_make.to_string().contains("let an owner run `postrider migrate`"), "{cannot_make}");
+    drop(place.connect().await);
+    let reader = MysqlStore::open(&url, options()).await.unwrap().connect().unwrap();
+    let cannot_send = reader.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap_err();
+    assert!(cannot_send.to_string().contains("the user lacks a right"), "{cannot_send}");
+    // With these an application can do everything but migrate.
+    let rights = "select, insert, update, delete";
+    client.query_drop(format!("grant {rights} on {}.* to '{user}'@'%'", place.name)).await.unwrap();
+    let writer = MysqlStore::open(&url, options()).await.unwrap().connect().unwrap();
+    let id = writer.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    let mut found = writer.receive_messages(&queue("orders"), &ReceiveOptions::default(), soon()).await.unwrap();
+    assert_eq!(found[0].id(), id);
+    writer.ack_message(&queue("orders"), found.remove(0), soon()).await.unwrap();
+    for refused in [shut_out, cannot_make, cannot_send] {
+        assert!(!refused.is_retryable() && !refused.to_string().contains('\n'), "{refused}");
+    }
+    client.query_drop(format!("drop user '{user}'@'%'")).await.unwrap();
 }

@@ -1,0 +1,70 @@
+//! What an idle queue costs the server.
+
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts};
+use postrider_core::{MessagingService, ReceiveOptions};
+use postrider_mysql::{MysqlProvider, MysqlStore, mysql_async};
+
+use crate::{Place, options, queue, soon};
+
+/// A user of the test's own, whose statements the server counts.
+struct Counted {
+    user: String,
+    client: Conn,
+}
+
+impl Counted {
+    async fn new(place: &Place) -> (Self, MysqlProvider) {
+        let user = format!("counted_{:08x}", rand::random::<u32>());
+        let mut client = place.client().await;
+        client.query_drop("set global userstat = 1").await.expect("the right to have statements counted");
+        client.query_drop(format!("create user '{user}'@'%' identified by 'secret'")).await.unwrap();
+        client.query_drop(format!("grant all on {}.* to '{user}'@'%'", place.name)).await.unwrap();
+        let port = Opts::from_url(&place.url()).unwrap().tcp_port();
+        let url = format!("mysql://{user}:secret@127.0.0.1:{port}/{}", place.name);
+        let provider = MysqlStore::open(&url, options()).await.unwrap().connect().unwrap();
+        (Self { user, client }, provider)
+    }
+
+    async fn statements(&mut self) -> u64 {
+        let counted = format!(
+            "select select_commands + update_commands + other_commands from information_schema.user_statistics \
+             where user = '{}'",
+            self.user
+        );
+        self.client.query_first(counted).await.unwrap().expect("the server counts")
+    }
+
+    async fn end(mut self) {
+        self.client.query_drop(format!("drop user '{}'@'%'", self.user)).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_waits_looks_once_a_second() {
+    let place = Place::new();
+    let (mut counted, provider) = Counted::new(&place).await;
+    let before = counted.statements().await;
+    let options = ReceiveOptions::default().wait(Duration::from_secs(4));
+    let messages = provider.receive_messages(&queue("idle"), &options, soon()).await.unwrap();
+    assert_eq!(messages.len(), 0);
+    let statements = counted.statements().await - before;
+    // The claim at its beginning and at its end, and a look each second.
+    assert!((2..=7).contains(&statements), "{statements} statements in 4 s");
+    counted.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_hints_looks_once_a_second() {
+    let place = Place::new();
+    let (mut counted, provider) = Counted::new(&place).await;
+    let before = counted.statements().await;
+    let mut hints = provider.subscribe(&queue("idle"), soon()).await.unwrap();
+    let heard = tokio::time::timeout(Duration::from_millis(4500), hints.next()).await;
+    assert!(heard.is_err(), "there was nothing to hear of");
+    let statements = counted.statements().await - before;
+    assert!((2..=5).contains(&statements), "{statements} statements in 4.5 s");
+    counted.end().await;
+}
