@@ -1,0 +1,1 @@
+select {schema}.adopt($1, $2)

@@ -1,0 +1,19 @@
+-- Ends leases whose work is done, and keeps the messages where PGMQ keeps such: a move on the server, so that payloads do
+-- not travel. The mark tells what may be removed when it is too old from what others have archived for ever.
+-- Plan: Index Scan using {primary_key} on {table} m
+with gone as (
+  delete from {queue} m using unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])
+       as s (msg_id, read_ct, last_read_at, vt)
+  where m.msg_id = s.msg_id
+    and {schema}.is_held(m.read_ct, m.last_read_at, m.vt, m.headers, s.read_ct, s.last_read_at, s.vt)
+  returning m.msg_id, m.read_ct, m.enqueued_at, m.last_read_at, m.vt, m.message, m.headers),
+kept as (
+  insert into {archive} (msg_id, read_ct, enqueued_at, last_read_at, archived_at, vt, message, headers)
+  select msg_id, read_ct, enqueued_at, last_read_at, {schema}.clock(), vt, message,
+         {schema}.noted(headers, '{"state": "COMPLETED"}')
+  from gone on conflict do nothing),
+forgotten as (
+  delete from {schema}.dedup d using gone
+  where {schema}.ours(gone.headers) ? 'dedup_key' and d.queue = $5
+    and d.dedup_key = {schema}.ours(gone.headers)->>'dedup_key' and d.msg_id = gone.msg_id)
+select msg_id, headers->>'x-pgmq-group' is not null from gone

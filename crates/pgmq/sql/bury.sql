@@ -1,0 +1,20 @@
+-- Moves messages to the dead-letter queue that a claim has leased only for that. They were not read, so all that shows
+-- the lease is its end.
+-- Plan: Index Scan using {primary_key} on {table} m
+with gone as (
+  delete from {queue} m
+  using unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::text[], $5::text[], $6::text[])
+        with ordinality as s (msg_id, read_ct, vt, id, reason, error, place)
+  where m.msg_id = s.msg_id and m.read_ct = s.read_ct and m.vt = s.vt and m.vt > {schema}.clock()
+  returning m.*, s.id as message_id, s.reason, s.error, s.place),
+kept as (
+  insert into {dead} (enqueued_at, vt, message, headers)
+  select {schema}.clock(), {schema}.clock(), message,
+         {schema}.buried(headers, $7, message_id, reason, error, read_ct, enqueued_at, last_read_at,
+                         null)
+  from gone order by place),
+forgotten as (
+  delete from {schema}.dedup d using gone
+  where {schema}.ours(gone.headers) ? 'dedup_key' and d.queue = $7
+    and d.dedup_key = {schema}.ours(gone.headers)->>'dedup_key' and d.msg_id = gone.msg_id)
+select msg_id from gone

@@ -1,0 +1,2 @@
+-- Plan: Index Only Scan
+select count(*) from {dead}

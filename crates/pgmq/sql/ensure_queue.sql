@@ -1,0 +1,1 @@
+select pgmq.create($1), pgmq.create($2)

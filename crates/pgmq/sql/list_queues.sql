@@ -1,0 +1,1 @@
+select queue_name::text from pgmq.meta order by 1

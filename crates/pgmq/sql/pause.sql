@@ -1,0 +1,1 @@
+insert into {schema}.queue_pause (queue) values ($1) on conflict do nothing

@@ -1,0 +1,13 @@
+-- Removes messages by an operator's word. One that somebody is just leasing is waited for and then left alone.
+-- Plan: Index Scan using {primary_key} on {table} m
+-- Plan: Index Scan using delayed_pkey on delayed
+with gone as (
+  delete from {queue} m
+  where m.msg_id = any ($1::bigint[]) and ($3::boolean or not {schema}.is_leased(m.vt, m.read_ct, m.headers))
+  returning m.msg_id, m.headers),
+aside as (delete from {schema}.delayed where queue = $2 and id = any ($4::bigint[]) returning id),
+forgotten as (
+  delete from {schema}.dedup d using gone
+  where {schema}.ours(gone.headers) ? 'dedup_key' and d.queue = $2
+    and d.dedup_key = {schema}.ours(gone.headers)->>'dedup_key' and d.msg_id = gone.msg_id)
+select (select count(*) from gone) + (select count(*) from aside)

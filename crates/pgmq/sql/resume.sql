@@ -1,0 +1,1 @@
+delete from {schema}.queue_pause where queue = $1

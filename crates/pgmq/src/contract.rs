@@ -1,0 +1,178 @@
+//! Where each operation of the contract is carried out.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::coalescer::{ExtendRow, SendRow};
+use postrider_core::{
+    Capabilities, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, Deadline, MessageId, PeekedMessage, QueueName,
+    QueueStats, ReceiptHandle, ReceiveOptions, RedriveReport, RowResults, Settlement,
+};
+use postrider_sql::{Claimed, Due, Part, Present, Removal, SqlStore, Taken, Undone, Wakes};
+
+use crate::PROVIDER;
+use crate::claim::Chores;
+use crate::names;
+use crate::store::PgmqStore;
+
+impl SqlStore for PgmqStore {
+    const PROVIDER: &'static str = PROVIDER;
+
+    type Chores = Chores;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    fn wakes(&self) -> &Arc<Wakes> {
+        &self.shared.wakes
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.shared.options.poll_interval
+    }
+
+    fn creates_queues(&self) -> bool {
+        self.shared.options.create_queues
+    }
+
+    fn listen(&self, queues: &[QueueName]) {
+        if let Some(notifier) = &self.shared.notifier {
+            notifier.listen(queues.iter().map(|queue| (names::channel(queue), queue.clone())));
+        }
+    }
+
+    async fn flush(&self, deadline: Deadline) {
+        if let Some(notifier) = &self.shared.notifier {
+            notifier.flush(deadline).await;
+        }
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), Undone> {
+        self.shared.ask("health check", deadline, "select 1", Vec::new()).await.map(drop)
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
+        self.shared.ensure_queue(queue, deadline).await
+    }
+
+    async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
+        self.shared.send(rows).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        self.shared.settle(settlements).await
+    }
+
+    async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+        self.shared.extend(rows).await
+    }
+
+    async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
+        self.shared.give_up(receipts).await
+    }
+
+    async fn settle_and_claim(
+        &self,
+        settlements: &[Settlement],
+        queue: &QueueName,
+        wanted: usize,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Taken<Chores>, Undone> {
+        self.shared.settle_and_claim(settlements, queue, wanted, options, deadline).await
+    }
+
+    async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
+        self.shared.do_chores(queue, chores).await
+    }
+
+    async fn claim_by_id(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<Claimed>, Undone> {
+        self.shared.claim_by_id(queue, id, options, deadline).await
+    }
+
+    async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
+        self.shared.next_due(queue).await
+    }
+
+    async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
+        self.shared.list_queues(deadline).await
+    }
+
+    async fn queues_exist(&self, queues: &[QueueName], deadline: Deadline) -> Result<HashSet<String>, Undone> {
+        self.shared.queues_exist(queues, deadline).await
+    }
+
+    async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {
+        self.shared.stats(queue, deadline).await
+    }
+
+    async fn peek(&self, queue: &QueueName, limit: usize, deadline: Deadline) -> Result<Vec<PeekedMessage>, Undone> {
+        self.shared.peek(queue, limit, deadline).await
+    }
+
+    async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), Undone> {
+        self.shared.set_paused(queue, is_paused, deadline).await
+    }
+
+    async fn unlist(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
+        self.shared.drop_queue(queue, deadline).await
+    }
+
+    async fn present(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<Present>>, Undone> {
+        self.shared.present(operation, queue, deadline).await
+    }
+
+    async fn remove_some(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        chosen: &[Present],
+        removal: Removal,
+    ) -> Result<u64, Undone> {
+        self.shared.remove_some(operation, queue, chosen, removal).await
+    }
+
+    async fn list_dead(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterPage, Undone> {
+        self.shared.list_dead(queue, query, deadline).await
+    }
+
+    async fn edit_dead(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: &DeadLetterEdit,
+        deadline: Deadline,
+    ) -> Result<(), Undone> {
+        self.shared.edit_dead(queue, id, edit, deadline).await
+    }
+
+    async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+        self.shared.rehearse(part, target).await
+    }
+
+    async fn redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+        self.shared.redrive(part, target).await
+    }
+
+    async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+        self.shared.purge_dead(part).await
+    }
+}

@@ -1,0 +1,179 @@
+//! How dead messages come back, change, or go for good.
+
+use std::collections::HashSet;
+
+use postrider_core::{DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName};
+use postrider_core::{RedriveReport, RedriveSkip};
+use postrider_sql::stripes::{in_order, stripe};
+use postrider_sql::{Part, Undone, persist};
+
+use crate::Session;
+use crate::codec::rewrite;
+use crate::options::ArchivePolicy;
+use crate::rows::{Dead, Json};
+use crate::store::Shared;
+
+/// What a redrive will do with each dead letter.
+#[derive(Debug, Default)]
+struct Fates {
+    revived: Vec<Dead>,
+    skipped: Vec<(MessageId, RedriveSkip)>,
+}
+
+fn part_end(part: &Part, chosen: &[Dead]) -> Option<i64> {
+    part.next(chosen.len(), chosen.last().map(|dead| dead.msg_id))
+}
+
+fn fates(chosen: Vec<Dead>, mut taken: HashSet<String>) -> Fates {
+    let mut fates = Fates::default();
+    for dead in chosen {
+        let key = dead.decoded.dedup_key.as_ref().map(|key| key.as_str().to_owned());
+        if dead.is_leased {
+            fates.skipped.push((dead.decoded.id, RedriveSkip::Leased));
+        } else if key.is_some_and(|key| !taken.insert(key)) {
+            fates.skipped.push((dead.decoded.id, RedriveSkip::DedupKeyTaken));
+        } else {
+            fates.revived.push(dead);
+        }
+    }
+    fates
+}
+
+impl Shared {
+    /// The dedup keys of dead letters that somebody who lives has in the target.
+    async fn taken_keys(
+        &self,
+        session: &Session<'_>,
+        chosen: &[Dead],
+        target: &QueueName,
+    ) -> Result<HashSet<String>, Undone> {
+        let keys: Vec<&str> =
+            chosen.iter().filter_map(|dead| dead.decoded.dedup_key.as_ref()).map(|key| key.as_str()).collect();
+        Ok(self.living_holders(session, target, &keys).await?.into_keys().collect())
+    }
+
+    /// What a redrive would do.
+    pub(crate) async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+        let chosen = self.select_dead("redrive", Deadline::default(), part).await?;
+        let look = || async {
+            let mut session = self.database.session("redrive", Deadline::default()).await?;
+            session.begin().await?;
+            let taken = self.taken_keys(&session, &chosen, target).await?;
+            session.rollback().await?;
+            Ok(taken)
+        };
+        let taken = self.if_exists(target, Deadline::default(), look).await?.unwrap_or_default();
+        let fates = fates(chosen, taken);
+        let redriven = fates.revived.iter().map(|dead| dead.decoded.id).collect();
+        Ok(RedriveReport { redriven, skipped: fates.skipped })
+    }
+
+    /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
+    pub(crate) async fn redrive(
+        &self,
+        part: &Part,
+        target: &QueueName,
+    ) -> Result<(RedriveReport, Option<i64>), Undone> {
+        persist(|| self.try_redrive(part, target)).await
+    }
+
+    async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+        let chosen = self.select_dead("redrive", Deadline::default(), part).await?;
+        let next = part_end(part, &chosen);
+        if chosen.is_empty() {
+            return Ok((RedriveReport::default(), next));
+        }
+        if !self.exists(target, Deadline::default()).await? {
+            self.ensure_queue(target, Deadline::default()).await?;
+        }
+        self.ensure_dead_letters(target).await?;
+        let keys = chosen.iter().flat_map(|dead| [&dead.decoded.ordering_key, &dead.decoded.dedup_key]);
+        let stripes = in_order(keys.flatten().map(|key| stripe(target, key.as_str())).collect());
+        let class = self.schema.lock_class();
+        let statement = self.database.sql.redrive(&part.queue.origin(), target);
+        let mut session = self.database.session("redrive", Deadline::default()).await?;
+        session.begin().await?;
+        if !stripes.is_empty() {
+            session.query(&self.database.sql.general.lock_stripes, &[&class, &stripes]).await?;
+        }
+        let taken = self.taken_keys(&session, &chosen, target).await?;
+        let fates = fates(chosen, taken);
+        let mut report = RedriveReport { redriven: Vec::new(), skipped: fates.skipped };
+        let rows: Vec<i64> = fates.revived.iter().map(|dead| dead.msg_id).collect();
+        let ids: Vec<String> = fates.revived.iter().map(|dead| dead.decoded.id.to_string()).collect();
+        let done = session.query(&statement, &[&rows, &ids, &target.as_str()]).await?;
+        let done: HashSet<i64> = done.iter().map(|row| row.get(0)).collect();
+        session.commit().await?;
+        for dead in &fates.revived {
+            match done.contains(&dead.msg_id) {
+                true => report.redriven.push(dead.decoded.id),
+                // Somebody was faster with a lease.
+                false => report.skipped.push((dead.decoded.id, RedriveSkip::Leased)),
+            }
+        }
+        self.touch([target]);
+        Ok((report, next))
+    }
+
+    /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
+    pub(crate) async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+        const PURGE: &str = "purge dead letters";
+        let chosen = self.select_dead(PURGE, Deadline::default(), part).await?;
+        let rows: Vec<i64> = chosen.iter().filter(|dead| !dead.is_leased).map(|dead| dead.msg_id).collect();
+        let keeps = self.options.archive != ArchivePolicy::None;
+        let sql = self.database.sql.of(&part.queue.origin());
+        let purge = || async { self.ask(PURGE, Deadline::default(), &sql.purge_dead, vec![&rows, &keeps]).await };
+        let gone = self.if_exists(&part.queue.dead_letters(), Deadline::default(), purge).await?.unwrap_or_default();
+        let gone = gone.first().map_or(0, |row| row.get::<_, i64>(0).max(0).cast_unsigned());
+        Ok((gone, part_end(part, &chosen)))
+    }
+
+    /// Changes the oldest dead letter that has an id.
+    pub(crate) async fn edit_dead(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        edit: &DeadLetterEdit,
+        deadline: Deadline,
+    ) -> Result<(), Undone> {
+        const EDIT: &str = "edit dead letter";
+        let (sql, dead_queue) = (self.database.sql.of(&queue.origin()), queue.dead_letters());
+        let not_found = || MessagingError::MessageNotFound { queue: queue.dead_letters(), id };
+        let part = Part { queue: queue.clone(), selection: DeadLetterSelection::Ids(vec![id]), after: 0, limit: 1 };
+        let found = self.select_dead(EDIT, deadline, &part).await?;
+        let msg_id = found.first().ok_or_else(not_found)?.msg_id;
+        let mut session = self.database.session(EDIT, deadline).await?;
+        session.begin().await?;
+        let locked = session.query(&sql.dead_for_edit, &[&msg_id]).await?;
+        let edited = match locked.first().map(|row| Dead::read(&dead_queue, row)) {
+            None => Err(not_found()),
+            Some(dead) if dead.is_leased => Err(MessagingError::MessageLeased { queue: dead_queue, id }),
+            Some(dead) => edited(dead, edit, &self.capabilities.limits),
+        };
+        let (message, headers) = match edited {
+            Ok(edited) => edited,
+            Err(error) => {
+                session.rollback().await?;
+                return Err(error.into());
+            }
+        };
+        session.query(&sql.edit_dead_letter, &[&msg_id, &Json(&message), &Json(&headers)]).await?;
+        session.commit().await
+    }
+}
+
+/// The JSON and the headers of a changed dead letter, if it would still be one that can be sent.
+fn edited(
+    dead: Dead,
+    edit: &DeadLetterEdit,
+    limits: &postrider_core::Limits,
+) -> Result<(String, String), MessagingError> {
+    let mut message = Message::new(edit.body.clone().unwrap_or(dead.decoded.body)).id(dead.decoded.id);
+    message.content_type = edit.content_type.clone().unwrap_or(dead.decoded.content_type);
+    message.headers = edit.headers.clone().unwrap_or(dead.decoded.headers);
+    message.ordering_key = dead.decoded.ordering_key;
+    message.dedup_key = dead.decoded.dedup_key;
+    message.check(limits)?;
+    let rewritten = rewrite(&dead.headers, &message, edit.headers.is_some());
+    Ok((rewritten.message, rewritten.headers))
+}

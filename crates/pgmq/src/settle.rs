@@ -1,0 +1,268 @@
+//! Where leases end or are extended: nothing happens without the lease that is valid now.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::coalescer::ExtendRow;
+use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
+use postrider_pg::Step;
+use postrider_pg::columns::micros;
+use postrider_pg::tokio_postgres::Row;
+use postrider_sql::{Undone, persist};
+
+use crate::lease::{Lease, Leases, by_queue};
+use crate::options::ArchivePolicy;
+use crate::sql::OfQueue;
+use crate::store::Shared;
+
+/// What becomes of a lease, by the statement that does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Complete,
+    Retry,
+    Release,
+    DeadLetter,
+    /// A dead letter has none of its own; all that is asked is whether its lease is valid.
+    Refuse,
+}
+
+/// The rows of one statement.
+#[derive(Debug)]
+struct Group {
+    sql: Arc<OfQueue>,
+    name: String,
+    is_mortal: bool,
+    places: Vec<usize>,
+    leases: Leases,
+    ids: Vec<String>,
+    delays: Vec<i64>,
+    reasons: Vec<String>,
+    errors: Vec<Option<String>>,
+}
+
+/// A batch of settlements, sorted into statements.
+#[derive(Debug)]
+pub(crate) struct Settling<'s> {
+    results: Vec<Option<Result<(), MessagingError>>>,
+    receipts: Vec<&'s ReceiptHandle>,
+    groups: BTreeMap<(QueueName, Kind), Group>,
+    archive: ArchivePolicy,
+    worker: &'s str,
+}
+
+/// What is to be done with a lease.
+fn meaning(disposition: Disposition, queue: &QueueName) -> (Kind, Duration, String, Option<String>) {
+    let none = String::new;
+    match disposition {
+        Disposition::Ack => (Kind::Complete, Duration::ZERO, none(), None),
+        Disposition::Nack(Nack::Retry { after, error }) => (Kind::Retry, after, none(), error),
+        Disposition::Nack(Nack::Release) => (Kind::Release, Duration::ZERO, none(), None),
+        Disposition::Nack(Nack::DeadLetter { .. }) if queue.holds_dead_letters() => {
+            (Kind::Refuse, Duration::ZERO, none(), None)
+        }
+        Disposition::Nack(Nack::DeadLetter { reason, error }) => {
+            (Kind::DeadLetter, Duration::ZERO, reason.as_str().to_owned(), error)
+        }
+    }
+}
+
+impl<'s> Settling<'s> {
+    /// Sorts settlements. Those of a queue that is gone are over.
+    pub(crate) async fn new(shared: &'s Shared, settlements: &'s [Settlement]) -> Result<Self, Undone> {
+        let mut chosen: Vec<(usize, Lease, Settlement)> = Vec::with_capacity(settlements.len());
+        let mut results = Vec::with_capacity(settlements.len());
+        let mut seen = HashSet::new();
+        for (place, settlement) in settlements.iter().enumerate() {
+            let checked = settlement.clone().checked(&shared.capabilities.limits);
+            let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt)?, settlement)));
+            let ready = match ready {
+                Ok(_) if !shared.exists(settlement.receipt.queue(), Deadline::default()).await? => {
+                    Err(settlement.receipt.expired())
+                }
+                ready => ready,
+            };
+            results.push(match ready {
+                // The first one ends the lease, or finds it ended; either way there is none for the second.
+                Ok(_) if !seen.insert(&settlement.receipt) => Some(Err(settlement.receipt.expired())),
+                Ok((lease, settlement)) => {
+                    chosen.push((place, lease, settlement));
+                    None
+                }
+                Err(error) => Some(Err(error)),
+            });
+        }
+        chosen.sort_by_key(|(_, lease, _)| lease.msg_id);
+        let mut groups: BTreeMap<(QueueName, Kind), Group> = BTreeMap::new();
+        for (place, lease, settlement) in chosen {
+            let queue = settlement.receipt.queue().clone();
+            let (kind, delay, reason, error) = meaning(settlement.disposition, &queue);
+            if kind == Kind::DeadLetter {
+                shared.ensure_dead_letters(&queue).await?;
+            }
+            let group = groups.entry((queue.clone(), kind)).or_insert_with(|| Group {
+                sql: shared.database.sql.of(&queue),
+                name: queue.as_str().to_owned(),
+                is_mortal: !queue.holds_dead_letters(),
+                places: Vec::new(),
+                leases: Leases::default(),
+                ids: Vec::new(),
+                delays: Vec::new(),
+                reasons: Vec::new(),
+                errors: Vec::new(),
+            });
+            group.places.push(place);
+            group.leases.push(&lease);
+            group.ids.push(settlement.receipt.message_id().to_string());
+            group.delays.push(micros(delay));
+            group.reasons.push(reason);
+            group.errors.push(error);
+        }
+        Ok(Self {
+            results,
+            receipts: settlements.iter().map(|settlement| &settlement.receipt).collect(),
+            groups,
+            archive: shared.options.archive,
+            worker: &shared.worker,
+        })
+    }
+
+    /// What to carry out in one transaction.
+    pub(crate) fn steps(&self) -> Vec<Step<'_>> {
+        self.groups.iter().map(|((_, kind), group)| self.step(*kind, group)).collect()
+    }
+
+    fn step<'p>(&'p self, kind: Kind, group: &'p Group) -> Step<'p> {
+        let sql = &group.sql;
+        let text = match kind {
+            Kind::Complete if self.archive == ArchivePolicy::All => &sql.archive,
+            Kind::Complete => &sql.remove,
+            Kind::Retry => &sql.retry,
+            Kind::Release => &sql.release,
+            Kind::DeadLetter => &sql.dead_letter,
+            Kind::Refuse => &sql.held,
+        };
+        let step = lease_step(text, &group.leases);
+        match kind {
+            Kind::Complete => step.and([&group.name]),
+            Kind::Release | Kind::Refuse => step,
+            Kind::Retry => step.and([&group.delays, &group.errors, &self.worker, &group.is_mortal]),
+            Kind::DeadLetter => step.and([&group.ids, &group.reasons, &group.errors, &group.name, &self.worker]),
+        }
+    }
+
+    /// What each settlement came to, from what the statements answered; and the queues in which something changed.
+    pub(crate) fn finish(mut self, answers: &[Vec<Row>]) -> (RowResults<()>, Vec<QueueName>) {
+        let mut touched = Vec::new();
+        for (((queue, kind), group), rows) in self.groups.iter().zip(answers) {
+            let done: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
+            let keyed = rows.iter().any(|row| row.get::<_, bool>(1));
+            for (place, msg_id) in group.places.iter().zip(&group.leases.msg_ids) {
+                self.results[*place] = Some(match (done.contains(msg_id), kind) {
+                    (false, _) => Err(self.receipts[*place].expired()),
+                    (true, Kind::Refuse) => Err(MessagingError::invalid(
+                        "disposition",
+                        format!("'{queue}' has no dead letters of its own; redrive the message or purge it"),
+                    )),
+                    (true, _) => Ok(()),
+                });
+            }
+            if keyed || matches!(kind, Kind::Retry | Kind::Release) {
+                touched.push(queue.clone());
+            }
+            if *kind == Kind::DeadLetter {
+                touched.push(queue.dead_letters());
+            }
+        }
+        touched.dedup();
+        let expired = |place: usize| Err(self.receipts[place].expired());
+        let results = self.results.into_iter().enumerate();
+        (results.map(|(place, result)| result.unwrap_or_else(|| expired(place))).collect(), touched)
+    }
+}
+
+fn lease_step<'p>(sql: &'p str, leases: &'p Leases) -> Step<'p> {
+    Step::new(sql, [&leases.msg_ids as _, &leases.read_cts as _, &leases.read_at as _, &leases.ends as _])
+}
+
+impl Shared {
+    /// Ends leases, each in its own way.
+    pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        let settle = || async {
+            let settling = Settling::new(self, settlements).await?;
+            let steps = settling.steps();
+            let mut answers = Vec::new();
+            if !steps.is_empty() {
+                let mut session = self.database.session("settle", Deadline::default()).await?;
+                answers = session.run(&steps).await?;
+            }
+            drop(steps);
+            let (results, touched) = settling.finish(&answers);
+            self.touch(&touched);
+            Ok(results)
+        };
+        let named = || settlements.iter().map(|settlement| settlement.receipt.queue());
+        persist(|| self.again_without_missing(named(), settle)).await
+    }
+
+    /// Sets the ends of leases.
+    pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+        let named = || rows.iter().map(|row| row.receipt.queue());
+        persist(|| self.again_without_missing(named(), || self.try_extend(rows))).await
+    }
+
+    async fn try_extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+        let mut results: RowResults<()> = Vec::with_capacity(rows.len());
+        // Of two extensions of one lease the later stands.
+        let mut wanted: BTreeMap<(&QueueName, i64), (Lease, i64)> = BTreeMap::new();
+        for row in rows {
+            let lease = match Lease::read(&row.receipt) {
+                Ok(_) if !self.exists(row.receipt.queue(), Deadline::default()).await? => Err(row.receipt.expired()),
+                lease => lease,
+            };
+            results.push(lease.map(|lease| {
+                wanted.insert((row.receipt.queue(), lease.msg_id), (lease, micros(row.extension)));
+            }));
+        }
+        let mut queues: BTreeMap<&QueueName, (Arc<OfQueue>, Leases, Vec<i64>)> = BTreeMap::new();
+        for ((queue, _), (lease, extension)) in &wanted {
+            let new = || (self.database.sql.of(queue), Leases::default(), Vec::new());
+            let (_, leases, extensions) = queues.entry(queue).or_insert_with(new);
+            leases.push(lease);
+            extensions.push(*extension);
+        }
+        if queues.is_empty() {
+            return Ok(results);
+        }
+        let mut session = self.database.session("extend", Deadline::default()).await?;
+        let steps: Vec<Step<'_>> = queues
+            .values()
+            .map(|(sql, leases, extensions)| lease_step(&sql.extend, leases).and([extensions]))
+            .collect();
+        let answers = session.run(&steps).await?;
+        let mut done = HashSet::new();
+        for (queue, rows) in queues.keys().zip(&answers) {
+            done.extend(rows.iter().map(|row| (*queue, row.get::<_, i64>(0))));
+        }
+        for (row, result) in rows.iter().zip(&mut results) {
+            let number = Lease::read(&row.receipt).map(|lease| lease.msg_id);
+            if result.is_ok() && !number.is_ok_and(|number| done.contains(&(row.receipt.queue(), number))) {
+                *result = Err(row.receipt.expired());
+            }
+        }
+        // A lease may have become shorter. Only those of this process are told: the others look every now and then.
+        self.wakes.tell(queues.into_keys());
+        Ok(results)
+    }
+
+    /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
+    pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
+        for (queue, leases) in by_queue(receipts.iter()) {
+            let sql = self.database.sql.of(&queue);
+            let mut session = self.database.session("return", Deadline::default()).await?;
+            session.ask(lease_step(&sql.give_up, &leases)).await?;
+            self.touch([&queue]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! What has to be done now and then and belongs to nobody's call.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use postrider_core::{Deadline, QueueName, Timestamp};
+use postrider_pg::columns::{Time, micros, time};
+use postrider_sql::Undone;
+use tokio::task::AbortHandle;
+
+use crate::store::Shared;
+
+/// How long it is from one sweep of the archives to the next.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// So many archived messages are removed in one transaction.
+const CHUNK: i64 = 1000;
+
+/// Sweeps the archives, and moves what was kept aside when it is due, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Upkeep([AbortHandle; 2]);
+
+impl Upkeep {
+    pub(crate) fn start(shared: &Arc<Shared>) -> Self {
+        let sweeping = tokio::spawn(sweep(Arc::downgrade(shared))).abort_handle();
+        let moving = tokio::spawn(move_all(Arc::downgrade(shared))).abort_handle();
+        Self([sweeping, moving])
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Waiting receivers of Postrider move what is due by themselves; this is for those of other clients.
+async fn move_all(shared: Weak<Shared>) {
+    loop {
+        let Some(store) = shared.upgrade() else { return };
+        // What is sent aside meanwhile is due later than that.
+        let longest = store.options.long_delay / 2;
+        let next = store.move_what_is_due().await.unwrap_or_else(|error| {
+            tracing::debug!(?error, "what was kept aside was not moved");
+            None
+        });
+        drop(store);
+        // Two processes need not do it at the same moment.
+        let pause = next.map_or(longest, |next| next.min(longest)) + Duration::from_millis(rand::random_range(1..50));
+        tokio::time::sleep(pause).await;
+    }
+}
+
+impl Shared {
+    /// Moves everything that is due, and answers when the next is.
+    async fn move_what_is_due(&self) -> Result<Option<Duration>, Undone> {
+        let statement = &self.database.sql.general.next_aside;
+        let found = self.ask("move delayed messages", Deadline::default(), statement, Vec::new()).await?;
+        let Some(row) = found.first() else { return Ok(None) };
+        for name in row.get::<_, Vec<String>>(0) {
+            if let Ok(queue) = QueueName::new(&name) {
+                let work = || async {
+                    while self.move_due(&queue).await? > 0 {}
+                    Ok(())
+                };
+                self.if_exists(&queue, Deadline::default(), work).await?;
+            }
+        }
+        let next = row.get::<_, Option<i64>>(1);
+        Ok(next.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())))
+    }
+}
+
+async fn sweep(shared: Weak<Shared>) {
+    loop {
+        // Chance spreads the processes that were started together.
+        tokio::time::sleep(SWEEP_EVERY.mul_f64(rand::random_range(0.5..1.5))).await;
+        let Some(store) = shared.upgrade() else { return };
+        if let Err(error) = sweep_archive(&store, Deadline::default()).await {
+            tracing::debug!(?error, "the archives were not swept");
+        }
+    }
+}
+
+/// How far each archive was swept: what others have archived stays, and need not be looked at again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Swept(Mutex<HashMap<QueueName, Timestamp>>);
+
+impl Swept {
+    fn of(&self, queue: &QueueName) -> Timestamp {
+        let swept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        swept.get(queue).copied().unwrap_or(Timestamp::EPOCH)
+    }
+
+    fn set(&self, queue: QueueName, until: Timestamp) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(queue, until);
+    }
+}
+
+/// Removes archived messages that are older than the retention, chunk after chunk, and answers how many.
+pub(crate) async fn sweep_archive(shared: &Shared, deadline: Deadline) -> Result<u64, Undone> {
+    let (mut removed, retention) = (0, micros(shared.options.archive_retention));
+    let origins = shared.list_queues(deadline).await?;
+    for queue in origins.iter().flat_map(|queue| [queue.clone(), queue.dead_letters()]) {
+        let (sql, from) = (shared.database.sql.of(&queue), shared.swept.of(&queue));
+        let sweep = || async {
+            let after = Time(from);
+            let parameters: Vec<&(dyn postgres_types::ToSql + Sync)> = vec![&after, &retention, &CHUNK];
+            let rows = shared.ask("sweep the archive", deadline, &sql.sweep_archive, parameters).await?;
+            Ok(rows.first().map_or((0, from), |row| (row.get::<_, i64>(0), time(row, 1))))
+        };
+        while let Some((chunk, until)) = shared.if_exists(&queue, deadline, sweep).await? {
+            removed += chunk.max(0).cast_unsigned();
+            if chunk < CHUNK {
+                shared.swept.set(queue, until);
+                break;
+            }
+        }
+    }
+    Ok(removed)
+}

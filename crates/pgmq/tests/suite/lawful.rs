@@ -1,0 +1,103 @@
+//! The whole law, on a server.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use postrider_conformance::model::{TimedHarness, compare_with_model};
+use postrider_conformance::{ClockShift, Harness, Outcome, Settings, exercise};
+use postrider_core::{Feature, MessagingError, QueueAdmin, QueueName};
+use postrider_pgmq::{PgmqProvider, PgmqStore};
+
+use crate::{Place, client, is_long, options, soon, url};
+
+/// Every worker opens the database for itself, as other processes do.
+struct Apart {
+    schema: String,
+}
+
+impl Harness for Apart {
+    type Provider = PgmqProvider;
+
+    async fn open(&self) -> Result<PgmqProvider, MessagingError> {
+        PgmqStore::open(&url(), options(&self.schema)).await?.connect()
+    }
+
+    /// Ends every session of the test's workers, again and again for a while.
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
+        Some(Box::pin(async {
+            let killer = client().await;
+            let kill = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1";
+            for _ in 0..20 {
+                killer.query(kill, &[&self.schema]).await.expect("the right to end own sessions");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(())
+        }))
+    }
+
+    /// A worker's clock is never asked, so there is nothing to set wrong: any connection is one whose clock is.
+    fn open_with_clock(&self, _: ClockShift) -> Option<BoxFuture<'_, Result<PgmqProvider, MessagingError>>> {
+        Some(Box::pin(self.open()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_holds_and_nothing_is_left_behind() {
+    let place = Place::new();
+    let harness = Apart { schema: place.schema.clone() };
+    let settings = Settings { parallel: 4, prefix: place.schema.clone(), ..Settings::default() };
+    let report = exercise(harness, settings).await.unwrap();
+    for rule in &report.rules {
+        assert_eq!(rule.outcome, Outcome::Holds, "{report}");
+        for test in &rule.tests {
+            // All that PGMQ refuses is an order of its own.
+            let is_refused = matches!(test.outcome, Outcome::Refused(_)) && test.name.contains("priority");
+            assert!(test.outcome == Outcome::Holds || is_refused, "{}: {report}", test.name);
+        }
+    }
+    let refused: Vec<_> = report.capabilities.iter().filter(|(_, support)| !support.is_offered()).collect();
+    assert_eq!(refused.iter().map(|(feature, _)| *feature).collect::<Vec<_>>(), [Feature::Priority]);
+    let mut left = place.connect().await.list_queues(soon()).await.unwrap();
+    left.retain(|queue| queue.as_str().starts_with(&place.schema));
+    assert_eq!(left, [], "the suite left queues behind");
+}
+
+/// A schema whose clock can be moved: its function is replaced by one that adds what has passed by hand.
+struct ByHand {
+    schema: String,
+}
+
+impl Harness for ByHand {
+    type Provider = PgmqProvider;
+
+    async fn open(&self) -> Result<PgmqProvider, MessagingError> {
+        PgmqStore::open(&url(), options(&self.schema)).await?.connect()
+    }
+}
+
+impl TimedHarness for ByHand {
+    fn short(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
+    fn elapse<'a>(&'a self, time: Duration, _: &'a QueueName) -> BoxFuture<'a, Result<(), MessagingError>> {
+        Box::pin(async move {
+            let (schema, micros) = (&self.schema, time.as_micros());
+            let moved = format!(
+                "create table if not exists {schema}.passed (time interval);
+                 insert into {schema}.passed values ({micros} * interval '1 microsecond');
+                 create or replace function {schema}.clock() returns timestamptz language sql stable as
+                 'select pg_catalog.statement_timestamp() + coalesce((select sum(time) from {schema}.passed), ''0'')'"
+            );
+            client().await.batch_execute(&moved).await.unwrap();
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn it_does_what_the_model_does() {
+    let place = Place::new();
+    let cases = if is_long() { 1000 } else { 40 };
+    compare_with_model(&ByHand { schema: place.schema.clone() }, cases, 11).unwrap();
+}

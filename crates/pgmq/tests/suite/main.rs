@@ -1,0 +1,120 @@
+//! PGMQ, judged from outside.
+
+// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+#![allow(clippy::unwrap_used)]
+
+mod archive;
+mod beside;
+mod bodies;
+mod delays;
+mod faults;
+mod interop;
+mod lawful;
+mod order;
+mod schema;
+mod wake_ups;
+
+use postrider_core::{Deadline, QueueName, QueuedMessage};
+use postrider_core::{MessagingService, ReceiveOptions};
+use postrider_pgmq::tokio_postgres::{Client, NoTls};
+use postrider_pgmq::{PgmqOptions, PgmqProvider, PgmqStore};
+
+/// A schema of a test's own, and queues whose names begin like it: all of it is dropped afterwards.
+struct Place {
+    schema: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { schema: format!("t{:012x}", rand::random::<u64>() >> 16) }
+    }
+
+    fn options(&self) -> PgmqOptions {
+        options(&self.schema)
+    }
+
+    /// A queue of the test's own.
+    fn queue(&self, name: &str) -> QueueName {
+        QueueName::new(format!("{}_{name}", self.schema)).expect("a queue's name")
+    }
+
+    async fn connect_with(&self, options: PgmqOptions) -> PgmqProvider {
+        PgmqStore::open(&url(), options).await.expect("the database can be opened").connect().expect("a connection")
+    }
+
+    async fn connect(&self) -> PgmqProvider {
+        self.connect_with(self.options()).await
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let schema = self.schema.clone();
+        // A thread of its own: a test's runtime may be the one that is dropping this.
+        let dropped = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = client().await;
+                client
+                    .batch_execute(&format!("set lock_timeout = '20s'; drop schema if exists {schema} cascade"))
+                    .await?;
+                let queues = "select pgmq.drop_queue(queue_name) from pgmq.meta where queue_name like $1 || '\\_%'";
+                client.execute(queues, &[&schema]).await
+            })
+        });
+        let dropped = dropped.join();
+        if !std::thread::panicking() {
+            dropped.unwrap().expect("the schema and the queues can be dropped");
+        }
+    }
+}
+
+fn options(schema: &str) -> PgmqOptions {
+    PgmqOptions {
+        schema: schema.to_owned(),
+        pool_size: 4,
+        // What is cut off in one test must not be cut off in another.
+        application_name: Some(schema.to_owned()),
+        ..PgmqOptions::default()
+    }
+}
+
+/// The server under test.
+fn url() -> String {
+    std::env::var("POSTRIDER_PGMQ_URL").unwrap_or_else(|_| {
+        panic!(
+            "POSTRIDER_PGMQ_URL is not set: start a server with `scripts/services up postgres pgmq`, then \
+             `eval \"$(scripts/services env)\"`"
+        )
+    })
+}
+
+/// A plain connection, as any other client of PGMQ has it.
+async fn client() -> Client {
+    let url = url();
+    let url = url.strip_prefix("pgmq+").unwrap_or(&url);
+    let (client, connection) = postrider_pgmq::tokio_postgres::connect(url, NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    client
+}
+
+fn soon() -> Deadline {
+    Deadline::default()
+}
+
+/// Waits for a message.
+async fn take(provider: &PgmqProvider, queue: &QueueName) -> QueuedMessage {
+    let options = ReceiveOptions::default().wait(std::time::Duration::from_secs(15));
+    let received = provider.receive_messages(queue, &options, soon()).await.unwrap();
+    received.into_iter().next().expect("a message")
+}
+
+/// Whether nothing can be received now.
+async fn is_empty(provider: &PgmqProvider, queue: &QueueName) -> bool {
+    provider.receive_messages(queue, &ReceiveOptions::default(), soon()).await.unwrap().is_empty()
+}
+
+/// Whether the long runs were asked for.
+fn is_long() -> bool {
+    std::env::var_os("POSTRIDER_LONG").is_some()
+}
