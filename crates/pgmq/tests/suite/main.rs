@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod archive;
-mod beside;
 mod bodies;
 mod delays;
 mod faults;

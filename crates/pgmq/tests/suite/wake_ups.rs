@@ -1,1 +1,145 @@
-//! x
+//! How a waiting receiver hears of what others send.
+
+use std::time::Duration;
+
+use postrider_core::{Message, MessagingService, QueueName, QueuedMessage, ReceiveOptions};
+use postrider_pgmq::{PgmqOptions, PgmqProvider};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::{Place, client, soon};
+
+/// Far longer than a test may take: whoever is woken was not woken by a look of their own.
+const NEVER: Duration = Duration::from_secs(600);
+
+/// How long everything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn waiting(provider: &PgmqProvider, queue: &QueueName) -> JoinHandle<Vec<QueuedMessage>> {
+    let (provider, queue) = (provider.clone(), queue.clone());
+    let options = ReceiveOptions::default().wait(PATIENCE);
+    tokio::spawn(async move { provider.receive_messages(&queue, &options, soon()).await.unwrap() })
+}
+
+/// Waits until the store listens to a queue's channel, and answers the session that does.
+async fn listening(place: &Place, queue: &QueueName) -> i32 {
+    let client = client().await;
+    let sessions = "select pid, state = 'idle' and backend_xmin is null from pg_stat_activity \
+                    where application_name = $1 and query like '%listen %' and query like '%' || $2 || '%' \
+                      and state = 'idle'";
+    let end = Instant::now() + PATIENCE;
+    let channel = format!("pgmq.q_{queue}.INSERT");
+    loop {
+        if let Some(row) = client.query_opt(sessions, &[&place.schema, &channel]).await.unwrap() {
+            assert!(row.get::<_, bool>(1), "a session that listens is in no transaction");
+            return row.get(0);
+        }
+        assert!(Instant::now() < end, "nobody listens");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn never_looking(place: &Place) -> PgmqOptions {
+    PgmqOptions { poll_interval: NEVER, ..place.options() }
+}
+
+async fn foreign_send(queue: &QueueName) {
+    client().await.query("select pgmq.send($1, '{}'::jsonb)", &[&queue.as_str()]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_receiver_is_woken_by_a_send_of_another_process() {
+    let place = Place::new();
+    let (receiver, queue) = (place.connect_with(never_looking(&place)).await, place.queue("orders"));
+    let sender = place.connect().await;
+    let received = waiting(&receiver, &queue);
+    listening(&place, &queue).await;
+    let id = sender.send_message(&queue, Message::new("x"), soon()).await.unwrap();
+    assert_eq!(received.await.unwrap()[0].id(), id);
+}
+
+#[tokio::test]
+async fn a_receiver_is_woken_by_a_send_of_another_client() {
+    let place = Place::new();
+    let (receiver, queue) = (place.connect_with(never_looking(&place)).await, place.queue("orders"));
+    client().await.query("select pgmq.create($1)", &[&queue.as_str()]).await.unwrap();
+    let received = waiting(&receiver, &queue);
+    listening(&place, &queue).await;
+    foreign_send(&queue).await;
+    assert_eq!(received.await.unwrap().len(), 1);
+    // It is PGMQ's own switch that was turned, and PGMQ turns it off.
+    let client = client().await;
+    let throttle = "select throttle_interval_ms from pgmq.list_notify_insert_throttles() where queue_name = $1";
+    assert_eq!(client.query_one(throttle, &[&queue.as_str()]).await.unwrap().get::<_, i32>(0), 250);
+    client.query("select pgmq.disable_notify_insert($1)", &[&queue.as_str()]).await.unwrap();
+    assert!(client.query_opt(throttle, &[&queue.as_str()]).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_listener_that_was_cut_off_listens_again() {
+    let place = Place::new();
+    let (receiver, queue) = (place.connect_with(never_looking(&place)).await, place.queue("orders"));
+    receiver.ensure_queue(&queue, soon()).await.unwrap();
+    let received = waiting(&receiver, &queue);
+    let first = listening(&place, &queue).await;
+    client().await.query("select pg_terminate_backend($1)", &[&first]).await.unwrap();
+    let end = Instant::now() + PATIENCE;
+    while listening(&place, &queue).await == first {
+        assert!(Instant::now() < end, "it does not listen again");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    foreign_send(&queue).await;
+    assert_eq!(received.await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn without_notifications_a_look_now_and_then_is_enough() {
+    let place = Place::new();
+    let options = PgmqOptions { enable_pg_notify: false, poll_interval: Duration::from_millis(50), ..place.options() };
+    let (receiver, queue) = (place.connect_with(options).await, place.queue("orders"));
+    receiver.ensure_queue(&queue, soon()).await.unwrap();
+    let received = waiting(&receiver, &queue);
+    foreign_send(&queue).await;
+    assert_eq!(received.await.unwrap().len(), 1);
+    let client = client().await;
+    let sessions = "select count(*) from pg_stat_activity where application_name = $1 and query like '%listen %'";
+    assert_eq!(client.query_one(sessions, &[&place.schema]).await.unwrap().get::<_, i64>(0), 0);
+    let triggers = "select count(*) from pg_trigger where tgrelid = ('pgmq.q_' || $1)::text::regclass";
+    assert_eq!(client.query_one(triggers, &[&queue.as_str()]).await.unwrap().get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_left_in_a_session_without_notifications() {
+    let place = Place::new();
+    let options = PgmqOptions { enable_pg_notify: false, pool_size: 1, ..place.options() };
+    let (provider, queue) = (place.connect_with(options).await, place.queue("orders"));
+    provider.send_message(&queue, Message::new("x"), soon()).await.unwrap();
+    let message = crate::take(&provider, &queue).await;
+    provider.ack_message(&queue, message, soon()).await.unwrap();
+    // The startup packet is all that a pooler sees of a session's settings, and it refuses what it does not know.
+    let last = "select query from pg_stat_activity where application_name = $1";
+    let last: String = client().await.query_one(last, &[&place.schema]).await.unwrap().get(0);
+    assert_eq!(last, "commit", "everything happens inside a transaction");
+}
+
+#[tokio::test]
+async fn an_idle_queue_is_asked_about_once_a_second() {
+    let place = Place::new();
+    let (receiver, queue) = (place.connect().await, place.queue("orders"));
+    receiver.ensure_queue(&queue, soon()).await.unwrap();
+    let options = ReceiveOptions::default().wait(Duration::from_secs(5));
+    let waiting = tokio::spawn(async move { receiver.receive_messages(&queue, &options, soon()).await.unwrap() });
+    // Every query of a session has a beginning of its own, and an idle worker's are far apart.
+    let (client, mut asked) = (client().await, std::collections::HashSet::new());
+    let sessions = "select pid, query_start::text from pg_stat_activity \
+                    where application_name = $1 and query not like 'listen %'";
+    while !waiting.is_finished() {
+        for row in client.query(sessions, &[&place.schema]).await.unwrap() {
+            asked.insert((row.get::<_, i32>(0), row.get::<_, String>(1)));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(waiting.await.unwrap().is_empty());
+    // What it takes to open the store, to claim and to listen; then one look a second.
+    assert!(asked.len() <= 5 + 4, "{asked:?}");
+}
