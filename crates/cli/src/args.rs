@@ -43,6 +43,7 @@ URLs:
   sqlite:/path/file.db                    a file, made when it is not there
   postgres://user@host/database           a schema of a PostgreSQL database, made when it is not there
   mysql://user@host/database              tables of a MariaDB or MySQL database
+  pgmq+postgres://user@host/database      queues of PGMQ in a PostgreSQL database
 Without one: what 'postrider config' says; at first, a file in your data folder.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";

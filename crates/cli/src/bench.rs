@@ -13,8 +13,12 @@ use crate::signals::asked_to_end;
 use crate::values;
 
 /// The key that `--archive` stands for.
-const ARCHIVE_KEYS: [&str; 3] =
-    ["common.messaging.sqlite.archive", "common.messaging.postgres.archive", "common.messaging.mysql.archive"];
+const ARCHIVE_KEYS: [&str; 4] = [
+    "common.messaging.sqlite.archive",
+    "common.messaging.postgres.archive",
+    "common.messaging.mysql.archive",
+    "common.messaging.pgmq.archive",
+];
 
 /// Measure a store
 ///
@@ -153,7 +157,10 @@ fn configuration(global: &Global, command: &Bench) -> Result<Config, Failure> {
     }
     let config = Config::load(&sources)?;
     if command.archive.is_some()
-        && !matches!(config.provider(), Some(ProviderKind::Sqlite | ProviderKind::Postgres | ProviderKind::Mysql))
+        && !matches!(
+            config.provider(),
+            Some(ProviderKind::Sqlite | ProviderKind::Postgres | ProviderKind::Mysql | ProviderKind::Pgmq)
+        )
     {
         return Err(Failure::usage(format!("'{}' has no archive; leave --archive out", config.url())));
     }

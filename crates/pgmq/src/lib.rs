@@ -23,6 +23,7 @@ mod claim;
 mod codec;
 mod contract;
 mod dead_letters;
+mod doctor;
 mod install;
 mod json;
 mod lease;

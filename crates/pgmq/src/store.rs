@@ -42,13 +42,13 @@ pub(crate) struct Shared {
     pub(crate) swept: upkeep::Swept,
 }
 
-fn migrations(options: &PgmqOptions) -> Migrations {
+pub(crate) fn migrations(options: &PgmqOptions) -> Migrations {
     let schema = Schema::new(&options.schema);
     Migrations { provider: PROVIDER, schema, steps: STEPS, first_table: "delayed" }
 }
 
 /// The server that a URL names: `pgmq+postgres://…`, or what stands behind the plus.
-fn database(url: &str, options: &PgmqOptions) -> Result<Database, MessagingError> {
+pub(crate) fn database(url: &str, options: &PgmqOptions) -> Result<Database, MessagingError> {
     options.check()?;
     let url = url.strip_prefix("pgmq+").unwrap_or(url);
     Database::new(url, &options.connection(), Sql::new(&Schema::new(&options.schema)))

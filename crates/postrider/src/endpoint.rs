@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use postrider_core::{Deadline, Finding, MemoryStore, MessagingError};
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite"))]
 use {crate::config::ArchivePolicy, std::sync::Arc};
 #[cfg(feature = "sqlite")]
 use {
@@ -17,9 +17,11 @@ use {
 
 #[cfg(feature = "mysql")]
 use postrider_mysql::{MysqlOptions, MysqlStore};
+#[cfg(feature = "pgmq")]
+use postrider_pgmq::{PgmqOptions, PgmqStore};
 #[cfg(feature = "postgres")]
 use postrider_postgres::{PostgresOptions, PostgresStore, WakeUpMode};
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres"))]
 use {crate::config::StoreUrl, tokio::sync::OnceCell};
 
 use crate::config::{MessagingConfig, ProviderKind};
@@ -42,6 +44,9 @@ enum Kind {
     /// The same.
     #[cfg(feature = "mysql")]
     Mysql { url: StoreUrl, options: Box<MysqlOptions>, store: Arc<OnceCell<MysqlStore>> },
+    /// The same.
+    #[cfg(feature = "pgmq")]
+    Pgmq { url: StoreUrl, options: Box<PgmqOptions>, store: Arc<OnceCell<PgmqStore>> },
 }
 
 /// What becomes of a folder that is missing.
@@ -72,6 +77,8 @@ pub(crate) const FORMS: &[&str] = &[
     "postgres://user@host/database",
     #[cfg(feature = "mysql")]
     "mysql://user@host/database",
+    #[cfg(feature = "pgmq")]
+    "pgmq+postgres://user@host/database",
 ];
 
 impl Endpoint {
@@ -109,6 +116,12 @@ impl Endpoint {
                 options: Box::new(mysql_options(settings)),
                 store: Arc::default(),
             })),
+            #[cfg(feature = "pgmq")]
+            "pgmq+postgres" => Ok(Self(Kind::Pgmq {
+                url: StoreUrl::new(url),
+                options: Box::new(pgmq_options(settings)),
+                store: Arc::default(),
+            })),
             _ if ProviderKind::of_scheme(scheme).is_some() => {
                 invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
             }
@@ -139,6 +152,8 @@ impl Endpoint {
             Kind::Postgres { .. } => self.clone(),
             #[cfg(feature = "mysql")]
             Kind::Mysql { .. } => self.clone(),
+            #[cfg(feature = "pgmq")]
+            Kind::Pgmq { .. } => self.clone(),
         }
     }
 
@@ -152,6 +167,8 @@ impl Endpoint {
             Kind::Postgres { .. } => false,
             #[cfg(feature = "mysql")]
             Kind::Mysql { .. } => false,
+            #[cfg(feature = "pgmq")]
+            Kind::Pgmq { .. } => false,
         }
     }
 
@@ -174,6 +191,11 @@ impl Endpoint {
             Kind::Mysql { url, options, store } => {
                 let open = || MysqlStore::open(url.as_str(), (**options).clone());
                 Ok(MessagingProvider::Mysql(store.get_or_try_init(open).await?.connect()?))
+            }
+            #[cfg(feature = "pgmq")]
+            Kind::Pgmq { url, options, store } => {
+                let open = || PgmqStore::open(url.as_str(), (**options).clone());
+                Ok(MessagingProvider::Pgmq(store.get_or_try_init(open).await?.connect()?))
             }
         }
     }
@@ -198,6 +220,13 @@ impl Endpoint {
                 let findings = PostgresStore::examine(url.as_str(), options.clone(), deadline).await;
                 let (url, options) = (url.clone(), Box::new(options));
                 (findings, Self(Kind::Postgres { url, options, store: Arc::default() }))
+            }
+            #[cfg(feature = "pgmq")]
+            Kind::Pgmq { url, options, .. } => {
+                let options = PgmqOptions { auto_migrate: false, ..(**options).clone() };
+                let findings = PgmqStore::examine(url.as_str(), options.clone(), deadline).await;
+                let (url, options) = (url.clone(), Box::new(options));
+                (findings, Self(Kind::Pgmq { url, options, store: Arc::default() }))
             }
             #[cfg(feature = "mysql")]
             Kind::Mysql { url, options, .. } => {
@@ -237,6 +266,11 @@ impl Endpoint {
                 let steps = MysqlStore::pending_migrations(url.as_str(), (**options).clone()).await?;
                 Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
             }
+            #[cfg(feature = "pgmq")]
+            Kind::Pgmq { url, options, .. } => {
+                let steps = PgmqStore::pending_migrations(url.as_str(), (**options).clone()).await?;
+                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
+            }
         }
     }
 
@@ -256,6 +290,11 @@ impl Endpoint {
             #[cfg(feature = "mysql")]
             Kind::Mysql { url, options, .. } => {
                 let steps = MysqlStore::migrate(url.as_str(), (**options).clone()).await?;
+                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
+            }
+            #[cfg(feature = "pgmq")]
+            Kind::Pgmq { url, options, .. } => {
+                let steps = PgmqStore::migrate(url.as_str(), (**options).clone()).await?;
                 Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
             }
         }
@@ -375,6 +414,31 @@ fn mysql_options(settings: &MessagingConfig) -> MysqlOptions {
     }
 }
 
+#[cfg(feature = "pgmq")]
+fn pgmq_options(settings: &MessagingConfig) -> PgmqOptions {
+    let pgmq = &settings.pgmq;
+    PgmqOptions {
+        schema: pgmq.schema.clone(),
+        pool_size: pgmq.pool_size as usize,
+        archive: match pgmq.archive {
+            ArchivePolicy::All => postrider_pgmq::ArchivePolicy::All,
+            ArchivePolicy::Failed => postrider_pgmq::ArchivePolicy::Failed,
+            ArchivePolicy::None => postrider_pgmq::ArchivePolicy::None,
+        },
+        archive_retention: pgmq.archive_retention,
+        enable_pg_notify: pgmq.enable_pg_notify,
+        notify_throttle: pgmq.notify_throttle,
+        poll_interval: pgmq.poll_interval,
+        long_delay: pgmq.long_delay,
+        auto_migrate: settings.auto_migrate,
+        create_queues: settings.create_queues,
+        limits: settings.limits(),
+        connect_timeout: pgmq.connection_timeout,
+        statement_timeout: pgmq.statement_timeout,
+        ..PgmqOptions::default()
+    }
+}
+
 #[cfg(feature = "sqlite")]
 impl Folder {
     fn prepare(self, path: &Path) -> Result<(), MessagingError> {
@@ -447,6 +511,8 @@ impl fmt::Display for Endpoint {
             Kind::Postgres { url, .. } => write!(f, "{url}"),
             #[cfg(feature = "mysql")]
             Kind::Mysql { url, .. } => write!(f, "{url}"),
+            #[cfg(feature = "pgmq")]
+            Kind::Pgmq { url, .. } => write!(f, "{url}"),
         }
     }
 }
@@ -547,7 +613,9 @@ mod tests {
         assert_eq!(format!("{options:?}"), format!("{:?}", PostgresOptions::default()), "the defaults are the same");
         let options = mysql_options(&MessagingConfig::default());
         assert_eq!(format!("{options:?}"), format!("{:?}", MysqlOptions::default()), "the defaults are the same");
-        for scheme in ["postgres", "postgresql", "mysql"] {
+        let options = pgmq_options(&MessagingConfig::default());
+        assert_eq!(format!("{options:?}"), format!("{:?}", PgmqOptions::default()), "the defaults are the same");
+        for scheme in ["postgres", "postgresql", "mysql", "pgmq+postgres"] {
             let endpoint: Endpoint = format!("{scheme}://rider:secret@host/mail").parse().unwrap();
             assert_eq!(endpoint.to_string(), format!("{scheme}://rider:***@host/mail"));
             assert!(!format!("{endpoint:?}").contains("secret"));
@@ -568,7 +636,7 @@ mod tests {
     #[test]
     fn urls_that_lead_nowhere_say_what_can_be_used() {
         let forms = "use memory: or sqlite:/path/file.db or postgres://user@host/database or \
-                     mysql://user@host/database";
+                     mysql://user@host/database or pgmq+postgres://user@host/database";
         for (url, text) in [
             ("orders", &*format!("'orders' has no scheme; {forms}")),
             ("kafka://host", &*format!("scheme 'kafka' is not known; {forms}")),

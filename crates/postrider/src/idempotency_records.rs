@@ -35,6 +35,8 @@ impl MessagingProvider {
             Self::Postgres(provider) => Some(IdempotencyRecords::Postgres(provider.clone())),
             #[cfg(feature = "mysql")]
             Self::Mysql(provider) => Some(IdempotencyRecords::Mysql(provider.clone())),
+            #[cfg(feature = "pgmq")]
+            Self::Pgmq(_) => None,
             Self::Custom(_) => None,
         }
     }

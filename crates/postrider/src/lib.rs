@@ -59,6 +59,8 @@ pub use idempotency_records::IdempotencyRecords;
 pub use postrider_core::*;
 #[cfg(feature = "mysql")]
 pub use postrider_mysql as mysql;
+#[cfg(feature = "pgmq")]
+pub use postrider_pgmq as pgmq;
 #[cfg(feature = "postgres")]
 pub use postrider_postgres as postgres;
 #[cfg(feature = "sqlite")]

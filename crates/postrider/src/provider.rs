@@ -19,6 +19,9 @@ pub enum MessagingProvider {
     /// In a MariaDB or MySQL database.
     #[cfg(feature = "mysql")]
     Mysql(postrider_mysql::MysqlProvider),
+    /// In queues of PGMQ.
+    #[cfg(feature = "pgmq")]
+    Pgmq(postrider_pgmq::PgmqProvider),
     /// A provider that is not built in.
     Custom(SharedProvider),
 }
@@ -41,6 +44,8 @@ macro_rules! each {
             Self::Postgres($provider) => $call,
             #[cfg(feature = "mysql")]
             Self::Mysql($provider) => $call,
+            #[cfg(feature = "pgmq")]
+            Self::Pgmq($provider) => $call,
             Self::Custom($provider) => $call,
         }
     };

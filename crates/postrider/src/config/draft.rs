@@ -31,6 +31,7 @@ pub(super) struct Asked {
     pub(super) sqlite_path: Option<PathBuf>,
     pub(super) postgres_url: Option<StoreUrl>,
     pub(super) mysql_url: Option<StoreUrl>,
+    pub(super) pgmq_url: Option<StoreUrl>,
     pub(super) rabbitmq_url: Option<StoreUrl>,
     pub(super) state_url: Option<StoreUrl>,
 }

@@ -44,6 +44,7 @@ pub(super) const MAX_BATCH_SIZE: &str = "common.messaging.max_batch_size";
 pub(super) const SQLITE_PATH: &str = "common.messaging.sqlite.path";
 pub(super) const POSTGRES_URL: &str = "common.messaging.postgres.url";
 pub(super) const MYSQL_URL: &str = "common.messaging.mysql.url";
+pub(super) const PGMQ_URL: &str = "common.messaging.pgmq.url";
 pub(super) const RABBITMQ_URL: &str = "common.messaging.rabbitmq.url";
 pub(super) const STATE_URL: &str = "state.url";
 
@@ -70,7 +71,7 @@ pub(super) const SECTIONS: &[Section] = &[
         name: "common.messaging.mysql",
         meaning: "Read when messages are kept in tables of a MariaDB or MySQL database.",
     },
-    Section { name: "common.messaging.pgmq", meaning: "Read when messages are kept in PGMQ." },
+    Section { name: "common.messaging.pgmq", meaning: "Read when messages are kept in queues of PGMQ." },
     Section { name: "common.messaging.rabbitmq", meaning: "Read when messages are kept in RabbitMQ." },
     Section {
         name: "common.queues",
@@ -317,10 +318,71 @@ pub(super) const KEYS: &[Key] = &[
         "How long a step of a transaction may take before it is given up.",
     ),
     Key {
+        name: PGMQ_URL,
+        kind: Kind::Url(|draft| &mut draft.asked.pgmq_url),
+        meaning: "The database's address, like `pgmq+postgres://user@host/database`.",
+    },
+    Key {
+        name: "common.messaging.pgmq.schema",
+        kind: Kind::Text(|draft| &mut draft.common.messaging.pgmq.schema),
+        meaning: "The schema that holds what PGMQ has no place for: paused queues, dedup keys and long delays.",
+    },
+    count(
+        "common.messaging.pgmq.pool_size",
+        |draft| &mut draft.common.messaging.pgmq.pool_size,
+        (1, 10_000),
+        "How many connections are open at most; listening for wake-ups takes one more.",
+    ),
+    Key {
+        name: "common.messaging.pgmq.archive",
+        kind: Kind::Choice(|draft| &mut draft.common.messaging.pgmq.archive),
+        meaning: "Which messages are kept after their end, in PGMQ's archives: `all`, only purged dead letters \
+                  (`failed`), or `none`.",
+    },
+    Key {
+        name: "common.messaging.pgmq.archive_retention",
+        kind: Kind::Duration {
+            at: |draft| &mut draft.common.messaging.pgmq.archive_retention,
+            range: (SECOND, MAX_DURATION),
+        },
+        meaning: "How long they are kept. What other clients have archived stays.",
+    },
+    Key {
         name: "common.messaging.pgmq.enable_pg_notify",
         kind: Kind::Flag(|draft| &mut draft.common.messaging.pgmq.enable_pg_notify),
-        meaning: "Whether a send wakes waiting receivers by `NOTIFY`.",
+        meaning: "Whether a send wakes waiting receivers by `NOTIFY`; false for a pooler that hands out connections for \
+                  a transaction at a time.",
     },
+    seconds(
+        "common.messaging.pgmq.notify_throttle_seconds",
+        |draft| &mut draft.common.messaging.pgmq.notify_throttle,
+        (MILLISECOND, HOUR),
+        "How long after one notification of a queue PGMQ sends no other.",
+    ),
+    seconds(
+        "common.messaging.pgmq.poll_interval_seconds",
+        |draft| &mut draft.common.messaging.pgmq.poll_interval,
+        (MILLISECOND, HOUR),
+        "How long a waiting receiver goes without a look of its own, for what others send.",
+    ),
+    Key {
+        name: "common.messaging.pgmq.long_delay",
+        kind: Kind::Duration { at: |draft| &mut draft.common.messaging.pgmq.long_delay, range: (SECOND, MAX_DURATION) },
+        meaning: "A message without keys that is due later than this waits in a table beside the queue, where it slows \
+                  no reader.",
+    },
+    seconds(
+        "common.messaging.pgmq.connection_timeout_seconds",
+        |draft| &mut draft.common.messaging.pgmq.connection_timeout,
+        (MILLISECOND, HOUR),
+        "How long connecting may take, and waiting for a free connection.",
+    ),
+    seconds(
+        "common.messaging.pgmq.statement_timeout_seconds",
+        |draft| &mut draft.common.messaging.pgmq.statement_timeout,
+        (MILLISECOND, HOUR),
+        "How long a statement may take before it is given up.",
+    ),
     Key {
         name: RABBITMQ_URL,
         kind: Kind::Url(|draft| &mut draft.asked.rabbitmq_url),

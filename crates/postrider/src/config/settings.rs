@@ -226,15 +226,44 @@ impl Default for MysqlConfig {
 }
 
 /// What only PGMQ knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PgmqConfig {
-    /// Whether a send wakes waiting receivers by `NOTIFY`.
+    /// The schema that holds what PGMQ has no place for.
+    pub schema: String,
+    /// How many connections are open at most.
+    pub pool_size: u32,
+    /// Which messages are kept after their end.
+    pub archive: ArchivePolicy,
+    /// How long they are kept.
+    pub archive_retention: Duration,
+    /// Whether waiting receivers hear of new messages by `LISTEN` and `NOTIFY`.
     pub enable_pg_notify: bool,
+    /// How long after one notification of a queue PGMQ sends no other.
+    pub notify_throttle: Duration,
+    /// How long a waiting receiver goes without a look of its own.
+    pub poll_interval: Duration,
+    /// Messages without keys that are due later than this wait beside the queue.
+    pub long_delay: Duration,
+    /// How long connecting may take.
+    pub connection_timeout: Duration,
+    /// How long a statement may take.
+    pub statement_timeout: Duration,
 }
 
 impl Default for PgmqConfig {
     fn default() -> Self {
-        Self { enable_pg_notify: true }
+        Self {
+            schema: "postrider_pgmq".into(),
+            pool_size: 10,
+            archive: ArchivePolicy::All,
+            archive_retention: Duration::from_secs(7 * 24 * 3600),
+            enable_pg_notify: true,
+            notify_throttle: Duration::from_millis(250),
+            poll_interval: Duration::from_secs(1),
+            long_delay: Duration::from_secs(60),
+            connection_timeout: Duration::from_secs(10),
+            statement_timeout: Duration::from_secs(30),
+        }
     }
 }
 

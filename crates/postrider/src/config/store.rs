@@ -126,8 +126,9 @@ fn address(kind: ProviderKind, draft: &Draft) -> Result<Option<(StoreUrl, &Setti
         }
         ProviderKind::Postgres => (asked.postgres_url.clone(), keys::POSTGRES_URL),
         ProviderKind::Mysql => (asked.mysql_url.clone(), keys::MYSQL_URL),
+        ProviderKind::Pgmq => (asked.pgmq_url.clone(), keys::PGMQ_URL),
         ProviderKind::RabbitMq => (asked.rabbitmq_url.clone(), keys::RABBITMQ_URL),
-        ProviderKind::Memory | ProviderKind::Pgmq => return Ok(None),
+        ProviderKind::Memory => return Ok(None),
     };
     Ok(url.zip(draft.given(key)))
 }
@@ -143,7 +144,9 @@ fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> 
         Some(ProviderKind::Mysql) => {
             Err(draft.refuse(keys::PROVIDER, "name the server in common.messaging.mysql.url, or in url"))
         }
-        Some(ProviderKind::Pgmq) => Err(draft.refuse(keys::PROVIDER, cannot_be_used())),
+        Some(ProviderKind::Pgmq) => {
+            Err(draft.refuse(keys::PROVIDER, "name the server in common.messaging.pgmq.url, or in url"))
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, LocalBoxFuture, join_all};
 use mysql_async::prelude::Queryable;
-use postrider::config::{MessagingConfig, PostgresConfig};
+use postrider::config::{MessagingConfig, PgmqConfig, PostgresConfig};
 use postrider::mysql::mysql_async;
 use postrider::{Endpoint, MessagingError, MessagingProvider};
 use postrider_conformance::guarantees::{Section, page};
@@ -15,7 +15,7 @@ use postrider_conformance::{Harness, Settings, StormSettings};
 use postrider_sqlite::rusqlite::Connection;
 
 use crate::pages::ensure_up_to_date;
-use crate::server::{postgres_client, postgres_url};
+use crate::server::{postgres_client, server_url};
 
 /// Takes a store away and brings it back.
 type Restart = Arc<dyn Fn() -> BoxFuture<'static, Result<(), MessagingError>> + Send + Sync>;
@@ -80,13 +80,14 @@ struct Database {
 }
 
 impl Database {
-    fn new() -> Self {
-        Self { url: postgres_url(), name: format!("guarantees_{}", std::process::id()) }
+    fn new(variable: &str) -> Self {
+        Self { url: server_url(variable), name: format!("guarantees_{}", std::process::id()) }
     }
 
     fn endpoint(&self) -> Endpoint {
         let postgres = PostgresConfig { schema: self.name.clone(), ..PostgresConfig::default() };
-        let settings = MessagingConfig { postgres, ..MessagingConfig::default() };
+        let pgmq = PgmqConfig { schema: self.name.clone(), ..PgmqConfig::default() };
+        let settings = MessagingConfig { postgres, pgmq, ..MessagingConfig::default() };
         Endpoint::new(&format!("{}?application_name={}", self.url, self.name), &settings).unwrap()
     }
 
@@ -172,7 +173,8 @@ async fn guarantees_page_is_up_to_date() {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let file = folder.path().join("queues.db");
 
-    let database = Database::new();
+    let database = Database::new("POSTRIDER_POSTGRES_URL");
+    let pgmq = Database::new("POSTRIDER_PGMQ_URL");
     let tables = Tables::new().await;
     let tried = [
         Store::at("memory:").try_law("All workers share one store in the suite's process."),
@@ -188,6 +190,10 @@ async fn guarantees_page_is_up_to_date() {
             "Tried on MariaDB. The workers share a database and a pool of connections. For L14 the server ends all of \
              their sessions, again and again. [More about it](mysql.md).",
         ),
+        Store { endpoint: pgmq.endpoint(), restart: None }.restarted_by(pgmq.cut()).try_law(
+            "Tried on PGMQ 1.11.1, loaded as plain SQL. The workers share a database and a pool of connections. For L14 \
+             the server ends all of their sessions, again and again. [More about it](pgmq.md).",
+        ),
     ];
 
     let sections = join_all(tried).await;
@@ -195,6 +201,7 @@ async fn guarantees_page_is_up_to_date() {
     let broken: String = sections.iter().filter(unlawful).map(|section| section.report.to_string()).collect();
     assert!(broken.is_empty(), "\n{broken}");
     database.remove().await;
+    pgmq.remove().await;
     tables.remove().await;
     ensure_up_to_date("guarantees.md", &page(&sections), "guarantees");
 }

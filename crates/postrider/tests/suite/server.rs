@@ -5,9 +5,14 @@ use postrider::postgres::{PostgresOptions, PostgresProvider, PostgresStore};
 
 /// Where it is.
 pub(crate) fn postgres_url() -> String {
-    std::env::var("POSTRIDER_POSTGRES_URL").unwrap_or_else(|_| {
+    server_url("POSTRIDER_POSTGRES_URL")
+}
+
+/// The server that a variable of the environment names.
+pub(crate) fn server_url(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
         panic!(
-            "POSTRIDER_POSTGRES_URL is not set: start a server with `scripts/services up postgres`, then \
+            "{variable} is not set: start a server with `scripts/services up postgres pgmq`, then \
              `eval \"$(scripts/services env)\"`"
         )
     })
@@ -15,7 +20,8 @@ pub(crate) fn postgres_url() -> String {
 
 /// A plain connection.
 pub(crate) async fn postgres_client(url: &str) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(url.strip_prefix("pgmq+").unwrap_or(url), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }

@@ -1,0 +1,61 @@
+//! What can be wrong with a database that has PGMQ in it.
+
+use postrider_core::{Deadline, Finding, Severity};
+use postrider_pg::Step;
+use postrider_pg::doctor::{cannot_connect, examine, examine_tables};
+use postrider_sql::Undone;
+
+use crate::options::PgmqOptions;
+use crate::store::{database, migrations};
+use crate::{Database, PgmqStore, install};
+
+/// The tables beside PGMQ's that a program reads and writes.
+const TABLES: &[&str] = &["queue_pause", "dedup", "delayed"];
+
+/// Those whose rows come and go.
+const BUSY: &[&str] = &["dedup", "delayed"];
+
+impl PgmqStore {
+    /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
+    pub async fn examine(url: &str, options: PgmqOptions, deadline: Deadline) -> Vec<Finding> {
+        let database = match database(url, &options) {
+            Ok(database) => database,
+            Err(error) => return vec![cannot_connect(&error)],
+        };
+        let mut findings = examine(&database, &migrations(&options), TABLES, BUSY, deadline).await;
+        if findings.iter().any(|finding| finding.check == "connection" && finding.severity == Severity::Problem) {
+            return findings;
+        }
+        match install::check(&database, "examine", deadline).await {
+            Ok(()) => findings.extend(match queues(&database, deadline).await {
+                Ok(found) => found,
+                Err(error) => vec![Finding::unseen("pgmq", error.into_harmless())],
+            }),
+            Err(error) => {
+                let fix = "correct what it names, then try again";
+                findings.push(Finding::new("schema", Severity::Problem, error.to_string(), fix));
+            }
+        }
+        findings
+    }
+}
+
+/// The tables of PGMQ's queues.
+async fn queues(database: &Database, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
+    let look = "select queue_name::text, is_unlogged from pgmq.meta order by queue_name";
+    let rows = database.session("examine", deadline).await?.ask(Step::new(look, [])).await?;
+    let mut findings = vec![Finding::fine("pgmq", format!("it is there, with {} queues", rows.len()))];
+    for row in rows.iter().filter(|row| row.get::<_, bool>(1)) {
+        let name: &str = row.get(0);
+        findings.push(Finding::new(
+            "durability",
+            Severity::Problem,
+            format!("queue '{name}' is unlogged: a crash of the server empties it"),
+            format!("`alter table pgmq.q_{name} set logged`"),
+        ));
+    }
+    let tables: Vec<String> = rows.iter().map(|row| format!("q_{}", row.get::<_, &str>(0))).collect();
+    let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+    findings.extend(examine_tables(database, "pgmq", &tables, deadline).await);
+    Ok(findings)
+}
