@@ -42,7 +42,10 @@ impl PgmqStore {
 
 /// The tables of PGMQ's queues.
 async fn queues(database: &Database, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
-    let look = "select queue_name::text, is_unlogged from pgmq.meta order by queue_name";
+    // By the table itself: PGMQ's own note of it is not kept up.
+    let look = "select m.queue_name::text, c.relpersistence = 'u' from pgmq.meta m \
+                join pg_catalog.pg_class c on c.oid = to_regclass(format('pgmq.%I', 'q_' || m.queue_name)) \
+                order by m.queue_name";
     let rows = database.session("examine", deadline).await?.ask(Step::new(look, [])).await?;
     let mut findings = vec![Finding::fine("pgmq", format!("it is there, with {} queues", rows.len()))];
     for row in rows.iter().filter(|row| row.get::<_, bool>(1)) {

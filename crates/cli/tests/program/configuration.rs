@@ -1,4 +1,4 @@
-//! `postrider config` and `migrate`
+//! `postrider config`, `migrate` and `doctor`
 
 use serde_json::{Value, json};
 
@@ -78,4 +78,23 @@ fn a_store_that_must_not_migrate_itself_is_migrated_on_demand() {
     let url = format!("sqlite:{}", place.file("queues.db").display());
     place.run(&["migrate", &url]).done();
     place.send(&["orders", "x"]);
+}
+
+#[test]
+fn doctor_says_what_is_wrong_and_what_to_do() {
+    let place = Place::bare();
+    let url = format!("sqlite:{}", place.file("mail.db").display());
+    let missing = place.run(&["--json", "doctor", &url]).failed(1);
+    let row: Value = serde_json::from_str(missing.stdout.trim()).unwrap();
+    assert_eq!((&row["check"], &row["severity"]), (&json!("connection"), &json!("problem")));
+    assert!(text(&row["fix"]).contains("postrider migrate"), "{row}");
+    assert!(!place.file("mail.db").exists(), "an examination makes nothing");
+
+    place.run(&["--url", &url, "send", "orders", "hello"]).done();
+    let rows = place.rows(&["doctor", &url]);
+    assert!(rows.iter().all(|row| row["severity"] == "fine" && row["fix"] == Value::Null), "{rows:?}");
+    place.run(&["--url", &url, "pause", "orders"]).done();
+    let rows = place.rows(&["doctor", &url]);
+    let note = rows.iter().find(|row| row["severity"] == "note").unwrap();
+    assert!(text(&note["fix"]).contains("postrider resume orders"), "{note}");
 }

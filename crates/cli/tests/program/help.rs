@@ -30,6 +30,7 @@ fn help_texts() {
         ("help_config", &["config"]),
         ("help_migrate", &["migrate"]),
         ("help_bench", &["bench"]),
+        ("help_doctor", &["doctor"]),
         ("help_verify", &["verify"]),
         ("help_completions", &["completions"]),
     ];

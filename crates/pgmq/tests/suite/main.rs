@@ -6,6 +6,7 @@
 mod archive;
 mod bodies;
 mod delays;
+mod doctor;
 mod faults;
 mod interop;
 mod lawful;
