@@ -12,6 +12,7 @@ mod idle;
 mod killed;
 mod lawful;
 mod locks;
+mod operators_page;
 mod order;
 mod schema;
 mod transactions;
