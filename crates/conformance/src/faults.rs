@@ -127,7 +127,7 @@ pub struct LostAnswers {
 }
 
 /// How many pieces of a conversation are let through at most before an answer is lost: the steps of a transaction.
-const STEPS: u64 = 6;
+pub const STEPS: u64 = 6;
 
 /// Loses the answers to sends and acks, one at a time and at each step of their transactions, on one provider that is
 /// never rebuilt. Each must be told as it was: unknown with the message's id, or failed with nothing done; never as done
@@ -170,6 +170,35 @@ pub async fn lost_answers_are_told<P: Provider>(proxy: &FaultProxy, provider: &P
     }
     until_done(|| provider.delete_queue(&queue, soon())).await.map_err(failed)?;
     Ok(told)
+}
+
+/// Loses an answer, after so many pieces have passed, on a connection that stays open and silent from then on: as when
+/// the server's machine is gone without a word. The provider must give the connection up by itself, after the time that
+/// it allows the server, tell the call as it was, and go on. Answers a breach in a sentence.
+pub async fn silence_is_given_up<P: Provider>(proxy: &FaultProxy, provider: &P, passing: u64) -> Result<(), String> {
+    let queue = QueueName::new(format!("silent_{:08x}", rand::random::<u32>())).map_err(|error| error.to_string())?;
+    let failed = |error: MessagingError| format!("after {passing} pieces: {error}");
+    provider.ensure_queue(&queue, soon()).await.map_err(failed)?;
+    warm_up(provider, &queue).await.map_err(failed)?;
+    // As many steps as a send can have.
+    let message = |body: &'static str| Message::new(body).ordering_key("k").and_then(|message| message.dedup_key(body));
+    let (first, second) = (message("first").map_err(failed)?, message("second").map_err(failed)?);
+    let id = first.id;
+    let call = provider.send_message(&queue, first, soon());
+    tokio::pin!(call);
+    proxy.drop_replies_after(passing);
+    let answer = tokio::select! {
+        biased;
+        answer = &mut call => answer,
+        () = proxy.reply_was_lost() => {
+            proxy.restore();
+            call.await
+        }
+    };
+    proxy.restore();
+    Told::of(answer, id, passing, "send")?;
+    until_done(|| provider.send_message(&queue, second.clone(), soon())).await.map_err(failed)?;
+    until_done(|| provider.delete_queue(&queue, soon())).await.map_err(failed)
 }
 
 /// Sends, receives and acknowledges, so that the calls to come have nothing to prepare before they take effect.

@@ -231,22 +231,34 @@ impl<'d, Q> Session<'d, Q> {
         self.object.as_ref().ok_or_else(|| MessagingError::Closed { provider: self.database.provider }.into())
     }
 
-    fn failed_early(&self) -> impl Fn(tokio_postgres::Error) -> Undone {
-        let (provider, operation) = (self.database.provider, self.operation);
-        move |error| undone(provider, operation, Phase::BeforeCommit, error)
+    /// Waits for an answer of the server, but not for ever: a connection may have fallen silent without an end.
+    async fn answered<T>(
+        &self,
+        phase: Phase,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Undone> {
+        let Database { provider, place, statement_timeout, .. } = self.database;
+        // Longer than the server takes to give up a statement by itself.
+        let patience = *statement_timeout + LOCK_TIMEOUT;
+        let Ok(answer) = tokio::time::timeout(patience, call).await else {
+            let detail = format!("{place} has not answered for {patience:?}");
+            let silent = MessagingError::Connection { provider, detail, source: None };
+            return Err(if phase == Phase::Committing { Undone::Unknown(silent) } else { Undone::NotDone(silent) });
+        };
+        answer.map_err(|error| undone(provider, self.operation, phase, error))
     }
 
     /// A statement that can be sent. Inside a transaction, where the connection does not keep its settings.
     async fn prepared(&self, sql: &str) -> Result<Prepared, Undone> {
         if self.database.keeps_settings {
-            return Ok(Prepared::Kept(self.client()?.prepare_cached(sql).await.map_err(self.failed_early())?));
+            return Ok(Prepared::Kept(self.answered(Phase::BeforeCommit, self.client()?.prepare_cached(sql)).await?));
         }
         if let Some(types) = self.database.known_types(sql) {
             return Ok(Prepared::Unnamed(types));
         }
         // The server is asked once what the parameters are. The statement must not outlive the transaction: what follows
         // may go to another connection of the server, and another program may be given this one.
-        let statement = self.client()?.prepare(sql).await.map_err(self.failed_early())?;
+        let statement = self.answered(Phase::BeforeCommit, self.client()?.prepare(sql)).await?;
         let types: Arc<[Type]> = statement.params().into();
         self.database.types().insert(sql.to_owned(), types.clone());
         Ok(Prepared::Unnamed(types))
@@ -285,25 +297,22 @@ impl<'d, Q> Session<'d, Q> {
     /// trip, one fsync.
     pub async fn run(&mut self, steps: &[Step<'_>]) -> Result<Vec<Vec<Row>>, Undone> {
         self.learn(steps).await?;
+        // Until everything was answered: a connection that fell silent is closed with the session.
+        self.is_open = true;
+        let answers = self.prepare_and_send(steps).await;
+        self.is_open = matches!(
+            answers,
+            Err(Undone::NotDone(MessagingError::Connection { .. }) | Undone::Unknown(MessagingError::Connection { .. }))
+        );
+        answers
+    }
+
+    async fn prepare_and_send(&self, steps: &[Step<'_>]) -> Result<Vec<Vec<Row>>, Undone> {
         let mut statements = Vec::with_capacity(steps.len());
         for step in steps {
             statements.push(self.prepared(step.sql).await?);
         }
-        self.is_open = true;
-        let patience = self.database.statement_timeout + LOCK_TIMEOUT;
-        let result = tokio::time::timeout(patience, self.send(steps, &statements)).await;
-        match result {
-            Ok(result) => {
-                self.is_open = false;
-                result
-            }
-            // The connection is closed with the session.
-            Err(_) => Err(Undone::Unknown(MessagingError::Connection {
-                provider: self.database.provider,
-                detail: format!("{} has not answered for {patience:?}", self.database.place),
-                source: None,
-            })),
-        }
+        self.send(steps, &statements).await
     }
 
     /// Carries one step out, in a transaction of its own.
@@ -314,19 +323,17 @@ impl<'d, Q> Session<'d, Q> {
     async fn send(&self, steps: &[Step<'_>], statements: &[Prepared]) -> Result<Vec<Vec<Row>>, Undone> {
         let client = self.client()?;
         if let ([step], [statement], true) = (steps, statements, self.database.keeps_settings) {
-            let rows = self.ask_prepared(statement, step.sql, &step.parameters).await;
-            return Ok(vec![
-                rows.map_err(|error| undone(self.database.provider, self.operation, Phase::Committing, error))?,
-            ]);
+            let rows = self.ask_prepared(statement, step.sql, &step.parameters);
+            return Ok(vec![self.answered(Phase::Committing, rows).await?]);
         }
         let queries = steps
             .iter()
             .zip(statements)
             .map(|(step, statement)| self.ask_prepared(statement, step.sql, &step.parameters));
         // Polled in this order, and each sends what it has when it is first polled.
-        let ((begun, rows), committed) =
-            join(join(client.batch_execute(&self.database.begin), join_all(queries)), client.batch_execute("commit"))
-                .await;
+        let begin_and_ask = join(client.batch_execute(&self.database.begin), join_all(queries));
+        let all = async { Ok(join(begin_and_ask, client.batch_execute("commit")).await) };
+        let ((begun, rows), committed) = self.answered(Phase::Committing, all).await?;
         // A server that says no ends the transaction then and there. A connection that breaks says nothing, and the
         // commit was on its way too.
         let said_no = |error: tokio_postgres::Error| {
@@ -342,15 +349,13 @@ impl<'d, Q> Session<'d, Q> {
     /// Begins a transaction whose steps depend on each other's answers.
     pub async fn begin(&mut self) -> Result<(), Undone> {
         self.is_open = true;
-        let begun = self.client()?.batch_execute(&self.database.begin).await;
-        begun.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
+        self.answered(Phase::BeforeCommit, self.client()?.batch_execute(&self.database.begin)).await
     }
 
     /// A statement inside a transaction that was begun.
     pub async fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Undone> {
         let statement = self.prepared(sql).await?;
-        let rows = self.ask_prepared(&statement, sql, parameters).await;
-        rows.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
+        self.answered(Phase::BeforeCommit, self.ask_prepared(&statement, sql, parameters)).await
     }
 
     /// Several statements without parameters inside a transaction that was begun.
@@ -373,16 +378,16 @@ impl<'d, Q> Session<'d, Q> {
 
     /// Ends a transaction that was begun, for good.
     pub async fn commit(&mut self) -> Result<(), Undone> {
-        let committed = self.client()?.batch_execute("commit").await;
+        let committed = self.answered(Phase::Committing, self.client()?.batch_execute("commit")).await;
         self.is_open = committed.is_err();
-        committed.map_err(|error| undone(self.database.provider, self.operation, Phase::Committing, error))
+        committed
     }
 
     /// Ends a transaction that was begun, without a trace.
     pub async fn rollback(&mut self) -> Result<(), Undone> {
-        let rolled_back = self.client()?.batch_execute("rollback").await;
+        let rolled_back = self.answered(Phase::BeforeCommit, self.client()?.batch_execute("rollback")).await;
         self.is_open = rolled_back.is_err();
-        rolled_back.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
+        rolled_back
     }
 }
 

@@ -113,8 +113,8 @@ impl FaultProxy {
         });
     }
 
-    /// Loses what the server says; what it is asked still reaches it. A connection of which something was lost is of no
-    /// use afterwards: [`cut`](Self::cut) it, or leave its client to give up by itself.
+    /// Loses what the server says; what it is asked still reaches it. Of a connection that has lost something nothing
+    /// arrives any more, also when the network is restored: [`cut`](Self::cut) it, or leave its client to give up.
     pub fn drop_replies(&self) {
         self.drop_replies_after(0);
     }

@@ -75,6 +75,8 @@ async fn hand_over(
     mut faults: watch::Receiver<Faults>,
     said: &watch::Sender<u64>,
 ) -> io::Result<()> {
+    // A stream has no holes: of a connection that has lost something nothing arrives any more.
+    let mut is_mute = false;
     while let Some(piece) = arriving.recv().await {
         // Even a sleep until now would take a tick of the timer.
         if piece.arrives > Instant::now() {
@@ -86,17 +88,20 @@ async fn hand_over(
             Err(_) => return Ok(()),
         };
         if piece.bytes.is_empty() {
+            if is_mute {
+                // Not even its end is heard, until it is cut.
+                std::future::pending::<()>().await;
+            }
             to.shutdown().await?;
             continue;
         }
-        let mut is_lost = false;
         if let (Direction::Replies, Some(passing)) = (direction, loses_after) {
             said.send_modify(|said| {
-                is_lost = *said >= passing;
+                is_mute |= *said >= passing;
                 *said += 1;
             });
         }
-        if !is_lost {
+        if !is_mute {
             to.write_all(&piece.bytes).await?;
         }
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use postrider_conformance::faults::{Fault, lost_answers_are_told, storm_through};
+use futures_util::future::join_all;
+use postrider_conformance::faults::{Fault, STEPS, lost_answers_are_told, silence_is_given_up, storm_through};
 use postrider_conformance::proxy::FaultProxy;
 use postrider_conformance::{Settings, StormReport, StormSettings};
 use postrider_mysql::{MysqlOptions, MysqlStore};
@@ -52,4 +53,21 @@ async fn a_lost_answer_is_told_as_an_unknown_outcome() {
     let provider = MysqlStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
     let told = lost_answers_are_told(&proxy, &provider).await.unwrap();
     assert!(told.unknown_sends > 0 && told.carried_out > 0 && told.unknown_acks > 0, "{told:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_falls_silent_is_given_up() {
+    let place = Place::new();
+    let tries = (0..STEPS).map(|passing| {
+        let place = &place;
+        async move {
+            let proxy = FaultProxy::before(&place.url()).await.unwrap();
+            let options = MysqlOptions { pool_size: 2, statement_timeout: Duration::from_secs(1), ..options() };
+            let provider = MysqlStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
+            silence_is_given_up(&proxy, &provider, passing).await
+        }
+    });
+    for outcome in join_all(tries).await {
+        outcome.unwrap();
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use postrider_conformance::faults::{Fault, lost_answers_are_told, storm_through};
+use futures_util::future::join_all;
+use postrider_conformance::faults::{Fault, STEPS, lost_answers_are_told, silence_is_given_up, storm_through};
 use postrider_conformance::proxy::FaultProxy;
 use postrider_conformance::{Settings, StormReport, StormSettings};
 use postrider_core::{Deadline, Message, MessageId, MessagingService, ReceiveOptions};
@@ -117,4 +118,22 @@ async fn a_look_now_and_then_covers_the_time_without_wake_ups() {
     proxy.reply_was_lost().await;
     proxy.restore();
     assert_eq!(received.await.unwrap(), id);
+}
+
+#[tokio::test]
+async fn a_connection_that_falls_silent_is_given_up() {
+    let place = Place::new();
+    let tries = (0..STEPS).map(|passing| {
+        let place = &place;
+        async move {
+            let proxy = FaultProxy::before(&url()).await.unwrap();
+            let options =
+                PostgresOptions { pool_size: 2, statement_timeout: Duration::from_secs(1), ..place.options() };
+            let provider = PostgresStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
+            silence_is_given_up(&proxy, &provider, passing).await
+        }
+    });
+    for outcome in join_all(tries).await {
+        outcome.unwrap();
+    }
 }
