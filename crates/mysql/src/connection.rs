@@ -14,6 +14,7 @@ use crate::PROVIDER;
 use crate::error::{cannot_connect, is_broken, undone};
 use crate::options::MysqlOptions;
 use crate::sql::{Schema, Sql};
+use crate::tls;
 
 /// How many seconds a statement waits for somebody's lock before it gives way. Nobody who keeps to the rules holds one
 /// that long; a caller's own transaction may.
@@ -58,7 +59,8 @@ impl std::fmt::Debug for Database {
 
 impl Database {
     pub(crate) fn new(url: &str, options: &MysqlOptions) -> Result<Self, MessagingError> {
-        let opts = Opts::from_url(url).map_err(|error| MessagingError::invalid("URL", error.to_string()))?;
+        let (url, encryption) = tls::prepare(url)?;
+        let opts = Opts::from_url(&url).map_err(|error| MessagingError::invalid("URL", error.to_string()))?;
         let Some(name) = opts.db_name().filter(|name| !name.is_empty()).map(str::to_owned) else {
             return Err(MessagingError::invalid(
                 "URL",
@@ -75,7 +77,8 @@ impl Database {
             ),
         ];
         // A socket that the server names would lead past whatever stands between here and the host in the URL.
-        let opts = OptsBuilder::from_opts(opts).setup(setup).prefer_socket(false).tcp_nodelay(true).into();
+        let opts = OptsBuilder::from_opts(opts).setup(setup).prefer_socket(false).tcp_nodelay(true);
+        let opts = opts.ssl_opts(encryption).into();
         let schema = Schema::new(&name);
         Ok(Self {
             opts,

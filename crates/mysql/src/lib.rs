@@ -40,6 +40,7 @@ mod settle;
 mod settle_and_claim;
 mod sql;
 mod store;
+mod tls;
 mod turns;
 mod upkeep;
 

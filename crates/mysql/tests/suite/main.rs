@@ -7,6 +7,7 @@ mod archive;
 mod claims;
 mod cut_off;
 mod doctor;
+mod encryption;
 mod faults;
 mod idle;
 mod killed;
@@ -85,9 +86,14 @@ fn options() -> MysqlOptions {
 
 /// The server under test.
 fn url() -> String {
-    std::env::var("POSTRIDER_MYSQL_URL").unwrap_or_else(|_| {
+    variable("POSTRIDER_MYSQL_URL")
+}
+
+/// What the environment says of it.
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
         panic!(
-            "POSTRIDER_MYSQL_URL is not set: start a server with `scripts/services up mysql`, then \
+            "{name} is not set: start a server with `scripts/services up mysql`, then \
              `eval \"$(scripts/services env)\"`"
         )
     })

@@ -1,0 +1,63 @@
+//! Encrypted connections, with the words that MySQL's own programs use in a URL: `ssl-mode` and `ssl-ca`.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use mysql_async::SslOpts;
+use postrider_core::MessagingError;
+
+/// Takes the words about encryption out of a URL, and answers what they ask for.
+pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), MessagingError> {
+    let Some((base, query)) = url.split_once('?') else { return Ok((Cow::Borrowed(url), None)) };
+    let (mut mode, mut authority, mut kept) = (None, None, Vec::new());
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("ssl-mode", word)) => mode = Some(word.to_ascii_uppercase()),
+            Some(("ssl-ca", path)) => authority = Some(PathBuf::from(path)),
+            _ => kept.push(pair),
+        }
+    }
+    let options = SslOpts::default();
+    let options = match mode.as_deref() {
+        None | Some("DISABLED") => None,
+        Some("REQUIRED") => {
+            Some(options.with_danger_accept_invalid_certs(true).with_danger_skip_domain_validation(true))
+        }
+        Some("VERIFY_IDENTITY") => Some(options),
+        // The driver cannot leave a name out of account once it has asked the authority.
+        Some(unknown) => {
+            let why = format!("'{}' cannot be used; use DISABLED, REQUIRED or VERIFY_IDENTITY", unknown.escape_debug());
+            return Err(MessagingError::invalid("ssl-mode", why));
+        }
+    };
+    if authority.is_some() && mode.as_deref() != Some("VERIFY_IDENTITY") {
+        return Err(MessagingError::invalid("ssl-ca", "it is of no use without ssl-mode=VERIFY_IDENTITY"));
+    }
+    let options = options.map(|options| match authority {
+        Some(path) => options.with_root_certs(vec![path.into()]).with_disable_built_in_roots(true),
+        None => options,
+    });
+    let url = if kept.is_empty() { base.to_owned() } else { format!("{base}?{}", kept.join("&")) };
+    Ok((Cow::Owned(url), options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_about_encryption_are_taken_out_and_others_left() {
+        let rewritten = |url: &str| prepare(url).map(|(url, options)| (url.into_owned(), options.is_some()));
+        for (url, plain, is_encrypted) in [
+            ("mysql://h/d", "mysql://h/d", false),
+            ("mysql://h/d?ssl-mode=required", "mysql://h/d", true),
+            ("mysql://h/d?a=b&ssl-mode=VERIFY_IDENTITY&ssl-ca=/x.pem", "mysql://h/d?a=b", true),
+            ("mysql://h/d?ssl-mode=DISABLED", "mysql://h/d", false),
+        ] {
+            assert_eq!(rewritten(url).unwrap(), (plain.to_owned(), is_encrypted), "{url}");
+        }
+        for url in ["mysql://h/d?ssl-mode=PREFERRED", "mysql://h/d?ssl-mode=VERIFY_CA", "mysql://h/d?ssl-ca=/x.pem"] {
+            assert!(rewritten(url).is_err(), "{url}");
+        }
+    }
+}
