@@ -6,7 +6,7 @@ use std::sync::Arc;
 use postgres_types::ToSql;
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, ReceiveOptions, Support};
 use postrider_pg::tokio_postgres::Row;
-use postrider_pg::{Known, Migration, Migrations, Notifier, Schema, Step, worker_name};
+use postrider_pg::{Hint, Known, Migration, Migrations, Notifier, Schema, Step, worker_name};
 use postrider_sql::{Claimed, Undone, Wakes};
 
 use crate::options::PgmqOptions;
@@ -63,8 +63,9 @@ impl PgmqStore {
         install::check(&database, OPEN, deadline).await?;
         migrations(&options).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
         let (wakes, schema) = (Arc::new(Wakes::default()), Schema::new(&options.schema));
-        let notifier =
-            options.enable_pg_notify.then(|| Notifier::start(database.clone(), wakes.clone(), schema.channel()));
+        let notifier = options
+            .enable_pg_notify
+            .then(|| Notifier::start(database.clone(), wakes.clone(), schema.channel(), |_| ()));
         let shared = Arc::new(Shared {
             capabilities: capabilities(&options),
             worker: worker_name(options.worker.as_deref()),
@@ -178,7 +179,7 @@ impl Shared {
         }
         self.wakes.tell(queues.iter().copied());
         if let Some(notifier) = &self.notifier {
-            notifier.note(&queues);
+            notifier.note(&queues, Hint::Fresh);
         }
     }
 

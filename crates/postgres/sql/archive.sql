@@ -18,7 +18,8 @@ kept as (
 forgotten as (
   delete from {schema}.dead_letter d using gone where d.id = gone.id and gone.queue like '%\_dlq'),
 promoted as (
-  update {schema}.message n set blocked = false
+  update {schema}.message n
+  set blocked = false, next_attempt_at = greatest(n.next_attempt_at, {schema}.clock())
   from (select (select o.id from {schema}.message o
                 where o.queue = gone.queue and o.ordering_key = gone.ordering_key and o.id <> gone.id
                 order by o.id limit 1) as id

@@ -5,7 +5,7 @@
 -- Plan: Index Only Scan using unplaced_queue on unplaced
 with found as materialized (
   select found.place, found.due, found.death
-  from unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) as urgency (priority)
+  from unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], $7::timestamptz[]) as urgency (priority, floor)
   cross join lateral (
     select m.ctid as place, m.next_attempt_at as due,
            case when not $5::boolean then null
@@ -13,7 +13,7 @@ with found as materialized (
                 when m.deliveries_count >= $6 then 'max_receive_count' end as death
     from {schema}.message m
     where m.queue = $1 and not m.blocked and m.priority = urgency.priority
-      and m.next_attempt_at <= {schema}.clock()
+      and m.next_attempt_at >= urgency.floor and m.next_attempt_at <= {schema}.clock()
     order by m.next_attempt_at limit $2 for update skip locked) found
   where not exists (select 1 from {schema}.queue_pause where queue = $1)),
 chosen as materialized (select place, due, death from found order by due limit $2),

@@ -29,7 +29,8 @@ moved as (
       first_attempt_at = null, last_attempt_at = null, dedup_key = null, last_error = null
   from gone where m.id = gone.id),
 promoted as (
-  update {schema}.message n set blocked = false
+  update {schema}.message n
+  set blocked = false, next_attempt_at = greatest(n.next_attempt_at, {schema}.clock())
   from (select (select o.id from {schema}.message o
                 where o.queue = gone.queue and o.ordering_key = gone.ordering_key and o.id <> gone.id
                 order by o.id limit 1) as id

@@ -1,9 +1,10 @@
 //! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postrider_core::{
-    DeadLetterReason, Deadline, Envelope, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, Settlement,
+    DeadLetterReason, Deadline, Envelope, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, RowResults,
+    Settlement,
 };
 use postrider_sql::stripes::{in_order, stripe, token};
 use postrider_sql::{Claimed, Due, Taken, Undone, persist};
@@ -13,6 +14,7 @@ use uuid::Uuid;
 use postrider_pg::Step;
 
 use crate::PROVIDER;
+use crate::floor::Reach;
 use crate::rows::{self, Label, micros};
 use crate::settle::{Leases, Settling, lease_step};
 use crate::sql::Sql;
@@ -46,6 +48,7 @@ struct Claim {
     is_mortal: bool,
     max_receive_count: i64,
     oldest_first: bool,
+    reach: Reach,
 }
 
 /// What a claim brought.
@@ -66,7 +69,7 @@ pub struct Chores {
 }
 
 impl Claim {
-    fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions) -> Self {
+    fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions, reach: Reach) -> Self {
         let turn = shared.count_claim(queue);
         Self {
             queue: queue.clone(),
@@ -77,13 +80,21 @@ impl Claim {
             is_mortal: !queue.holds_dead_letters(),
             max_receive_count: options.max_receive_count.into(),
             oldest_first: turn % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1,
+            reach,
         }
     }
 
     fn step<'p>(&'p self, sql: &'p Sql) -> Step<'p> {
         let text = if self.oldest_first { &sql.claim_oldest } else { &sql.claim };
-        let parameters: [&(dyn postgres_types::ToSql + Sync); 6] =
-            [&self.name, &self.limit, &self.visibility, &self.lease, &self.is_mortal, &self.max_receive_count];
+        let parameters: [&(dyn postgres_types::ToSql + Sync); 7] = [
+            &self.name,
+            &self.limit,
+            &self.visibility,
+            &self.lease,
+            &self.is_mortal,
+            &self.max_receive_count,
+            &self.reach.floors,
+        ];
         Step::new(text, parameters)
     }
 
@@ -159,8 +170,22 @@ impl Shared {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Taken<Chores>, Undone> {
+        let began = Instant::now();
         let settling = Settling::new(self, settlements);
-        let claim = Claim::new(self, queue, wanted, options);
+        let claim = Claim::new(self, queue, wanted, options, self.floors.reach(queue));
+        let taken = self.try_settle_and_claim(settling, &claim, began, deadline).await;
+        let (settled, Brought { messages, doomed, has_unplaced }) =
+            taken.inspect_err(|_| self.floors.failed(queue, &claim.reach))?;
+        Ok(Taken { settled, messages, chores: Chores { claim, doomed, has_unplaced } })
+    }
+
+    async fn try_settle_and_claim(
+        &self,
+        settling: Settling,
+        claim: &Claim,
+        began: Instant,
+        deadline: Deadline,
+    ) -> Result<(RowResults<()>, Brought), Undone> {
         let class = self.database.sql.schema.lock_class();
         let mut session = self.database.session("receive", deadline).await?;
         let mut steps = Vec::new();
@@ -172,10 +197,17 @@ impl Shared {
         steps.push(claim.step(session.sql()));
         let mut answers = session.run(&steps).await?;
         drop((steps, session));
-        let Brought { messages, doomed, has_unplaced } = claim.read(&answers.pop().unwrap_or_default());
+        let rows = answers.pop().unwrap_or_default();
+        let brought = claim.read(&rows);
+        let taken = rows.iter().filter_map(|row| {
+            let priority = row.get::<_, Option<i16>>(5)?;
+            Some((usize::try_from(priority).ok()?, rows::time(row, 14)))
+        });
+        let is_full = brought.messages.len() + brought.doomed.len() >= usize::try_from(claim.limit).unwrap_or(0);
+        self.floors.claimed(&claim.queue, &claim.reach, taken, is_full);
         let (settled, touched) = settling.finish(answers.iter().skip(locks));
-        self.touch(&touched);
-        Ok(Taken { settled, messages, chores: Chores { claim, doomed, has_unplaced } })
+        self.touch(&touched, began);
+        Ok((settled, brought))
     }
 
     /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
@@ -189,8 +221,20 @@ impl Shared {
 
     /// When something in a queue can be received. Puts keys in order that others have left unplaced.
     pub(crate) async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
-        let name = queue.as_str();
-        let found = self.ask("receive", Deadline::default(), &self.database.sql.next_due, vec![&name]).await?;
+        let reach = self.floors.reach(queue);
+        let due = self.look_for_due(queue, &reach).await;
+        match &due {
+            Ok(due) => self.floors.looked(queue, &reach, *due == Due::Now),
+            Err(_) => self.floors.failed(queue, &reach),
+        }
+        due
+    }
+
+    async fn look_for_due(&self, queue: &QueueName, reach: &Reach) -> Result<Due, Undone> {
+        let (name, horizon) = (queue.as_str(), micros(self.options.poll_interval));
+        let statement = &self.database.sql.next_due;
+        let parameters: Vec<&(dyn postgres_types::ToSql + Sync)> = vec![&name, &reach.floors, &horizon];
+        let found = self.ask("receive", Deadline::default(), statement, parameters).await?;
         let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
         if row.get::<_, bool>(1) && !queue.holds_dead_letters() {
             self.place(queue).await?;
@@ -209,8 +253,9 @@ impl Shared {
         if doomed.is_empty() {
             return Ok(());
         }
+        let began = Instant::now();
         persist(|| self.try_bury(claim, doomed)).await?;
-        self.touch([&claim.queue, &claim.queue.dead_letters()]);
+        self.touch([&claim.queue, &claim.queue.dead_letters()], began);
         Ok(())
     }
 
@@ -244,7 +289,7 @@ impl Shared {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Option<Claimed>, Undone> {
-        let claim = Claim { oldest_first: false, ..Claim::new(self, queue, 1, options) };
+        let claim = Claim { oldest_first: false, ..Claim::new(self, queue, 1, options, Reach::none()) };
         self.place(queue).await?;
         let mut session = self.database.session("receive", deadline).await?;
         let find = Step::new(&session.sql().find_by_id, [&claim.name as _, id.as_uuid() as _]);
@@ -269,7 +314,10 @@ impl Shared {
         if queue.holds_dead_letters() {
             return Ok(());
         }
-        persist(|| self.try_place(queue)).await
+        persist(|| self.try_place(queue)).await?;
+        // What else they did without a key may have been due long before it could be seen.
+        self.floors.sweep(queue);
+        Ok(())
     }
 
     async fn try_place(&self, queue: &QueueName) -> Result<(), Undone> {

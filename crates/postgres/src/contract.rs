@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postrider_core::coalescer::{ExtendRow, SendRow};
 use postrider_core::{
@@ -120,10 +120,10 @@ impl SqlStore for PostgresStore {
     }
 
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), Undone> {
-        let sql = &self.shared.database.sql;
+        let (sql, began) = (&self.shared.database.sql, Instant::now());
         let (operation, statement) = if is_paused { ("pause", &sql.pause) } else { ("resume", &sql.resume) };
         self.shared.ask(operation, deadline, statement, vec![&queue.as_str()]).await?;
-        self.shared.touch([queue]);
+        self.shared.touch([queue], began);
         Ok(())
     }
 

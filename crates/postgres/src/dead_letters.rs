@@ -1,6 +1,7 @@
 //! Where dead messages lie, and how they come back.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use postrider_core::{
     DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, RedriveReport,
@@ -115,6 +116,7 @@ impl Shared {
     }
 
     async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+        let began = Instant::now();
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin().await?;
         let chosen = self.select(&session, part).await?;
@@ -146,7 +148,7 @@ impl Shared {
             }
         }
         session.commit().await?;
-        self.touch([target]);
+        self.touch([target], began);
         Ok((report, next))
     }
 

@@ -21,6 +21,7 @@ mod claim;
 mod contract;
 mod dead_letters;
 mod doctor;
+mod floor;
 mod idempotency;
 mod in_transaction;
 mod look;

@@ -2,6 +2,8 @@
 //!
 //! A transaction that removes keyed messages holds their stripes, and whoever sends to the same keys waits for its end.
 
+use std::time::Instant;
+
 use postrider_core::{Deadline, QueueName};
 use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Present, Removal, Undone, persist};
@@ -45,6 +47,7 @@ impl Shared {
         chosen: &[Present],
         removal: Removal,
     ) -> Result<u64, Undone> {
+        let began = Instant::now();
         let rows: Vec<i64> = chosen.iter().map(|(row, _)| *row).collect();
         // A dead-letter queue orders nothing.
         let is_ordered = !queue.holds_dead_letters();
@@ -57,7 +60,7 @@ impl Shared {
         // What was sent meanwhile behind a head that is gone must not wait for it.
         self.promote(&session, keys.into_iter().map(|key| (name, key))).await?;
         session.commit().await?;
-        self.touch([queue]);
+        self.touch([queue], began);
         Ok(gone.len() as u64)
     }
 }

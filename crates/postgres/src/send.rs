@@ -2,16 +2,18 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Instant;
 
 use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, MessageId, MessagingError, QueueName, RowResults};
-use postrider_pg::Step;
+use postrider_pg::{Hint, NOTIFY, Step};
 use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Undone, persist};
 use uuid::Uuid;
 
 use crate::Session;
+use crate::floor::MARGIN;
 use crate::rows::{Time, content_type_column, headers_column, message_id, micros};
 use crate::store::Shared;
 
@@ -72,6 +74,7 @@ impl<'m> Columns<'m> {
 impl Shared {
     /// Accepts messages, in their order; each answers its id, or that of the living one that has its dedup key.
     pub(crate) async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
+        let began = Instant::now();
         let missing = self.missing_queues(rows).await?;
         let check = |row: &SendRow| {
             check_sendable(&self.capabilities, &row.queue, &row.message)?;
@@ -91,6 +94,7 @@ impl Shared {
         if self.options.create_queues {
             columns.listed = columns.names.iter().map(|name| name.as_str()).collect();
         }
+        let mut is_told = false;
         if columns.dedup_keys.iter().any(Option::is_some) {
             let holders = self.send_deduped(&columns).await?;
             for (row, result) in rows.iter().zip(&mut results) {
@@ -101,9 +105,16 @@ impl Shared {
                 }
             }
         } else {
-            persist(|| self.insert(&columns)).await?;
+            let hints = self.notifier.as_ref().and_then(|notifier| notifier.ride(columns.names.iter().copied()));
+            persist(|| self.insert(&columns, hints.as_deref())).await?;
+            // One that took too long is told again, as late.
+            is_told = hints.is_some() && began.elapsed() < MARGIN;
         }
-        self.touch(columns.names.iter().copied());
+        if is_told {
+            self.tell_here(&columns.names.iter().copied().collect::<Vec<_>>(), Hint::Fresh);
+        } else {
+            self.touch(columns.names.iter().copied(), began);
+        }
         Ok(results)
     }
 
@@ -117,18 +128,23 @@ impl Shared {
         Ok(queues.into_iter().filter(|queue| !exist.contains(queue.as_str())).collect())
     }
 
-    /// Messages without dedup keys: all of them are new.
-    async fn insert(&self, columns: &Columns<'_>) -> Result<(), Undone> {
+    /// Messages without dedup keys: all of them are new. The hints go with them.
+    async fn insert(&self, columns: &Columns<'_>, hints: Option<&[String]>) -> Result<(), Undone> {
         let mut session = self.database.session("send", Deadline::default()).await?;
         let sql = session.sql();
+        let (class, channel) = (sql.schema.lock_class(), sql.schema.channel());
+        let stripes = columns.stripes();
+        let mut steps = Vec::new();
         if columns.keys.is_empty() {
-            session.run(&[plain_step(&sql.send_plain, columns)]).await?;
-            return Ok(());
+            steps.push(plain_step(&sql.send_plain, columns));
+        } else {
+            steps.push(Step::new(&sql.lock_stripes, [&class as _, &stripes as _]));
+            steps.push(keyed_step(&sql.send, columns));
         }
-        let (class, stripes) = (self.database.sql.schema.lock_class(), columns.stripes());
-        let lock = Step::new(&sql.lock_stripes, [&class as _, &stripes as _]);
-        session.run(&[lock, keyed_step(&sql.send, columns)]).await?;
-        Ok(())
+        if let Some(hints) = &hints {
+            steps.push(Step::new(NOTIFY, [&channel as _, hints as _]));
+        }
+        session.run(&steps).await.map(drop)
     }
 
     /// Messages of which some have dedup keys. Answers who has each key.
@@ -194,6 +210,7 @@ impl Shared {
     }
 
     async fn try_bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+        let began = Instant::now();
         let named = |queue: &str| QueueName::for_reading(queue).ok();
         let mut ids: Vec<i64> = expired.iter().map(|(id, ..)| *id).collect();
         ids.sort_unstable();
@@ -207,7 +224,8 @@ impl Shared {
         self.promote(&session, keys.into_iter()).await?;
         session.commit().await?;
         let queues: Vec<QueueName> = expired.iter().filter_map(|(_, queue, _)| named(queue)).collect();
-        self.touch(queues.iter().flat_map(|queue| [queue.clone(), queue.dead_letters()]).collect::<Vec<_>>().iter());
+        let touched: Vec<QueueName> = queues.iter().flat_map(|queue| [queue.clone(), queue.dead_letters()]).collect();
+        self.touch(&touched, began);
         Ok(())
     }
 

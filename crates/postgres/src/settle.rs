@@ -1,7 +1,7 @@
 //! Where leases end or are extended: nothing happens without the token that is valid now.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postrider_core::coalescer::ExtendRow;
 use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
@@ -59,6 +59,8 @@ impl Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Complete,
+    /// One that has neither a key nor a record.
+    CompletePlain,
     Retry,
     Release,
     DeadLetter,
@@ -66,7 +68,8 @@ enum Kind {
     Refuse,
 }
 
-const KINDS: [Kind; 5] = [Kind::Complete, Kind::Retry, Kind::Release, Kind::DeadLetter, Kind::Refuse];
+const KINDS: [Kind; 6] =
+    [Kind::Complete, Kind::CompletePlain, Kind::Retry, Kind::Release, Kind::DeadLetter, Kind::Refuse];
 
 /// The rows of one statement.
 #[derive(Debug, Default)]
@@ -113,6 +116,9 @@ impl Settling {
         let mut stripes = Vec::new();
         for (place, lease, settlement) in chosen {
             let (kind, delay, reason, error) = match settlement.disposition {
+                Disposition::Ack if lease.stripe.is_none() && !lease.receipt.queue().holds_dead_letters() => {
+                    (Kind::CompletePlain, Duration::ZERO, String::new(), None)
+                }
                 Disposition::Ack => (Kind::Complete, Duration::ZERO, String::new(), None),
                 Disposition::Nack(Nack::Retry { after, error }) => (Kind::Retry, after, String::new(), error),
                 Disposition::Nack(Nack::Release) => (Kind::Release, Duration::ZERO, String::new(), None),
@@ -154,6 +160,8 @@ impl Settling {
     fn step<'p>(&'p self, kind: Kind, group: &'p Group, sql: &'p Sql) -> Step<'p> {
         let text = match kind {
             Kind::Complete if self.archive == ArchivePolicy::All => &sql.archive,
+            Kind::CompletePlain if self.archive == ArchivePolicy::All => &sql.archive_plain,
+            Kind::CompletePlain => &sql.remove_plain,
             Kind::Complete => &sql.remove,
             Kind::Retry => &sql.retry,
             Kind::Release => &sql.release,
@@ -162,7 +170,7 @@ impl Settling {
         };
         let step = lease_step(text, &group.leases);
         match kind {
-            Kind::Complete | Kind::Release | Kind::Refuse => step,
+            Kind::Complete | Kind::CompletePlain | Kind::Release | Kind::Refuse => step,
             Kind::Retry => step.and([&group.delays, &group.errors, &self.worker]),
             Kind::DeadLetter => step.and([&group.reasons, &group.errors, &group.is_read, &self.worker]),
         }
@@ -219,6 +227,7 @@ impl Shared {
     }
 
     async fn try_settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        let began = Instant::now();
         let settling = Settling::new(self, settlements);
         let mut answers = Vec::new();
         if !settling.groups.is_empty() {
@@ -233,7 +242,7 @@ impl Shared {
             answers = session.run(&steps).await?.split_off(locks);
         }
         let (results, touched) = settling.finish(&answers);
-        self.touch(&touched);
+        self.touch(&touched, began);
         Ok(results)
     }
 
@@ -285,6 +294,7 @@ impl Shared {
 
     /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
     pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
+        let began = Instant::now();
         let mut chosen: Vec<Lease> = receipts.iter().filter_map(|receipt| Lease::read(receipt).ok()).collect();
         chosen.sort_by_key(|lease| lease.row);
         let mut leases = Leases::default();
@@ -294,7 +304,7 @@ impl Shared {
         session.run(&[step]).await?;
         let mut touched = Vec::new();
         receipts.iter().for_each(|receipt| note(&mut touched, receipt.queue()));
-        self.touch(&touched);
+        self.touch(&touched, began);
         Ok(())
     }
 }

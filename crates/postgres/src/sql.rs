@@ -30,6 +30,7 @@ macro_rules! statements {
 statements! {
     ack_in,
     archive,
+    archive_plain,
     bury_expired,
     claim,
     claim_by_id,
@@ -67,6 +68,7 @@ statements! {
     redrive,
     release,
     remove,
+    remove_plain,
     resume,
     retry,
     select_dead,

@@ -2,18 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
-use postrider_pg::{Migration, Notifier, Schema, Step};
+use postrider_pg::{Hint, Migration, Notifier, Schema, Step};
 use postrider_sql::{Undone, Wakes};
 
+use crate::floor::{Floors, MARGIN};
 use crate::migrations;
 use crate::options::{PostgresOptions, WakeUpMode};
 use crate::upkeep::{self, Upkeep};
 use crate::{Database, PROVIDER, PostgresProvider};
 
 /// So many queues are remembered. One process may meet any number of names.
-const MOST_NAMES: usize = 10_000;
+pub(crate) const MOST_NAMES: usize = 10_000;
 
 /// A schema of a database that holds queues. Clones are the same store.
 #[derive(Debug, Clone)]
@@ -32,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) notifier: Option<Notifier<crate::sql::Sql>>,
     /// How often each queue was claimed from, for the turns of the oldest. A lock, held for an addition.
     claims: Mutex<HashMap<QueueName, u64>>,
+    pub(crate) floors: Arc<Floors>,
     /// Ends with the store.
     _upkeep: Upkeep,
 }
@@ -43,9 +46,14 @@ impl PostgresStore {
         let database = Arc::new(options.database(url)?);
         let deadline = Deadline::default();
         migrations::of(&database.sql.schema).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
-        let wakes = Arc::new(Wakes::default());
+        let (wakes, floors) = (Arc::new(Wakes::default()), Arc::new(Floors::default()));
+        let passed = floors.clone();
+        let on_late = move |queue: Option<&QueueName>| match queue {
+            Some(queue) => passed.sweep(queue),
+            None => passed.sweep_all(),
+        };
         let notifier = (options.wake_up == WakeUpMode::Notify)
-            .then(|| Notifier::start(database.clone(), wakes.clone(), database.sql.schema.channel()));
+            .then(|| Notifier::start(database.clone(), wakes.clone(), database.sql.schema.channel(), on_late));
         let shared = Shared {
             capabilities: capabilities(&options),
             worker: postrider_pg::worker_name(options.worker.as_deref()),
@@ -55,6 +63,7 @@ impl PostgresStore {
             wakes,
             notifier,
             claims: Mutex::default(),
+            floors,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -100,16 +109,23 @@ fn capabilities(options: &PostgresOptions) -> Capabilities {
 }
 
 impl Shared {
-    /// Tells those who wait, here and in other processes, that something in these queues can be received.
-    pub(crate) fn touch<'q>(&self, queues: impl IntoIterator<Item = &'q QueueName>) {
+    /// Tells those who wait, here and in other processes, that something in these queues can be received, by a
+    /// transaction that was begun then.
+    pub(crate) fn touch<'q>(&self, queues: impl IntoIterator<Item = &'q QueueName>, began: Instant) {
+        let hint = if began.elapsed() < MARGIN { Hint::Fresh } else { Hint::Late };
         let queues: Vec<&QueueName> = queues.into_iter().collect();
-        if queues.is_empty() {
-            return;
+        self.tell_here(&queues, hint);
+        if let Some(notifier) = self.notifier.as_ref().filter(|_| !queues.is_empty()) {
+            notifier.note(&queues, hint);
+        }
+    }
+
+    /// The same for this process alone.
+    pub(crate) fn tell_here(&self, queues: &[&QueueName], hint: Hint) {
+        if hint == Hint::Late {
+            queues.iter().for_each(|queue| self.floors.sweep(queue));
         }
         self.wakes.tell(queues.iter().copied());
-        if let Some(notifier) = &self.notifier {
-            notifier.note(&queues);
-        }
     }
 
     /// Counts a claim and answers how many there were before it.

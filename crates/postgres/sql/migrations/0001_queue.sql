@@ -29,9 +29,9 @@ create table {schema}.message (
   last_attempt_at timestamptz,
   acquired_at timestamptz,
   expires_at timestamptz,
-  -- Chance, drawn anew by every claim.
+  -- Chance, drawn anew by every claim. While it is there, next_attempt_at is the end of the lease; a column of its own
+  -- for that took a twentieth of the rate.
   lease_token bigint,
-  lease_expires_at timestamptz generated always as (case when lease_token is not null then next_attempt_at end) stored,
   deliveries_count bigint not null default 0,
   attempts_count bigint not null default 0,
   message_id uuid not null,

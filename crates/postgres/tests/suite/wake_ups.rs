@@ -99,10 +99,10 @@ async fn a_burst_of_sends_is_told_a_few_times() {
         if hint == "end" {
             break;
         }
-        assert_eq!(hint, "orders");
+        assert!(hint.starts_with("fresh ") && hint.ends_with(" orders") || hint.starts_with("late "), "{hint}");
         count += 1;
     }
-    let most = took.as_millis() / 10 + 2;
+    let most = took.as_millis() / 5 + 2;
     assert!((1..=most).contains(&count), "{count} notifications for 200 sends in {took:?}");
 }
 
