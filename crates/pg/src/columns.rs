@@ -15,7 +15,7 @@ const EPOCH: i64 = 946_684_800_000_000;
 const EARLIEST: i64 = -211_813_488_000_000_000;
 
 /// A time, in the server's own form: its text form would cost a tenth of a batch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time(pub Timestamp);
 
 impl ToSql for Time {

@@ -48,6 +48,8 @@ struct Claim {
     is_mortal: bool,
     max_receive_count: i64,
     oldest_first: bool,
+    /// Whether somebody waits when nothing comes.
+    will_wait: bool,
     reach: Reach,
 }
 
@@ -80,6 +82,7 @@ impl Claim {
             is_mortal: !queue.holds_dead_letters(),
             max_receive_count: options.max_receive_count.into(),
             oldest_first: turn % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1,
+            will_wait: !options.wait.is_zero(),
             reach,
         }
     }
@@ -102,8 +105,7 @@ impl Claim {
     fn read(&self, rows: &[Row]) -> Brought {
         let mut brought = Brought::default();
         // The server answers in whatever order it likes.
-        let mut ordered: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
-        brought.has_unplaced = ordered.len() < rows.len();
+        let mut ordered: Vec<&Row> = rows.iter().collect();
         ordered.sort_by_key(|row| {
             let urgency = if self.oldest_first { 0 } else { -row.get::<_, i16>(5) };
             (urgency, rows::time(row, 14), row.get::<_, i64>(0))
@@ -198,11 +200,11 @@ impl Shared {
         let mut answers = session.run(&steps).await?;
         drop((steps, session));
         let rows = answers.pop().unwrap_or_default();
-        let brought = claim.read(&rows);
-        let taken = rows.iter().filter_map(|row| {
-            let priority = row.get::<_, Option<i16>>(5)?;
-            Some((usize::try_from(priority).ok()?, rows::time(row, 14)))
-        });
+        let mut brought = claim.read(&rows);
+        // An empty answer does not say it. Whoever waits looks for it; whoever does not must be told.
+        brought.has_unplaced = rows.first().map_or(!claim.will_wait, |row| row.get(16));
+        let taken =
+            rows.iter().filter_map(|row| Some((usize::try_from(row.get::<_, i16>(5)).ok()?, rows::time(row, 14))));
         let is_full = brought.messages.len() + brought.doomed.len() >= usize::try_from(claim.limit).unwrap_or(0);
         self.floors.claimed(&claim.queue, &claim.reach, taken, is_full);
         let (settled, touched) = settling.finish(answers.iter().skip(locks));
@@ -213,10 +215,8 @@ impl Shared {
     /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
     pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
         self.bury(&chores.claim, &chores.doomed).await?;
-        if chores.has_unplaced {
-            self.place(queue).await?;
-        }
-        Ok(!chores.doomed.is_empty() || chores.has_unplaced)
+        let is_placed = chores.has_unplaced && self.place(queue).await?;
+        Ok(!chores.doomed.is_empty() || is_placed)
     }
 
     /// When something in a queue can be received. Puts keys in order that others have left unplaced.
@@ -309,24 +309,27 @@ impl Shared {
         Ok(brought.messages.pop())
     }
 
-    /// Puts keys in order that transactions of others have changed, and lists the queues that they made.
-    async fn place(&self, queue: &QueueName) -> Result<(), Undone> {
+    /// Puts keys in order that transactions of others have changed, and lists the queues that they made. Answers whether
+    /// there were any.
+    async fn place(&self, queue: &QueueName) -> Result<bool, Undone> {
         if queue.holds_dead_letters() {
-            return Ok(());
+            return Ok(false);
         }
-        persist(|| self.try_place(queue)).await?;
-        // What else they did without a key may have been due long before it could be seen.
-        self.floors.sweep(queue);
-        Ok(())
+        let is_placed = persist(|| self.try_place(queue)).await?;
+        if is_placed {
+            // What else they did without a key may have been due long before it could be seen.
+            self.floors.sweep(queue);
+        }
+        Ok(is_placed)
     }
 
-    async fn try_place(&self, queue: &QueueName) -> Result<(), Undone> {
+    async fn try_place(&self, queue: &QueueName) -> Result<bool, Undone> {
         let name = queue.as_str();
         let mut session = self.database.session("receive", Deadline::default()).await?;
         let look = Step::new(&session.sql().unplaced, [&name as _]);
         let found = session.ask(look).await?;
         if found.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let mut rows: Vec<i64> = found.iter().map(|row| row.get(0)).collect();
         rows.sort_unstable();
@@ -337,6 +340,7 @@ impl Shared {
         self.promote(&session, keys.into_iter().map(|key| (name, key))).await?;
         session.query(&session.sql().ensure_queue, &[&name]).await?;
         session.query(&session.sql().forget_unplaced, &[&rows]).await?;
-        session.commit().await
+        session.commit().await?;
+        Ok(true)
     }
 }

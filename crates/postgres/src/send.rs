@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
+use postgres_types::ToSql;
 use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, MessageId, MessagingError, QueueName, RowResults};
@@ -64,6 +65,21 @@ impl<'m> Columns<'m> {
         self.content_types.push(content_type_column(&message.content_type));
         self.headers.push(headers_column(&message.headers));
         self.payloads.push(&message.body);
+    }
+
+    /// Whether the messages differ in nothing but their ids and bodies.
+    fn is_alike(&self) -> bool {
+        fn all_same<T: PartialEq>(values: &[T]) -> bool {
+            values.windows(2).all(|pair| pair[0] == pair[1])
+        }
+        self.keys.is_empty()
+            && all_same(&self.queues)
+            && all_same(&self.priorities)
+            && all_same(&self.delays)
+            && all_same(&self.expires_at)
+            && all_same(&self.lifetimes)
+            && all_same(&self.content_types)
+            && all_same(&self.headers)
     }
 
     fn stripes(&self) -> Vec<i32> {
@@ -135,7 +151,9 @@ impl Shared {
         let (class, channel) = (sql.schema.lock_class(), sql.schema.channel());
         let stripes = columns.stripes();
         let mut steps = Vec::new();
-        if columns.keys.is_empty() {
+        if columns.is_alike() {
+            steps.extend(alike_step(&sql.send_alike, columns));
+        } else if columns.keys.is_empty() {
             steps.push(plain_step(&sql.send_plain, columns));
         } else {
             steps.push(Step::new(&sql.lock_stripes, [&class as _, &stripes as _]));
@@ -260,6 +278,24 @@ enum Deduped<'m> {
     Done(HashMap<(&'m str, &'m str), MessageId>),
     /// Nothing was done: these must go first.
     Over(Vec<Expired>),
+}
+
+/// Nothing when there are no messages.
+fn alike_step<'p>(sql: &'p str, columns: &'p Columns<'_>) -> Option<Step<'p>> {
+    let c = columns;
+    let parameters: [&(dyn ToSql + Sync); 10] = [
+        c.queues.first()?,
+        c.priorities.first()?,
+        c.delays.first()?,
+        c.expires_at.first()?,
+        c.lifetimes.first()?,
+        c.content_types.first()?,
+        c.headers.first()?,
+        &c.ids,
+        &c.listed,
+        &c.payloads,
+    ];
+    Some(Step::new(sql, parameters))
 }
 
 fn plain_step<'p>(sql: &'p str, columns: &'p Columns<'_>) -> Step<'p> {

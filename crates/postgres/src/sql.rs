@@ -75,6 +75,7 @@ statements! {
     select_dead_by_id,
     select_queue,
     send,
+    send_alike,
     send_in,
     send_plain,
     stats,

@@ -141,7 +141,11 @@ impl<S: SqlStore> SqlProvider<S> {
     ) -> News {
         let poll = self.store().poll_interval();
         loop {
-            let due = next_due(self.store(), queues).await;
+            let (due, age) = match next_due(self.store(), listener, queues).await {
+                Ok((due, age)) => (Ok(due), age),
+                Err(error) => (Err(error), Duration::ZERO),
+            };
+            let until_next = poll.saturating_sub(age);
             let pause = match due {
                 Ok(Due::Now) => {
                     // Came between the claim and the look; or others have it in their hands, for a moment or for long.
@@ -151,13 +155,13 @@ impl<S: SqlStore> SqlProvider<S> {
                 }
                 Ok(Due::In(pause)) => {
                     *in_vain = 0;
-                    pause.min(poll)
+                    pause.min(until_next)
                 }
                 // The server is away. The wait goes on, and the claim will say so if it is away for longer.
                 Err(_) => poll,
             };
             match self.news(listener, pause, wait).await {
-                News::TimeCame if pause == poll && !matches!(due, Ok(Due::Now)) && !wait.has_passed() => {}
+                News::TimeCame if pause == until_next && !matches!(due, Ok(Due::Now)) && !wait.has_passed() => {}
                 news => return news,
             }
         }
@@ -191,18 +195,16 @@ impl<S: SqlStore> SqlProvider<S> {
 
     async fn hint(&self, listener: &Listener, queue: &QueueName) -> News {
         let poll = self.store().poll_interval();
-        let mut due = self.store().next_due(queue).await;
+        let queues = std::slice::from_ref(queue);
         loop {
-            let pause = match due {
+            let (pause, until_next) = match next_due(self.store(), listener, queues).await {
                 // Those who take hints have looked already; a hint for the same again would have them look for ever.
-                Ok(Due::Now) | Err(_) => poll,
-                Ok(Due::In(pause)) => pause.min(poll),
+                Ok((Due::Now, _)) | Err(_) => (poll, poll),
+                Ok((Due::In(pause), age)) => (pause.min(poll.saturating_sub(age)), poll.saturating_sub(age)),
             };
             match self.news(listener, pause, Deadline::never()).await {
-                News::TimeCame if pause == poll => {
-                    // One look a poll interval: what it finds also says how long the next pause is.
-                    due = self.store().next_due(queue).await;
-                    if matches!(due, Ok(Due::Now)) {
+                News::TimeCame if pause == until_next => {
+                    if matches!(next_due(self.store(), listener, queues).await, Ok((Due::Now, _))) {
                         return News::LookAgain;
                     }
                 }
@@ -259,16 +261,23 @@ async fn settle_and_claim_one<S: SqlStore>(
     Ok(done)
 }
 
-/// When something in any of these queues can be received.
-async fn next_due<S: SqlStore>(store: &S, queues: &[QueueName]) -> Result<Due, Undone> {
-    let mut earliest = Duration::MAX;
+/// When something in any of these queues can be received, and how long ago that was seen.
+async fn next_due<S: SqlStore>(
+    store: &S,
+    listener: &Listener,
+    queues: &[QueueName],
+) -> Result<(Due, Duration), Undone> {
+    let (mut earliest, mut oldest) = (Duration::MAX, Duration::ZERO);
     for queue in queues {
-        match store.next_due(queue).await? {
-            Due::Now => return Ok(Due::Now),
-            Due::In(pause) => earliest = earliest.min(pause),
+        match listener.due(queue, store.poll_interval(), || store.next_due(queue)).await? {
+            (Due::Now, _) => return Ok((Due::Now, Duration::ZERO)),
+            (Due::In(pause), age) => {
+                earliest = earliest.min(pause);
+                oldest = oldest.max(age);
+            }
         }
     }
-    Ok(Due::In(earliest))
+    Ok((Due::In(earliest), oldest))
 }
 
 #[derive(Debug, PartialEq, Eq)]

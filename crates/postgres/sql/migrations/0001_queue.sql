@@ -15,7 +15,9 @@ create table {schema}.queue_pause (
   paused_at timestamptz not null default {schema}.clock()
 );
 
-create type {schema}.message_state as enum ('PENDING', 'PROCESSING', 'RETRYABLE', 'COMPLETED', 'FAILED');
+-- Two types, so that no row needs to be checked.
+create type {schema}.message_state as enum ('PENDING', 'PROCESSING', 'RETRYABLE');
+create type {schema}.archived_state as enum ('COMPLETED', 'FAILED');
 
 -- Messages that live, and dead letters (under '{queue}_dlq', with their record in dead_letter).
 create table {schema}.message (
@@ -35,8 +37,7 @@ create table {schema}.message (
   deliveries_count bigint not null default 0,
   attempts_count bigint not null default 0,
   message_id uuid not null,
-  state {schema}.message_state not null default 'PENDING'
-    check (state in ('PENDING', 'PROCESSING', 'RETRYABLE')),
+  state {schema}.message_state not null default 'PENDING',
   priority smallint not null default 4 check (priority between 0 and 9),
   -- True for a message that waits behind the head of its ordering key.
   blocked boolean not null default false,
@@ -118,7 +119,7 @@ create table {schema}.message_archive (
   deliveries_count bigint not null,
   attempts_count bigint not null,
   message_id uuid not null,
-  state {schema}.message_state not null check (state in ('COMPLETED', 'FAILED')),
+  state {schema}.archived_state not null,
   priority smallint not null,
   queue text collate "C" not null,
   ordering_key text collate "C",

@@ -7,11 +7,14 @@ mod archive;
 mod cut_off;
 mod doctor;
 mod faults;
+mod floor;
 mod killed;
 mod lawful;
 mod order;
+mod pinned;
 mod pooler;
 mod schema;
+mod soak;
 mod transactions;
 mod wake_ups;
 

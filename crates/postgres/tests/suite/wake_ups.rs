@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use postrider_core::{Message, MessagingService, QueuedMessage, ReceiveOptions};
 use postrider_postgres::{PostgresOptions, PostgresProvider, WakeUpMode};
 use tokio::task::JoinHandle;
@@ -13,9 +14,9 @@ use crate::{Place, client, queue, soon};
 const NEVER: Duration = Duration::from_secs(600);
 
 /// How long everything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-fn waiting(provider: &PostgresProvider) -> JoinHandle<Vec<QueuedMessage>> {
+pub(crate) fn waiting(provider: &PostgresProvider) -> JoinHandle<Vec<QueuedMessage>> {
     let provider = provider.clone();
     let options = ReceiveOptions::default().wait(PATIENCE);
     tokio::spawn(async move { provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap() })
@@ -24,8 +25,8 @@ fn waiting(provider: &PostgresProvider) -> JoinHandle<Vec<QueuedMessage>> {
 /// Waits until the store listens, and answers the session that does.
 pub(crate) async fn listening(place: &Place) -> i32 {
     let client = client().await;
-    let sessions = "select pid, state = 'idle' and backend_xmin is null from pg_stat_activity \
-                    where application_name = $1 and query like 'listen %'";
+    let sessions = "select pid, backend_xmin is null from pg_stat_activity \
+                    where application_name = $1 and query like 'listen %' and state = 'idle'";
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(row) = client.query_opt(sessions, &[&place.schema]).await.unwrap() {
@@ -37,7 +38,7 @@ pub(crate) async fn listening(place: &Place) -> i32 {
     }
 }
 
-fn never_looking(place: &Place) -> PostgresOptions {
+pub(crate) fn never_looking(place: &Place) -> PostgresOptions {
     PostgresOptions { poll_interval: NEVER, ..place.options() }
 }
 
@@ -144,4 +145,40 @@ async fn nothing_is_left_in_a_session_without_notifications() {
         .unwrap()
         .get(0);
     assert_eq!(began, "commit", "everything happens inside a transaction");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_for_an_idle_queue_look_once_a_second_together() {
+    const WAITING: u64 = 8;
+    const SECONDS: u64 = 5;
+    let place = Place::new();
+    let provider = place.connect().await;
+    let options = ReceiveOptions::default().wait(Duration::from_secs(SECONDS));
+    let waiting = (0..WAITING).map(|_| {
+        let (provider, options) = (provider.clone(), options.clone());
+        async move { provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap() }
+    });
+    let hints = (0..WAITING).map(|_| async {
+        let mut hints = provider.subscribe(&queue("orders"), soon()).await.unwrap();
+        let _ =
+            tokio::time::timeout(Duration::from_secs(SECONDS), async { while hints.next().await.is_some() {} }).await;
+    });
+    let (received, _) = tokio::join!(join_all(waiting), join_all(hints));
+    assert!(received.iter().all(Vec::is_empty));
+    provider.close(soon()).await.unwrap();
+    drop(provider);
+    let client = client().await;
+    let sessions = "select count(*) from pg_stat_activity where application_name = $1";
+    let end = Instant::now() + PATIENCE;
+    while client.query_one(sessions, &[&place.schema]).await.unwrap().get::<_, i64>(0) > 0 {
+        assert!(Instant::now() < end, "sessions did not end");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Every claim and every look asks once whether the queue is paused.
+    let asked = "select coalesce(idx_scan, 0) + seq_scan from pg_stat_user_tables \
+                 where schemaname = $1 and relname = 'queue_pause'";
+    let asked: i64 = client.query_one(asked, &[&place.schema]).await.unwrap().get(0);
+    // Each claims when it comes, when the store begins to listen, because something may have been missed, and at its end.
+    let most = 3 * WAITING + SECONDS + 5;
+    assert!(asked > 0 && asked.unsigned_abs() <= most, "{asked} looks in {SECONDS} seconds, {most} would do");
 }

@@ -1,0 +1,157 @@
+//! A claim begins where the last one ended. Whatever can be received although its time lies before that is met all the
+//! same: at once when a call made it so, by its wake-up when a transaction of others did, and soon in any case.
+
+use std::time::Duration;
+
+use postrider_core::{
+    DeadLetterSelection, DeadLetters, Deadline, Message, MessageId, MessagingService, Nack, QueueAdmin, QueuedMessage,
+    ReceiveOptions, Redrive, Settlement,
+};
+use postrider_postgres::{PostgresOptions, PostgresProvider, WakeUpMode};
+use tokio::time::Instant;
+
+use crate::wake_ups::{PATIENCE, listening, never_looking, waiting};
+use crate::{Place, client, queue, soon};
+
+async fn receive(provider: &PostgresProvider) -> Vec<QueuedMessage> {
+    provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(10), soon()).await.unwrap()
+}
+
+async fn send(provider: &PostgresProvider, message: Message) -> MessageId {
+    provider.send_message(&queue("orders"), message, soon()).await.unwrap()
+}
+
+/// Has claims go past everything that was due until now.
+async fn go_on(provider: &PostgresProvider) {
+    // By the server's clock, and longer than what a claim reaches back.
+    client().await.batch_execute("select pg_sleep(0.15)").await.unwrap();
+    let id = send(provider, Message::new("later")).await;
+    let received = receive(provider).await;
+    assert_eq!(received.iter().map(|message| message.id()).collect::<Vec<_>>(), [id]);
+    for message in received {
+        provider.ack_message(&queue("orders"), message, soon()).await.unwrap();
+    }
+}
+
+async fn settle(provider: &PostgresProvider, settlement: Settlement) {
+    provider.settle(vec![settlement], soon()).await.unwrap().pop().unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_call_makes_receivable_is_received_at_once() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let keyed = |body: &str| Message::new(body.to_owned()).ordering_key("k").unwrap();
+    let (first, second) = (send(&provider, keyed("first")).await, send(&provider, keyed("second")).await);
+    let mut held = receive(&provider).await.pop().unwrap();
+    assert_eq!(held.id(), first);
+    for nack in [Nack::Release, Nack::Retry { after: Duration::ZERO, error: None }] {
+        go_on(&provider).await;
+        settle(&provider, Settlement::nack(held, nack)).await;
+        held = receive(&provider).await.pop().expect("it was given back");
+    }
+    go_on(&provider).await;
+    settle(&provider, Settlement::ack(held)).await;
+    let held = receive(&provider).await.pop().expect("the next of the key");
+    assert_eq!(held.id(), second);
+    let third = send(&provider, keyed("third")).await;
+    go_on(&provider).await;
+    settle(&provider, Settlement::nack(held, Nack::DeadLetter { reason: "x".into(), error: None })).await;
+    let held = receive(&provider).await.pop().expect("a dead head frees its key");
+    assert_eq!(held.id(), third);
+    settle(&provider, Settlement::ack(held)).await;
+    go_on(&provider).await;
+    let redrive = Redrive { selection: DeadLetterSelection::All, to: None, dry_run: false };
+    provider.redrive_dead_letters(&queue("orders"), &redrive, soon()).await.unwrap();
+    let held = receive(&provider).await.pop().expect("it was redriven");
+    assert_eq!(held.id(), second);
+    go_on(&provider).await;
+    drop(held);
+    let end = Instant::now() + PATIENCE;
+    while receive(&provider).await.is_empty() {
+        assert!(Instant::now() < end, "what was dropped did not come back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_resumed_and_a_lease_that_ends_are_met() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let id = send(&provider, Message::new("x")).await;
+    let options = ReceiveOptions::default().visibility(Duration::from_millis(300));
+    let held = provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap().pop().unwrap();
+    let _ = held.into_receipt();
+    go_on(&provider).await;
+    let patiently = ReceiveOptions::default().wait(PATIENCE);
+    let again = provider.receive_messages(&queue("orders"), &patiently, soon()).await.unwrap();
+    let again = again.into_iter().next().expect("the lease has run out");
+    assert_eq!(again.id(), id);
+    settle(&provider, Settlement::ack(again)).await;
+    provider.pause(&queue("orders"), soon()).await.unwrap();
+    let id = send(&provider, Message::new("y")).await;
+    client().await.batch_execute("select pg_sleep(0.15)").await.unwrap();
+    assert!(receive(&provider).await.is_empty());
+    provider.resume(&queue("orders"), soon()).await.unwrap();
+    assert_eq!(receive(&provider).await.pop().expect("it goes on").id(), id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_send_that_commits_late_is_covered_by_its_wake_up() {
+    let place = Place::new();
+    // Nobody looks by themselves: without its wake-up it would not come.
+    let provider = place.connect_with(never_looking(&place)).await;
+    let mut own = client().await;
+    for keyed in [false, true] {
+        let mut transaction = own.transaction().await.unwrap();
+        let message = Message::new("in a transaction");
+        let message = if keyed { message.ordering_key("k").unwrap() } else { message };
+        provider.store().send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
+        go_on(&provider).await;
+        let received = waiting(&provider);
+        listening(&place).await;
+        // The wait has begun when it has looked in vain, and there is no sign of that but the time it takes.
+        go_on_elsewhere(&provider).await;
+        transaction.commit().await.unwrap();
+        let received = received.await.unwrap();
+        assert_eq!(received[0].id(), message.id);
+        settle(&provider, Settlement::ack(received.into_iter().next().unwrap())).await;
+    }
+}
+
+/// Takes as long as a few statements do.
+async fn go_on_elsewhere(provider: &PostgresProvider) {
+    for _ in 0..5 {
+        provider.queue_stats(&queue("orders"), soon()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_tells_of_is_found_soon() {
+    let place = Place::new();
+    let options =
+        PostgresOptions { wake_up: WakeUpMode::PollOnly, poll_interval: Duration::from_millis(100), ..place.options() };
+    let provider = place.connect_with(options).await;
+    let mut own = client().await;
+    let delayed = send(&provider, Message::new("delayed").delay(Duration::from_secs(3600))).await;
+    let mut transaction = own.transaction().await.unwrap();
+    let late = Message::new("late");
+    provider.store().send_in(&mut transaction, &queue("orders"), &late).await.unwrap();
+    go_on(&provider).await;
+    let edit = format!("update {}.message set next_attempt_at = now() - interval '1 day'", place.schema);
+    transaction.batch_execute(&edit).await.unwrap();
+    transaction.commit().await.unwrap();
+    let mut seen = Vec::new();
+    let end = Deadline::after(PATIENCE);
+    while seen.len() < 2 && !end.has_passed() {
+        let options = ReceiveOptions::default().wait(PATIENCE);
+        let received = provider.receive_messages(&queue("orders"), &options, end).await.unwrap();
+        seen.extend(received.iter().map(|message| message.id()));
+        for message in received {
+            provider.ack_message(&queue("orders"), message, soon()).await.unwrap();
+        }
+    }
+    seen.sort();
+    let mut wanted = vec![delayed, late.id];
+    wanted.sort();
+    assert_eq!(seen, wanted);
+}
