@@ -129,6 +129,10 @@ pub struct LostAnswers {
 /// How many pieces of a conversation are let through at most before an answer is lost: the steps of a transaction.
 pub const STEPS: u64 = 6;
 
+/// Into how many pieces an answer is cut is chance, so the one that tells of a commit may be missed: then all is tried
+/// again, so often at most.
+const ROUNDS: u64 = 12;
+
 /// Loses the answers to sends and acks, one at a time and at each step of their transactions, on one provider that is
 /// never rebuilt. Each must be told as it was: unknown with the message's id, or failed with nothing done; never as done
 /// when nothing arrived. Answers the first breach in a sentence.
@@ -137,7 +141,10 @@ pub async fn lost_answers_are_told<P: Provider>(proxy: &FaultProxy, provider: &P
     let failed = |error: MessagingError| error.to_string();
     provider.ensure_queue(&queue, soon()).await.map_err(failed)?;
     let mut told = LostAnswers::default();
-    for step in (0..STEPS).chain(0..STEPS) {
+    for (round, step) in (0..ROUNDS).flat_map(|round| (0..STEPS).map(move |step| (round, step))) {
+        if round >= 2 && told.unknown_sends > 0 && told.carried_out > 0 && told.unknown_acks > 0 {
+            break;
+        }
         warm_up(provider, &queue).await.map_err(failed)?;
         let message = Message::new(format!("{step}"));
         let id = message.id;
