@@ -111,8 +111,12 @@ create table {schema}.delayed (
 create index delayed_queue on {schema}.delayed (queue, due_at);
 create index delayed_due on {schema}.delayed (due_at);
 
--- What a queue needs here and PGMQ does not give it: the index by which keys are ordered, and notifications that cost
--- a batch one call. PGMQ's own trigger is called for every row, which halved the rate of batches of a hundred; this one
+-- Rows come and go as in a queue.
+alter table {schema}.delayed set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+alter table {schema}.dedup set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- What a queue needs here and PGMQ does not give it: the index by which keys are ordered, a vacuum that keeps up, and
+-- notifications that cost a batch one call. PGMQ's own trigger is called for every row, which halved the rate of batches of a hundred; this one
 -- has its name and its function, so that PGMQ turns it off like its own. A queue that notifies already is left alone.
 create function {schema}.adopt(queue text, throttle_ms int) returns void language plpgsql as $$
 declare
@@ -125,6 +129,13 @@ begin
   if to_regclass(format('pgmq.%I', 'q_' || queue || '_pr_group')) is null then
     execute format('create index %I on pgmq.%I ((headers->>''x-pgmq-group''), msg_id)
                     where headers->>''x-pgmq-group'' is not null', 'q_' || queue || '_pr_group', 'q_' || queue);
+  end if;
+  -- Every message leaves two dead rows behind it, so the table is cleaned by their number and at full speed, unless its
+  -- owner has settings for it.
+  if (select reloptions is null and relkind = 'r' from pg_catalog.pg_class where oid = named) then
+    execute format('alter table pgmq.%I set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+                    autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_scale_factor = 0,
+                    autovacuum_vacuum_insert_threshold = 100000)', 'q_' || queue);
   end if;
   if throttle_ms is not null and not exists (select 1 from pg_catalog.pg_trigger
                                              where tgrelid = named

@@ -5,6 +5,7 @@
 
 mod archive;
 mod bodies;
+mod cut_off;
 mod delays;
 mod doctor;
 mod faults;

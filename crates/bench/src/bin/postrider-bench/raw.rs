@@ -1,6 +1,7 @@
 //! The same work straight on the drivers: one table, one index, nothing that a queue must know beyond what is due.
 
 pub(crate) mod mysql;
+pub(crate) mod pgmq;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
 

@@ -1,6 +1,7 @@
 //! Servers that are measured, and what is done with each.
 
 mod mysql;
+mod pgmq;
 mod postgres;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use crate::raw::{self, RawServer};
 pub(crate) enum Server {
     Postgres,
     Mysql,
+    Pgmq,
 }
 
 /// What is done with a server.
@@ -49,12 +51,13 @@ impl fmt::Display for Bar {
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::Mysql];
+    pub(crate) const ALL: [Self; 3] = [Self::Postgres, Self::Mysql, Self::Pgmq];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
             Self::Mysql => "mysql",
+            Self::Pgmq => "pgmq",
         }
     }
 
@@ -65,14 +68,17 @@ impl Server {
             (Self::Postgres, Task::DrainAll) => Bar::Rate(0.55),
             (Self::Postgres, Task::Latency) => Bar::Times { p50: 1.5, p99: 2.0 },
             (Self::Mysql, _) => Bar::Rate(0.4),
+            (Self::Pgmq, _) => Bar::Rate(0.7),
         }
     }
 
-    /// What is done with it. Where a receiver in another process has to poll, its latency is the time between two polls.
+    /// What is done with it. Where a receiver in another process has to poll, its latency is the time between two polls;
+    /// and PGMQ has functions to compare with for batches alone.
     pub(crate) fn tasks(self) -> &'static [Task] {
         match self {
             Self::Postgres => &Task::ALL,
             Self::Mysql => &[Task::SendOne, Task::SendBatch, Task::DrainNone, Task::DrainAll],
+            Self::Pgmq => &[Task::SendBatch, Task::DrainNone],
         }
     }
 
@@ -107,6 +113,19 @@ impl Server {
                 let providers = (place.open().await?, place.open().await?);
                 let measured = measure(providers, task, load).await;
                 place.remove().await?;
+                Ok(row(self, task, load, measured?, driver))
+            }
+            Self::Pgmq => {
+                let raw = raw::pgmq::Raw::open(&url).await?;
+                let sent = raw.send_batches(load.messages, load.batch, load.size).await?;
+                let is_drain = task == Task::DrainNone;
+                let elapsed = if is_drain { raw.drain(load.messages, load.batch).await? } else { sent };
+                raw.remove().await?;
+                let place = pgmq::Place::new(&url);
+                let providers = (place.open().await?, place.open().await?);
+                let measured = measure(providers, task, load).await;
+                place.remove().await?;
+                let driver = Driven::PerSecond(load.messages as f64 / elapsed.as_secs_f64());
                 Ok(row(self, task, load, measured?, driver))
             }
         }

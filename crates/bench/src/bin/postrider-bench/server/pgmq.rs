@@ -1,0 +1,32 @@
+//! The provider on PGMQ, with a schema that is made and removed. The queues are removed by whoever made them.
+
+use postrider_pgmq::tokio_postgres::{self, NoTls};
+use postrider_pgmq::{ArchivePolicy, PgmqOptions, PgmqProvider, PgmqStore};
+
+use crate::Failure;
+
+pub(crate) struct Place {
+    url: String,
+    options: PgmqOptions,
+}
+
+impl Place {
+    pub(crate) fn new(url: &str) -> Self {
+        let schema = format!("bench_{:08x}", rand::random::<u32>());
+        let archive = ArchivePolicy::None;
+        Self { url: url.to_owned(), options: PgmqOptions { schema, archive, ..PgmqOptions::default() } }
+    }
+
+    /// As another process would.
+    pub(crate) async fn open(&self) -> Result<PgmqProvider, Failure> {
+        Ok(PgmqStore::open(&self.url, self.options.clone()).await?.connect()?)
+    }
+
+    pub(crate) async fn remove(self) -> Result<(), Failure> {
+        let url = self.url.strip_prefix("pgmq+").unwrap_or(&self.url);
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+        // A task, because the client waits for what the connection does.
+        tokio::spawn(connection);
+        Ok(client.batch_execute(&format!("drop schema {} cascade", self.options.schema)).await?)
+    }
+}

@@ -1,0 +1,59 @@
+//! The way to the server fails, and nothing that was accepted is lost.
+
+use std::time::Duration;
+
+use postrider_conformance::faults::{Fault, lost_answers_are_told, storm_through};
+use postrider_conformance::proxy::FaultProxy;
+use postrider_conformance::{Settings, StormReport, StormSettings};
+use postrider_pgmq::{PgmqOptions, PgmqStore};
+
+use crate::{Place, is_long, url};
+
+/// A storm in a schema of its own.
+async fn storm_under(fault: Fault) -> StormReport {
+    let place = Place::new();
+    let options = place.options();
+    let open = move |url: String| {
+        let options = options.clone();
+        async move { PgmqStore::open(&url, options).await?.connect() }
+    };
+    let messages = if is_long() { 10_000 } else { 200 };
+    let storm = StormSettings { messages, senders: 2, receivers: 3 };
+    let settings = Settings { storm, prefix: place.schema.clone(), ..Settings::default() };
+    let report = storm_through(fault, &url(), open, &settings).await.unwrap();
+    let verdict = &report.verdict;
+    assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);
+    report
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_in_a_loop_lose_nothing() {
+    storm_under(Fault::Cuts).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_lost_lose_and_double_nothing() {
+    let counts = storm_under(Fault::LostAnswers).await.verdict.counts;
+    assert!(counts.unknown_sends + counts.unknown_acks > 0, "no answer was lost: {counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_network_loses_nothing() {
+    storm_under(Fault::Delays).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_away_for_seconds_loses_nothing() {
+    storm_under(Fault::Away(Duration::from_secs(2))).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_told_as_an_unknown_outcome() {
+    let place = Place::new();
+    let proxy = FaultProxy::before(&url()).await.unwrap();
+    // The connection that is warm is the one that is used.
+    let options = PgmqOptions { pool_size: 1, ..place.options() };
+    let provider = PgmqStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
+    let told = lost_answers_are_told(&proxy, &provider).await.unwrap();
+    assert!(told.unknown_sends > 0 && told.carried_out > 0 && told.unknown_acks > 0, "{told:?}");
+}
