@@ -81,7 +81,7 @@ async fn messages_of_other_queues_and_delayed_ones_do_not_slow_an_empty_poll() {
     let schema = format!("test_{:016x}", rand::random::<u64>());
     let options = PostgresOptions { schema: schema.clone(), ..PostgresOptions::default() };
     let database = options.database(&url()).unwrap();
-    migrations::apply(&database, "test", Deadline::default()).await.unwrap();
+    migrations::of(&database.sql.schema).apply(&database, "test", Deadline::default()).await.unwrap();
     let session = database.session("test", Deadline::default()).await.unwrap();
     for (delay, queues) in [("0", 30), ("1 day", 30), ("1 day", 1)] {
         // The one queue that is polled has delayed ones as well.

@@ -429,11 +429,9 @@ fn a_value_that_belongs_to_another_store_is_shown_to_have_no_effect() {
 
 #[test]
 fn a_provider_that_is_not_here_is_refused_with_those_that_are() {
-    for url in ["amqp://host"] {
-        let config = load(&format!("[common.messaging]\nurl = '{url}'\n")).unwrap();
-        let text = config.endpoint().unwrap_err().to_string();
-        assert!(text.contains("this program has no provider for '") && text.contains("use memory:"), "{text}");
-    }
+    let config = load("[common.messaging]\nurl = 'amqp://host'\n").unwrap();
+    let text = config.endpoint().unwrap_err().to_string();
+    assert!(text.contains("this program has no provider for '") && text.contains("use memory:"), "{text}");
 }
 
 #[test]
@@ -470,14 +468,9 @@ fn a_strategy_without_limits_has_those_of_the_default_one() {
 
 #[test]
 fn a_provider_that_this_program_does_not_have_is_told_as_such() {
-    for name in ["rabbitmq"] {
-        let text = format!("[common.messaging]\nprovider = '{name}'");
-        let error = load(&text).and_then(|config| config.endpoint().map(drop)).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("postrider.toml:2:1: common.messaging.provider = "), "{text}");
-        assert!(
-            text.ends_with(": this program cannot use it yet; use memory or sqlite or postgres or mysql or pgmq"),
-            "{text}"
-        );
-    }
+    let error = load("[common.messaging]\nprovider = 'rabbitmq'").and_then(|config| config.endpoint().map(drop));
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("postrider.toml:2:1: common.messaging.provider = "), "{text}");
+    let others = ": this program cannot use it yet; use memory or sqlite or postgres or mysql or pgmq";
+    assert!(text.ends_with(others), "{text}");
 }
