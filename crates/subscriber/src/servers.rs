@@ -3,6 +3,7 @@
 use postrider_core::MessagingError;
 use postrider_mysql::mysql_async::prelude::Queryable;
 use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
+use postrider_pgmq::{PgmqOptions, PgmqStore};
 use postrider_postgres::{PostgresOptions, PostgresStore, tokio_postgres};
 
 /// Where a server is, or how to start one.
@@ -41,9 +42,39 @@ impl OnPostgres {
     }
 
     pub(crate) async fn remove(self) {
-        let (client, connection) = tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client.batch_execute(&format!("drop schema {} cascade", self.schema)).await.unwrap();
+        drop_schema(&self.url(), &self.schema).await;
+    }
+}
+
+async fn drop_schema(url: &str, schema: &str) {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&format!("drop schema {schema} cascade")).await.unwrap();
+}
+
+/// A schema beside PGMQ's own. The queues are everybody's.
+pub(crate) struct OnPgmq {
+    schema: String,
+}
+
+impl OnPgmq {
+    pub(crate) fn new() -> Self {
+        Self { schema: own_name() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        server("POSTRIDER_PGMQ_URL", "postgres pgmq")
+    }
+
+    /// The store, by a URL that may lead through something to the server.
+    pub(crate) async fn store(&self, url: &str) -> Result<PgmqStore, MessagingError> {
+        let options = PgmqOptions { schema: self.schema.clone(), pool_size: 8, ..PgmqOptions::default() };
+        PgmqStore::open(url, options).await
+    }
+
+    pub(crate) async fn remove(self) {
+        let url = self.url();
+        drop_schema(url.strip_prefix("pgmq+").unwrap_or(&url), &self.schema).await;
     }
 }
 

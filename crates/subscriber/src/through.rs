@@ -25,7 +25,7 @@ use crate::engine::{Desk, Engine};
 use crate::error::HandlerError;
 use crate::flush::FlushLoop;
 use crate::held::{Held, LeaseTimes, Phase};
-use crate::servers::{OnMariadb, OnPostgres};
+use crate::servers::{OnMariadb, OnPgmq, OnPostgres};
 use crate::shutdown::Shutdown;
 use crate::subscriber::Subscriber;
 
@@ -239,6 +239,14 @@ async fn the_law_holds_through_a_subscriber_on_postgres() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_law_holds_through_a_subscriber_on_mariadb() {
     let place = OnMariadb::new().await;
+    let store = place.store(&place.url()).await.unwrap();
+    assert_lawful(move || std::future::ready(store.connect())).await;
+    place.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_law_holds_through_a_subscriber_on_pgmq() {
+    let place = OnPgmq::new();
     let store = place.store(&place.url()).await.unwrap();
     assert_lawful(move || std::future::ready(store.connect())).await;
     place.remove().await;

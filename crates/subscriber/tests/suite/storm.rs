@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::closure::handler;
 use crate::is_long;
 use crate::place::Place;
-use crate::servers::{OnMariadb, OnPostgres};
+use crate::servers::{OnMariadb, OnPgmq, OnPostgres};
 use flaky::Flaky;
 
 /// How many messages share a key: enough to meet, and few enough that a large storm comes to its end.
@@ -228,6 +228,21 @@ async fn nothing_is_lost_doubled_or_reordered_on_mariadb() {
     let behind = place.store(&proxy.url()).await.unwrap();
     let open = || async { behind.connect().unwrap() };
     assert_weathered(&storm_under_faults(beside, open, fewer_messages(), MOST_GENERATIONS, Some(proxy)).await);
+    place.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_on_pgmq() {
+    let place = OnPgmq::new();
+    let proxy = Arc::new(FaultProxy::before(&place.url()).await.unwrap());
+    let beside = place.store(&place.url()).await.unwrap().connect().unwrap();
+    let behind = place.store(&proxy.url()).await.unwrap();
+    // The queues are everybody's: what a run left that was cut short is not part of this one.
+    beside.delete_queue(&queue(), Deadline::default()).await.unwrap();
+    let open = || async { behind.connect().unwrap() };
+    let storm = storm_under_faults(beside.clone(), open, fewer_messages(), MOST_GENERATIONS, Some(proxy)).await;
+    assert_weathered(&storm);
+    beside.delete_queue(&queue(), Deadline::default()).await.unwrap();
     place.remove().await;
 }
 
