@@ -114,8 +114,10 @@ async fn a_send_that_commits_late_is_covered_by_its_wake_up() {
         // The wait has begun when it has looked in vain, and there is no sign of that but the time it takes.
         go_on_elsewhere(&provider).await;
         transaction.commit().await.unwrap();
+        let committed = Instant::now();
         let received = received.await.unwrap();
         assert_eq!(received[0].id(), message.id);
+        assert!(committed.elapsed() < PATIENCE / 2, "it came when the wait was over");
         settle(&provider, Settlement::ack(received.into_iter().next().unwrap())).await;
     }
 }
