@@ -1,5 +1,5 @@
 -- The same for messages without an ordering key that are not dead letters, which is most: nobody waits behind them, and
--- they have no record. What is left out took a tenth of the rate of acknowledgements.
+-- they have no record.
 -- Plan: Index Scan using message_pkey on message m
 with gone as (
   delete from {schema}.message m
