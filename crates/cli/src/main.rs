@@ -40,26 +40,26 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let global = &args.global;
     let result = match args.command {
-        Command::Send(command) => on_runtime(send::run(global, command)),
-        Command::Receive(command) => on_runtime(receive::run(global, command)),
-        Command::Ack(command) => on_runtime(settle::ack(global, command)),
-        Command::Nack(command) => on_runtime(settle::nack(global, command)),
-        Command::Release(command) => on_runtime(settle::release(global, command)),
-        Command::Extend(command) => on_runtime(settle::extend(global, command)),
-        Command::Work(command) => on_runtime(work::run(global, command)),
-        Command::Queues(command) => on_runtime(queues::run(global, command)),
-        Command::Stats(command) => on_runtime(queues::stats(global, command)),
-        Command::Peek(command) => on_runtime(peek::run(global, command)),
-        Command::Purge(command) => on_runtime(purge::run(global, command)),
-        Command::Pause(command) => on_runtime(queues::pause(global, command)),
-        Command::Resume(command) => on_runtime(queues::resume(global, command)),
-        Command::Dlq(command) => on_runtime(dlq::run(global, command)),
+        Command::Send(command) => on_runtime(|| send::run(global, command)),
+        Command::Receive(command) => on_runtime(|| receive::run(global, command)),
+        Command::Ack(command) => on_runtime(|| settle::ack(global, command)),
+        Command::Nack(command) => on_runtime(|| settle::nack(global, command)),
+        Command::Release(command) => on_runtime(|| settle::release(global, command)),
+        Command::Extend(command) => on_runtime(|| settle::extend(global, command)),
+        Command::Work(command) => on_runtime(|| work::run(global, command)),
+        Command::Queues(command) => on_runtime(|| queues::run(global, command)),
+        Command::Stats(command) => on_runtime(|| queues::stats(global, command)),
+        Command::Peek(command) => on_runtime(|| peek::run(global, command)),
+        Command::Purge(command) => on_runtime(|| purge::run(global, command)),
+        Command::Pause(command) => on_runtime(|| queues::pause(global, command)),
+        Command::Resume(command) => on_runtime(|| queues::resume(global, command)),
+        Command::Dlq(command) => on_runtime(|| dlq::run(global, command)),
         Command::Config(command) => config::run(global, &command),
-        Command::Migrate(command) => on_runtime(migrate::run(global, &command)),
-        Command::Demo(command) => on_runtime(demo::run(global, command)),
-        Command::Bench(command) => on_runtime(bench::run(global, &command)),
-        Command::Doctor(command) => on_runtime(doctor::run(global, &command)),
-        Command::Verify(command) => on_runtime(verify::run(global, &command)),
+        Command::Migrate(command) => on_runtime(|| migrate::run(global, &command)),
+        Command::Demo(command) => on_runtime(|| demo::run(global, command)),
+        Command::Bench(command) => on_runtime(|| bench::run(global, &command)),
+        Command::Doctor(command) => on_runtime(|| doctor::run(global, &command)),
+        Command::Verify(command) => on_runtime(|| verify::run(global, &command)),
         Command::Completions(command) => completions::run(&command),
     };
     match result {
@@ -68,7 +68,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn on_runtime(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+/// Each command's future lives in a frame of its own, and then on the heap: together they are larger than a small stack.
+fn on_runtime<F: Future<Output = Result<(), Failure>>>(command: impl FnOnce() -> F) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?.block_on(command)
+    runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?.block_on(Box::pin(command()))
 }

@@ -96,6 +96,14 @@ pub enum MessagingError {
         retryable: bool,
     },
 
+    /// Somebody else was in the way for too long, in the store or in this process. Nothing was done, and the store is
+    /// well.
+    #[error(transparent)]
+    Busy {
+        /// What was in the way.
+        source: ErrorSource,
+    },
+
     /// Calls are held back because the store kept failing.
     #[error("calls to {provider} are held back after repeated failures; next try in {}", Seconds(*retry_after))]
     CircuitBreakerOpen {
@@ -168,6 +176,12 @@ impl MessagingError {
         Self::InvalidInput { what, why: why.into() }
     }
 
+    /// Somebody else was in the way, in these words.
+    pub fn busy(why: impl Into<String>) -> Self {
+        let why: Box<dyn std::error::Error + Send + Sync> = why.into().into();
+        Self::Busy { source: why.into() }
+    }
+
     /// A receipt that cannot be used.
     pub fn invalid_receipt(why: impl Into<String>) -> Self {
         Self::InvalidReceipt { why: why.into() }
@@ -179,6 +193,7 @@ impl MessagingError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connection { .. }
+            | Self::Busy { .. }
             | Self::CircuitBreakerOpen { .. }
             | Self::DeadlineExceeded { .. }
             | Self::MessageLeased { .. } => true,

@@ -103,8 +103,12 @@ impl Database {
         let patience = deadline.remaining().map_or(self.connect_timeout, |left| left.min(self.connect_timeout));
         let end = Instant::now() + patience;
         let failed = |detail: String| MessagingError::Connection { provider: PROVIDER, detail, source: None };
-        let busy =
-            |_| failed(format!("all {} connections of the pool are busy; allow more with pool_size", self.pool_size));
+        let busy = |_| {
+            let all = self.pool_size;
+            MessagingError::busy(format!(
+                "{PROVIDER}: all {all} connections of the pool are busy; allow more with pool_size"
+            ))
+        };
         let permit = tokio::time::timeout_at(end, self.permits.acquire()).await.map_err(busy)?;
         let permit = permit.map_err(|_| MessagingError::Closed { provider: PROVIDER })?;
         let connected = tokio::time::timeout_at(end, self.connection()).await;

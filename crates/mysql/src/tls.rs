@@ -14,6 +14,11 @@ pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), Mess
         match pair.split_once('=') {
             Some(("ssl-mode", word)) => mode = Some(word.to_ascii_uppercase()),
             Some(("ssl-ca", path)) => authority = Some(PathBuf::from(path)),
+            // The driver's own words. To pass them over would leave a connection plain that somebody wants encrypted.
+            Some((word @ ("require_ssl" | "verify_ca" | "verify_identity" | "built_in_roots"), _)) => {
+                let why = format!("'{word}' is not used here; say ssl-mode=REQUIRED or ssl-mode=VERIFY_IDENTITY");
+                return Err(MessagingError::invalid("URL", why));
+            }
             _ => kept.push(pair),
         }
     }
@@ -56,7 +61,12 @@ mod tests {
         ] {
             assert_eq!(rewritten(url).unwrap(), (plain.to_owned(), is_encrypted), "{url}");
         }
-        for url in ["mysql://h/d?ssl-mode=PREFERRED", "mysql://h/d?ssl-mode=VERIFY_CA", "mysql://h/d?ssl-ca=/x.pem"] {
+        for url in [
+            "mysql://h/d?ssl-mode=PREFERRED",
+            "mysql://h/d?ssl-mode=VERIFY_CA",
+            "mysql://h/d?ssl-ca=/x.pem",
+            "mysql://h/d?require_ssl=true",
+        ] {
             assert!(rewritten(url).is_err(), "{url}");
         }
     }

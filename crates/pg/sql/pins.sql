@@ -9,7 +9,8 @@ from (
   from pg_catalog.pg_stat_activity a
   where (a.backend_xid is not null or a.backend_xmin is not null) and a.pid <> pg_backend_pid()
     and (a.datname is null or a.datname = current_database())
-    and a.backend_type not in ('autovacuum worker', 'walsender')
+    -- What another role's session is, and since when it is in its transaction, is not told to everybody.
+    and coalesce(a.backend_type, '') not in ('autovacuum worker', 'walsender')
   union all
   select 'prepared transaction', p.gid, 'owner ' || p.owner,
          extract(epoch from clock_timestamp() - p.prepared)::bigint, age(p.transaction)::bigint, true

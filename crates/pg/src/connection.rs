@@ -17,7 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::tls;
 
-use crate::error::{cannot_connect, undone};
+use crate::error::{cannot_connect, is_end_of_session, undone};
 
 /// How long a statement waits for somebody's lock before it gives way. Nobody who keeps to the rules holds one that
 /// long; a caller's own transaction may.
@@ -31,6 +31,9 @@ const PINS: &[&str] =
 /// A statement is planned once for a connection and not for every use: the server would otherwise think a plan for each
 /// set of parameters worth its while, which took a ninth of a drain's time and found the same plan.
 const PLANNED_ONCE: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
+
+/// A connection on which nothing was heard for so long is asked whether it still is one.
+pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 
 /// One statement and its parameters.
 #[derive(Debug)]
@@ -113,6 +116,13 @@ impl<Q> Database<Q> {
         let mut config: Config =
             url.parse().map_err(|error: tokio_postgres::Error| MessagingError::invalid("URL", error.to_string()))?;
         config.connect_timeout(options.connect_timeout);
+        if config.get_keepalives_idle() > SILENCE {
+            // The driver's own two hours are longer than any firewall remembers a connection.
+            config.keepalives_idle(SILENCE).keepalives_interval(SILENCE / 3).keepalives_retries(3);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(SILENCE);
+        }
         if config.get_application_name().is_none() || options.application_name.is_some() {
             config.application_name(options.application_name.as_deref().unwrap_or(APPLICATION_NAME));
         }
@@ -173,10 +183,12 @@ impl<Q> Database<Q> {
         let failed = |detail: String| MessagingError::Connection { provider, detail, source: None };
         match error {
             PoolError::Backend(error) => cannot_connect(self.provider, &self.place, error),
-            PoolError::Timeout(TimeoutType::Wait) => failed(format!(
-                "all {} connections of the pool are busy; allow more with pool_size",
-                self.pool.status().max_size
-            )),
+            PoolError::Timeout(TimeoutType::Wait) => {
+                let all = self.pool.status().max_size;
+                MessagingError::busy(format!(
+                    "{provider}: all {all} connections of the pool are busy; allow more with pool_size"
+                ))
+            }
             PoolError::Timeout(_) => failed(format!("{} does not answer", self.place)),
             PoolError::Closed => MessagingError::Closed { provider },
             error => failed(error.to_string()),
@@ -193,7 +205,14 @@ impl<Q> Database<Q> {
 
     /// A connection of its own, outside the pool: the driver ends with it.
     pub(crate) async fn connect_apart(&self) -> Result<(Client, Connection<Socket, Encrypted>), MessagingError> {
-        self.config.connect(self.tls.clone()).await.map_err(|error| cannot_connect(self.provider, &self.place, error))
+        let connecting = tokio::time::timeout(self.connect_timeout, self.config.connect(self.tls.clone()));
+        match connecting.await {
+            Ok(connected) => connected.map_err(|error| cannot_connect(self.provider, &self.place, error)),
+            Err(_) => {
+                let detail = format!("{} does not answer", self.place);
+                Err(MessagingError::Connection { provider: self.provider, detail, source: None })
+            }
+        }
     }
 }
 
@@ -340,9 +359,10 @@ impl<'d, Q> Session<'d, Q> {
         let all = async { Ok(join(begin_and_ask, client.batch_execute("commit")).await) };
         let ((begun, rows), committed) = self.answered(Phase::Committing, all).await?;
         // A server that says no ends the transaction then and there. A connection that breaks says nothing, and the
-        // commit was on its way too.
+        // commit was on its way too; so it was when the server, or a pooler before it, ends the session.
         let said_no = |error: tokio_postgres::Error| {
-            let phase = if error.as_db_error().is_some() { Phase::BeforeCommit } else { Phase::Committing };
+            let is_no = error.as_db_error().is_some_and(|answer| !is_end_of_session(answer));
+            let phase = if is_no { Phase::BeforeCommit } else { Phase::Committing };
             undone(self.database.provider, self.operation, phase, error)
         };
         begun.map_err(said_no)?;

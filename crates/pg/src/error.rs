@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postrider_core::MessagingError;
 use postrider_sql::{Blame, Phase, Undone};
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Sorts a failure of the driver or the server.
 pub fn undone(provider: &'static str, operation: &'static str, phase: Phase, error: tokio_postgres::Error) -> Undone {
@@ -39,8 +39,9 @@ struct Meaning {
     blame: Blame,
 }
 
-fn is_end_of_session(answer: &DbError) -> bool {
-    matches!(answer.severity(), "FATAL" | "PANIC")
+/// Whether the session ended with this answer. The word for it may be in any language.
+pub(crate) fn is_end_of_session(answer: &DbError) -> bool {
+    matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }
 
 fn meaning(error: &tokio_postgres::Error) -> Meaning {

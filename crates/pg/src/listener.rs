@@ -11,7 +11,7 @@ use futures_util::stream::poll_fn;
 use tokio::sync::watch;
 use tokio_postgres::AsyncMessage;
 
-use crate::connection::Database;
+use crate::connection::{Database, SILENCE};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -55,24 +55,36 @@ async fn hear<Q>(
     let Ok((client, mut connection)) = database.connect_apart().await else { return false };
     let mut messages = poll_fn(move |context| connection.poll_message(context));
     let mut has_begun = false;
+    // Whether channels are listened to that were not before.
+    let mut is_new = true;
     loop {
         let command = commands(&channels.borrow_and_update());
-        let mut subscribed = std::pin::pin!(client.batch_execute(&command));
+        let mut subscribed = std::pin::pin!(tokio::time::timeout(SILENCE, client.batch_execute(&command)));
         let mut is_subscribed = false;
         loop {
             let message = tokio::select! {
                 done = &mut subscribed, if !is_subscribed => {
-                    if done.is_err() {
+                    if !matches!(done, Ok(Ok(()))) {
                         return has_begun;
                     }
                     (is_subscribed, has_begun) = (true, true);
-                    heard(Heard::Anything);
+                    if is_new {
+                        heard(Heard::Anything);
+                    }
                     continue;
                 }
                 changed = channels.changed(), if is_subscribed => match changed {
-                    Ok(()) => break,
+                    Ok(()) => {
+                        is_new = true;
+                        break;
+                    }
                     Err(_) => return has_begun,
                 },
+                // To listen again changes nothing, and shows whether anybody is there.
+                () = tokio::time::sleep(SILENCE), if is_subscribed => {
+                    is_new = false;
+                    break;
+                }
                 message = messages.next() => message,
             };
             match message {

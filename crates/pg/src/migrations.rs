@@ -156,7 +156,7 @@ impl Migrations {
         let apply = async {
             session.begin().await?;
             // Others may take as long as a migration takes.
-            session.batch("set local lock_timeout = 0").await?;
+            session.batch("set local lock_timeout = 0; set local statement_timeout = 0").await?;
             let class = self.schema.lock_class();
             session.query("select pg_advisory_xact_lock($1, $2)", &[&class, &MIGRATION_LOCK]).await?;
             // Looked at again under the lock: another process may have been faster.

@@ -71,7 +71,8 @@ impl Undone {
     /// As the answer to a call about these messages.
     pub fn into_error(self, operation: &'static str, ids: Vec<MessageId>) -> MessagingError {
         match self {
-            Self::Rejected(error) | Self::NotDone(error) | Self::InTheWay(error) => error,
+            Self::Rejected(error) | Self::NotDone(error) => error,
+            Self::InTheWay(error) => busy(error),
             Self::Unknown(error) => MessagingError::OutcomeUnknown { operation, ids, source: Some(Arc::new(error)) },
         }
     }
@@ -79,7 +80,8 @@ impl Undone {
     /// As the answer to a call that looks at things and changes none, or whose changes undo themselves.
     pub fn into_harmless(self) -> MessagingError {
         match self {
-            Self::Rejected(error) | Self::NotDone(error) | Self::InTheWay(error) | Self::Unknown(error) => error,
+            Self::Rejected(error) | Self::NotDone(error) | Self::Unknown(error) => error,
+            Self::InTheWay(error) => busy(error),
         }
     }
 
@@ -87,10 +89,18 @@ impl Undone {
     pub fn into_batch_failure(self) -> BatchFailure {
         match self {
             // Somebody may hold a lock that only one of the rows needs: alone it waits without the others.
-            Self::Rejected(error) | Self::InTheWay(error) => BatchFailure::Rejected(error),
+            Self::InTheWay(error) => BatchFailure::Rejected(busy(error)),
+            Self::Rejected(error) => BatchFailure::Rejected(error),
             Self::NotDone(error) => BatchFailure::NotDone(error),
             Self::Unknown(error) => BatchFailure::Unknown(error),
         }
+    }
+}
+
+fn busy(error: MessagingError) -> MessagingError {
+    match error {
+        busy @ MessagingError::Busy { .. } => busy,
+        error => MessagingError::Busy { source: Arc::new(error) },
     }
 }
 

@@ -141,9 +141,11 @@ impl<S: SqlStore> SqlProvider<S> {
     ) -> News {
         let poll = self.store().poll_interval();
         loop {
-            let (due, age) = match next_due(self.store(), listener, queues).await {
-                Ok((due, age)) => (Ok(due), age),
-                Err(error) => (Err(error), Duration::ZERO),
+            let look = next_due(self.store(), listener, queues);
+            let (due, age) = match self.unless_over(wait, look).await {
+                Ok(Ok((due, age))) => (Ok(due), age),
+                Ok(Err(error)) => (Err(error), Duration::ZERO),
+                Err(news) => return news,
             };
             let until_next = poll.saturating_sub(age);
             let pause = match due {
@@ -165,6 +167,20 @@ impl<S: SqlStore> SqlProvider<S> {
                 news => return news,
             }
         }
+    }
+
+    /// Carries a look out, unless the wait or the connection ends before it: a server that has fallen silent holds up
+    /// neither.
+    async fn unless_over<T>(&self, wait: Deadline, look: impl Future<Output = T>) -> Result<T, News> {
+        let mut closed = self.inner.closed.subscribe();
+        let looked = async {
+            tokio::select! {
+                biased;
+                _ = closed.wait_for(|closed| *closed) => Err(News::Closed),
+                looked = look => Ok(looked),
+            }
+        };
+        wait.limit(looked).await.unwrap_or(Err(News::TimeCame))
     }
 
     async fn news(&self, listener: &Listener, pause: Duration, wait: Deadline) -> News {
@@ -197,10 +213,12 @@ impl<S: SqlStore> SqlProvider<S> {
         let poll = self.store().poll_interval();
         let queues = std::slice::from_ref(queue);
         loop {
-            let (pause, until_next) = match next_due(self.store(), listener, queues).await {
+            let look = next_due(self.store(), listener, queues);
+            let (pause, until_next) = match self.unless_over(Deadline::never(), look).await {
+                Err(news) => return news,
                 // Those who take hints have looked already; a hint for the same again would have them look for ever.
-                Ok((Due::Now, _)) | Err(_) => (poll, poll),
-                Ok((Due::In(pause), age)) => (pause.min(poll.saturating_sub(age)), poll.saturating_sub(age)),
+                Ok(Ok((Due::Now, _)) | Err(_)) => (poll, poll),
+                Ok(Ok((Due::In(pause), age))) => (pause.min(poll.saturating_sub(age)), poll.saturating_sub(age)),
             };
             match self.news(listener, pause, Deadline::never()).await {
                 News::TimeCame if pause == until_next => {

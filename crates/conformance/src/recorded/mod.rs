@@ -196,6 +196,7 @@ fn promises_nothing_done(error: &MessagingError) -> bool {
     matches!(
         error,
         MessagingError::Connection { .. }
+            | MessagingError::Busy { .. }
             | MessagingError::DeadlineExceeded { .. }
             | MessagingError::Closed { .. }
             | MessagingError::InvalidInput { .. }

@@ -30,7 +30,7 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let busy = provider.queue_stats(&place.queue("orders"), soon()).await.unwrap_err();
-    assert!(matches!(busy, MessagingError::Connection { .. }) && busy.is_retryable(), "{busy:?}");
+    assert!(matches!(busy, MessagingError::Busy { .. }) && busy.is_retryable(), "{busy:?}");
     assert!(busy.to_string().contains("pool_size"), "{busy}");
     lock.rollback().await.unwrap();
     send.await.unwrap().unwrap();

@@ -167,6 +167,9 @@ fn only_failures_of_connection_or_server_count() {
     }
     for error in [
         provider_error(false),
+        // Of whoever was in the way, and not of the store.
+        MessagingError::Busy { source: Arc::new(provider_error(true)) },
+        MessagingError::Busy { source: Arc::new(connection()) },
         MessagingError::QueueNotFound { queue: queue.clone() },
         MessagingError::Serialization { content_type: "json", source: io() },
         MessagingError::Deserialization { content_type: "json", source: io() },
