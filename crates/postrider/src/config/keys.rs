@@ -255,7 +255,7 @@ pub(super) const KEYS: &[Key] = &[
         name: "common.messaging.postgres.poll_only",
         kind: Kind::Flag(|draft| &mut draft.common.messaging.postgres.poll_only),
         meaning: "Whether nothing is kept in a session: no `LISTEN`, no settings. Needed behind a pooler that hands out \
-                  connections for a transaction at a time, such as PgBouncer (1.21 or newer, with prepared statements).",
+                  connections for a transaction at a time, such as PgBouncer.",
     },
     seconds(
         "common.messaging.postgres.poll_interval_seconds",

@@ -35,7 +35,8 @@ What is not understood is refused, with the line or the variable that it stands 
 type, values out of range. Nothing is ignored.
 
 `provider`, `url` and the address in a provider's section choose one store together. The highest source that names one
-decides. In one and the same source they must agree.
+decides. In one and the same source `provider` and `url` must agree; addresses of several stores may stand side by side
+there, and one of the two says which is used.
 
 Keys that end in `_seconds` take a number, with a decimal point for parts of a second. Other durations are text with a
 unit: `500ms`, `5s`, `2m`, `1h30m`, `3d`.

@@ -92,8 +92,33 @@ pub(super) fn choose(draft: &Draft, sources: &Sources) -> Result<Store, Problem>
     Ok(Store { kind, kind_origin, url, url_origin })
 }
 
-/// The kind that the highest source names, by `provider` or by its URL's scheme.
+/// The kind that the highest source names: by `provider`, by its URL's scheme, or by an address in one section.
+///
+/// Sections for several stores may stand side by side, and `provider` or `url` says which is used; where neither does, there
+/// must be one.
 fn choose_kind(draft: &Draft) -> Result<(Option<ProviderKind>, Origin), Problem> {
+    let (kind, origin) = kind_by_name(draft)?;
+    let mut highest: Option<(ProviderKind, &Setting)> = None;
+    for (_, section) in ProviderKind::NAMES {
+        let Some((_, said)) = address(*section, draft)? else { continue };
+        match highest {
+            Some((_, other)) if other.origin.layer() > said.origin.layer() => {}
+            Some((_, other)) if other.origin.layer() == said.origin.layer() && origin.layer() < said.origin.layer() => {
+                let why = "say which of them is used with common.messaging.provider";
+                return Err(Problem::conflict(other.clone(), said.clone(), why));
+            }
+            _ => highest = Some((*section, said)),
+        }
+    }
+    match highest {
+        Some((section, said)) if Some(section) != kind && said.origin.layer() > origin.layer() => {
+            Ok((Some(section), said.origin.clone()))
+        }
+        _ => Ok((kind, origin)),
+    }
+}
+
+fn kind_by_name(draft: &Draft) -> Result<(Option<ProviderKind>, Origin), Problem> {
     let by_provider = draft.asked.provider.zip(draft.given(keys::PROVIDER));
     let by_url = draft.asked.url.as_ref().map(ProviderKind::of).zip(draft.given(keys::URL));
     match (by_provider, by_url) {
@@ -130,7 +155,14 @@ fn address(kind: ProviderKind, draft: &Draft) -> Result<Option<(StoreUrl, &Setti
         ProviderKind::RabbitMq => (asked.rabbitmq_url.clone(), keys::RABBITMQ_URL),
         ProviderKind::Memory => return Ok(None),
     };
-    Ok(url.zip(draft.given(key)))
+    let said = url.zip(draft.given(key));
+    match &said {
+        Some((url, _)) if ProviderKind::of(url) != Some(kind) => {
+            let forms: Vec<_> = kind.schemes().iter().map(|scheme| format!("{scheme}:")).collect();
+            Err(draft.refuse(key, format!("it does not begin with {}", forms.join(" or "))))
+        }
+        _ => Ok(said),
+    }
 }
 
 fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> Result<StoreUrl, Problem> {

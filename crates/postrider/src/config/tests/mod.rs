@@ -277,6 +277,17 @@ fn the_first_file_that_is_there_is_read_and_no_other() {
 }
 
 #[test]
+fn an_address_in_one_section_names_the_store_and_among_several_the_provider_does() {
+    let url = |text: &str| load(text).unwrap().url().as_str().to_owned();
+    let (postgres, mysql) = ("postgres.url = 'postgres://a@host/mail'", "mysql.url = 'mysql://b@host/mail'");
+    assert_eq!(url(&format!("[common.messaging]\n{postgres}\n")), "postgres://a@host/mail");
+    let both = format!("[common.messaging]\nprovider = 'mysql'\n{postgres}\n{mysql}\n");
+    assert_eq!(url(&both), "mysql://b@host/mail");
+    let neither = format!("[common.messaging]\nurl = 'memory:'\n{postgres}\n{mysql}\n");
+    assert_eq!(url(&neither), "memory:");
+}
+
+#[test]
 fn the_highest_source_that_names_a_store_decides() {
     let url = |toml: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]| {
         let folder = Folder::new();

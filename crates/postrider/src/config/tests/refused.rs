@@ -109,6 +109,9 @@ fn provider_and_url_must_agree_in_one_source() {
         "[common.messaging]\nprovider = 'pgmq'",
         "[common.messaging]\nprovider = 'rabbitmq'\nurl = 'amqp://a:secret@host'\nrabbitmq.url = 'amqp://b:secret@host'",
         "[common.messaging]\nurl = 'sqlite:/a.db'\nsqlite.path = '/b.db'",
+        "[common.messaging]\nprovider = 'pgmq'\npgmq.url = 'postgres://rider:secret@host/mail'",
+        "[common.messaging]\nprovider = 'postgres'\npostgres.url = 'mysql://rider:secret@host/mail'",
+        "[common.messaging]\npostgres.url = 'postgres://a@host/mail'\nmysql.url = 'mysql://b@host/mail'",
     ]);
     insta::assert_snapshot!(refused);
 }
