@@ -51,6 +51,7 @@ impl MysqlStore {
         let is_usable = schema.severity < Severity::Problem;
         add("schema", Ok(vec![schema]));
         if is_usable {
+            add("rights", rights(&database, deadline).await);
             add("indexes", indexes(&database, deadline).await);
             add("tables", tables(&database, deadline).await);
         }
@@ -183,6 +184,23 @@ async fn schema(database: &Database, deadline: Deadline) -> Finding {
             Finding::new("schema", Severity::Problem, error.to_string(), "correct what it names, then try again")
         }
     }
+}
+
+/// Whether the user may write. A plan is refused to whoever may not do what is planned.
+async fn rights(database: &Database, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
+    let schema = database.schema.quoted();
+    for plan in [
+        format!("explain insert into {schema}.queue_pause (queue, paused_at) values ('', utc_timestamp(6))"),
+        format!("explain update {schema}.message set priority = 4 where id = 0"),
+        format!("explain delete from {schema}.message where id = 0"),
+    ] {
+        if let Err(error) = ask(database, deadline, plan).await {
+            let fix = format!("an owner grants them: `grant select, insert, update, delete on {schema}.* to USER`");
+            let found = error.into_harmless().to_string();
+            return Ok(vec![Finding::new("rights", Severity::Problem, found, fix)]);
+        }
+    }
+    Ok(vec![Finding::fine("rights", "all that are needed")])
 }
 
 async fn indexes(database: &Database, deadline: Deadline) -> Result<Vec<Finding>, Undone> {

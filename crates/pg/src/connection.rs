@@ -17,7 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::tls;
 
-use crate::error::{cannot_connect, is_end_of_session, undone};
+use crate::error::{cannot_connect, is_end_of_session, text, undone};
 
 /// How long a statement waits for somebody's lock before it gives way. Nobody who keeps to the rules holds one that
 /// long; a caller's own transaction may.
@@ -114,7 +114,7 @@ impl<Q> Database<Q> {
     pub fn new(url: &str, options: &ConnectionOptions, sql: Q) -> Result<Self, MessagingError> {
         let (url, tls) = tls::prepare(url)?;
         let mut config: Config =
-            url.parse().map_err(|error: tokio_postgres::Error| MessagingError::invalid("URL", error.to_string()))?;
+            url.parse().map_err(|error: tokio_postgres::Error| MessagingError::invalid("URL", text(&error)))?;
         config.connect_timeout(options.connect_timeout);
         if config.get_keepalives_idle() > SILENCE {
             // The driver's own two hours are longer than any firewall remembers a connection.

@@ -39,6 +39,7 @@ pub async fn examine<Q>(
     let is_usable = schema.severity < Severity::Problem;
     findings.push(schema);
     if is_usable {
+        findings.extend(missing_tables(database, migrations.schema.name(), tables, deadline).await);
         findings.extend(rights(database, migrations.schema.name(), tables, deadline).await);
         findings.extend(indexes(database, migrations, deadline).await);
         findings.extend(examine_tables(database, migrations.schema.name(), busy, deadline).await);
@@ -256,7 +257,24 @@ async fn schema<Q>(database: &Database<Q>, migrations: &Migrations, deadline: De
     }
 }
 
-async fn rights<Q>(database: &Database<Q>, name: &str, tables: &[&str], deadline: Deadline) -> Vec<Finding> {
+async fn missing_tables<Q>(database: &Database<Q>, name: &str, tables: &[&str], deadline: Deadline) -> Vec<Finding> {
+    let look = "select t from unnest($2::text[]) as t \
+                where to_regclass(format('%I.%I', $1::text, t)) is null";
+    match ask(database, deadline, Step::new(look, [&name as _, &tables as _])).await {
+        Ok(rows) if rows.is_empty() => Vec::new(),
+        Ok(rows) => {
+            let missing: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+            let found = format!("'{name}' lacks the tables {}, although its migrations are noted", missing.join(", "));
+            let fix = "restore them from a backup; or give the schema up, with what is in it: `drop schema … cascade`, \
+                       then `postrider migrate URL`";
+            vec![Finding::new("schema", Severity::Problem, found, fix)]
+        }
+        Err(error) => vec![Finding::unseen("schema", error.into_harmless())],
+    }
+}
+
+/// The rights on tables that the user lacks.
+pub async fn rights<Q>(database: &Database<Q>, name: &str, tables: &[&str], deadline: Deadline) -> Vec<Finding> {
     let step = Step::new(include_str!("../sql/lacking_rights.sql"), [&name as _, &tables as _]);
     match ask(database, deadline, step).await {
         Ok(rows) if rows.is_empty() => vec![Finding::fine("rights", "all that are needed")],

@@ -53,7 +53,11 @@ fn meaning(error: &tokio_postgres::Error) -> Meaning {
         return of("the server does not accept this user or password; check the URL", Blame::Setup);
     }
     if *code == SqlState::PROTOCOL_VIOLATION && error.as_db_error().is_some_and(|e| e.message().contains("startup")) {
-        return of("a pooler stands before the server; set poll_only = true, which needs nothing of it", Blame::Setup);
+        return of(
+            "a pooler stands before the server; say so with common.messaging.postgres.poll_only = true, or with \
+             common.messaging.pgmq.enable_pg_notify = false",
+            Blame::Setup,
+        );
     }
     if *code == SqlState::INVALID_CATALOG_NAME {
         return of("the database does not exist; create it, or name another one in the URL", Blame::Setup);

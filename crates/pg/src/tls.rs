@@ -25,6 +25,10 @@ enum Trust {
 /// Takes what the driver does not know out of a URL, and answers how to connect.
 pub(crate) fn prepare(url: &str) -> Result<(String, MakeRustlsConnect), MessagingError> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let authority = base.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
+    if authority.matches('@').count() > 1 {
+        return Err(MessagingError::invalid("URL", "it has two '@'; write one in a user's name or password as %40"));
+    }
     let (mut trust, mut roots, mut kept) = (Trust::Anybody, None, Vec::new());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
@@ -188,6 +192,7 @@ mod tests {
         );
         let refused = rewritten("postgres://h/d?sslmode=verify-all").unwrap_err().to_string();
         assert!(refused.contains("verify-full"), "{refused}");
+        assert!(rewritten("postgres://u:p@ss@h/d").unwrap_err().to_string().contains("%40"));
         let missing = rewritten("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fno%2Fsuch").unwrap_err().to_string();
         assert!(missing.contains("'/no/such'"), "{missing}");
     }

@@ -2,7 +2,7 @@
 
 use postrider_core::{Deadline, Finding, Severity};
 use postrider_pg::Step;
-use postrider_pg::doctor::{cannot_connect, examine, examine_tables};
+use postrider_pg::doctor::{cannot_connect, examine, examine_tables, rights};
 use postrider_sql::Undone;
 
 use crate::options::PgmqOptions;
@@ -59,6 +59,8 @@ async fn queues(database: &Database, deadline: Deadline) -> Result<Vec<Finding>,
     }
     let tables: Vec<String> = rows.iter().map(|row| format!("q_{}", row.get::<_, &str>(0))).collect();
     let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+    let is_lacking = |finding: &Finding| finding.severity != Severity::Fine;
+    findings.extend(rights(database, "pgmq", &tables, deadline).await.into_iter().filter(is_lacking));
     findings.extend(examine_tables(database, "pgmq", &tables, deadline).await);
     Ok(findings)
 }

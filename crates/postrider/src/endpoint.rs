@@ -239,7 +239,10 @@ impl Endpoint {
         if examine::is_usable(&findings) {
             findings.extend(match unchanged.connect().await {
                 Ok(provider) => examine::queues(&provider, deadline).await,
-                Err(error) => vec![Finding::unseen("queues", error)],
+                Err(error) => {
+                    let fix = "correct what it names, then try again";
+                    vec![Finding::new("queues", Severity::Problem, error.to_string(), fix)]
+                }
             });
         }
         findings
@@ -259,7 +262,8 @@ impl Endpoint {
             }
             #[cfg(feature = "postgres")]
             Kind::Postgres { url, options, .. } => {
-                Ok(steps(PostgresStore::pending_migrations(url.as_str(), (**options).clone()).await?))
+                let steps = PostgresStore::pending_migrations(url.as_str(), (**options).clone()).await?;
+                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
             }
             #[cfg(feature = "mysql")]
             Kind::Mysql { url, options, .. } => {
@@ -269,7 +273,7 @@ impl Endpoint {
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { url, options, .. } => {
                 let steps = PgmqStore::pending_migrations(url.as_str(), (**options).clone()).await?;
-                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
+                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
             }
         }
     }
@@ -285,7 +289,8 @@ impl Endpoint {
             }
             #[cfg(feature = "postgres")]
             Kind::Postgres { url, options, .. } => {
-                Ok(steps(PostgresStore::migrate(url.as_str(), (**options).clone()).await?))
+                let steps = PostgresStore::migrate(url.as_str(), (**options).clone()).await?;
+                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
             }
             #[cfg(feature = "mysql")]
             Kind::Mysql { url, options, .. } => {
@@ -295,7 +300,7 @@ impl Endpoint {
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { url, options, .. } => {
                 let steps = PgmqStore::migrate(url.as_str(), (**options).clone()).await?;
-                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
+                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
             }
         }
     }
@@ -365,9 +370,10 @@ fn named(migrations: Vec<postrider_sqlite::Migration>) -> Vec<Migration> {
     migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect()
 }
 
-#[cfg(feature = "postgres")]
-fn steps(migrations: Vec<postrider_postgres::Migration>) -> Vec<Migration> {
-    migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect()
+/// A step as an operator runs it: when it is cut off or fails, nothing of it stays.
+#[cfg(any(feature = "pgmq", feature = "postgres"))]
+fn whole(name: &'static str, sql: &str) -> Migration {
+    Migration { name, sql: format!("begin;\n{}\ncommit;\n", sql.trim_end()).into() }
 }
 
 #[cfg(feature = "postgres")]

@@ -25,7 +25,10 @@ pub(crate) fn is_usable(findings: &[Finding]) -> bool {
 pub(crate) async fn queues(provider: &MessagingProvider, deadline: Deadline) -> Vec<Finding> {
     match look(provider, deadline).await {
         Ok(findings) => findings,
-        Err(error) => vec![Finding::unseen("queues", error)],
+        Err(error) => {
+            let fix = "correct what it names; a table or a function of the schema may be missing";
+            vec![Finding::new("queues", Severity::Problem, error.to_string(), fix)]
+        }
     }
 }
 
@@ -43,7 +46,7 @@ async fn look(provider: &MessagingProvider, deadline: Deadline) -> Result<Vec<Fi
         Some(age) => format!("the oldest ready message has waited for {}", show(whole_seconds(age))),
         None => "no message is ready".to_owned(),
     };
-    findings.insert(0, Finding::fine("queues", format!("{} queues; {waits}{unseen}", queues.len())));
+    findings.insert(0, Finding::fine("queues", format!("{}; {waits}{unseen}", number(queues.len() as u64, "queue"))));
     Ok(findings)
 }
 
@@ -57,7 +60,14 @@ fn whole_seconds(age: Duration) -> Duration {
 }
 
 fn count(measured: Measured<u64>) -> String {
-    measured.value().map_or_else(|| "an unknown number of messages".into(), |count| format!("{count} messages"))
+    measured.value().map_or_else(|| "an unknown number of messages".into(), |count| number(count, "message"))
+}
+
+fn number(count: impl Into<u64>, what: &str) -> String {
+    match count.into() {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
 }
 
 fn judge(stats: &QueueStats) -> Vec<Finding> {
@@ -75,7 +85,7 @@ fn judge(stats: &QueueStats) -> Vec<Finding> {
         ));
     }
     if stats.dead.value().is_some_and(|dead| dead > 0) {
-        let found = format!("'{queue}' has {} dead", count(stats.dead));
+        let found = format!("'{queue}' has dead letters: {}", count(stats.dead));
         let fix = format!("see why with `postrider dlq list {queue}`, then redrive or purge them");
         findings.push(Finding::new("dead letters", Severity::Note, found, fix));
     }

@@ -85,3 +85,19 @@ async fn what_cannot_be_reached_is_one_finding() {
     assert_eq!(findings.len(), 1, "{findings:#?}");
     assert_eq!((findings[0].check, findings[0].severity), ("connection", Severity::Problem));
 }
+
+#[tokio::test]
+async fn a_user_who_may_only_read_is_a_problem() {
+    let place = Place::new();
+    place.connect().await;
+    let name = place.name.clone();
+    let mut owner = place.client().await;
+    owner.query_drop(format!("create user {name}@'127.0.0.1' identified by 'x7'")).await.unwrap();
+    owner.query_drop(format!("grant select on {name}.* to {name}@'127.0.0.1'")).await.unwrap();
+    let url = place.url();
+    let (_, server) = url.rsplit_once('@').unwrap();
+    let findings = MysqlStore::examine(&format!("mysql://{name}:x7@{server}"), options(), soon()).await;
+    owner.query_drop(format!("drop user {name}@'127.0.0.1'")).await.unwrap();
+    let fault = faults(&findings, "rights")[0];
+    assert!(fault.severity == Severity::Problem && fault.fix.as_ref().unwrap().contains("grant"), "{fault:?}");
+}

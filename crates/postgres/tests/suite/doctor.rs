@@ -96,3 +96,13 @@ async fn what_cannot_be_reached_is_one_finding() {
         assert_eq!((findings[0].check, findings[0].severity), ("connection", Severity::Problem));
     }
 }
+
+#[tokio::test]
+async fn a_missing_table_is_a_problem() {
+    let place = Place::new();
+    place.connect().await;
+    client().await.batch_execute(&format!("drop table {}.queue_pause", place.schema)).await.unwrap();
+    let findings = examine(&place).await;
+    let fault = faults(&findings, "schema")[0];
+    assert!(fault.severity == Severity::Problem && fault.found.contains("queue_pause"), "{fault:?}");
+}
