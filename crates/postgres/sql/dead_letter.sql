@@ -2,12 +2,14 @@
 -- dead-letter queue's name, where it begins anew and is ordered by nothing, and the next head of its key. The caller
 -- holds the key's stripe. A message that died unread has no failed attempt to note.
 -- Plan: Index Scan using message_pkey on message m_1
-with gone as materialized (
+with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+gone as materialized (
   select m.*, s.place, s.reason, s.error, s.is_read
   from unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::boolean[])
        with ordinality as s (id, lease_token, message_id, queue, reason, error, is_read, place)
   join {schema}.message m on m.id = s.id and m.lease_token = s.lease_token and m.message_id = s.message_id
                          and m.queue = s.queue
+  cross join patience
   where m.next_attempt_at > {schema}.clock()
   for update of m),
 record as (

@@ -1,9 +1,10 @@
 -- Ends leases whose work is done, without keeping anything. When a head goes, the next of its key becomes the head; the
 -- caller holds the key's stripe.
 -- Plan: Index Scan using message_pkey on message m
-with gone as (
+with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+gone as (
   delete from {schema}.message m
-  using unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[]) as s (id, lease_token, message_id, queue)
+  using patience, unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[]) as s (id, lease_token, message_id, queue)
   where m.id = s.id and m.lease_token = s.lease_token and m.message_id = s.message_id and m.queue = s.queue
     and m.next_attempt_at > {schema}.clock()
   returning m.id, m.queue, m.attempts_count, m.message_id, m.ordering_key),

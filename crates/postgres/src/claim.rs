@@ -1,5 +1,6 @@
 //! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use postrider_core::{
@@ -68,6 +69,8 @@ pub struct Chores {
     claim: Claim,
     doomed: Vec<Doomed>,
     has_unplaced: bool,
+    /// Whether the claim itself has not been made.
+    must_claim: bool,
 }
 
 impl Claim {
@@ -173,12 +176,19 @@ impl Shared {
         deadline: Deadline,
     ) -> Result<Taken<Chores>, Undone> {
         let began = Instant::now();
-        let settling = Settling::new(self, settlements);
+        let settling = Settling::new(self, settlements, &HashSet::new());
         let claim = Claim::new(self, queue, wanted, options, self.floors.reach(queue));
         let taken = self.try_settle_and_claim(settling, &claim, began, deadline).await;
-        let (settled, Brought { messages, doomed, has_unplaced }) =
-            taken.inspect_err(|_| self.floors.failed(queue, &claim.reach))?;
-        Ok(Taken { settled, messages, chores: Chores { claim, doomed, has_unplaced } })
+        let taken = taken.inspect_err(|_| self.floors.failed(queue, &claim.reach));
+        let (settled, Brought { messages, doomed, has_unplaced }, must_claim) = match taken {
+            Ok((settled, brought)) => (settled, brought, false),
+            // Somebody has one of the rows, and the others must not wait for it.
+            Err(Undone::InTheWay(_)) if !settlements.is_empty() => {
+                (self.settle_free(settlements).await?, Brought::default(), true)
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Taken { settled, messages, chores: Chores { claim, doomed, has_unplaced, must_claim } })
     }
 
     async fn try_settle_and_claim(
@@ -216,7 +226,7 @@ impl Shared {
     pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
         self.bury(&chores.claim, &chores.doomed).await?;
         let is_placed = chores.has_unplaced && self.place(queue).await?;
-        Ok(!chores.doomed.is_empty() || is_placed)
+        Ok(chores.must_claim || !chores.doomed.is_empty() || is_placed)
     }
 
     /// When something in a queue can be received. Puts keys in order that others have left unplaced.

@@ -1,4 +1,8 @@
 //! Where leases end or are extended: nothing happens without the token that is valid now.
+//!
+//! A transaction of somebody else may have one of the rows for as long as it likes, such as a handler's that has
+//! acknowledged its message there. The statements wait a moment, for those who are about to commit. Then the batch goes
+//! without the rows that are still taken, and these alone are told to try again.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -12,11 +16,11 @@ use uuid::Uuid;
 
 use postrider_pg::Step;
 
-use crate::PROVIDER;
 use crate::options::ArchivePolicy;
 use crate::rows::micros;
 use crate::sql::Sql;
 use crate::store::Shared;
+use crate::{PROVIDER, Session};
 
 /// Leases, as the statements take them: an array for each column, in the order of the rows, so that two batches never
 /// lock each other's rows crosswise.
@@ -47,6 +51,15 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// Those of the receipts that can be, in the order of the rows.
+    fn read_all<'r>(receipts: impl Iterator<Item = &'r ReceiptHandle>) -> Leases {
+        let mut chosen: Vec<Self> = receipts.filter_map(|receipt| Self::read(receipt).ok()).collect();
+        chosen.sort_by_key(|lease| lease.row);
+        let mut leases = Leases::default();
+        chosen.iter().for_each(|lease| leases.push(lease));
+        leases
+    }
+
     pub(crate) fn read(receipt: &ReceiptHandle) -> Result<Self, MessagingError> {
         receipt.check_provider(PROVIDER)?;
         let row = i64::try_from(receipt.row()?).map_err(|_| receipt.expired())?;
@@ -94,7 +107,8 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    pub(crate) fn new(shared: &Shared, settlements: &[Settlement]) -> Self {
+    /// All but those whose rows are busy.
+    pub(crate) fn new(shared: &Shared, settlements: &[Settlement], busy: &HashSet<i64>) -> Self {
         let mut chosen: Vec<(usize, Lease, Settlement)> = Vec::with_capacity(settlements.len());
         let mut results = Vec::with_capacity(settlements.len());
         let mut seen = HashSet::new();
@@ -104,6 +118,7 @@ impl Settling {
             results.push(match ready {
                 // The first one ends the lease, or finds it ended; either way there is none for the second.
                 Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
+                Ok((lease, _)) if busy.contains(&lease.row) => Some(Err(taken(&settlement.receipt))),
                 Ok((lease, settlement)) => {
                     chosen.push((place, lease, settlement));
                     None
@@ -216,19 +231,67 @@ fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
     }
 }
 
+/// Another transaction has the row, and may end it or leave it as it is.
+fn taken(receipt: &ReceiptHandle) -> MessagingError {
+    MessagingError::MessageLeased { queue: receipt.queue().clone(), id: receipt.message_id() }
+}
+
 pub(crate) fn lease_step<'p>(sql: &'p str, leases: &'p Leases) -> Step<'p> {
     Step::new(sql, [&leases.rows as _, &leases.tokens as _, &leases.ids as _, &leases.queues as _])
+}
+
+/// What becomes of a row that somebody else has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Others {
+    /// For a moment.
+    WaitFor,
+    PassBy,
+}
+
+/// Locks the rows of leases that are valid, and answers those that somebody else has.
+async fn lock_free(session: &Session<'_>, leases: &Leases) -> Result<HashSet<i64>, Undone> {
+    let sql = session.sql();
+    let lock = lease_step(&sql.lock_free, leases);
+    let free = session.query(lock.sql, &lock.parameters).await?;
+    let free: HashSet<i64> = free.iter().map(|row| row.get(0)).collect();
+    let held = session.query(&sql.held, &lock.parameters).await?;
+    Ok(held.iter().map(|row| row.get(0)).filter(|row| !free.contains(row)).collect())
 }
 
 impl Shared {
     /// Ends leases, each in its own way.
     pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
-        persist(|| self.try_settle(settlements)).await
+        match self.try_settle(settlements).await {
+            Err(Undone::InTheWay(_)) => self.settle_free(settlements).await,
+            done => done,
+        }
+    }
+
+    /// The same for those that nobody else has locked.
+    pub(crate) async fn settle_free(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        persist(|| self.try_settle_free(settlements)).await
+    }
+
+    async fn try_settle_free(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        let began = Instant::now();
+        let mut session = self.database.session("settle", Deadline::default()).await?;
+        session.begin().await?;
+        let leases = Lease::read_all(settlements.iter().map(|settlement| &settlement.receipt));
+        let settling = Settling::new(self, settlements, &lock_free(&session, &leases).await?);
+        self.lock(&session, &settling.stripes).await?;
+        let mut answers = Vec::new();
+        for step in settling.steps(session.sql()) {
+            answers.push(session.query(step.sql, &step.parameters).await?);
+        }
+        session.commit().await?;
+        let (results, touched) = settling.finish(&answers);
+        self.touch(&touched, began);
+        Ok(results)
     }
 
     async fn try_settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
         let began = Instant::now();
-        let settling = Settling::new(self, settlements);
+        let settling = Settling::new(self, settlements, &HashSet::new());
         let mut answers = Vec::new();
         if !settling.groups.is_empty() {
             let mut session = self.database.session("settle", Deadline::default()).await?;
@@ -248,10 +311,13 @@ impl Shared {
 
     /// Sets the ends of leases.
     pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
-        persist(|| self.try_extend(rows)).await
+        match self.try_extend(rows, Others::WaitFor).await {
+            Err(Undone::InTheWay(_)) => persist(|| self.try_extend(rows, Others::PassBy)).await,
+            done => done,
+        }
     }
 
-    async fn try_extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+    async fn try_extend(&self, rows: &[ExtendRow], others: Others) -> Result<RowResults<()>, Undone> {
         let mut results: RowResults<()> = Vec::with_capacity(rows.len());
         let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
         for (place, row) in rows.iter().enumerate() {
@@ -268,20 +334,35 @@ impl Shared {
         if chosen.is_empty() {
             return Ok(results);
         }
+        let mut session = self.database.session("extend", Deadline::default()).await?;
+        let mut busy = HashSet::new();
+        if others == Others::PassBy {
+            session.begin().await?;
+            busy = lock_free(&session, &Lease::read_all(rows.iter().map(|row| &row.receipt))).await?;
+            chosen.retain(|(_, lease, _)| !busy.contains(&lease.row));
+        }
         chosen.sort_by_key(|(_, lease, _)| lease.row);
         let mut leases = Leases::default();
         chosen.iter().for_each(|(_, lease, _)| leases.push(lease));
         let extensions: Vec<i64> = chosen.iter().map(|(.., extension)| *extension).collect();
-        let mut session = self.database.session("extend", Deadline::default()).await?;
         let step = lease_step(&session.sql().extend, &leases).and([&extensions]);
-        let answers = session.run(&[step]).await?;
-        let done: HashSet<i64> = answers.iter().flatten().map(|row| row.get(0)).collect();
+        let answers = match others {
+            Others::WaitFor => session.ask(step).await?,
+            Others::PassBy => {
+                let answers = session.query(step.sql, &step.parameters).await?;
+                session.commit().await?;
+                answers
+            }
+        };
+        let done: HashSet<i64> = answers.iter().map(|row| row.get(0)).collect();
         let mut touched = Vec::new();
         for (row, result) in rows.iter().zip(&mut results) {
             let row_number = row.receipt.row().ok().and_then(|row| i64::try_from(row).ok());
             if result.is_ok() {
                 if row_number.is_some_and(|number| done.contains(&number)) {
                     note(&mut touched, row.receipt.queue());
+                } else if row_number.is_some_and(|number| busy.contains(&number)) {
+                    *result = Err(taken(&row.receipt));
                 } else {
                     *result = Err(row.receipt.expired());
                 }
@@ -295,10 +376,7 @@ impl Shared {
     /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
     pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
         let began = Instant::now();
-        let mut chosen: Vec<Lease> = receipts.iter().filter_map(|receipt| Lease::read(receipt).ok()).collect();
-        chosen.sort_by_key(|lease| lease.row);
-        let mut leases = Leases::default();
-        chosen.iter().for_each(|lease| leases.push(lease));
+        let leases = Lease::read_all(receipts.iter());
         let mut session = self.database.session("return", Deadline::default()).await?;
         let step = lease_step(&session.sql().give_up, &leases);
         session.run(&[step]).await?;

@@ -56,6 +56,7 @@ statements! {
     idempotency_forget,
     list_dead_letters,
     list_queues,
+    lock_free,
     lock_stripes,
     next_due,
     pause,

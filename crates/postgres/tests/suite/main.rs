@@ -10,6 +10,7 @@ mod faults;
 mod floor;
 mod killed;
 mod lawful;
+mod locks;
 mod order;
 mod pinned;
 mod pooler;
