@@ -1,6 +1,5 @@
 //! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use postrider_core::{
@@ -17,7 +16,7 @@ use postrider_pg::Step;
 use crate::PROVIDER;
 use crate::floor::Reach;
 use crate::rows::{self, Label, micros};
-use crate::settle::{Leases, Settling, lease_step};
+use crate::settle::{Busy, Leases, Settling, lease_step};
 use crate::sql::Sql;
 use crate::store::Shared;
 
@@ -26,6 +25,9 @@ const OLDEST_FIRST_EVERY: u64 = 16;
 
 /// So many messages are leased by one statement at most, whatever was asked for.
 const MOST_LEASES: usize = 1000;
+
+/// When a key is looked at again that somebody was busy with.
+const BUSY_FOR: Duration = Duration::from_millis(100);
 
 /// A message that was leased to be buried.
 #[derive(Debug)]
@@ -176,7 +178,7 @@ impl Shared {
         deadline: Deadline,
     ) -> Result<Taken<Chores>, Undone> {
         let began = Instant::now();
-        let settling = Settling::new(self, settlements, &HashSet::new());
+        let settling = Settling::new(self, settlements, &Busy::default());
         let claim = Claim::new(self, queue, wanted, options, self.floors.reach(queue));
         let taken = self.try_settle_and_claim(settling, &claim, began, deadline).await;
         let taken = taken.inspect_err(|_| self.floors.failed(queue, &claim.reach));
@@ -203,7 +205,7 @@ impl Shared {
         let mut steps = Vec::new();
         let locks = usize::from(!settling.stripes.is_empty());
         if locks > 0 {
-            steps.push(Step::new(&session.sql().lock_stripes, [&class as _, &settling.stripes as _]));
+            steps.push(Step::new(&session.sql().await_stripes, [&class as _, &settling.stripes as _]));
         }
         steps.extend(settling.steps(session.sql()));
         steps.push(claim.step(session.sql()));
@@ -246,14 +248,15 @@ impl Shared {
         let parameters: Vec<&(dyn postgres_types::ToSql + Sync)> = vec![&name, &reach.floors, &horizon];
         let found = self.ask("receive", Deadline::default(), statement, parameters).await?;
         let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
-        if row.get::<_, bool>(1) && !queue.holds_dead_letters() {
-            self.place(queue).await?;
+        let has_unplaced = row.get::<_, bool>(1) && !queue.holds_dead_letters();
+        if has_unplaced && self.place(queue).await? {
             return Ok(Due::Now);
         }
+        let again = if has_unplaced { BUSY_FOR } else { Duration::MAX };
         Ok(match row.get::<_, Option<i64>>(0) {
             Some(micros) if micros <= 0 => Due::Now,
-            Some(micros) => Due::In(Duration::from_micros(micros.unsigned_abs())),
-            None => Due::In(Duration::MAX),
+            Some(micros) => Due::In(again.min(Duration::from_micros(micros.unsigned_abs()))),
+            None => Due::In(again),
         })
     }
 
@@ -281,14 +284,17 @@ impl Shared {
         let reasons: Vec<&str> = doomed.iter().map(|doomed| doomed.reason.as_str()).collect();
         let errors: Vec<Option<&str>> = doomed.iter().map(|doomed| doomed.error.as_deref()).collect();
         let is_read = vec![false; doomed.len()];
-        let stripes =
-            in_order(doomed.iter().filter_map(|doomed| claim.stripe(doomed.ordering_key.as_deref())).collect());
-        let class = self.database.sql.schema.lock_class();
+        let stripes: Vec<Option<i32>> =
+            doomed.iter().map(|doomed| claim.stripe(doomed.ordering_key.as_deref())).collect();
         let mut session = self.database.session("receive", Deadline::default()).await?;
+        session.begin().await?;
+        let got = self.lock_free_stripes(&session, &in_order(stripes.iter().flatten().copied().collect())).await?;
+        let is_placed: Vec<bool> =
+            stripes.iter().map(|stripe| stripe.is_some_and(|stripe| got.contains(&stripe))).collect();
         let bury = lease_step(&session.sql().dead_letter, &leases);
-        let bury = bury.and([&reasons, &errors, &is_read, &self.worker]);
-        let lock = Step::new(&session.sql().lock_stripes, [&class as _, &stripes as _]);
-        session.run(&[lock, bury]).await.map(drop)
+        let bury = bury.and([&is_placed, &reasons, &errors, &is_read, &self.worker]);
+        session.query(bury.sql, &bury.parameters).await?;
+        session.commit().await
     }
 
     /// Leases one message by its id, if it may be received now.
@@ -320,7 +326,7 @@ impl Shared {
     }
 
     /// Puts keys in order that transactions of others have changed, and lists the queues that they made. Answers whether
-    /// there were any.
+    /// there were any that nobody else was busy with.
     async fn place(&self, queue: &QueueName) -> Result<bool, Undone> {
         if queue.holds_dead_letters() {
             return Ok(false);
@@ -341,13 +347,30 @@ impl Shared {
         if found.is_empty() {
             return Ok(false);
         }
-        let mut rows: Vec<i64> = found.iter().map(|row| row.get(0)).collect();
-        rows.sort_unstable();
-        let keys: Vec<&str> = found.iter().filter_map(|row| row.get::<_, Option<&str>>(1)).collect();
-        let stripes = in_order(keys.iter().map(|key| stripe(queue, key)).collect());
+        let mut unplaced: Vec<(i64, Option<&str>)> = found.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let stripes = in_order(unplaced.iter().filter_map(|(_, key)| Some(stripe(queue, (*key)?))).collect());
         session.begin().await?;
-        self.lock(&session, &stripes).await?;
-        self.promote(&session, keys.into_iter().map(|key| (name, key))).await?;
+        let mut got = self.lock_free_stripes(&session, &stripes).await?;
+        if got.is_empty() && !stripes.is_empty() {
+            // Those who come all the time must not keep it away for ever. While it waits it has nothing that others need.
+            let one = stripes[rand::random_range(0..stripes.len())];
+            match self.await_stripes(&session, &[one]).await {
+                Err(Undone::InTheWay(_)) => {
+                    session.rollback().await?;
+                    return Ok(false);
+                }
+                waited => waited?,
+            }
+            got.insert(one);
+        }
+        unplaced.retain(|(_, key)| key.is_none_or(|key| got.contains(&stripe(queue, key))));
+        let left = self.promote(&session, unplaced.iter().filter_map(|(_, key)| Some((name, (*key)?)))).await?;
+        if unplaced.len() <= left {
+            session.rollback().await?;
+            return Ok(false);
+        }
+        let mut rows: Vec<i64> = unplaced.iter().map(|(row, _)| *row).collect();
+        rows.sort_unstable();
         session.query(&session.sql().ensure_queue, &[&name]).await?;
         session.query(&session.sql().forget_unplaced, &[&rows]).await?;
         session.commit().await?;

@@ -247,18 +247,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets the first of each key go ahead that has no head. The caller holds the stripes.
+    /// Lets the first of each key go ahead that has no head. The caller holds the stripes. Answers how many are left to
+    /// the next claim, because somebody else has their rows.
     pub(crate) async fn promote<'k>(
         &self,
         session: &Session<'_>,
         keys: impl Iterator<Item = (&'k str, &'k str)>,
-    ) -> Result<(), Undone> {
+    ) -> Result<usize, Undone> {
         let keys: BTreeSet<(&str, &str)> = keys.collect();
         if keys.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let (queues, keys): (Vec<&str>, Vec<&str>) = keys.into_iter().unzip();
-        session.query(&session.sql().promote, &[&queues, &keys]).await.map(drop)
+        session.query(&session.sql().promote, &[&queues, &keys]).await.map(|left| left.len())
     }
 
     /// Waits for the stripes, which must be in order.
@@ -268,6 +269,26 @@ impl Shared {
         }
         let class = self.database.sql.schema.lock_class();
         session.query(&session.sql().lock_stripes, &[&class, &stripes]).await.map(drop)
+    }
+
+    /// Waits a moment for the stripes, which must be in order.
+    pub(crate) async fn await_stripes(&self, session: &Session<'_>, stripes: &[i32]) -> Result<(), Undone> {
+        let class = self.database.sql.schema.lock_class();
+        session.query(&session.sql().await_stripes, &[&class, &stripes]).await.map(drop)
+    }
+
+    /// Takes those of the stripes that nobody is busy with, and answers which they are.
+    pub(crate) async fn lock_free_stripes(
+        &self,
+        session: &Session<'_>,
+        stripes: &[i32],
+    ) -> Result<HashSet<i32>, Undone> {
+        if stripes.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let class = self.database.sql.schema.lock_class();
+        let got = session.query(&session.sql().try_stripes, &[&class, &stripes]).await?;
+        Ok(got.iter().map(|row| row.get(0)).collect())
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A transaction of somebody else may have one of the rows for as long as it likes, such as a handler's that has
 //! acknowledged its message there. The statements wait a moment, for those who are about to commit. Then the batch goes
-//! without the rows that are still taken, and these alone are told to try again.
+//! without the rows that are still taken, and these alone are told to try again. Without a stripe that is still taken the
+//! head of a key goes all the same: whoever claims next finds the key written down and has the next message follow.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -93,6 +94,15 @@ struct Group {
     reasons: Vec<String>,
     errors: Vec<Option<String>>,
     is_read: Vec<bool>,
+    /// Whether the next of the key follows at once.
+    is_placed: Vec<bool>,
+}
+
+/// What others have, and a batch goes without.
+#[derive(Debug, Default)]
+pub(crate) struct Busy {
+    rows: HashSet<i64>,
+    stripes: HashSet<i32>,
 }
 
 /// A batch of settlements, sorted into statements.
@@ -107,8 +117,7 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    /// All but those whose rows are busy.
-    pub(crate) fn new(shared: &Shared, settlements: &[Settlement], busy: &HashSet<i64>) -> Self {
+    pub(crate) fn new(shared: &Shared, settlements: &[Settlement], busy: &Busy) -> Self {
         let mut chosen: Vec<(usize, Lease, Settlement)> = Vec::with_capacity(settlements.len());
         let mut results = Vec::with_capacity(settlements.len());
         let mut seen = HashSet::new();
@@ -118,7 +127,7 @@ impl Settling {
             results.push(match ready {
                 // The first one ends the lease, or finds it ended; either way there is none for the second.
                 Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
-                Ok((lease, _)) if busy.contains(&lease.row) => Some(Err(taken(&settlement.receipt))),
+                Ok((lease, _)) if busy.rows.contains(&lease.row) => Some(Err(taken(&settlement.receipt))),
                 Ok((lease, settlement)) => {
                     chosen.push((place, lease, settlement));
                     None
@@ -147,6 +156,7 @@ impl Settling {
             if matches!(kind, Kind::Complete | Kind::DeadLetter) {
                 stripes.extend(lease.stripe);
             }
+            let is_placed = lease.stripe.is_some_and(|stripe| !busy.stripes.contains(&stripe));
             if let Some((_, group)) = groups.iter_mut().find(|(found, _)| *found == kind) {
                 group.places.push(place);
                 group.leases.push(&lease);
@@ -154,6 +164,7 @@ impl Settling {
                 group.reasons.push(reason);
                 group.errors.push(error);
                 group.is_read.push(true);
+                group.is_placed.push(is_placed);
             }
         }
         groups.retain(|(_, group)| !group.places.is_empty());
@@ -185,9 +196,12 @@ impl Settling {
         };
         let step = lease_step(text, &group.leases);
         match kind {
-            Kind::Complete | Kind::CompletePlain | Kind::Release | Kind::Refuse => step,
+            Kind::Complete => step.and([&group.is_placed]),
+            Kind::CompletePlain | Kind::Release | Kind::Refuse => step,
             Kind::Retry => step.and([&group.delays, &group.errors, &self.worker]),
-            Kind::DeadLetter => step.and([&group.reasons, &group.errors, &group.is_read, &self.worker]),
+            Kind::DeadLetter => {
+                step.and([&group.is_placed, &group.reasons, &group.errors, &group.is_read, &self.worker])
+            }
         }
     }
 
@@ -277,8 +291,11 @@ impl Shared {
         let mut session = self.database.session("settle", Deadline::default()).await?;
         session.begin().await?;
         let leases = Lease::read_all(settlements.iter().map(|settlement| &settlement.receipt));
-        let settling = Settling::new(self, settlements, &lock_free(&session, &leases).await?);
-        self.lock(&session, &settling.stripes).await?;
+        let rows = lock_free(&session, &leases).await?;
+        let wanted = Settling::new(self, settlements, &Busy::default()).stripes;
+        let got = self.lock_free_stripes(&session, &wanted).await?;
+        let stripes = wanted.into_iter().filter(|stripe| !got.contains(stripe)).collect();
+        let settling = Settling::new(self, settlements, &Busy { rows, stripes });
         let mut answers = Vec::new();
         for step in settling.steps(session.sql()) {
             answers.push(session.query(step.sql, &step.parameters).await?);
@@ -291,7 +308,7 @@ impl Shared {
 
     async fn try_settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
         let began = Instant::now();
-        let settling = Settling::new(self, settlements, &HashSet::new());
+        let settling = Settling::new(self, settlements, &Busy::default());
         let mut answers = Vec::new();
         if !settling.groups.is_empty() {
             let mut session = self.database.session("settle", Deadline::default()).await?;
@@ -299,7 +316,7 @@ impl Shared {
             let mut steps = settling.steps(session.sql());
             let locks = usize::from(!settling.stripes.is_empty());
             if locks > 0 {
-                let lock = Step::new(&session.sql().lock_stripes, [&class as _, &settling.stripes as _]);
+                let lock = Step::new(&session.sql().await_stripes, [&class as _, &settling.stripes as _]);
                 steps.insert(0, lock);
             }
             answers = session.run(&steps).await?.split_off(locks);

@@ -31,6 +31,7 @@ statements! {
     ack_in,
     archive,
     archive_plain,
+    await_stripes,
     bury_expired,
     claim,
     claim_by_id,
@@ -81,5 +82,6 @@ statements! {
     send_plain,
     stats,
     sweep_archive,
+    try_stripes,
     unplaced,
 }

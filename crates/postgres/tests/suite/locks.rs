@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use postrider_core::{Message, MessagingError, MessagingService, QueuedMessage, ReceiveOptions, Settlement};
-use postrider_postgres::PostgresProvider;
+use postrider_core::{
+    Disposition, Message, MessagingError, MessagingService, Nack, QueuedMessage, ReceiveOptions, Settlement,
+};
+use postrider_pg::Schema;
+use postrider_postgres::{ArchivePolicy, PostgresOptions, PostgresProvider};
+use postrider_sql::stripes::stripe;
 
 use crate::{Place, client, queue, soon};
 
@@ -14,6 +18,10 @@ async fn received(provider: &PostgresProvider, max: usize) -> Vec<QueuedMessage>
     let mut found = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(max), soon()).await.unwrap();
     found.sort_by_key(|message| message.message.to_vec());
     found
+}
+
+fn bodies(messages: &[QueuedMessage]) -> Vec<String> {
+    messages.iter().map(|message| String::from_utf8(message.message.to_vec()).unwrap()).collect()
 }
 
 async fn in_time<T>(work: impl Future<Output = T>) -> T {
@@ -64,5 +72,76 @@ async fn one_message_that_a_transaction_has_does_not_stop_the_others() {
     for receipt in taken {
         let again = provider.settle(vec![Settlement::ack(receipt)], soon()).await.unwrap().remove(0);
         assert!(matches!(again, Err(MessagingError::VisibilityExpired { .. })), "{again:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_does_not_wait_for_a_key_that_somebody_is_busy_with() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let keyed = |body: String, key: &str| Message::new(body).ordering_key(key).unwrap();
+    for archive in [ArchivePolicy::None, ArchivePolicy::All] {
+        let pairs = ["a", "b", "c", "d"].iter().flat_map(|key| (1..3).map(move |n| keyed(format!("{key}{n}"), key)));
+        provider.send_batch(&orders, pairs.collect(), soon()).await.unwrap();
+        let settler = place.connect_with(PostgresOptions { archive, ..place.options() }).await;
+        let heads = received(&settler, 9).await;
+        assert_eq!(bodies(&heads), ["a1", "b1", "c1", "d1"]);
+
+        // A process that stands still in the middle of a change to keys a and d.
+        let mut busy = client().await;
+        let transaction = busy.transaction().await.unwrap();
+        let class = Schema::new(&place.schema).lock_class();
+        for key in ["a", "d"] {
+            let lock = "select pg_advisory_xact_lock($1, $2)";
+            transaction.query(lock, &[&class, &stripe(&orders, key)]).await.unwrap();
+        }
+
+        let mut ends: Vec<Settlement> = heads.into_iter().map(Settlement::ack).collect();
+        ends[3].disposition = Disposition::Nack(Nack::dead_letter("unwanted"));
+        for row in in_time(settler.settle(ends, soon())).await.unwrap() {
+            row.unwrap();
+        }
+        let next = in_time(received(&settler, 9)).await;
+        assert_eq!(bodies(&next), ["b2", "c2"], "the other keys go on");
+        // One who waits finds what becomes free meanwhile.
+        let waiting = {
+            let (settler, options) = (settler.clone(), ReceiveOptions::batch(9).wait(Duration::from_secs(20)));
+            tokio::spawn(async move { settler.receive_messages(&queue("orders"), &options, soon()).await.unwrap() })
+        };
+        transaction.rollback().await.unwrap();
+        let mut last = waiting.await.unwrap();
+        last.extend(received(&settler, 9).await);
+        last.sort_by_key(|message| message.message.to_vec());
+        assert_eq!(bodies(&last), ["a2", "d2"], "and the busy ones when they are free");
+        for row in settler.settle(last.into_iter().chain(next).map(Settlement::ack).collect(), soon()).await.unwrap() {
+            row.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_settle_does_not_wait_for_a_transaction_that_buries_the_next_of_the_key() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
+    for is_kept in [false, true] {
+        let over = keyed("over").dedup_key("d").unwrap().expires_in(Duration::ZERO);
+        provider.send_batch(&orders, vec![keyed("head"), over, keyed("next")], soon()).await.unwrap();
+        let head = received(&provider, 9).await;
+        assert_eq!(bodies(&head), ["head"]);
+        let mut own = client().await;
+        let transaction = own.transaction().await.unwrap();
+        let send = format!("select {}.send('orders', 'new', dedup_key => 'd')", place.schema);
+        transaction.query(&send, &[]).await.unwrap();
+        for row in in_time(provider.settle(head.into_iter().map(Settlement::ack).collect(), soon())).await.unwrap() {
+            row.unwrap();
+        }
+        assert!(in_time(received(&provider, 9)).await.is_empty(), "whether there is a next one is not known yet");
+        if is_kept { transaction.commit().await } else { transaction.rollback().await }.unwrap();
+        let mut left = received(&provider, 9).await;
+        assert_eq!(bodies(&left), if is_kept { vec!["new", "next"] } else { vec!["next"] });
+        for row in provider.settle(left.drain(..).map(Settlement::ack).collect(), soon()).await.unwrap() {
+            row.unwrap();
+        }
     }
 }
