@@ -21,6 +21,9 @@ use crate::store::Shared;
 /// How often a batch is begun again because the holders of its dedup keys came and went.
 const TRIES: usize = 10;
 
+/// Into so many parts a batch is divided of which some dedup key is in an open transaction, and each of these again.
+const PARTS: usize = 8;
+
 /// A batch as the statements take it: an array for each column.
 #[derive(Default)]
 struct Columns<'m> {
@@ -100,26 +103,20 @@ impl Shared {
             }
         };
         let mut results: RowResults<MessageId> = rows.iter().map(check).collect();
-        let mut columns = Columns::default();
-        for (row, _) in rows.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
-            columns.push(row);
-        }
-        if columns.ids.is_empty() {
+        let chosen: Vec<&SendRow> =
+            rows.iter().zip(&results).filter(|(_, result)| result.is_ok()).map(|(row, _)| row).collect();
+        if chosen.is_empty() {
             return Ok(results);
         }
-        if self.options.create_queues {
-            columns.listed = columns.names.iter().map(|name| name.as_str()).collect();
-        }
+        let columns = self.columns(&chosen);
         let mut is_told = false;
         if columns.dedup_keys.iter().any(Option::is_some) {
-            let holders = self.send_deduped(&columns).await?;
-            for (row, result) in rows.iter().zip(&mut results) {
-                if let (Ok(id), Some(key)) = (result, &row.message.dedup_key)
-                    && let Some(holder) = holders.get(&(row.queue.as_str(), key.as_str()))
-                {
-                    *id = *holder;
-                }
-            }
+            let answers = self.send_in_parts(&chosen).await?;
+            results
+                .iter_mut()
+                .filter(|result| result.is_ok())
+                .zip(answers)
+                .for_each(|(result, answer)| *result = answer);
         } else {
             let hints = self.notifier.as_ref().and_then(|notifier| notifier.ride(columns.names.iter().copied()));
             persist(|| self.insert(&columns, hints.as_deref())).await?;
@@ -132,6 +129,15 @@ impl Shared {
             self.touch(columns.names.iter().copied(), began);
         }
         Ok(results)
+    }
+
+    fn columns<'m>(&self, rows: &[&'m SendRow]) -> Columns<'m> {
+        let mut columns = Columns::default();
+        rows.iter().for_each(|row| columns.push(row));
+        if self.options.create_queues {
+            columns.listed = columns.names.iter().map(|name| name.as_str()).collect();
+        }
+        columns
     }
 
     async fn missing_queues(&self, rows: &[SendRow]) -> Result<HashSet<QueueName>, Undone> {
@@ -165,12 +171,37 @@ impl Shared {
         session.run(&steps).await.map(drop)
     }
 
-    /// Messages of which some have dedup keys. Answers who has each key.
+    /// Messages of which some have dedup keys. A transaction of somebody's own may have one of the keys for as long as it
+    /// likes, and nobody can tell which before it waits. So such a batch is divided until the rows that must wait stand
+    /// alone: these are told to try again, and the others do not wait for them.
+    async fn send_in_parts(&self, rows: &[&SendRow]) -> Result<RowResults<MessageId>, Undone> {
+        let (mut answers, mut parts) = (Vec::with_capacity(rows.len()), vec![rows]);
+        while let Some(part) = parts.pop() {
+            match self.send_deduped(&self.columns(part)).await {
+                Ok(holders) => answers.extend(part.iter().map(|row| {
+                    let key = row.message.dedup_key.as_ref().map(|key| (row.queue.as_str(), key.as_str()));
+                    Ok(key.and_then(|key| holders.get(&key).copied()).unwrap_or(row.message.id))
+                })),
+                Err(Undone::InTheWay(_) | Undone::Rejected(_)) if part.len() > 1 => {
+                    parts.extend(part.chunks(part.len().div_ceil(PARTS)).rev());
+                }
+                Err(error) if part.len() == rows.len() => return Err(error),
+                // What was done for other parts must be told.
+                Err(error) => {
+                    answers.extend(part.iter().map(|row| Err(error.clone().into_error("send", vec![row.message.id]))))
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Answers who has each dedup key.
     async fn send_deduped<'m>(&self, columns: &Columns<'m>) -> Result<HashMap<(&'m str, &'m str), MessageId>, Undone> {
         for _ in 0..TRIES {
             match persist(|| self.try_deduped(columns)).await? {
                 Deduped::Done(holders) => return Ok(holders),
                 Deduped::Over(expired) => self.bury_expired(&expired).await?,
+                Deduped::Busy(error) => return Err(Undone::InTheWay(error)),
             }
         }
         Err(Undone::InTheWay(MessagingError::Connection {
@@ -189,7 +220,15 @@ impl Shared {
             self.lock(&session, &stripes).await?;
         }
         let step = keyed_step(&sql.send, columns);
-        let inserted = session.query(step.sql, &step.parameters).await?;
+        // Long enough for those who are about to commit. Others need the stripes meanwhile.
+        session.batch("set local lock_timeout = '100ms'").await?;
+        let inserted = match session.query(step.sql, &step.parameters).await {
+            Err(Undone::InTheWay(error)) => {
+                session.rollback().await?;
+                return Ok(Deduped::Busy(error));
+            }
+            inserted => inserted?,
+        };
         let inserted: HashSet<i64> = inserted.iter().map(|row| row.get(0)).collect();
         if !columns.keys.is_empty() {
             // The first of a key may have been left out, and those behind it wait for nobody.
@@ -299,6 +338,8 @@ enum Deduped<'m> {
     Done(HashMap<(&'m str, &'m str), MessageId>),
     /// Nothing was done: these must go first.
     Over(Vec<Expired>),
+    /// Nothing was done: a key is in a transaction that has not ended.
+    Busy(MessagingError),
 }
 
 /// Nothing when there are no messages.

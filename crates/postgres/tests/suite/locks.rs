@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::{
-    Disposition, Message, MessagingError, MessagingService, Nack, QueuedMessage, ReceiveOptions, Settlement,
+    Disposition, Message, MessagingError, MessagingService, Nack, QueueAdmin, QueuedMessage, ReceiveOptions, Settlement,
 };
 use postrider_pg::Schema;
 use postrider_postgres::{ArchivePolicy, PostgresOptions, PostgresProvider};
@@ -144,4 +144,36 @@ async fn a_settle_does_not_wait_for_a_transaction_that_buries_the_next_of_the_ke
             row.unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn sends_do_not_wait_for_a_dedup_key_that_a_transaction_has() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let deduped = |key: &str| Message::new("x").dedup_key(key).unwrap();
+    let keyed = |message: Message| message.ordering_key("k").unwrap();
+    let mut own = client().await;
+    let mut transaction = own.transaction().await.unwrap();
+    let first = provider.store().send_in(&mut transaction, &orders, &deduped("taken")).await.unwrap();
+
+    let many = (0..100).map(|n| if n == 70 { keyed(deduped("taken")) } else { deduped(&format!("free {n}")) });
+    let rows = in_time(provider.send_batch(&orders, many.collect(), soon())).await.unwrap();
+    for (n, row) in rows.iter().enumerate() {
+        match row {
+            Ok(_) => assert_ne!(n, 70),
+            Err(error) => assert!(n == 70 && error.is_retryable(), "{n}: {error:?}"),
+        }
+    }
+    // Others go on while somebody tries it again and again, with the stripe of its key too.
+    let again = provider.send_message(&orders, keyed(deduped("taken")), soon());
+    let other = place.connect().await;
+    let (again, meanwhile) =
+        in_time(async { tokio::join!(again, other.send_message(&orders, keyed(Message::new("y")), soon())) }).await;
+    assert!(again.is_err_and(|error| error.is_retryable()));
+    meanwhile.unwrap();
+
+    transaction.commit().await.unwrap();
+    assert_eq!(provider.send_message(&orders, deduped("taken"), soon()).await.unwrap(), first);
+    let stats = provider.queue_stats(&orders, soon()).await.unwrap();
+    assert_eq!(stats.ready.value(), Some(101));
 }
