@@ -218,6 +218,11 @@ impl Shared {
         let taken =
             rows.iter().filter_map(|row| Some((usize::try_from(row.get::<_, i16>(5)).ok()?, rows::time(row, 14))));
         let is_full = brought.messages.len() + brought.doomed.len() >= usize::try_from(claim.limit).unwrap_or(0);
+        if let Some(row) = rows.first() {
+            // The lease was counted from it.
+            let visibility = Duration::from_micros(claim.visibility.unsigned_abs());
+            self.floors.see_clock(&claim.queue, rows::time(row, 13).saturating_sub(visibility));
+        }
         self.floors.claimed(&claim.queue, &claim.reach, taken, is_full);
         let (settled, touched) = settling.finish(answers.iter().skip(locks));
         self.touch(&touched, began);
@@ -248,6 +253,7 @@ impl Shared {
         let parameters: Vec<&(dyn postgres_types::ToSql + Sync)> = vec![&name, &reach.floors, &horizon];
         let found = self.ask("receive", Deadline::default(), statement, parameters).await?;
         let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
+        self.floors.see_clock(queue, rows::time(row, 2));
         let has_unplaced = row.get::<_, bool>(1) && !queue.holds_dead_letters();
         if has_unplaced && self.place(queue).await? {
             return Ok(Due::Now);

@@ -7,7 +7,8 @@
 //!
 //! What becomes visible later than it was due would be passed over: everything that this crate writes is due when it is
 //! written and not before, and whoever needed longer than the margin to commit says so. Transactions of others say so
-//! always, since they end when they like. That, and every two seconds, has a claim look from the beginning.
+//! always, since they end when they like. That, and every two seconds, has a claim look from the beginning. When the
+//! server's clock is set back, the floors follow it at the next claim or look that tells what it shows.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -110,6 +111,13 @@ impl Floors {
         }
     }
 
+    /// The server's clock showed this time, and nothing that is written from now on is due before it.
+    pub(crate) fn see_clock(&self, queue: &QueueName, now: Timestamp) {
+        if let Some(floor) = self.lock().get_mut(queue) {
+            floor.highest.iter_mut().for_each(|highest| *highest = highest.map(|highest| highest.min(now)));
+        }
+    }
+
     /// A look found out whether something can be received, and took nothing.
     pub(crate) fn looked(&self, queue: &QueueName, reach: &Reach, is_due: bool) {
         if let Some(floor) = self.lock().get_mut(queue).filter(|_| reach.is_sweep) {
@@ -187,6 +195,18 @@ mod tests {
         assert_eq!([4, 9, 0].map(|priority| begins(&next, priority)), [at(2950), at(1950), EARLIEST]);
         floors.claimed(&queue, &next, [(4, at(2990))].into_iter(), true);
         assert_eq!(begins(&floors.reach(&queue), 4), at(2950), "it never falls by itself");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_takes_the_floors_along() {
+        let (floors, queue) = (Floors::default(), QueueName::new("orders").unwrap());
+        let first = floors.reach(&queue);
+        floors.claimed(&queue, &first, [(4, at(9000)), (9, at(2000))].into_iter(), false);
+        floors.see_clock(&queue, at(9500));
+        assert_eq!(begins(&floors.reach(&queue), 4), at(8950));
+        floors.see_clock(&queue, at(5000));
+        let next = floors.reach(&queue);
+        assert_eq!([4, 9, 0].map(|priority| begins(&next, priority)), [at(4950), at(1950), EARLIEST]);
     }
 
     #[test]
