@@ -16,7 +16,7 @@ use postrider_sql::{Part, Undone, persist};
 use crate::Session;
 use crate::options::ArchivePolicy;
 use crate::rows::{content_type_column, headers_column, message_id};
-use crate::store::Shared;
+use crate::store::{Shared, in_the_way};
 
 /// A dead letter, as a redrive or a purge sees it.
 #[derive(Debug)]
@@ -126,13 +126,17 @@ impl Shared {
             session.rollback().await?;
             drop(session);
             self.bury_expired(&fates.expired).await?;
-            return Box::pin(self.try_redrive(part, target)).await;
+            // Begun again by the caller, but not for ever: somebody may have them locked.
+            return Err(in_the_way(
+                "redrive",
+                "messages that have expired hold dedup keys and are in other transactions",
+            ));
         }
         let mut report = RedriveReport { redriven: Vec::new(), skipped: fates.skipped };
         if !fates.revived.is_empty() {
             let name = target.as_str();
             let keys: Vec<&str> = fates.revived.iter().filter_map(|dead| dead.ordering_key.as_deref()).collect();
-            self.lock(&session, &in_order(keys.iter().map(|key| stripe(target, key)).collect())).await?;
+            self.await_stripes(&session, &in_order(keys.iter().map(|key| stripe(target, key)).collect())).await?;
             session.query(&session.sql().ensure_queue, &[&name]).await?;
             let rows: Vec<i64> = fates.revived.iter().map(|dead| dead.row).collect();
             let done = session.query(&session.sql().redrive, &[&rows, &name]).await?;

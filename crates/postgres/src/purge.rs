@@ -8,7 +8,7 @@ use postrider_core::{Deadline, QueueName};
 use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Present, Removal, Undone, persist};
 
-use crate::store::Shared;
+use crate::store::{Shared, in_the_way};
 
 /// So many messages are removed in one transaction.
 const CHUNK: usize = 2000;
@@ -55,12 +55,16 @@ impl Shared {
         let (name, everything) = (queue.as_str(), removal == Removal::Everything);
         let mut session = self.database.session(operation, Deadline::default()).await?;
         session.begin().await?;
-        self.lock(&session, &in_order(keys.iter().map(|key| stripe(queue, key)).collect())).await?;
-        let gone = session.query(&session.sql().purge, &[&rows, &name, &everything]).await?;
+        self.await_stripes(&session, &in_order(keys.iter().map(|key| stripe(queue, key)).collect())).await?;
+        let found = session.query(&session.sql().purge, &[&rows, &name, &everything]).await?;
         // What was sent meanwhile behind a head that is gone must not wait for it.
         self.promote(&session, keys.into_iter().map(|key| (name, key))).await?;
         session.commit().await?;
         self.touch([queue], began);
-        Ok(gone.len() as u64)
+        let gone = found.iter().filter(|row| row.get(1)).count();
+        if gone < found.len() {
+            return Err(in_the_way(operation, "messages are in transactions that have not ended"));
+        }
+        Ok(gone as u64)
     }
 }

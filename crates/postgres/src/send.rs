@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::Session;
 use crate::floor::MARGIN;
 use crate::rows::{Time, content_type_column, headers_column, message_id, micros};
-use crate::store::Shared;
+use crate::store::{Shared, in_the_way};
 
 /// How often a batch is begun again because the holders of its dedup keys came and went.
 const TRIES: usize = 10;
@@ -204,11 +204,7 @@ impl Shared {
                 Deduped::Busy(error) => return Err(Undone::InTheWay(error)),
             }
         }
-        Err(Undone::InTheWay(MessagingError::Connection {
-            provider: crate::PROVIDER,
-            detail: "messages with these dedup keys come and go too fast".into(),
-            source: None,
-        }))
+        Err(in_the_way("send", "messages with these dedup keys come and go too fast"))
     }
 
     async fn try_deduped<'m>(&self, columns: &Columns<'m>) -> Result<Deduped<'m>, Undone> {
@@ -310,8 +306,11 @@ impl Shared {
         session.query(&session.sql().lock_stripes, &[&class, &stripes]).await.map(drop)
     }
 
-    /// Waits a moment for the stripes, which must be in order.
+    /// Waits a moment for the stripes, which must be in order. What follows in the transaction waits no longer either.
     pub(crate) async fn await_stripes(&self, session: &Session<'_>, stripes: &[i32]) -> Result<(), Undone> {
+        if stripes.is_empty() {
+            return Ok(());
+        }
         let class = self.database.sql.schema.lock_class();
         session.query(&session.sql().await_stripes, &[&class, &stripes]).await.map(drop)
     }

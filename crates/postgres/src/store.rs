@@ -108,6 +108,12 @@ fn capabilities(options: &PostgresOptions) -> Capabilities {
     }
 }
 
+/// Others were in the way, and the server did not say so.
+pub(crate) fn in_the_way(operation: &'static str, why: &'static str) -> Undone {
+    let source: Box<dyn std::error::Error + Send + Sync> = format!("{why}; try again").into();
+    Undone::InTheWay(MessagingError::Provider { provider: PROVIDER, operation, source: source.into(), retryable: true })
+}
+
 impl Shared {
     /// Tells those who wait, here and in other processes, that something in these queues can be received, by a
     /// transaction that was begun then.

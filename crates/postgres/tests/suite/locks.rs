@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use postrider_core::{
-    Disposition, Message, MessagingError, MessagingService, Nack, QueueAdmin, QueuedMessage, ReceiveOptions, Settlement,
+    DeadLetterSelection, DeadLetters, Disposition, Message, MessagingError, MessagingService, Nack, QueueAdmin,
+    QueuedMessage, ReceiveOptions, Redrive, Settlement,
 };
 use postrider_pg::Schema;
 use postrider_postgres::{ArchivePolicy, PostgresOptions, PostgresProvider};
@@ -13,6 +14,9 @@ use crate::{Place, client, queue, soon};
 
 /// Shorter than a statement waits for a lock, and longer than a busy machine takes for a few statements.
 const PATIENCE: Duration = Duration::from_secs(4);
+
+/// For what is tried a few times before it is given up.
+const LONGER: Duration = Duration::from_secs(20);
 
 async fn received(provider: &PostgresProvider, max: usize) -> Vec<QueuedMessage> {
     let mut found = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(max), soon()).await.unwrap();
@@ -176,4 +180,52 @@ async fn sends_do_not_wait_for_a_dedup_key_that_a_transaction_has() {
     assert_eq!(provider.send_message(&orders, deduped("taken"), soon()).await.unwrap(), first);
     let stats = provider.queue_stats(&orders, soon()).await.unwrap();
     assert_eq!(stats.ready.value(), Some(101));
+}
+
+#[tokio::test]
+async fn a_purge_leaves_what_a_transaction_has_and_a_deletion_says_so() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
+    provider.send_batch(&orders, vec![Message::new("1"), keyed("2"), keyed("3")], soon()).await.unwrap();
+    let mut own = client().await;
+    let transaction = own.transaction().await.unwrap();
+    let lock = format!("select id from {}.message where payload = '1' for update", place.schema);
+    transaction.query(&lock, &[]).await.unwrap();
+    assert_eq!(in_time(provider.purge(&orders, soon())).await.unwrap(), 2);
+
+    provider.send_message(&orders, keyed("4"), soon()).await.unwrap();
+    let deleting = provider.delete_queue(&orders, soon());
+    let other = place.connect().await;
+    let meanwhile = in_time(other.send_message(&orders, keyed("5"), soon()));
+    let (deleted, meanwhile) =
+        tokio::time::timeout(LONGER, async { tokio::join!(deleting, meanwhile) }).await.expect("it gives up soon");
+    assert!(matches!(deleted, Err(MessagingError::OutcomeUnknown { .. })), "{deleted:?}");
+    meanwhile.unwrap();
+    transaction.rollback().await.unwrap();
+    provider.delete_queue(&orders, soon()).await.unwrap();
+    assert!(received(&provider, 9).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_redrive_gives_up_when_an_expired_message_stays_locked() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let deduped = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
+    let id = provider.send_message(&orders, deduped("dead"), soon()).await.unwrap();
+    let mut end = Settlement::ack(received(&provider, 1).await.remove(0));
+    end.disposition = Disposition::Nack(Nack::dead_letter("unwanted"));
+    provider.settle(vec![end], soon()).await.unwrap().remove(0).unwrap();
+    provider.send_message(&orders, deduped("over").expires_in(Duration::ZERO), soon()).await.unwrap();
+    let mut own = client().await;
+    let transaction = own.transaction().await.unwrap();
+    let lock = format!("select id from {}.message where payload = 'over' for update", place.schema);
+    transaction.query(&lock, &[]).await.unwrap();
+    let all = Redrive { selection: DeadLetterSelection::All, to: None, dry_run: false };
+    let redriving = provider.redrive_dead_letters(&orders, &all, soon());
+    let refused = tokio::time::timeout(LONGER, redriving).await.expect("it gives up soon");
+    assert!(refused.as_ref().is_err_and(MessagingError::is_retryable), "{refused:?}");
+    transaction.rollback().await.unwrap();
+    let report = provider.redrive_dead_letters(&orders, &all, soon()).await.unwrap();
+    assert_eq!(report.redriven, [id]);
 }
