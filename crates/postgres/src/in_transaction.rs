@@ -1,8 +1,9 @@
 //! Sends, acks and records of done work inside a transaction that the caller has open on the same database.
 //!
-//! The caller's transaction may stay open for as long as it likes, and nobody else waits for it: what is sent with an
-//! ordering key, or acknowledged, is put in order by the next claim after the commit. Only senders of the same *dedup*
-//! key wait, since whether theirs is the second message is not known before.
+//! The caller's transaction may stay open for as long as it likes: what is sent with an ordering key, or acknowledged, is
+//! put in order by the next claim after the commit. Only whoever needs the very row that was acknowledged, or sends with
+//! the same *dedup* key, meets it: they wait a moment and are then told to try again, each without the rest of its batch.
+//! Another caller's own send with the same dedup key waits until the end, as any statement of theirs would.
 
 use postgres_types::ToSql;
 use postrider_core::service::check_sendable;

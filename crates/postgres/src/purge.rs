@@ -1,6 +1,7 @@
 //! Where messages and queues are removed by an operator's word, a chunk at a time.
 //!
-//! A transaction that removes keyed messages holds their stripes, and whoever sends to the same keys waits for its end.
+//! A transaction that removes keyed messages holds their stripes, and whoever sends to the same keys waits for its end. So
+//! it waits for nobody's row itself.
 
 use std::time::Instant;
 
