@@ -18,6 +18,15 @@ use crate::store::Shared;
 /// So many messages are leased by one statement at most, whatever was asked for.
 const MOST_LEASES: usize = 1000;
 
+/// So many messages more than are wanted are looked at by their times, before keys are asked for their heads. Where most
+/// messages can be received, that is all.
+const WALK: i64 = 100;
+
+/// How many messages are looked at by their times. Dead letters have no order, so all of them can be received.
+fn walk(wanted: i64, is_mortal: bool) -> i64 {
+    if is_mortal { wanted + WALK } else { i64::MAX }
+}
+
 /// A message that was leased to be buried.
 #[derive(Debug)]
 struct Doomed {
@@ -43,6 +52,7 @@ struct Claim {
     queue: QueueName,
     name: String,
     limit: i64,
+    walk: i64,
     visibility: i64,
     /// Dead letters can be read for ever.
     is_mortal: bool,
@@ -51,12 +61,14 @@ struct Claim {
 
 impl Claim {
     fn new(queue: &QueueName, wanted: usize, options: &ReceiveOptions) -> Self {
+        let (limit, is_mortal) = (wanted.min(MOST_LEASES) as i64, !queue.holds_dead_letters());
         Self {
             queue: queue.clone(),
             name: queue.as_str().to_owned(),
-            limit: wanted.min(MOST_LEASES) as i64,
+            limit,
+            walk: walk(limit, is_mortal),
             visibility: micros(options.visibility),
-            is_mortal: !queue.holds_dead_letters(),
+            is_mortal,
             max_receive_count: options.max_receive_count.into(),
         }
     }
@@ -70,6 +82,7 @@ impl Claim {
                 &self.visibility as _,
                 &self.is_mortal as _,
                 &self.max_receive_count as _,
+                &self.walk as _,
             ],
         )
     }
@@ -213,7 +226,9 @@ impl Shared {
     pub(crate) async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
         names::check(queue)?;
         let (sql, name, is_mortal) = (self.database.sql.of(queue), queue.as_str(), !queue.holds_dead_letters());
-        let look = || async { self.ask("receive", Deadline::default(), &sql.next_due, vec![&name, &is_mortal]).await };
+        let walk = walk(0, is_mortal);
+        let look =
+            || async { self.ask("receive", Deadline::default(), &sql.next_due, vec![&name, &is_mortal, &walk]).await };
         let found = self.if_exists(queue, Deadline::default(), look).await?.unwrap_or_default();
         Ok(match found.first().and_then(|row| row.get::<_, Option<i64>>(0)) {
             Some(micros) if micros <= 0 => Due::Now,

@@ -13,7 +13,7 @@
 //!
 //! **How it is fast.** Statements go straight to the tables, prepared once, and take arrays; a settle and the next claim
 //! are one pipelined transaction; the claim goes by the index on visibility, where PGMQ's own read walks everything that
-//! is delayed.
+//! is delayed, and from key to key where what is due waits behind the heads of deep keys.
 //!
 //! **What was rejected.** `pgmq.delete`, `archive` and `set_vt`: they take no token, so a late worker ends the lease of
 //! another. A mark for messages that wait behind the head of their key: when another client deletes the head, nobody

@@ -68,6 +68,7 @@ impl Names {
             ("{dead_primary_key}", format!("q_{dead}_pkey")),
             ("{vt_index}", format!("q_{queue}_vt_idx")),
             ("{group_index}", format!("q_{queue}_pr_group")),
+            ("{free_index}", format!("q_{queue}_pr_free")),
             ("{archive_index}", format!("archived_at_idx_{queue}")),
         ]
         .iter()

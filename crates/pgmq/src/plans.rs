@@ -3,6 +3,7 @@
 use postrider_core::{Deadline, QueueName};
 use postrider_pg::Schema;
 
+use crate::Session;
 use crate::names::Names;
 use crate::options::PgmqOptions;
 use crate::sql::{General, OfQueue, REDRIVE};
@@ -32,11 +33,7 @@ fn is_costly(name: &str, step: &str) -> bool {
 
 #[tokio::test]
 async fn every_statement_has_the_plan_that_it_says() {
-    let schema = format!("test_{:016x}", rand::random::<u64>());
-    let queue = QueueName::new(format!("{schema}_q")).unwrap();
-    let options = PgmqOptions { schema: schema.clone(), ..PgmqOptions::default() };
-    let store = PgmqStore::open(&url(), options).await.unwrap();
-    store.shared.ensure_queue(&queue, Deadline::default()).await.unwrap();
+    let (schema, queue, store) = opened().await;
     let (names, rendered) = (Names::of(&queue), Schema::new(&schema));
     let mut wrong = Vec::new();
     {
@@ -65,15 +62,91 @@ async fn every_statement_has_the_plan_that_it_says() {
             session.batch("deallocate judged").await.unwrap();
         }
         session.rollback().await.unwrap();
-        session.begin().await.unwrap();
-        session
-            .batch(&format!(
-                "drop schema {schema} cascade; select pgmq.drop_queue('{queue}'); select pgmq.drop_queue('{queue}_dlq')"
-            ))
-            .await
-            .unwrap();
-        session.commit().await.unwrap();
+        drop_all(&mut session, &schema, &queue).await;
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A queue of a test's own, in a store of its own.
+async fn opened() -> (String, QueueName, PgmqStore) {
+    let schema = format!("test_{:016x}", rand::random::<u64>());
+    let queue = QueueName::new(format!("{schema}_q")).unwrap();
+    let options = PgmqOptions { schema: schema.clone(), ..PgmqOptions::default() };
+    let store = PgmqStore::open(&url(), options).await.unwrap();
+    store.shared.ensure_queue(&queue, Deadline::default()).await.unwrap();
+    (schema, queue, store)
+}
+
+async fn drop_all(session: &mut Session<'_>, schema: &str, queue: &QueueName) {
+    let drop = format!(
+        "drop schema {schema} cascade; select pgmq.drop_queue('{queue}'); select pgmq.drop_queue('{queue}_dlq')"
+    );
+    session.begin().await.unwrap();
+    session.batch(&drop).await.unwrap();
+    session.commit().await.unwrap();
+}
+
+/// What a statement answered, and how many pages it looked at.
+async fn pages(session: &Session<'_>, statement: &str, arguments: &str) -> (usize, usize) {
+    let number = |line: &str, name: &str| -> usize {
+        let number = line.split([' ', '(', ')']).find_map(|word| word.strip_prefix(name));
+        number.map_or(0, |number| number.parse().unwrap())
+    };
+    session.batch(&format!("prepare judged as {statement}; savepoint before")).await.unwrap();
+    let explain = format!("explain (analyze, buffers, costs off, timing off) execute judged({arguments})");
+    let plan = session.lines(&explain).await.unwrap();
+    session.batch("rollback to before; deallocate judged").await.unwrap();
+    let buffers = plan.iter().find(|line| line.contains("Buffers: shared")).expect("buffers are counted");
+    (number(&plan[0], "rows="), number(buffers, "hit=") + number(buffers, "read="))
+}
+
+#[tokio::test]
+async fn neither_deep_keys_nor_many_keys_make_a_claim_slow() {
+    let (schema, queue, store) = opened().await;
+    let (names, rendered) = (Names::of(&queue), Schema::new(&schema));
+    let (claim, next_due) = (include_str!("../sql/claim.sql"), include_str!("../sql/next_due.sql"));
+    let [claim, next_due] = [claim, next_due].map(|file| rendered.render(&names.render(file)));
+    let fill = |vt: &str, key: &str, count: usize| {
+        names.insert(&format!(
+            "insert into {{queue}} (vt, message, headers) select {vt}, '{{}}', jsonb_build_object('x-pgmq-group', {key})
+             from generate_series(1, {count}) n"
+        ))
+    };
+    let deep = fill("now() - interval '1 hour' + n * interval '1 ms'", "'deep' || n % 10", 30_000);
+    let lease_heads = names.insert(
+        "update {queue} set vt = now() + interval '1 hour' where msg_id in
+         (select min(msg_id) from {queue} group by headers->>'x-pgmq-group')",
+    );
+    let free = names
+        .insert("insert into {queue} (vt, message) select now() - interval '1 ms', '{}' from generate_series(1, 3000)");
+    let many = fill("now()", "'key' || n", 3000);
+    let slow = fill("now() - interval '1 hour'", "'key' || n", 30_000);
+    // What is in the queue, how much is asked for, how much of it there is, and how many pages that may take.
+    let shapes = [
+        ("ten deep keys", vec![&deep], 10, 10, 1500),
+        ("ten deep keys in hand", vec![&deep, &lease_heads], 10, 0, 1500),
+        ("free messages behind deep keys in hand", vec![&deep, &lease_heads, &free], 10, 10, 1500),
+        ("more keys behind deep ones in hand", vec![&deep, &lease_heads, &many], 10, 10, 20_000),
+        ("more keys than messages of each", vec![&slow], 10, 10, 1500),
+    ];
+    let mut wrong = Vec::new();
+    let mut session = store.shared.database.session("test", Deadline::default()).await.unwrap();
+    for (shape, steps, wanted, expected, most) in shapes {
+        session.batch(&names.insert("truncate {queue}")).await.unwrap();
+        for step in steps {
+            session.batch(step).await.unwrap();
+        }
+        // What is left of rows that changed is not what is judged.
+        session.batch(&names.insert("vacuum {queue}")).await.unwrap();
+        session.begin().await.unwrap();
+        let (found, claiming) = pages(&session, &claim, &format!("'{queue}', {wanted}, 30000000, true, 5, 110")).await;
+        let (_, looking) = pages(&session, &next_due, &format!("'{queue}', true, 100")).await;
+        session.rollback().await.unwrap();
+        if found != expected || claiming > most || looking > most {
+            wrong.push(format!("{shape}: {found} of {expected} for {claiming} pages, a look for {looking}"));
+        }
+    }
+    drop_all(&mut session, &schema, &queue).await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

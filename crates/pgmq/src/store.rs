@@ -15,12 +15,10 @@ use crate::sql::Sql;
 use crate::upkeep::{self, Upkeep};
 use crate::{Database, PROVIDER, PgmqProvider, install, names};
 
-const STEPS: &[Known] = &[Known {
-    version: 1,
-    name: "0001_beside",
-    sql: include_str!("../sql/migrations/0001_beside.sql"),
-    works_since: 1,
-}];
+const STEPS: &[Known] = &[
+    Known { version: 1, name: "0001_beside", sql: include_str!("../sql/migrations/0001_beside.sql"), works_since: 1 },
+    Known { version: 2, name: "0002_adopt", sql: include_str!("../sql/migrations/0002_adopt.sql"), works_since: 1 },
+];
 
 /// A database with PGMQ in it. Clones are the same store.
 #[derive(Debug, Clone)]
@@ -145,8 +143,8 @@ fn capabilities(options: &PgmqOptions) -> Capabilities {
         (Feature::DeadLetters, "a move to the queue {queue}_dlq, with the record in the headers"),
         (
             Feature::OrderByKey,
-            "by the header x-pgmq-group, between Postrider's senders and receivers; a long line behind one head is \
-             walked by every claim",
+            "by the header x-pgmq-group, between Postrider's senders and receivers; behind deep keys a claim looks at \
+             the head of every key",
         ),
         (
             Feature::Delay,
