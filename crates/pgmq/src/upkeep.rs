@@ -42,7 +42,7 @@ async fn move_all(shared: Weak<Shared>) {
         // What is sent aside meanwhile is due later than that.
         let longest = store.options.long_delay / 2;
         let next = store.move_what_is_due().await.unwrap_or_else(|error| {
-            tracing::debug!(?error, "what was kept aside was not moved");
+            tracing::warn!(?error, "what was kept aside was not moved");
             None
         });
         drop(store);
@@ -64,7 +64,10 @@ impl Shared {
                     while self.move_due(&queue).await? > 0 {}
                     Ok(())
                 };
-                self.if_exists(&queue, Deadline::default(), work).await?;
+                // What one queue does not take must not keep the others waiting.
+                if let Err(error) = self.if_exists(&queue, Deadline::default(), work).await {
+                    tracing::warn!(%queue, ?error, "messages that are due were not moved into their queue");
+                }
             }
         }
         let next = row.get::<_, Option<i64>>(1);
@@ -78,7 +81,7 @@ async fn sweep(shared: Weak<Shared>) {
         tokio::time::sleep(SWEEP_EVERY.mul_f64(rand::random_range(0.5..1.5))).await;
         let Some(store) = shared.upgrade() else { return };
         if let Err(error) = sweep_archive(&store, Deadline::default()).await {
-            tracing::debug!(?error, "the archives were not swept");
+            tracing::warn!(?error, "not all archives were swept");
         }
     }
 }
@@ -98,9 +101,10 @@ impl Swept {
     }
 }
 
-/// Removes archived messages that are older than the retention, chunk after chunk, and answers how many.
+/// Removes archived messages that are older than the retention, chunk after chunk, and answers how many. What fails for one
+/// archive is told when the others are done.
 pub(crate) async fn sweep_archive(shared: &Shared, deadline: Deadline) -> Result<u64, Undone> {
-    let (mut removed, retention) = (0, micros(shared.options.archive_retention));
+    let (mut removed, mut failed, retention) = (0, None, micros(shared.options.archive_retention));
     let origins = shared.list_queues(deadline).await?;
     for queue in origins.iter().flat_map(|queue| [queue.clone(), queue.dead_letters()]) {
         let (sql, from) = (shared.database.sql.of(&queue), shared.swept.of(&queue));
@@ -110,13 +114,22 @@ pub(crate) async fn sweep_archive(shared: &Shared, deadline: Deadline) -> Result
             let rows = shared.ask("sweep the archive", deadline, &sql.sweep_archive, parameters).await?;
             Ok(rows.first().map_or((0, from), |row| (row.get::<_, i64>(0), time(row, 1))))
         };
-        while let Some((chunk, until)) = shared.if_exists(&queue, deadline, sweep).await? {
-            removed += chunk.max(0).cast_unsigned();
-            if chunk < CHUNK {
-                shared.swept.set(queue, until);
-                break;
+        loop {
+            match shared.if_exists(&queue, deadline, sweep).await {
+                Ok(Some((chunk, until))) => {
+                    removed += chunk.max(0).cast_unsigned();
+                    if chunk < CHUNK {
+                        shared.swept.set(queue, until);
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
             }
         }
     }
-    Ok(removed)
+    failed.map_or(Ok(removed), Err)
 }

@@ -72,6 +72,32 @@ async fn what_waits_beside_the_queue_comes_in_time_for_every_reader() {
 }
 
 #[tokio::test]
+async fn a_queue_that_takes_nothing_holds_up_no_other() {
+    let place = Place::new();
+    let options = PgmqOptions { long_delay: Duration::from_millis(100), ..place.options() };
+    let (provider, good) = (place.connect_with(options).await, place.queue("m"));
+    let client = client().await;
+    let bad = ["a", "g", "t", "z"].map(|name| place.queue(name));
+    for queue in bad.iter().chain([&good]) {
+        provider.ensure_queue(queue, soon()).await.unwrap();
+    }
+    for queue in &bad {
+        let refuse = format!("alter table pgmq.q_{queue} add constraint takes_nothing check (false)");
+        client.batch_execute(&refuse).await.unwrap();
+    }
+    for queue in bad.iter().chain([&good]) {
+        let message = Message::new("late").delay(Duration::from_millis(300));
+        provider.send_message(queue, message, soon()).await.unwrap();
+    }
+    let (table, end) = (format!("pgmq.q_{good}"), Instant::now() + Duration::from_secs(20));
+    while rows(&table).await == 0 {
+        assert!(Instant::now() < end, "what is due was not moved");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(rows(&format!("{}.delayed", place.schema)).await, 4, "the others wait");
+}
+
+#[tokio::test]
 async fn a_ready_message_is_found_behind_many_that_are_delayed() {
     let place = Place::new();
     let (provider, queue) = (place.connect().await, place.queue("orders"));
