@@ -24,6 +24,7 @@ mod codec;
 mod contract;
 mod dead_letters;
 mod doctor;
+mod indexes;
 mod install;
 mod json;
 mod lease;

@@ -68,7 +68,7 @@ async fn every_statement_has_the_plan_that_it_says() {
 }
 
 /// A queue of a test's own, in a store of its own.
-async fn opened() -> (String, QueueName, PgmqStore) {
+pub(crate) async fn opened() -> (String, QueueName, PgmqStore) {
     let schema = format!("test_{:016x}", rand::random::<u64>());
     let queue = QueueName::new(format!("{schema}_q")).unwrap();
     let options = PgmqOptions { schema: schema.clone(), ..PgmqOptions::default() };
@@ -77,7 +77,7 @@ async fn opened() -> (String, QueueName, PgmqStore) {
     (schema, queue, store)
 }
 
-async fn drop_all(session: &mut Session<'_>, schema: &str, queue: &QueueName) {
+pub(crate) async fn drop_all(session: &mut Session<'_>, schema: &str, queue: &QueueName) {
     let drop = format!(
         "drop schema {schema} cascade; select pgmq.drop_queue('{queue}'); select pgmq.drop_queue('{queue}_dlq')"
     );

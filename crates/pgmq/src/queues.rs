@@ -1,12 +1,14 @@
 //! Which queues there are. Others make and drop them too, so what is known may be over; then a statement finds no table,
 //! and it is looked for again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use postrider_core::{Deadline, QueueName};
 use postrider_pg::is_missing_table;
 use postrider_sql::{Undone, persist};
+use tokio::time::Instant;
 
 use crate::names;
 use crate::store::Shared;
@@ -14,6 +16,12 @@ use crate::upkeep::Upkeep;
 
 /// So many queues are remembered. One process may meet any number of names.
 const MOST_QUEUES: usize = 10_000;
+
+/// When a queue whose table somebody else needed is adopted again.
+const BUSY_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// When a queue that is not ours to change is adopted again.
+const REFUSED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
 /// How often a queue that comes and goes is looked for.
 const TRIES: usize = 3;
@@ -23,13 +31,14 @@ const TRIES: usize = 3;
 pub(crate) struct Queues {
     // Locks, held for a look.
     there: Mutex<HashSet<QueueName>>,
-    adopted: Mutex<HashSet<QueueName>>,
+    /// Those that need not be adopted, or not before a time.
+    adopted: Mutex<HashMap<QueueName, Option<Instant>>>,
     /// Ends with the store.
     upkeep: OnceLock<Upkeep>,
 }
 
-fn lock(set: &Mutex<HashSet<QueueName>>) -> MutexGuard<'_, HashSet<QueueName>> {
-    set.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add(set: &Mutex<HashSet<QueueName>>, queue: &QueueName) {
@@ -45,6 +54,18 @@ impl Queues {
     /// Keeps the upkeep going as long as the store is there.
     pub(crate) fn keep(&self, upkeep: Upkeep) {
         let _ = self.upkeep.set(upkeep);
+    }
+
+    fn is_adopted(&self, queue: &QueueName) -> bool {
+        lock(&self.adopted).get(queue).is_some_and(|again| again.is_none_or(|again| Instant::now() < again))
+    }
+
+    fn set_adopted(&self, queue: &QueueName, again: Option<Instant>) {
+        let mut adopted = lock(&self.adopted);
+        if adopted.len() >= MOST_QUEUES {
+            adopted.clear();
+        }
+        adopted.insert(queue.clone(), again);
     }
 
     fn forget(&self, queue: &QueueName) {
@@ -120,20 +141,19 @@ impl Shared {
             self.adopt(queue, deadline).await?;
             return Ok(());
         }
-        let (name, dead, throttle) = (queue.as_str(), queue.dead_letters(), self.throttle());
+        let (name, dead) = (queue.as_str(), queue.dead_letters());
         let general = &self.database.sql.general;
         persist(|| async {
             let mut session = self.database.session("ensure_queue", deadline).await?;
             session.begin().await?;
             session.query(&general.ensure_queue, &[&name, &dead.as_str()]).await?;
-            session.query(&general.adopt, &[&name, &throttle]).await?;
             session.commit().await
         })
         .await?;
         add(&self.queues.there, queue);
         add(&self.queues.there, &dead);
-        add(&self.queues.adopted, queue);
-        Ok(())
+        // Apart: the queue may have been there, and in use.
+        self.adopt(queue, deadline).await.map(drop)
     }
 
     /// Makes the queue for the dead letters of one that somebody else has made.
@@ -144,10 +164,11 @@ impl Shared {
         self.ensure_queue(queue, Deadline::default()).await
     }
 
-    /// Gives a queue that somebody else may have made what Postrider needs of it: the index by which keys are ordered,
-    /// and notifications. Answers whether the queue is there. What cannot be given only makes things slower.
+    /// Gives a queue that somebody else may have made what Postrider needs of it: indexes, a vacuum that keeps up and
+    /// notifications. Answers whether the queue is there. What cannot be given only makes things slower, and is tried
+    /// again later.
     pub(crate) async fn adopt(&self, queue: &QueueName, deadline: Deadline) -> Result<bool, Undone> {
-        if queue.holds_dead_letters() || lock(&self.queues.adopted).contains(queue) {
+        if queue.holds_dead_letters() || self.queues.is_adopted(queue) {
             return Ok(true);
         }
         if !self.exists(queue, deadline).await? {
@@ -155,14 +176,18 @@ impl Shared {
         }
         let (name, throttle) = (queue.as_str(), self.throttle());
         let statement = &self.database.sql.general.adopt;
-        match self.ask("adopt the queue", deadline, statement, vec![&name, &throttle]).await {
-            Ok(_) => {}
+        self.index(queue, deadline).await?;
+        let again = match self.ask("adopt the queue", deadline, statement, vec![&name, &throttle]).await {
+            Ok(_) => None,
             Err(undone @ (Undone::Rejected(_) | Undone::NotDone(_) | Undone::InTheWay(_))) => {
-                tracing::debug!(%queue, ?undone, "the queue has no index for keys, or does not notify");
+                tracing::warn!(%queue, ?undone, "the queue does not notify, or its table is vacuumed too seldom");
+                // Whoever lacks a right is not given it in a minute.
+                let is_busy = !matches!(undone, Undone::Rejected(_));
+                Some(Instant::now() + if is_busy { BUSY_AGAIN_AFTER } else { REFUSED_AGAIN_AFTER })
             }
             Err(undone) => return Err(undone),
-        }
-        add(&self.queues.adopted, queue);
+        };
+        self.queues.set_adopted(queue, again);
         Ok(true)
     }
 
@@ -170,5 +195,41 @@ impl Shared {
     fn throttle(&self) -> Option<i32> {
         let millis = i32::try_from(self.options.notify_throttle.as_millis().max(1)).unwrap_or(i32::MAX);
         self.options.enable_pg_notify.then_some(millis)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plans::{drop_all, opened};
+
+    #[tokio::test]
+    async fn a_queue_that_was_busy_is_adopted_later() {
+        let (schema, queue, store) = opened().await;
+        let shared = &store.shared;
+        let notifies = async || {
+            let look =
+                "select tgname::text from pg_catalog.pg_trigger where tgrelid = to_regclass($1) and not tgisinternal";
+            let table = format!("pgmq.q_{queue}");
+            !shared.ask("test", Deadline::default(), look, vec![&table]).await.unwrap().is_empty()
+        };
+        shared
+            .ask("test", Deadline::default(), "select pgmq.disable_notify_insert($1)", vec![&queue.as_str()])
+            .await
+            .unwrap();
+        shared.queues.forget(&queue);
+        let mut writer = shared.database.session("test", Deadline::default()).await.unwrap();
+        writer.begin().await.unwrap();
+        writer.batch(&format!("insert into pgmq.q_{queue} (vt, message) values (now(), '{{}}')")).await.unwrap();
+        assert!(shared.adopt(&queue, Deadline::default()).await.unwrap(), "the queue is there, and usable");
+        assert!(shared.queues.is_adopted(&queue), "it is left alone for a while");
+        writer.rollback().await.unwrap();
+        assert!(!notifies().await);
+        let again = *lock(&shared.queues.adopted).get(&queue).unwrap();
+        assert!(again.is_some_and(|again| again <= Instant::now() + BUSY_AGAIN_AFTER), "but not for ever");
+        shared.queues.set_adopted(&queue, Some(Instant::now()));
+        assert!(shared.adopt(&queue, Deadline::default()).await.unwrap());
+        assert!(notifies().await);
+        drop_all(&mut writer, &schema, &queue).await;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use postgres_types::ToSql;
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, ReceiveOptions, Support};
@@ -9,6 +10,7 @@ use postrider_pg::tokio_postgres::Row;
 use postrider_pg::{Hint, Known, Migration, Migrations, Notifier, Schema, Step, worker_name};
 use postrider_sql::{Claimed, Undone, Wakes};
 
+use crate::indexes::Unindexed;
 use crate::options::PgmqOptions;
 use crate::queues::Queues;
 use crate::sql::Sql;
@@ -19,6 +21,9 @@ const STEPS: &[Known] = &[
     Known { version: 1, name: "0001_beside", sql: include_str!("../sql/migrations/0001_beside.sql"), works_since: 1 },
     Known { version: 2, name: "0002_adopt", sql: include_str!("../sql/migrations/0002_adopt.sql"), works_since: 1 },
 ];
+
+/// An index of a table with many million rows takes less.
+const INDEX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A database with PGMQ in it. Clones are the same store.
 #[derive(Debug, Clone)]
@@ -37,6 +42,9 @@ pub(crate) struct Shared {
     /// `None` when nobody listens for what it would say.
     pub(crate) notifier: Option<Notifier<Sql>>,
     pub(crate) queues: Queues,
+    /// A pool apart, so that an index that takes long takes no connection from anybody.
+    pub(crate) indexing: Database,
+    pub(crate) unindexed: Arc<Unindexed>,
     pub(crate) swept: upkeep::Swept,
 }
 
@@ -56,7 +64,8 @@ impl PgmqStore {
     /// Opens a database; makes the schema beside PGMQ's and applies missing migrations unless `auto_migrate` is off.
     pub async fn open(url: &str, options: PgmqOptions) -> Result<Self, MessagingError> {
         const OPEN: &str = "open the database";
-        let database = Arc::new(database(url, &options)?);
+        let patient = PgmqOptions { pool_size: 1, statement_timeout: INDEX_TIMEOUT, ..options.clone() };
+        let (indexing, database) = (database(url, &patient)?, Arc::new(database(url, &options)?));
         let deadline = Deadline::default();
         install::check(&database, OPEN, deadline).await?;
         migrations(&options).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
@@ -73,6 +82,8 @@ impl PgmqStore {
             wakes,
             notifier,
             queues: Queues::default(),
+            indexing,
+            unindexed: Arc::default(),
             swept: upkeep::Swept::default(),
         });
         shared.queues.keep(Upkeep::start(&shared));

@@ -9,6 +9,7 @@ use postrider_pg::columns::{Time, micros, time};
 use postrider_sql::Undone;
 use tokio::task::AbortHandle;
 
+use crate::indexes::index_all;
 use crate::store::Shared;
 
 /// How long it is from one sweep of the archives to the next.
@@ -17,15 +18,16 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// So many archived messages are removed in one transaction.
 const CHUNK: i64 = 1000;
 
-/// Sweeps the archives, and moves what was kept aside when it is due, until it is dropped.
+/// Sweeps the archives, moves what was kept aside when it is due, and indexes large queues, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Upkeep([AbortHandle; 2]);
+pub(crate) struct Upkeep([AbortHandle; 3]);
 
 impl Upkeep {
     pub(crate) fn start(shared: &Arc<Shared>) -> Self {
         let sweeping = tokio::spawn(sweep(Arc::downgrade(shared))).abort_handle();
         let moving = tokio::spawn(move_all(Arc::downgrade(shared))).abort_handle();
-        Self([sweeping, moving])
+        let indexing = tokio::spawn(index_all(Arc::downgrade(shared))).abort_handle();
+        Self([sweeping, moving, indexing])
     }
 }
 
