@@ -16,7 +16,7 @@ use crate::connection::Answers;
 use crate::literal::{self, fill};
 use crate::rows::{self, Label};
 use crate::send::{lock_free_stripes, promote, promote_or_leave, taken_stripes};
-use crate::settle::{Held, end_lives};
+use crate::settle::{Held, end_lives, held};
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
 use crate::turns::{Floors, Turn};
@@ -294,7 +294,7 @@ impl Shared {
         let sql = session.sql();
         let taken = taken_stripes(&session.begin(lock_free_stripes(sql, &stripes)).await?.concat());
         let ids = literal::list(doomed.iter().map(|doomed| doomed.row));
-        let found = session.query(fill(&sql.held, &[("ids", &ids)])).await?.concat();
+        let found = session.query(held(sql, &ids, "for update")).await?.concat();
         let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
         let is_ours = |doomed: &&Doomed| {
             held.get(&doomed.row).is_some_and(|held| held.is_valid && held.token == Some(claim.lease))

@@ -15,7 +15,7 @@ use crate::connection::Session;
 use crate::literal::{self, fill, optional};
 use crate::options::ArchivePolicy;
 use crate::rows::{self, content_type_column, headers_column};
-use crate::send::{dedup_holders, lock_stripes, promote};
+use crate::send::{dedup_holders, expired, lock_stripes, promote};
 use crate::store::{Shared, ensure_queues};
 
 /// A dead letter, as a redrive or a purge sees it.
@@ -80,7 +80,7 @@ impl Shared {
             let look = dedup_holders(&session.sql().dedup_holders, &keys);
             for row in &session.query(look).await?.concat() {
                 if rows::flag(row, 5) {
-                    fates.expired.push((rows::number(row, 3), rows::text(row, 0), rows::optional_text(row, 4)));
+                    fates.expired.push(expired(row));
                 } else {
                     taken.insert(rows::text(row, 1));
                 }

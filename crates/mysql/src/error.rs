@@ -43,6 +43,22 @@ pub(crate) fn is_broken(error: &mysql_async::Error) -> bool {
     }
 }
 
+/// Whether there is such a key already.
+pub(crate) fn is_duplicate(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(answer) if answer.code == 1062)
+}
+
+/// Somebody's transaction has what was asked for, and may have it for long.
+pub(crate) fn busy(operation: &'static str, what: &'static str) -> MessagingError {
+    MessagingError::Provider { provider: PROVIDER, operation, source: Arc::new(Busy { what }), retryable: true }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("another transaction has changed {what} and is not over; try again")]
+struct Busy {
+    what: &'static str,
+}
+
 struct Meaning {
     text: &'static str,
     blame: Blame,

@@ -8,7 +8,7 @@ use postrider_sql::{Undone, persist};
 
 use crate::literal::{self, by_row, fill, micros};
 use crate::rows;
-use crate::settle::{Held, Lease, note};
+use crate::settle::{Held, Lease, held, note};
 use crate::store::Shared;
 
 impl Shared {
@@ -37,7 +37,7 @@ impl Shared {
         let mut session = self.database.session("extend", Deadline::default()).await?;
         let sql = session.sql();
         let ids = literal::list(chosen.iter().map(|(_, lease, _)| lease.row));
-        let found = session.begin(fill(&sql.held, &[("ids", &ids)])).await?.concat();
+        let found = session.begin(held(sql, &ids, "for update")).await?.concat();
         let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
         chosen.retain(|(_, lease, _)| held.get(&lease.row).is_some_and(|held| held.is_by(lease)));
         let extensions: Vec<(i64, String)> =
@@ -74,7 +74,7 @@ impl Shared {
         let mut session = self.database.session("return", Deadline::default()).await?;
         let sql = session.sql();
         let ids = literal::list(chosen.iter().map(|lease| lease.row));
-        let found = session.begin(fill(&sql.held, &[("ids", &ids)])).await?.concat();
+        let found = session.begin(held(sql, &ids, "for update")).await?.concat();
         let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
         chosen.retain(|lease| held.get(&lease.row).is_some_and(|held| held.is_by(lease)));
         let ids = literal::list(chosen.iter().map(|lease| lease.row));

@@ -1,24 +1,24 @@
 //! Sends, acks and records of done work inside a transaction that the caller has open on the same server.
 //!
-//! The caller's transaction may stay open for as long as it likes, and nobody else waits for it: what is sent with an
-//! ordering key, or acknowledged, is put in order by the next claim after the commit. Only two kinds wait: senders of the
-//! same *dedup* key, since whether theirs is the second message is not known before, and whoever settles the message that
-//! had the key already.
+//! The caller's transaction may stay open for as long as it likes: what is sent with an ordering key, or acknowledged, is
+//! put in order by the next claim after the commit. Under `REPEATABLE READ`, which is the server's default, a locking read
+//! of what is not there locks the place where it would be, against everybody who adds something there. So whatever may be
+//! missing is looked for without locks, on a connection of the pool, and only what was seen is locked.
 
-use mysql_async::Transaction;
 use mysql_async::prelude::Queryable;
+use mysql_async::{Row, Transaction};
 use postrider_core::service::check_sendable;
-use postrider_core::{IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle};
+use postrider_core::{Deadline, IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle};
 use postrider_sql::{Phase, Undone};
 
 use crate::connection::{Answers, read_all};
-use crate::error::undone;
+use crate::error::{is_duplicate, undone};
 use crate::literal::{self, fill};
 use crate::options::ArchivePolicy;
 use crate::rows;
-use crate::send::{send_values, unplace};
-use crate::settle::{Held, Lease, end_lives};
-use crate::store::MysqlStore;
+use crate::send::{Expired, TRIES, UNCOMMITTED, dedup_holders, expired, send_values, unplace};
+use crate::settle::{Held, Lease, end_lives, held};
+use crate::store::{MysqlStore, Shared};
 
 impl MysqlStore {
     /// Sends a message inside the caller's own transaction: it is there if and only if the caller's changes are.
@@ -49,25 +49,69 @@ impl MysqlStore {
         if listed.is_empty() && !self.shared.options.create_queues {
             return Err(MessagingError::QueueNotFound { queue: queue.clone() });
         }
-        let mut steps = Vec::new();
-        if let Some(dedup_key) = &message.dedup_key {
-            let key = literal::bytes(dedup_key.as_str().as_bytes());
-            let look = fill(&sql.dedup_now, &[("queue", &name), ("dedup_key", &key)]);
-            for row in &inside.query(look).await?.concat() {
-                if !rows::flag(row, 3) {
-                    return Ok(rows::message_id(row, 0));
+        let ordering_key = message.ordering_key.as_ref().map(|key| key.as_str());
+        let mut send = vec![fill(&sql.send, &[("rows", &send_values(queue, message, ordering_key.is_some()))])];
+        if ordering_key.is_some() || listed.is_empty() {
+            send.push(unplace(sql, queue, ordering_key));
+        }
+        let Some(dedup_key) = &message.dedup_key else {
+            inside.query(send.join(";\n")).await?;
+            return Ok(message.id);
+        };
+        for _ in 0..TRIES {
+            let mut steps = Vec::new();
+            match self.holder(inside, queue, dedup_key.as_str()).await? {
+                Holder::Nobody => {}
+                Holder::Living(id) => return Ok(id),
+                // Dead whatever becomes of the caller's transaction, which need not hold it for that.
+                Holder::Expired(expired) => {
+                    self.shared.bury_expired(&[expired]).await.map_err(Undone::into_harmless)?;
+                    continue;
                 }
-                steps.extend(end_lives(sql, &[(rows::number(row, 1), "expired".to_owned(), None)]));
-                steps.push(unplace(sql, queue, rows::optional_text(row, 2).as_deref()));
+                Holder::OwnExpired((row, _, key)) => {
+                    steps.extend(end_lives(sql, &[(row, "expired".to_owned(), None)]));
+                    steps.push(unplace(sql, queue, key.as_deref()));
+                }
+            }
+            steps.extend(send.iter().cloned());
+            match read_all(&mut *inside.transaction, steps.join(";\n")).await {
+                // Somebody was faster, and who that was can be seen now.
+                Err(error) if is_duplicate(&error) => {
+                    inside.query("rollback to savepoint postrider".to_owned()).await?;
+                }
+                answers => return inside.told(answers).map(|_| message.id),
             }
         }
-        let ordering_key = message.ordering_key.as_ref().map(|key| key.as_str());
-        steps.push(fill(&sql.send, &[("rows", &send_values(queue, message, ordering_key.is_some()))]));
-        if ordering_key.is_some() || listed.is_empty() {
-            steps.push(unplace(sql, queue, ordering_key));
+        Err(crate::error::busy("send", "the message that has the dedup key"))
+    }
+
+    /// Who has a dedup key, as a caller's transaction must take it: what others have committed, and what it did itself.
+    async fn holder(
+        &self,
+        inside: &mut Inside<'_, '_>,
+        queue: &QueueName,
+        dedup_key: &str,
+    ) -> Result<Holder, MessagingError> {
+        let look = dedup_holders(&self.shared.database.sql.dedup_holders, &[(queue.as_str(), dedup_key)]);
+        let both = format!("{UNCOMMITTED};\n{look};\n{look}");
+        let mut answers = self.shared.look("send", both).await?.into_iter();
+        let mut next = || answers.next().unwrap_or_default().into_iter().next();
+        let (latest, committed) = (next(), next());
+        let number = |row: &Option<Row>| row.as_ref().map(|row| rows::number(row, 3));
+        if let Some(row) = committed.as_ref().filter(|_| number(&latest) == number(&committed)) {
+            return Ok(Holder::committed(row));
         }
-        inside.query(steps.join(";\n")).await?;
-        Ok(message.id)
+        if latest.is_none() && committed.is_none() {
+            return Ok(Holder::Nobody);
+        }
+        // Some transaction has added it or taken it away and is not over. If it is not this one, a send with the key has
+        // to wait for its end; one that takes it away leaves it alive until then.
+        let seen = inside.query(look).await?.concat().into_iter().next();
+        Ok(match &seen {
+            Some(row) if number(&seen) == number(&latest) => Holder::own(row),
+            Some(row) if number(&seen) == number(&committed) => Holder::committed(row),
+            _ => Holder::Nobody,
+        })
     }
 
     /// Acknowledges a message inside the caller's own transaction: what its handler changed there and the ack are one.
@@ -85,20 +129,31 @@ impl MysqlStore {
     async fn ack_inside(&self, inside: &mut Inside<'_, '_>, lease: &Lease) -> Result<(), MessagingError> {
         let (sql, receipt) = (&self.shared.database.sql, &lease.receipt);
         let ids = lease.row.to_string();
-        let found = inside.query(fill(&sql.held, &[("ids", &ids)])).await?.concat();
-        let held = found.first().map(Held::read).filter(|held| held.is_by(lease)).ok_or_else(|| receipt.expired())?;
+        let is_held = |found: Answers| found.concat().first().map(Held::read).filter(|held| held.is_by(lease));
+        // Uncommitted too, so that what this transaction has acknowledged before is gone.
+        let look = format!("{UNCOMMITTED};\n{}", held(sql, &ids, ""));
+        is_held(self.shared.look("ack", look).await?).ok_or_else(|| receipt.expired())?;
+        let locked = inside.query(held(sql, &ids, "for update")).await?;
+        let held = is_held(locked).ok_or_else(|| receipt.expired())?;
+        let is_dead = receipt.queue().holds_dead_letters();
         let mut steps = Vec::new();
         match self.shared.options.archive {
             ArchivePolicy::All => steps.push(fill(&sql.archive, &[("these", &literal::these(&ids))])),
-            ArchivePolicy::Failed | ArchivePolicy::None => {
-                steps.push(fill(&sql.forget_attempts, &[("message_ids", &literal::id(receipt.message_id()))]));
+            ArchivePolicy::Failed | ArchivePolicy::None if held.attempts_count > 0 || is_dead => {
+                let id = literal::id(receipt.message_id());
+                let noted = self.shared.look("ack", fill(&sql.attempts, &[("message_id", &id)])).await?.concat();
+                if !noted.is_empty() {
+                    let noted = literal::list(noted.iter().map(|row| rows::number(row, 0)));
+                    steps.push(fill(&sql.forget_some_attempts, &[("message_id", &id), ("attempts", &noted)]));
+                }
             }
+            ArchivePolicy::Failed | ArchivePolicy::None => {}
         }
-        if receipt.queue().holds_dead_letters() {
+        if is_dead {
             steps.push(fill(&sql.forget_dead, &[("ids", &ids)]));
         }
         steps.push(fill(&sql.remove, &[("these", &literal::these(&ids))]));
-        if held.ordering_key.is_some() && !receipt.queue().holds_dead_letters() {
+        if held.ordering_key.is_some() && !is_dead {
             steps.push(unplace(sql, receipt.queue(), held.ordering_key.as_deref()));
         }
         inside.query(steps.join(";\n")).await.map(drop)
@@ -117,15 +172,48 @@ impl MysqlStore {
         let (name, lease) = (literal::bytes(token.key().as_str().as_bytes()), token.lease().to_string());
         let values = [("name", name.as_str()), ("lease", lease.as_str())];
         let text = format!("{};\n{}", fill(&sql.idempotency_held, &values), fill(&sql.idempotency_complete, &values));
-        let mut inside = Inside::begin("complete", transaction).await?;
-        let held = inside.query(text).await.map(|answers| !answers.concat().is_empty());
-        match inside.end(held).await? {
+        let found = self.shared.look("complete", fill(&sql.idempotency_find, &values)).await?.concat();
+        let mut is_held = found.first().is_some_and(|row| rows::number(row, 2) == token.lease());
+        if is_held {
+            let mut inside = Inside::begin("complete", transaction).await?;
+            let held = inside.query(text).await.map(|answers| !answers.concat().is_empty());
+            is_held = inside.end(held).await?;
+        }
+        match is_held {
             true => Ok(()),
             false => Err(MessagingError::invalid(
                 "idempotency token",
                 format!("the lease has run out and somebody else has begun '{}' since; roll back", token.key()),
             )),
         }
+    }
+}
+
+/// Who has a dedup key.
+enum Holder {
+    Nobody,
+    Living(MessageId),
+    /// It only seems to live.
+    Expired(Expired),
+    /// The same, but nobody except the caller's transaction knows of it.
+    OwnExpired(Expired),
+}
+
+impl Holder {
+    fn committed(row: &Row) -> Self {
+        if rows::flag(row, 5) { Self::Expired(expired(row)) } else { Self::Living(rows::message_id(row, 2)) }
+    }
+
+    fn own(row: &Row) -> Self {
+        if rows::flag(row, 5) { Self::OwnExpired(expired(row)) } else { Self::Living(rows::message_id(row, 2)) }
+    }
+}
+
+impl Shared {
+    /// Looks at things on a connection of the pool.
+    async fn look(&self, operation: &'static str, text: String) -> Result<Answers, MessagingError> {
+        let mut session = self.database.session(operation, Deadline::default()).await?;
+        session.ask(text).await.map_err(Undone::into_harmless)
     }
 }
 
@@ -144,6 +232,10 @@ impl<'t, 'c> Inside<'t, 'c> {
 
     async fn query(&mut self, text: String) -> Result<Answers, MessagingError> {
         let answers = read_all(&mut *self.transaction, text).await;
+        self.told(answers)
+    }
+
+    fn told(&self, answers: Result<Answers, mysql_async::Error>) -> Result<Answers, MessagingError> {
         answers.map_err(|error| undone(self.operation, Phase::BeforeCommit, error)).map_err(Undone::into_harmless)
     }
 

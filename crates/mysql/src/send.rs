@@ -18,13 +18,21 @@ use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
 
 /// How often a batch is begun again because the holders of its dedup keys have expired.
-const TRIES: usize = 10;
+pub(crate) const TRIES: usize = 10;
+
+/// Before a look that shall also see what others have not committed. It is for the next statement only.
+pub(crate) const UNCOMMITTED: &str = "set transaction isolation level read uncommitted";
 
 /// Who has each dedup key of a queue.
 type Holders = HashMap<(String, String), MessageId>;
 
 /// A row that has expired: its number, its queue and its ordering key.
 pub(crate) type Expired = (i64, String, Option<String>);
+
+/// Reads one from what tells who has a dedup key.
+pub(crate) fn expired(row: &Row) -> Expired {
+    (rows::number(row, 3), rows::text(row, 0), rows::optional_text(row, 4))
+}
 
 /// The messages of a batch that can be sent.
 struct Sendable<'m> {
@@ -134,18 +142,18 @@ impl Shared {
             format!("{};\n{}", taken_keys(sql, sendable), dedup_holders(&sql.dedup_holders, &sendable.dedup_keys));
         let mut answers = session.query(look).await?.into_iter();
         let (taken, found) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
-        let (mut holders, mut expired) = (Holders::new(), Vec::new());
+        let (mut holders, mut gone) = (Holders::new(), Vec::new());
         for row in &found {
             let (queue, key) = (rows::text(row, 0), rows::text(row, 1));
             if rows::flag(row, 5) {
-                expired.push((rows::number(row, 3), queue, rows::optional_text(row, 4)));
+                gone.push(expired(row));
             } else {
                 holders.insert((queue, key), rows::message_id(row, 2));
             }
         }
-        if !expired.is_empty() {
+        if !gone.is_empty() {
             session.rollback().await?;
-            return Ok(Inserted::After(expired));
+            return Ok(Inserted::After(gone));
         }
         let taken: HashSet<(String, String)> =
             taken.iter().map(|row| (rows::text(row, 0), rows::text(row, 1))).collect();

@@ -20,7 +20,12 @@ use crate::send::{lock_free_stripes, promote_or_leave, taken_stripes};
 use crate::sql::Sql;
 use crate::store::Shared;
 
-/// A row as it is now, locked.
+/// Asks who has rows leased, and locks them or not.
+pub(crate) fn held(sql: &Sql, ids: &str, lock: &str) -> String {
+    fill(&sql.held, &[("ids", ids), ("lock", lock)])
+}
+
+/// A row as it is now.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) token: Option<i64>,
@@ -28,7 +33,7 @@ pub(crate) struct Held {
     queue: String,
     pub(crate) is_valid: bool,
     pub(crate) ordering_key: Option<String>,
-    attempts_count: i64,
+    pub(crate) attempts_count: i64,
 }
 
 impl Held {
@@ -185,7 +190,7 @@ impl Settling {
     async fn look_and_choose(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
         let sql = session.sql();
         let ids = literal::list(self.chosen.iter().map(|chosen| chosen.lease.row));
-        let (lock, look) = (lock_free_stripes(sql, &self.stripes), fill(&sql.held, &[("ids", &ids)]));
+        let (lock, look) = (lock_free_stripes(sql, &self.stripes), held(sql, &ids, "for update"));
         let text = if lock.is_empty() { look } else { format!("{lock};\n{look}") };
         let mut answers = session.begin(text).await?;
         let found = answers.pop().unwrap_or_default();

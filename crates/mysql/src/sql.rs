@@ -24,6 +24,7 @@ macro_rules! statements {
 statements! {
     archive,
     archive_dead,
+    attempts,
     claim,
     claim_by_id,
     count_some,
@@ -31,7 +32,6 @@ statements! {
     dead_for_edit,
     dead_letter,
     dedup_holders,
-    dedup_now,
     delete_queue,
     edit_dead_letter,
     ensure_queue,
@@ -41,6 +41,7 @@ statements! {
     first_of_key,
     forget_attempts,
     forget_dead,
+    forget_some_attempts,
     forget_unplaced,
     get_dead_letters,
     give_up,

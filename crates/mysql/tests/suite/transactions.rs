@@ -6,10 +6,11 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
 use postrider_core::{
     Begun, IdempotencyKey, IdempotencyStore, Limits, Message, MessageId, MessagingError, MessagingService, Nack,
-    QueueAdmin, QueuedMessage, ReceiveOptions,
+    QueueAdmin, QueuedMessage, ReceiveOptions, Standing,
 };
-use postrider_mysql::{MysqlOptions, MysqlProvider, mysql_async};
+use postrider_mysql::{ArchivePolicy, MysqlOptions, MysqlProvider, mysql_async};
 
+use crate::locks::{PATIENCE, somebody_waits};
 use crate::{Place, options, queue, soon};
 
 async fn callers_own(place: &Place) -> Conn {
@@ -141,6 +142,22 @@ async fn a_record_and_the_handlers_changes_are_one() {
 }
 
 #[tokio::test]
+async fn a_record_that_is_gone_holds_nobody_up() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let lease = Duration::from_secs(30);
+    let begin = async |key: &str| provider.begin(&IdempotencyKey::new(key).unwrap(), lease, soon()).await.unwrap();
+    let Begun::Fresh(token) = begin("orders/7").await else { panic!("it is fresh") };
+    assert_eq!(provider.abandon(&token, soon()).await.unwrap(), Standing::Held);
+    let mut own = callers_own(&place).await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    provider.store().complete_in(&mut transaction, &token).await.expect_err("it was abandoned");
+    let others = tokio::time::timeout(AT_ONCE, begin("orders/8")).await;
+    assert!(matches!(others, Ok(Begun::Fresh(_))), "nobody waits for the open transaction: {others:?}");
+    transaction.rollback().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_keyed_send_in_an_open_transaction_holds_nobody_up() {
     let place = Place::new();
     let provider = place.connect().await;
@@ -208,4 +225,147 @@ async fn what_a_handler_gives_back_in_the_meantime_is_not_acknowledged() {
     let late = provider.store().ack_in(&mut transaction, &receipt).await;
     assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{late:?}");
     transaction.rollback().await.unwrap();
+}
+
+/// Long enough for a loaded machine, and shorter than anybody waits for a lock.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+#[tokio::test]
+async fn a_new_dedup_key_in_an_open_transaction_holds_no_other_key_up() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let with_key = |key: &str| Message::new("x").dedup_key(key).unwrap();
+    for key in ["a", "z"] {
+        provider.send_message(&orders, with_key(key), soon()).await.unwrap();
+    }
+    let mut own = callers_own(&place).await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    provider.store().send_in(&mut transaction, &orders, &with_key("m")).await.unwrap();
+    let meanwhile = async {
+        for key in ["l", "n", "zz"] {
+            provider.send_message(&orders, with_key(key), soon()).await.unwrap();
+        }
+        provider.send_message(&queue("others"), with_key("m"), soon()).await.unwrap();
+    };
+    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
+    transaction.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_has_a_dedup_key_is_received_and_settled_while_a_transaction_that_met_it_is_open() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let with_key = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
+    let holder = provider.send_message(&orders, with_key("holder"), soon()).await.unwrap();
+    let mut own = callers_own(&place).await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    let met = provider.store().send_in(&mut transaction, &orders, &with_key("second")).await.unwrap();
+    assert_eq!(met, holder);
+    let meanwhile = async {
+        let mut found = received(&provider).await;
+        assert_eq!(ids(&found), [holder]);
+        provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
+    };
+    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
+    // The transaction sees the holder still, as it sees everything from before; but it is gone.
+    let new = provider.store().send_in(&mut transaction, &orders, &with_key("new")).await.unwrap();
+    assert_ne!(new, holder);
+    transaction.commit().await.unwrap();
+    assert_eq!(ids(&received(&provider).await), [new]);
+}
+
+#[tokio::test]
+async fn a_transaction_that_acknowledges_who_has_a_dedup_key_can_send_with_it() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let with_key = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
+    provider.send_message(&orders, with_key("1"), soon()).await.unwrap();
+    let receipt = received(&provider).await.remove(0).into_receipt();
+    let mut own = callers_own(&place).await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    provider.store().ack_in(&mut transaction, &receipt).await.unwrap();
+    let next = with_key("2");
+    assert_eq!(provider.store().send_in(&mut transaction, &orders, &next).await.unwrap(), next.id);
+    transaction.commit().await.unwrap();
+    assert_eq!(ids(&received(&provider).await), [next.id]);
+}
+
+#[tokio::test]
+async fn an_ack_with_a_lease_that_is_over_holds_nobody_up() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    provider.send_message(&orders, Message::new("twice"), soon()).await.unwrap();
+    let twice = received(&provider).await.remove(0).into_receipt();
+    let mut receipts = Vec::new();
+    // Younger than all that is there: where they would be is where every new message goes.
+    for body in ["1", "2"] {
+        provider.send_message(&orders, Message::new(body), soon()).await.unwrap();
+        let receipt = received(&provider).await.remove(0).into_receipt();
+        provider.ack_message(&orders, receipt.clone(), soon()).await.unwrap();
+        receipts.push(receipt);
+    }
+    let mut own = callers_own(&place).await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    provider.store().ack_in(&mut transaction, &twice).await.unwrap();
+    receipts.push(twice);
+    for receipt in &receipts {
+        let late = provider.store().ack_in(&mut transaction, receipt).await;
+        assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{late:?}");
+    }
+    let meanwhile = async {
+        let id = provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+        let mut found = received(&provider).await;
+        assert_eq!(ids(&found), [id]);
+        let retry = Nack::Retry { after: Duration::ZERO, error: Some("no".into()) };
+        provider.nack_message(&orders, found.remove(0), retry, soon()).await.unwrap();
+    };
+    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
+    transaction.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_ack_of_what_had_failed_holds_no_other_failure_up() {
+    let place = Place::new();
+    let (provider, orders) =
+        (place.connect_with(MysqlOptions { archive: ArchivePolicy::None, ..options() }).await, queue("orders"));
+    let retry = || Nack::Retry { after: Duration::ZERO, error: Some("no".into()) };
+    provider.send_message(&orders, Message::new("1"), soon()).await.unwrap();
+    let first = received(&provider).await.remove(0);
+    provider.nack_message(&orders, first, retry(), soon()).await.unwrap();
+    let receipt = received(&provider).await.remove(0).into_receipt();
+    let mut own = callers_own(&place).await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    provider.store().ack_in(&mut transaction, &receipt).await.unwrap();
+    let meanwhile = async {
+        provider.send_message(&orders, Message::new("2"), soon()).await.unwrap();
+        let second = received(&provider).await.remove(0);
+        provider.nack_message(&orders, second, retry(), soon()).await.unwrap();
+    };
+    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
+    transaction.commit().await.unwrap();
+    let left: Option<u64> = own.query_first("select count(*) from message_attempt").await.unwrap();
+    assert_eq!(left, Some(1), "those of the first are gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_transactions_that_send_one_dedup_key_the_second_answers_the_first_ones_id() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let with_key = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
+    let mut own = callers_own(&place).await;
+    let mut first = own.start_transaction(TxOpts::default()).await.unwrap();
+    let holder = provider.store().send_in(&mut first, &orders, &with_key("1")).await.unwrap();
+    let mut others = place.client().await;
+    let store = provider.store().clone();
+    let second = tokio::spawn(async move {
+        let mut second = others.start_transaction(TxOpts::default()).await.unwrap();
+        let id = store.send_in(&mut second, &queue("orders"), &with_key("2")).await.unwrap();
+        second.query_drop(INSERT).await.expect("the transaction goes on");
+        second.commit().await.unwrap();
+        id
+    });
+    somebody_waits(&place, None).await;
+    first.commit().await.unwrap();
+    assert_eq!(tokio::time::timeout(PATIENCE, second).await.unwrap().unwrap(), holder);
+    assert_eq!(ids(&received(&provider).await), [holder]);
 }
