@@ -294,8 +294,8 @@ impl Shared {
         let sql = session.sql();
         let taken = taken_stripes(&session.begin(lock_free_stripes(sql, &stripes)).await?.concat());
         let ids = literal::list(doomed.iter().map(|doomed| doomed.row));
-        let found = session.query(held(sql, &ids, "for update")).await?.concat();
-        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
+        let found = session.query(held(sql, &ids, "for update skip locked")).await?.concat();
+        let held = Held::by_row(&found);
         let is_ours = |doomed: &&Doomed| {
             held.get(&doomed.row).is_some_and(|held| held.is_valid && held.token == Some(claim.lease))
         };

@@ -24,6 +24,25 @@ const LOCK_TIMEOUT: u64 = 5;
 /// does not know the setting, and takes this for a comment.
 const LONG_LISTS: &str = "/*M!100306 , session in_predicate_conversion_threshold = 0 */";
 
+/// Lets a statement give way at once when somebody has locked what it needs. MySQL does not know it and takes it for a
+/// comment.
+const WITHOUT_WAITING: &str = "/*M!100306 set statement innodb_lock_wait_timeout = 0 for */";
+
+/// A statement that gives way at once: what is locked may be so for as long as a caller's own transaction is open.
+pub(crate) fn at_once(statement: String) -> String {
+    format!("{WITHOUT_WAITING} {statement}")
+}
+
+/// What others have locked is tried again after each of these, by those who take only what is free. Nobody who keeps to
+/// the rules has it longer; a caller's own transaction may.
+pub(crate) const PAUSES: [Duration; 5] = [
+    Duration::from_millis(10),
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(160),
+];
+
 /// A connection that was idle for longer is asked whether it still lives, before anything is entrusted to it.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
@@ -185,8 +204,13 @@ impl<'d> Session<'d> {
         }
     }
 
-    /// Statements that need no transaction: they only look, or there is just one.
+    /// Statements that only look: when the answer is lost, nothing was done.
     pub(crate) async fn ask(&mut self, text: String) -> Result<Answers, Undone> {
+        self.send(Phase::BeforeCommit, text).await
+    }
+
+    /// A statement that changes something and needs no other.
+    pub(crate) async fn change(&mut self, text: String) -> Result<Answers, Undone> {
         self.send(Phase::Committing, text).await
     }
 

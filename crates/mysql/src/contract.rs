@@ -44,7 +44,7 @@ impl SqlStore for MysqlStore {
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
         let ensure = ensure_queues(&self.shared.database.sql.ensure_queue, [queue]);
-        self.shared.ask("ensure_queue", deadline, ensure).await.map(drop)
+        self.shared.change("ensure_queue", deadline, ensure).await.map(drop)
     }
 
     async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
@@ -112,7 +112,7 @@ impl SqlStore for MysqlStore {
         let sql = &self.shared.database.sql;
         let (operation, statement) = if is_paused { ("pause", &sql.pause) } else { ("resume", &sql.resume) };
         let name = literal::bytes(queue.as_str().as_bytes());
-        self.shared.ask(operation, deadline, fill(statement, &[("queue", &name)])).await?;
+        self.shared.change(operation, deadline, fill(statement, &[("queue", &name)])).await?;
         self.shared.touch([queue]);
         Ok(())
     }

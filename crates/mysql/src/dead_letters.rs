@@ -11,11 +11,12 @@ use postrider_core::{
 use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Part, Undone, persist};
 
-use crate::connection::Session;
+use crate::connection::{Session, at_once};
+use crate::error::busy;
 use crate::literal::{self, fill, optional};
 use crate::options::ArchivePolicy;
 use crate::rows::{self, content_type_column, headers_column};
-use crate::send::{dedup_holders, expired, lock_stripes, promote};
+use crate::send::{Expired, TRIES, dedup_holders, expired, lock_stripes, promote};
 use crate::store::{Shared, ensure_queues};
 
 /// A dead letter, as a redrive or a purge sees it.
@@ -48,7 +49,13 @@ struct Fates {
     revived: Vec<Dead>,
     skipped: Vec<(MessageId, RedriveSkip)>,
     /// Living messages that only seem to: they have expired, and hold a dedup key.
-    expired: Vec<crate::send::Expired>,
+    expired: Vec<Expired>,
+}
+
+enum Redriven {
+    Done(RedriveReport, Option<i64>),
+    /// Nothing was done: these must go first.
+    After(Vec<Expired>),
 }
 
 impl Shared {
@@ -115,10 +122,16 @@ impl Shared {
         part: &Part,
         target: &QueueName,
     ) -> Result<(RedriveReport, Option<i64>), Undone> {
-        persist(|| self.try_redrive(part, target)).await
+        for _ in 0..TRIES {
+            match persist(|| self.try_redrive(part, target)).await? {
+                Redriven::Done(report, next) => return Ok((report, next)),
+                Redriven::After(expired) => self.bury_expired(&expired).await?,
+            }
+        }
+        Err(Undone::InTheWay(busy("redrive", "a message that has expired and has a dedup key of these")))
     }
 
-    async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+    async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<Redriven, Undone> {
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin(String::new()).await?;
         let chosen = self.select(&mut session, part).await?;
@@ -126,9 +139,7 @@ impl Shared {
         let fates = self.fates(&mut session, chosen, target).await?;
         if !fates.expired.is_empty() {
             session.rollback().await?;
-            drop(session);
-            self.bury_expired(&fates.expired).await?;
-            return Box::pin(self.try_redrive(part, target)).await;
+            return Ok(Redriven::After(fates.expired));
         }
         let mut report = RedriveReport { redriven: Vec::new(), skipped: fates.skipped };
         let mut steps = Vec::new();
@@ -150,7 +161,8 @@ impl Shared {
             let (ids, name) = (literal::list(free), literal::bytes(target.as_str().as_bytes()));
             let message_ids = literal::list(revived.iter().map(|dead| literal::id(dead.id)));
             steps.push(ensure_queues(&sql.ensure_queue, [target]));
-            steps.push(fill(&sql.redrive, &[("queue", &name), ("ids", &ids)]));
+            // It holds stripes, and somebody's open transaction may have a dedup key of these.
+            steps.push(at_once(fill(&sql.redrive, &[("queue", &name), ("ids", &ids)])));
             steps.push(fill(&sql.forget_dead, &[("ids", &ids)]));
             steps.push(fill(&sql.forget_attempts, &[("message_ids", &message_ids)]));
             steps.push(fill(&sql.remove, &[("these", &literal::these(&ids))]));
@@ -159,7 +171,7 @@ impl Shared {
         }
         session.commit(steps.join(";\n")).await?;
         self.touch([target]);
-        Ok((report, next))
+        Ok(Redriven::Done(report, next))
     }
 
     /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.

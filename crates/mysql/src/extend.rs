@@ -1,18 +1,18 @@
 //! Where leases are extended, or given up by whoever dropped their messages.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use postrider_core::coalescer::ExtendRow;
 use postrider_core::{Deadline, ReceiptHandle, RowResults};
 use postrider_sql::{Undone, persist};
 
+use crate::error::busy;
 use crate::literal::{self, by_row, fill, micros};
-use crate::rows;
-use crate::settle::{Held, Lease, held, note};
+use crate::settle::{Held, Lease, held, locked, note};
 use crate::store::Shared;
 
 impl Shared {
-    /// Sets the ends of leases.
+    /// Sets the ends of leases. A row that somebody has locked is answered at once, and holds the others up for nothing.
     pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
         persist(|| self.try_extend(rows)).await
     }
@@ -37,8 +37,9 @@ impl Shared {
         let mut session = self.database.session("extend", Deadline::default()).await?;
         let sql = session.sql();
         let ids = literal::list(chosen.iter().map(|(_, lease, _)| lease.row));
-        let found = session.begin(held(sql, &ids, "for update")).await?.concat();
-        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
+        let found = session.begin(held(sql, &ids, "for update skip locked")).await?.concat();
+        let held = Held::by_row(&found);
+        let locked = locked(&mut session, chosen.iter().map(|(_, lease, _)| lease.row), &held).await?;
         chosen.retain(|(_, lease, _)| held.get(&lease.row).is_some_and(|held| held.is_by(lease)));
         let extensions: Vec<(i64, String)> =
             chosen.iter().map(|(_, lease, extension)| (lease.row, extension.to_string())).collect();
@@ -52,8 +53,11 @@ impl Shared {
         let mut touched = Vec::new();
         for (row, result) in rows.iter().zip(&mut results) {
             if result.is_ok() {
-                if Lease::read(&row.receipt).is_ok_and(|lease| done.contains(&(lease.row, lease.token))) {
+                let Ok(lease) = Lease::read(&row.receipt) else { continue };
+                if done.contains(&(lease.row, lease.token)) {
                     note(&mut touched, row.receipt.queue());
+                } else if locked.get(&lease.row).is_some_and(|held| held.is_by(&lease)) {
+                    *result = Err(busy("extend", "the message"));
                 } else {
                     *result = Err(row.receipt.expired());
                 }
@@ -74,8 +78,8 @@ impl Shared {
         let mut session = self.database.session("return", Deadline::default()).await?;
         let sql = session.sql();
         let ids = literal::list(chosen.iter().map(|lease| lease.row));
-        let found = session.begin(held(sql, &ids, "for update")).await?.concat();
-        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
+        let found = session.begin(held(sql, &ids, "for update skip locked")).await?.concat();
+        let held = Held::by_row(&found);
         chosen.retain(|lease| held.get(&lease.row).is_some_and(|held| held.is_by(lease)));
         let ids = literal::list(chosen.iter().map(|lease| lease.row));
         session.commit(fill(&sql.give_up, &[("ids", &ids)])).await?;

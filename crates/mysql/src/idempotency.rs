@@ -72,7 +72,7 @@ impl Shared {
         let (mut forgotten, age, limit) = (0, micros(older_than).to_string(), CHUNK.to_string());
         loop {
             let forget = fill(&self.database.sql.idempotency_forget, &[("age", &age), ("limit", &limit)]);
-            let rows = self.ask("forget", deadline, format!("{forget};\nselect row_count()")).await?;
+            let rows = self.change("forget", deadline, format!("{forget};\nselect row_count()")).await?;
             let chunk = rows.first().map_or(0, |row| rows::number(row, 0)).max(0).cast_unsigned();
             forgotten += chunk;
             if chunk < CHUNK {

@@ -17,7 +17,18 @@ use crate::store::Shared;
 const SHORT: i64 = 10_000;
 
 impl Shared {
-    /// One statement, whose answer changes nothing.
+    /// One statement that changes something by itself.
+    pub(crate) async fn change(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        statement: String,
+    ) -> Result<Vec<Row>, Undone> {
+        let mut session = self.database.session(operation, deadline).await?;
+        Ok(session.change(statement).await?.concat())
+    }
+
+    /// One statement that changes nothing.
     pub(crate) async fn ask(
         &self,
         operation: &'static str,

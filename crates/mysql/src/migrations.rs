@@ -165,7 +165,7 @@ pub(crate) async fn apply(
         // Looked at again under the lock: another process may have been faster.
         let steps = missing(&mut session, database, operation).await?;
         for step in &steps {
-            session.ask(step.sql.clone()).await?;
+            session.change(step.sql.clone()).await?;
         }
         session.ask(format!("do release_lock({lock})")).await?;
         Ok::<_, Undone>(steps)

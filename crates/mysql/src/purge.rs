@@ -2,10 +2,14 @@
 //!
 //! A transaction that removes keyed messages holds their stripes, and whoever sends to the same keys waits for its end.
 
+use std::collections::HashSet;
+
 use postrider_core::{Deadline, QueueName};
 use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Present, Removal, Undone, persist};
 
+use crate::connection::PAUSES;
+use crate::error::busy;
 use crate::literal::{self, fill};
 use crate::rows;
 use crate::send::{lock_stripes, promote};
@@ -39,16 +43,29 @@ impl Shared {
         chosen: &[Present],
         removal: Removal,
     ) -> Result<u64, Undone> {
-        persist(|| self.try_remove_some(operation, queue, chosen, removal)).await
+        let (mut removed, mut left) = persist(|| self.try_remove_some(operation, queue, chosen, removal)).await?;
+        for pause in PAUSES {
+            if left.is_empty() {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            let (more, still) = persist(|| self.try_remove_some(operation, queue, &left, removal)).await?;
+            (removed, left) = (removed + more, still);
+        }
+        match removal {
+            Removal::Everything if !left.is_empty() => Err(Undone::InTheWay(busy(operation, "a message of the queue"))),
+            _ => Ok(removed),
+        }
     }
 
+    /// Removes what nobody has locked, and answers how many that were and what is left.
     async fn try_remove_some(
         &self,
         operation: &'static str,
         queue: &QueueName,
         chosen: &[Present],
         removal: Removal,
-    ) -> Result<u64, Undone> {
+    ) -> Result<(u64, Vec<Present>), Undone> {
         // A dead-letter queue orders nothing.
         let is_ordered = !queue.holds_dead_letters();
         let keys: Vec<&str> = chosen.iter().filter(|_| is_ordered).filter_map(|(_, key)| key.as_deref()).collect();
@@ -60,8 +77,15 @@ impl Shared {
         let sql = session.sql();
         let lock = lock_stripes(sql, &stripes);
         session.begin(lock).await?;
-        let choose = fill(&sql.purge, &[("ids", &wanted), ("queue", &name), ("everything", everything)]);
-        let gone = session.query(choose).await?.concat();
+        let choose = |lock: &str| {
+            fill(&sql.purge, &[("ids", &wanted), ("queue", &name), ("everything", everything), ("lock", lock)])
+        };
+        let mut answers =
+            session.query(format!("{};\n{}", choose("for update skip locked"), choose(""))).await?.into_iter();
+        let (gone, wanted_still) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+        let taken: HashSet<i64> = gone.iter().map(|row| rows::number(row, 0)).collect();
+        let locked: HashSet<i64> =
+            wanted_still.iter().map(|row| rows::number(row, 0)).filter(|row| !taken.contains(row)).collect();
         let ids = literal::list(gone.iter().map(|row| rows::number(row, 0)));
         let message_ids = literal::list(gone.iter().map(|row| literal::bytes(rows::bytes(row, 1))));
         let steps = vec![
@@ -74,6 +98,7 @@ impl Shared {
         let steps = promote(&mut session, steps, keys).await?;
         session.commit(steps.join(";\n")).await?;
         self.touch([queue]);
-        Ok(gone.len() as u64)
+        let left = chosen.iter().filter(|(row, _)| locked.contains(row)).cloned().collect();
+        Ok((gone.len() as u64, left))
     }
 }

@@ -10,18 +10,22 @@ use postrider_core::{Deadline, Expiry, Message, MessageId, MessagingError, Queue
 use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Undone, persist};
 
-use crate::connection::Session;
+use crate::connection::{PAUSES, Session, at_once};
+use crate::error::busy;
 use crate::literal::{self, fill, micros, optional};
 use crate::rows::{self, content_type_column, headers_column};
 use crate::settle::end_lives;
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
 
-/// How often a batch is begun again because the holders of its dedup keys have expired.
+/// How often work is begun again because the holders of its dedup keys have expired.
 pub(crate) const TRIES: usize = 10;
 
 /// Before a look that shall also see what others have not committed. It is for the next statement only.
 pub(crate) const UNCOMMITTED: &str = "set transaction isolation level read uncommitted";
+
+/// Dedup keys, each of a queue.
+type DedupKeys = HashSet<(String, String)>;
 
 /// Who has each dedup key of a queue.
 type Holders = HashMap<(String, String), MessageId>;
@@ -83,12 +87,13 @@ impl Shared {
         if sendable.rows.is_empty() {
             return Ok(results);
         }
-        let holders = self.insert(&sendable).await?;
+        let (holders, busy_keys) = self.insert(&sendable).await?;
         for (row, result) in rows.iter().zip(&mut results) {
-            if let (Ok(id), Some(key)) = (result, dedup_key(row))
-                && let Some(holder) = holders.get(&owned(key))
-            {
-                *id = *holder;
+            let Some(key) = dedup_key(row).map(owned).filter(|_| result.is_ok()) else { continue };
+            if busy_keys.contains(&key) {
+                *result = Err(busy("send", "the message that has the dedup key"));
+            } else if let Some(holder) = holders.get(&key) {
+                *result = Ok(*holder);
             }
         }
         self.touch(sendable.queues.iter().copied());
@@ -105,23 +110,43 @@ impl Shared {
         Ok(queues.into_iter().filter(|queue| !exist.contains(queue.as_str())).collect())
     }
 
-    /// Puts a batch in, and answers who has each of its dedup keys.
-    async fn insert(&self, sendable: &Sendable<'_>) -> Result<Holders, Undone> {
+    /// Puts a batch in, and answers who has each of its dedup keys. Messages are left out, and their dedup keys answered
+    /// too, when an open transaction of somebody else has changed who has them: the others must not wait for its end.
+    async fn insert(&self, sendable: &Sendable<'_>) -> Result<(Holders, DedupKeys), Undone> {
         if sendable.keys.is_empty() && sendable.dedup_keys.is_empty() {
             persist(|| self.insert_plain(sendable)).await?;
-            return Ok(Holders::new());
+            return Ok((Holders::new(), DedupKeys::new()));
         }
-        for _ in 0..TRIES {
-            match persist(|| self.insert_keyed(sendable)).await? {
-                Inserted::Done(holders) => return Ok(holders),
-                Inserted::After(expired) => self.bury_expired(&expired).await?,
+        let (mut left_out, mut burials, mut pauses) = (DedupKeys::new(), 0, PAUSES.into_iter());
+        loop {
+            let is_in = |row: &&&SendRow| dedup_key(row).is_none_or(|key| !left_out.contains(&owned(key)));
+            let now = Sendable::new(sendable.rows.iter().filter(is_in).copied().collect());
+            if now.rows.is_empty() {
+                return Ok((Holders::new(), left_out));
+            }
+            match persist(|| self.insert_keyed(&now)).await? {
+                Inserted::Done(holders) => return Ok((holders, left_out)),
+                Inserted::After(_, keys) if burials == TRIES => left_out.extend(keys),
+                Inserted::After(expired, _) => {
+                    burials += 1;
+                    self.bury_expired(&expired).await?;
+                }
+                Inserted::Busy(keys) => match pauses.next() {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => left_out.extend(keys),
+                },
             }
         }
-        Err(Undone::InTheWay(MessagingError::Connection {
-            provider: crate::PROVIDER,
-            detail: "messages with these dedup keys come and go too fast".into(),
-            source: None,
-        }))
+    }
+
+    /// The dedup keys that an open transaction of somebody else has given to a message.
+    async fn busy_keys(&self, session: &mut Session<'_>, sendable: &Sendable<'_>) -> Result<DedupKeys, Undone> {
+        let look = dedup_holders(&session.sql().dedup_holders, &sendable.dedup_keys);
+        let mut answers = session.ask(format!("{UNCOMMITTED};\n{look};\n{look}")).await?.into_iter();
+        let (latest, committed) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+        let committed: HashSet<i64> = committed.iter().map(|row| rows::number(row, 3)).collect();
+        let busy = latest.iter().filter(|row| !committed.contains(&rows::number(row, 3)));
+        Ok(busy.map(|row| (rows::text(row, 0), rows::text(row, 1))).collect())
     }
 
     /// Messages without keys, which is most: nothing to look up and nothing to conflict with.
@@ -142,18 +167,19 @@ impl Shared {
             format!("{};\n{}", taken_keys(sql, sendable), dedup_holders(&sql.dedup_holders, &sendable.dedup_keys));
         let mut answers = session.query(look).await?.into_iter();
         let (taken, found) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
-        let (mut holders, mut gone) = (Holders::new(), Vec::new());
+        let (mut holders, mut gone, mut gone_keys) = (Holders::new(), Vec::new(), DedupKeys::new());
         for row in &found {
             let (queue, key) = (rows::text(row, 0), rows::text(row, 1));
             if rows::flag(row, 5) {
                 gone.push(expired(row));
+                gone_keys.insert((queue, key));
             } else {
                 holders.insert((queue, key), rows::message_id(row, 2));
             }
         }
         if !gone.is_empty() {
             session.rollback().await?;
-            return Ok(Inserted::After(gone));
+            return Ok(Inserted::After(gone, gone_keys));
         }
         let taken: HashSet<(String, String)> =
             taken.iter().map(|row| (rows::text(row, 0), rows::text(row, 1))).collect();
@@ -173,10 +199,17 @@ impl Shared {
         }
         let send = match values.is_empty() {
             true => String::new(),
-            false => fill(&sql.send, &[("rows", &literal::list(values))]),
+            // It holds stripes.
+            false => at_once(fill(&sql.send, &[("rows", &literal::list(values))])),
         };
-        session.commit(self.with_listing(sendable, send)).await?;
-        Ok(Inserted::Done(holders))
+        match session.commit(self.with_listing(sendable, send)).await {
+            Ok(_) => Ok(Inserted::Done(holders)),
+            Err(Undone::InTheWay(error)) if !session.is_in_transaction() => {
+                let busy = self.busy_keys(&mut session, sendable).await?;
+                if busy.is_empty() { Err(Undone::InTheWay(error)) } else { Ok(Inserted::Busy(busy)) }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A send lists its queues as existing, unless that is left to operators.
@@ -219,8 +252,10 @@ impl Shared {
 
 enum Inserted {
     Done(Holders),
-    /// Nothing was done: these must go first.
-    After(Vec<Expired>),
+    /// Nothing was done: these must go first, which have these dedup keys.
+    After(Vec<Expired>, DedupKeys),
+    /// Nothing was done: somebody is busy with these dedup keys.
+    Busy(DedupKeys),
 }
 
 /// The values of a new row.

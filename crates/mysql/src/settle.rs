@@ -12,7 +12,8 @@ use postrider_sql::{Undone, persist};
 
 use crate::PROVIDER;
 
-use crate::connection::Session;
+use crate::connection::{PAUSES, Session, at_once};
+use crate::error::busy;
 use crate::literal::{self, by_row, fill, micros, optional};
 use crate::options::ArchivePolicy;
 use crate::rows;
@@ -48,6 +49,11 @@ impl Held {
         }
     }
 
+    /// By the rows' numbers.
+    pub(crate) fn by_row(found: &[Row]) -> HashMap<i64, Self> {
+        found.iter().map(|row| (rows::number(row, 0), Self::read(row))).collect()
+    }
+
     /// Whether a lease is the one that the row has, and still valid.
     pub(crate) fn is_by(&self, lease: &Lease) -> bool {
         self.is_valid
@@ -55,6 +61,20 @@ impl Held {
             && self.id == lease.receipt.message_id()
             && self.queue == lease.receipt.queue().as_str()
     }
+}
+
+/// Those of the rows that were not taken because somebody else has locked them, as they were before that.
+pub(crate) async fn locked(
+    session: &mut Session<'_>,
+    wanted: impl Iterator<Item = i64>,
+    taken: &HashMap<i64, Held>,
+) -> Result<HashMap<i64, Held>, Undone> {
+    let missing: Vec<i64> = wanted.filter(|row| !taken.contains_key(row)).collect();
+    if missing.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let look = held(session.sql(), &literal::list(missing), "");
+    Ok(Held::by_row(&session.query(look).await?.concat()))
 }
 
 /// A receipt that can be this provider's.
@@ -126,6 +146,8 @@ pub(crate) struct Settling {
     archive: ArchivePolicy,
     worker: String,
     touched: Vec<QueueName>,
+    /// Those whose rows somebody else had locked, by their places.
+    busy: Vec<usize>,
 }
 
 impl Settling {
@@ -161,6 +183,7 @@ impl Settling {
             archive: shared.options.archive,
             worker: literal::text(&shared.worker),
             touched: Vec::new(),
+            busy: Vec::new(),
         }
     }
 
@@ -176,25 +199,25 @@ impl Settling {
 
     /// Begins a transaction and does what there is to do, but for the last steps, which are answered.
     pub(crate) async fn carry_out(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
-        if self.is_plain {
-            match self.remove_at_once(session, None).await? {
-                Some(_) => return Ok(Vec::new()),
-                None => session.rollback().await?,
-            }
+        if self.is_plain && self.remove_at_once(session, None).await?.is_some() {
+            return Ok(Vec::new());
         }
         self.look_and_choose(session).await
     }
 
     /// Locks stripes and then the rows, asks who has them leased, and does what follows from it. A batch never waits for a
-    /// key that somebody is busy with.
+    /// key or a row that somebody is busy with.
     async fn look_and_choose(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
         let sql = session.sql();
         let ids = literal::list(self.chosen.iter().map(|chosen| chosen.lease.row));
-        let (lock, look) = (lock_free_stripes(sql, &self.stripes), held(sql, &ids, "for update"));
+        let (lock, look) = (lock_free_stripes(sql, &self.stripes), held(sql, &ids, "for update skip locked"));
         let text = if lock.is_empty() { look } else { format!("{lock};\n{look}") };
         let mut answers = session.begin(text).await?;
         let found = answers.pop().unwrap_or_default();
-        let (steps, freed) = self.steps(sql, &found);
+        let taken = Held::by_row(&found);
+        let locked = locked(session, self.chosen.iter().map(|chosen| chosen.lease.row), &taken).await?;
+        let (steps, freed) = self.steps(sql, &taken, &locked);
+        let steps = steps.into_iter().map(at_once).collect();
         let freed = freed.iter().map(|(queue, key)| (queue, key.as_str())).collect();
         promote_or_leave(session, steps, &freed, &taken_stripes(&answers.concat())).await
     }
@@ -205,11 +228,10 @@ impl Settling {
         session: &mut Session<'_>,
         look: String,
     ) -> Result<Vec<Row>, Undone> {
-        if self.is_plain {
-            match self.remove_at_once(session, Some(&look)).await? {
-                Some(found) => return Ok(found),
-                None => session.rollback().await?,
-            }
+        if self.is_plain
+            && let Some(found) = self.remove_at_once(session, Some(&look)).await?
+        {
+            return Ok(found);
         }
         let mut steps = self.look_and_choose(session).await?;
         steps.push(look);
@@ -217,7 +239,7 @@ impl Settling {
     }
 
     /// Ends leases without looking first: when as many messages were removed as there are leases, all were valid. `None`
-    /// when not; the transaction must then be rolled back.
+    /// when not, or when somebody has locked one of them; nothing was done then.
     async fn remove_at_once(
         &mut self,
         session: &mut Session<'_>,
@@ -228,24 +250,29 @@ impl Settling {
         let (held, counted) = (self.held_by_leases(sql), "select row_count()".to_owned());
         let mut steps = match self.archive {
             ArchivePolicy::All => vec![
-                fill(&sql.archive, &[("these", &held)]),
+                at_once(fill(&sql.archive, &[("these", &held)])),
                 counted,
-                fill(&sql.remove, &[("these", &literal::these(&ids))]),
+                at_once(fill(&sql.remove, &[("these", &literal::these(&ids))])),
             ],
             ArchivePolicy::Failed | ArchivePolicy::None => {
                 let noted =
                     literal::list(self.chosen.iter().map(|chosen| literal::id(chosen.lease.receipt.message_id())));
                 vec![
-                    fill(&sql.forget_attempts, &[("message_ids", &noted)]),
-                    fill(&sql.remove, &[("these", &held)]),
+                    at_once(fill(&sql.forget_attempts, &[("message_ids", &noted)])),
+                    at_once(fill(&sql.remove, &[("these", &held)])),
                     counted,
                 ]
             }
         };
         steps.extend(also.map(str::to_owned));
-        let mut answers = session.begin(steps.join(";\n")).await?.into_iter();
+        let mut answers = match session.begin(steps.join(";\n")).await {
+            Ok(answers) => answers.into_iter(),
+            Err(Undone::InTheWay(_)) if !session.is_in_transaction() => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let removed = answers.next().and_then(|rows| rows.first().map(|row| rows::number(row, 0)));
         if removed != i64::try_from(self.chosen.len()).ok() {
+            session.rollback().await?;
             return Ok(None);
         }
         for chosen in &self.chosen {
@@ -268,13 +295,22 @@ impl Settling {
     }
 
     /// What to do with the leases that turned out to be valid, and the keys that lose their heads by it.
-    fn steps(&mut self, sql: &Sql, found: &[Row]) -> (Vec<String>, Vec<(QueueName, String)>) {
-        let held: HashMap<i64, Held> = found.iter().map(|row| (rows::number(row, 0), Held::read(row))).collect();
+    fn steps(
+        &mut self,
+        sql: &Sql,
+        taken: &HashMap<i64, Held>,
+        locked: &HashMap<i64, Held>,
+    ) -> (Vec<String>, Vec<(QueueName, String)>) {
         let mut by_kind: HashMap<Kind, Vec<(&Chosen, &Held)>> = HashMap::new();
         for chosen in &self.chosen {
             let receipt = &chosen.lease.receipt;
-            let held = held.get(&chosen.lease.row).filter(|held| held.is_by(&chosen.lease));
+            let held = taken.get(&chosen.lease.row).filter(|held| held.is_by(&chosen.lease));
+            let is_busy = locked.get(&chosen.lease.row).is_some_and(|held| held.is_by(&chosen.lease));
+            if is_busy {
+                self.busy.push(chosen.place);
+            }
             self.results[chosen.place] = Some(match (held, chosen.kind) {
+                (None, _) if is_busy => Err(busy("settle", "the message")),
                 (None, _) => Err(receipt.expired()),
                 (Some(_), Kind::Refuse) => Err(MessagingError::invalid(
                     "disposition",
@@ -364,11 +400,12 @@ impl Settling {
         steps
     }
 
-    /// What each settlement came to, and the queues in which something changed.
-    pub(crate) fn finish(self) -> (RowResults<()>, Vec<QueueName>) {
+    /// What each settlement came to, the queues in which something changed, and the places of those whose rows others had
+    /// locked.
+    pub(crate) fn finish(self) -> (RowResults<()>, Vec<QueueName>, Vec<usize>) {
         let results = self.results.into_iter().zip(&self.receipts);
         let results = results.map(|(result, receipt)| result.unwrap_or_else(|| Err(receipt.expired()))).collect();
-        (results, self.touched)
+        (results, self.touched, self.busy)
     }
 }
 
@@ -403,10 +440,37 @@ pub(crate) fn end_lives(sql: &Sql, dead: &[(i64, String, Option<String>)]) -> Ve
 impl Shared {
     /// Ends leases, each in its own way.
     pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
-        persist(|| self.try_settle(settlements)).await
+        let (mut results, busy) = persist(|| self.try_settle(settlements)).await?;
+        self.settle_busy(settlements, busy, &mut results).await;
+        Ok(results)
     }
 
-    async fn try_settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+    /// Tries those again for a moment whose rows others had locked.
+    pub(crate) async fn settle_busy(
+        &self,
+        settlements: &[Settlement],
+        mut busy: Vec<usize>,
+        results: &mut RowResults<()>,
+    ) {
+        for pause in PAUSES {
+            if busy.is_empty() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            let again: Vec<Settlement> = busy.iter().map(|place| settlements[*place].clone()).collect();
+            let (answers, still) = match persist(|| self.try_settle(&again)).await {
+                Ok(answered) => answered,
+                Err(error) => {
+                    let told = |one: &Settlement| error.clone().into_error("settle", vec![one.receipt.message_id()]);
+                    (again.iter().map(|one| Err(told(one))).collect(), Vec::new())
+                }
+            };
+            busy.iter().zip(answers).for_each(|(place, answer)| results[*place] = answer);
+            busy = still.into_iter().map(|place| busy[place]).collect();
+        }
+    }
+
+    async fn try_settle(&self, settlements: &[Settlement]) -> Result<(RowResults<()>, Vec<usize>), Undone> {
         let mut settling = Settling::new(self, settlements);
         if !settling.is_empty() {
             let mut session = self.database.session("settle", Deadline::default()).await?;
@@ -416,8 +480,8 @@ impl Shared {
         if settling.frees_keys() {
             settling.receipts.iter().for_each(|receipt| self.turns.lift(receipt.queue()));
         }
-        let (results, touched) = settling.finish();
+        let (results, touched, busy) = settling.finish();
         self.touch(&touched);
-        Ok(results)
+        Ok((results, busy))
     }
 }

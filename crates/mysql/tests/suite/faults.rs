@@ -39,6 +39,23 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     assert_eq!(provider.queue_stats(&queue("orders"), soon()).await.unwrap().message_count(), Some(1));
 }
 
+#[tokio::test]
+async fn a_look_whose_answer_is_lost_has_done_nothing() {
+    let place = Place::new();
+    let provider =
+        place.connect_with(MysqlOptions { statement_timeout: Duration::from_millis(300), ..options() }).await;
+    let mut own = place.client().await;
+    own.query_drop("lock tables message write").await.unwrap();
+    let lost = [
+        provider.queue_stats(&queue("orders"), soon()).await.unwrap_err(),
+        provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(1), soon()).await.unwrap_err(),
+    ];
+    own.query_drop("unlock tables").await.unwrap();
+    for lost in lost {
+        assert!(matches!(lost, MessagingError::Connection { .. }) && lost.is_retryable(), "{lost:?}");
+    }
+}
+
 /// Whether a call may be answered so while sessions are ended under it.
 fn is_passing(error: &MessagingError) -> bool {
     error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })

@@ -1,17 +1,23 @@
-//! Others are in the way: nobody waits who need not, and who was in a deadlock begins again.
+//! Others are in the way: nobody waits who need not, and who was in the way of each other begins again.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
-use postrider_core::{Message, MessagingService, QueuedMessage, ReceiveOptions, Settlement};
-use postrider_mysql::{MysqlProvider, mysql_async};
+use postrider_core::{
+    DeadLetterReason, DeadLetterSelection, DeadLetters, Message, MessagingError, MessagingService, Nack, QueueAdmin,
+    QueuedMessage, ReceiveOptions, Redrive, Settlement,
+};
+use postrider_mysql::{ArchivePolicy, MysqlOptions, MysqlProvider, mysql_async};
 use tokio::time::Instant;
 
-use crate::{Place, queue, soon};
+use crate::{Place, options, queue, soon};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Long enough for a loaded machine, and shorter than anybody waits for a lock.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// Waits for a session of the test's database that waits for a lock, and answers the number of its transaction.
 pub(crate) async fn somebody_waits(place: &Place, besides: Option<u64>) -> u64 {
@@ -45,8 +51,8 @@ fn bodies(messages: &[QueuedMessage]) -> Vec<String> {
 }
 
 /// Two messages in hand, and somebody else's transaction that has the row of the second.
-async fn two_in_hand(place: &Place) -> (MysqlProvider, Vec<QueuedMessage>, Conn) {
-    let provider = place.connect().await;
+async fn two_in_hand(place: &Place, archive: ArchivePolicy) -> (MysqlProvider, Vec<QueuedMessage>, Conn) {
+    let provider = place.connect_with(MysqlOptions { archive, ..options() }).await;
     provider.send_batch(&queue("orders"), vec![Message::new("1"), Message::new("2")], soon()).await.unwrap();
     let messages = received(&provider, 2).await;
     assert_eq!(messages.len(), 2);
@@ -56,49 +62,121 @@ async fn two_in_hand(place: &Place) -> (MysqlProvider, Vec<QueuedMessage>, Conn)
     (provider, messages, own)
 }
 
-fn settling(provider: &MysqlProvider, messages: Vec<QueuedMessage>) -> tokio::task::JoinHandle<()> {
-    let provider = provider.clone();
-    tokio::spawn(async move {
-        for row in provider.settle(messages.into_iter().map(Settlement::ack).collect(), soon()).await.unwrap() {
-            row.unwrap();
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_holds_no_other_of_its_batch_up() {
+    let place = Place::new();
+    for archive in [ArchivePolicy::All, ArchivePolicy::None] {
+        let (provider, mut messages, mut own) = two_in_hand(&place, archive).await;
+        messages.sort_by_key(|message| message.message.to_vec());
+        let (free, locked) = (messages[0].receipt().clone(), messages[1].receipt().clone());
+        let orders = queue("orders");
+        let long = Duration::from_secs(60);
+        let both = async {
+            tokio::join!(
+                provider.extend_visibility(&orders, &free, long, soon()),
+                provider.extend_visibility(&orders, &locked, long, soon())
+            )
+        };
+        let (extended, refused) = tokio::time::timeout(AT_ONCE, both).await.expect("nobody waits for the row");
+        extended.unwrap();
+        assert!(refused.as_ref().is_err_and(MessagingError::is_retryable), "{refused:?}");
+
+        let acks: Vec<Settlement> = messages.into_iter().map(Settlement::ack).collect();
+        let settled = tokio::time::timeout(AT_ONCE, provider.settle(acks.clone(), soon())).await;
+        let settled = settled.expect("nobody waits for the row").unwrap();
+        assert!(settled[0].is_ok(), "{settled:?}");
+        assert!(settled[1].as_ref().is_err_and(MessagingError::is_retryable), "{settled:?}");
+        let options = ReceiveOptions::batch(1);
+        let claiming = provider.settle_and_receive(acks, std::slice::from_ref(&orders), &options, soon());
+        let claimed = tokio::time::timeout(AT_ONCE, claiming).await.expect("nobody waits for the row").unwrap();
+        assert!(matches!(claimed.settled[0], Err(MessagingError::VisibilityExpired { .. })), "{claimed:?}");
+        assert!(claimed.settled[1].as_ref().is_err_and(MessagingError::is_retryable), "{claimed:?}");
+        own.query_drop("rollback").await.unwrap();
+        provider.ack_message(&orders, locked, soon()).await.expect("the lease is still valid");
+        let left: Option<u64> = own.query_first("select count(*) from message").await.unwrap();
+        assert_eq!(left, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_settle_tries_a_moment_longer_for_a_row_that_somebody_has_locked() {
+    let place = Place::new();
+    let (provider, messages, mut own) = two_in_hand(&place, ArchivePolicy::All).await;
+    let acks: Vec<Settlement> = messages.into_iter().map(Settlement::ack).collect();
+    let settling = provider.settle(acks, soon());
+    let mut looking = place.client().await;
+    let unlocking = async {
+        let end = Instant::now() + PATIENCE;
+        // The other row is gone, so this one was met.
+        while looking.query_first::<u64, _>("select count(*) from message").await.unwrap() != Some(1) {
+            assert!(Instant::now() < end, "nothing was settled");
         }
-    })
+        own.query_drop("rollback").await.unwrap();
+    };
+    let (settled, ()) = tokio::join!(settling, unlocking);
+    assert!(settled.unwrap().iter().all(Result::is_ok));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_settle_that_lost_a_deadlock_is_begun_again() {
+#[tokio::test]
+async fn a_dedup_key_of_an_open_transaction_holds_no_other_send_up() {
     let place = Place::new();
-    let mut heavy = place.client().await;
-    heavy.query_drop("create table heavy (n int primary key) engine = InnoDB").await.unwrap();
-    let (provider, messages, mut own) = two_in_hand(&place).await;
-    // The server ends the transaction that has done less.
-    let rows = (0..1000).map(|n| format!("({n})")).collect::<Vec<_>>().join(", ");
-    own.query_drop(format!("insert into heavy values {rows}")).await.unwrap();
-    let settling = settling(&provider, messages);
-    somebody_waits(&place, None).await;
-    // It has the first row and waits for the second; now the other way round. Were nobody ended, this would wait too.
-    let first: Option<u64> = own
-        .query_first("select id from message order by id limit 1 for update")
-        .await
-        .expect("the other one was ended");
-    assert!(first.is_some());
-    own.query_drop("rollback").await.unwrap();
-    tokio::time::timeout(PATIENCE, settling).await.unwrap().unwrap();
-    let left: Option<u64> = heavy.query_first("select count(*) from message").await.unwrap();
-    assert_eq!(left, Some(0));
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let with_key = |key: &str| Message::new("x").dedup_key(key).unwrap();
+    let mut own = place.client().await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    let first = provider.store().send_in(&mut transaction, &orders, &with_key("busy")).await.unwrap();
+    let batch = vec![
+        with_key("a"),
+        with_key("busy").ordering_key("k").unwrap(),
+        Message::new("x").ordering_key("k").unwrap(),
+        Message::new("x"),
+    ];
+    let sending = provider.send_batch(&orders, batch, soon());
+    let sent = tokio::time::timeout(AT_ONCE, sending).await.expect("nobody waits for the key").unwrap();
+    let accepted: Vec<bool> = sent.iter().map(Result::is_ok).collect();
+    assert_eq!(accepted, [true, false, true, true], "{sent:?}");
+    assert!(sent[1].as_ref().is_err_and(MessagingError::is_retryable), "{sent:?}");
+    assert_eq!(received(&provider, 9).await.len(), 3, "the key has a head");
+    transaction.commit().await.unwrap();
+    assert_eq!(provider.send_message(&orders, with_key("busy"), soon()).await.unwrap(), first);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_settle_that_waited_too_long_for_a_lock_is_begun_again() {
+#[tokio::test]
+async fn a_redrive_gives_way_to_who_has_locked_what_expired_with_its_dedup_key() {
     let place = Place::new();
-    let (provider, messages, mut own) = two_in_hand(&place).await;
-    let settling = settling(&provider, messages);
-    let first = somebody_waits(&place, None).await;
-    somebody_waits(&place, Some(first)).await;
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let with_key = || Message::new("x").dedup_key("d").unwrap();
+    provider.send_message(&orders, with_key(), soon()).await.unwrap();
+    let dead = received(&provider, 1).await.remove(0);
+    let nack = Nack::DeadLetter { reason: DeadLetterReason::REJECTED, error: None };
+    provider.nack_message(&orders, dead, nack, soon()).await.unwrap();
+    provider.send_message(&orders, with_key().expires_in(Duration::ZERO), soon()).await.unwrap();
+    let mut own = place.client().await;
+    own.query_drop("begin").await.unwrap();
+    own.query_drop("select id from message where id = (select max(id) from message) for update").await.unwrap();
+    let redrive = Redrive { selection: DeadLetterSelection::All, to: None, dry_run: false };
+    let refused = tokio::time::timeout(PATIENCE, provider.redrive_dead_letters(&orders, &redrive, soon())).await;
+    let refused = refused.expect("it is tried only so often");
+    assert!(refused.as_ref().is_err_and(MessagingError::is_retryable), "{refused:?}");
     own.query_drop("rollback").await.unwrap();
-    tokio::time::timeout(PATIENCE, settling).await.unwrap().unwrap();
-    let left: Option<u64> = own.query_first("select count(*) from message").await.unwrap();
-    assert_eq!(left, Some(0));
+    assert_eq!(provider.redrive_dead_letters(&orders, &redrive, soon()).await.unwrap().redriven.len(), 1);
+}
+
+#[tokio::test]
+async fn a_purge_does_not_wait_for_a_row_that_somebody_has_locked() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let keyed = |key: &str| Message::new("x").ordering_key(key).unwrap();
+    provider.send_batch(&orders, vec![keyed("a"), keyed("b")], soon()).await.unwrap();
+    let mut own = place.client().await;
+    own.query_drop("begin").await.unwrap();
+    own.query_drop("select id from message where id = (select max(id) from message) for update").await.unwrap();
+    let purged = tokio::time::timeout(AT_ONCE, provider.purge(&orders, soon())).await;
+    assert_eq!(purged.expect("nobody waits for the row").unwrap(), 1);
+    let deleted = tokio::time::timeout(AT_ONCE, provider.delete_queue(&orders, soon())).await;
+    deleted.expect("nobody waits for the row").expect_err("there is still a message");
+    own.query_drop("rollback").await.unwrap();
+    provider.delete_queue(&orders, soon()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use postrider_core::{
 };
 use postrider_mysql::{ArchivePolicy, MysqlOptions, MysqlProvider, mysql_async};
 
-use crate::locks::{PATIENCE, somebody_waits};
+use crate::locks::{AT_ONCE, PATIENCE, somebody_waits};
 use crate::{Place, options, queue, soon};
 
 async fn callers_own(place: &Place) -> Conn {
@@ -226,9 +226,6 @@ async fn what_a_handler_gives_back_in_the_meantime_is_not_acknowledged() {
     assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{late:?}");
     transaction.rollback().await.unwrap();
 }
-
-/// Long enough for a loaded machine, and shorter than anybody waits for a lock.
-const AT_ONCE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn a_new_dedup_key_in_an_open_transaction_holds_no_other_key_up() {
