@@ -1,5 +1,6 @@
 //! Connections to the server, and what is sent over one.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub(crate) struct Database {
     pool_size: usize,
     /// Connections that nobody uses. A lock, held for a push or a pop.
     idle: Mutex<Vec<Idle>>,
+    /// How many bytes the server takes at once, as the last connection was told.
+    most_bytes: AtomicUsize,
     connect_timeout: Duration,
     statement_timeout: Duration,
     /// Where the server is, for errors.
@@ -106,6 +109,7 @@ impl Database {
             permits: Semaphore::new(options.pool_size),
             pool_size: options.pool_size,
             idle: Mutex::default(),
+            most_bytes: AtomicUsize::new(usize::MAX),
             connect_timeout: options.connect_timeout,
             statement_timeout: options.statement_timeout,
             place,
@@ -144,7 +148,12 @@ impl Database {
             }
             self.forget_idle();
         }
-        Conn::new(self.opts.clone()).await.map_err(|error| cannot_connect(&self.place, error))
+        let failed = |error| cannot_connect(&self.place, error);
+        let mut connection = Conn::new(self.opts.clone()).await.map_err(failed)?;
+        let most: Option<usize> = connection.query_first("select @@max_allowed_packet").await.map_err(failed)?;
+        let most = most.into_iter().chain(self.opts.max_allowed_packet()).min();
+        self.most_bytes.store(most.unwrap_or(usize::MAX), Ordering::Relaxed);
+        Ok(connection)
     }
 
     /// What broke one connection has most likely broken the others.
@@ -169,6 +178,16 @@ impl<'d> Session<'d> {
 
     /// Sends statements in one round trip and reads all that they answer.
     async fn send(&mut self, phase: Phase, text: String) -> Result<Answers, Undone> {
+        let most = self.database.most_bytes.load(Ordering::Relaxed);
+        if text.len() >= most {
+            let length = text.len();
+            return Err(Undone::Rejected(MessagingError::invalid(
+                "message",
+                format!(
+                    "it takes {length} bytes as SQL, and the server's max_allowed_packet is {most}; raise that, or send less"
+                ),
+            )));
+        }
         let was_open = self.is_open;
         // Until everything was read.
         self.is_open = true;

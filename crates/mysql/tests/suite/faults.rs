@@ -6,7 +6,7 @@ use std::time::Duration;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, ReceiveOptions, Settlement};
-use postrider_mysql::{MysqlOptions, mysql_async};
+use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
 use tokio::time::Instant;
 
 use crate::{Place, options, queue, soon};
@@ -126,4 +126,18 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
     }
     ending.abort();
     assert!(seen.iter().all(|id| accepted.contains(id) || perhaps.contains(id)));
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_for_the_server_is_refused_alone() {
+    let place = Place::new();
+    let url = format!("{}?max_allowed_packet=100000", place.url());
+    let provider = MysqlStore::open(&url, options()).await.unwrap().connect().unwrap();
+    let messages = [10, 80_000, 40_000, 40_000].map(|length| Message::new(vec![0xff; length]));
+    let sent = provider.send_batch(&queue("orders"), messages.into(), soon()).await.unwrap();
+    let refused = sent[1].as_ref().unwrap_err();
+    assert!(!refused.is_retryable() && refused.to_string().contains("max_allowed_packet"), "{refused:?}");
+    assert!([0, 2, 3].iter().all(|row| sent[*row].is_ok()), "{sent:?}");
+    let received = provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(10), soon()).await.unwrap();
+    assert_eq!(received.len(), 3);
 }
