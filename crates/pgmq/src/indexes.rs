@@ -139,10 +139,11 @@ pub(crate) async fn index_all(shared: Weak<Shared>) {
                     has_failed = true;
                     store.unindexed.add(&queue);
                 }
-                Err(error) => {
-                    tracing::warn!(%queue, ?error, "the queue lacks its indexes, which makes it slow");
+                Err(undone) => {
+                    let error = undone.into_harmless();
+                    tracing::warn!(%queue, %error, "the queue lacks its indexes, which makes it slow");
                     // Whoever lacks a right is not given it in a minute. It is tried again with the next adoption.
-                    if !matches!(error, Undone::Rejected(_)) {
+                    if error.is_retryable() {
                         has_failed = true;
                         store.unindexed.add(&queue);
                     }

@@ -180,9 +180,10 @@ impl Shared {
         let again = match self.ask("adopt the queue", deadline, statement, vec![&name, &throttle]).await {
             Ok(_) => None,
             Err(undone @ (Undone::Rejected(_) | Undone::NotDone(_) | Undone::InTheWay(_))) => {
-                tracing::warn!(%queue, ?undone, "the queue does not notify, or its table is vacuumed too seldom");
+                let error = undone.into_harmless();
+                tracing::warn!(%queue, %error, "the queue does not notify, or its table is vacuumed too seldom");
                 // Whoever lacks a right is not given it in a minute.
-                let is_busy = !matches!(undone, Undone::Rejected(_));
+                let is_busy = error.is_retryable();
                 Some(Instant::now() + if is_busy { BUSY_AGAIN_AFTER } else { REFUSED_AGAIN_AFTER })
             }
             Err(undone) => return Err(undone),
