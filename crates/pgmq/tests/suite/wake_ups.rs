@@ -132,7 +132,7 @@ async fn an_idle_queue_is_asked_about_once_a_second() {
     // Every query of a session has a beginning of its own, and an idle worker's are far apart.
     let (client, mut asked) = (client().await, std::collections::HashSet::new());
     let sessions = "select pid, query_start::text from pg_stat_activity \
-                    where application_name = $1 and query not like 'listen %'";
+                    where application_name = $1 and query not like 'listen %' and query_start is not null";
     while !waiting.is_finished() {
         for row in client.query(sessions, &[&place.schema]).await.unwrap() {
             asked.insert((row.get::<_, i32>(0), row.get::<_, String>(1)));
