@@ -159,3 +159,32 @@ async fn what_nobody_tells_of_is_found_soon() {
     wanted.sort();
     assert_eq!(seen, wanted);
 }
+
+#[tokio::test]
+async fn what_is_sent_after_the_clock_was_set_back_is_received_at_once() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let server = client().await;
+    let set_clock = |shift: &'static str| {
+        let clock = format!(
+            "create or replace function {}.clock() returns timestamptz language sql stable parallel safe \
+             as 'select pg_catalog.statement_timestamp() + interval ''{shift}'''",
+            place.schema
+        );
+        let server = &server;
+        async move { server.batch_execute(&clock).await.unwrap() }
+    };
+    let orders = queue("orders");
+    for (shift, rounds) in [("1 hour", 1), ("0", 6)] {
+        set_clock(shift).await;
+        for round in 0..rounds {
+            let id = provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+            // The first look tells what the clock shows now; it may have to wait for a look at everything.
+            let wait = if round == 0 { Duration::from_secs(20) } else { Duration::ZERO };
+            let options = ReceiveOptions::batch(9).wait(wait);
+            let mut found = provider.receive_messages(&orders, &options, soon()).await.unwrap();
+            assert_eq!(found.iter().map(|message| message.id()).collect::<Vec<_>>(), [id], "{shift}, {round}");
+            provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
+        }
+    }
+}
