@@ -217,7 +217,7 @@ impl Shared {
         }
         let step = keyed_step(&sql.send, columns);
         // Long enough for those who are about to commit. Others need the stripes meanwhile.
-        session.batch("set local lock_timeout = '100ms'").await?;
+        session.query("select set_config('lock_timeout', '100ms', true)", &[]).await?;
         let inserted = match session.query(step.sql, &step.parameters).await {
             Err(Undone::InTheWay(error)) => {
                 session.rollback().await?;
