@@ -130,16 +130,21 @@ async fn an_idle_queue_is_asked_about_once_a_second() {
     let options = ReceiveOptions::default().wait(Duration::from_secs(5));
     let waiting = tokio::spawn(async move { receiver.receive_messages(&queue, &options, soon()).await.unwrap() });
     // Every query of a session has a beginning of its own, and an idle worker's are far apart.
-    let (client, mut asked) = (client().await, std::collections::HashSet::new());
+    let (client, mut asked, begin) = (client().await, std::collections::HashSet::new(), Instant::now());
+    let mut at_first = 0;
     let sessions = "select pid, query_start::text from pg_stat_activity \
                     where application_name = $1 and query not like 'listen %' and query_start is not null";
     while !waiting.is_finished() {
         for row in client.query(sessions, &[&place.schema]).await.unwrap() {
             asked.insert((row.get::<_, i32>(0), row.get::<_, String>(1)));
         }
+        if begin.elapsed() < Duration::from_secs(2) {
+            // What it takes to open the store, to claim and to listen.
+            at_first = asked.len();
+        }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(waiting.await.unwrap().is_empty());
-    // What it takes to open the store, to claim and to listen; then one look a second.
-    assert!(asked.len() <= 5 + 4, "{asked:?}");
+    // One look a second in the three that are left, and a piece of upkeep.
+    assert!(asked.len() - at_first <= 3 + 1 + 1, "{at_first} at first: {asked:?}");
 }
