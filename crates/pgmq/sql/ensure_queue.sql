@@ -1,1 +1,3 @@
-select pgmq.create($1), pgmq.create($2)
+-- Only what is missing: who may use a queue need not have the right to make one.
+select pgmq.create(name) from unnest(array[$1, $2]::text[]) as name
+where to_regclass(format('pgmq.%I', 'q_' || name)) is null

@@ -1,13 +1,13 @@
 //! What can be wrong with a database that has PGMQ in it.
 
-use postrider_core::{Deadline, Finding, Severity};
+use postrider_core::{Deadline, Finding, QueueName, Severity};
 use postrider_pg::Step;
 use postrider_pg::doctor::{cannot_connect, examine, examine_tables, rights};
 use postrider_sql::Undone;
 
 use crate::options::PgmqOptions;
 use crate::store::{database, migrations};
-use crate::{Database, PgmqStore, install};
+use crate::{Database, PgmqStore, install, names};
 
 /// The tables beside PGMQ's that a program reads and writes.
 const TABLES: &[&str] = &["queue_pause", "dedup", "delayed"];
@@ -48,6 +48,18 @@ async fn queues(database: &Database, deadline: Deadline) -> Result<Vec<Finding>,
                 order by m.queue_name";
     let rows = database.session("examine", deadline).await?.ask(Step::new(look, [])).await?;
     let mut findings = vec![Finding::fine("pgmq", format!("it is there, with {} queues", rows.len()))];
+    let is_usable =
+        |name: &str| QueueName::for_reading(name.to_ascii_lowercase()).is_ok_and(|name| names::check(&name).is_ok());
+    let unusable: Vec<&str> = rows.iter().map(|row| row.get::<_, &str>(0)).filter(|name| !is_usable(name)).collect();
+    if !unusable.is_empty() {
+        let found = format!("queues that cannot be used because of their names: {}", unusable.join(", "));
+        findings.push(Finding::new(
+            "pgmq",
+            Severity::Note,
+            found,
+            "use them with other clients, or move to other names",
+        ));
+    }
     for row in rows.iter().filter(|row| row.get::<_, bool>(1)) {
         let name: &str = row.get(0);
         findings.push(Finding::new(

@@ -330,3 +330,15 @@ async fn a_queue_that_others_drop_and_make_again_goes_on() {
     is_over(&provider, &receipt).await;
     assert_eq!(take(&provider, &queue).await.message, "two");
 }
+
+#[tokio::test]
+async fn a_queue_with_capital_letters_is_known_by_small_ones_and_removed_whole() {
+    let place = Place::new();
+    let (provider, client) = (place.connect().await, client().await);
+    let (theirs, ours) = (format!("{}_MyCaps", place.schema), place.queue("mycaps"));
+    client.execute("select pgmq.create($1)", &[&theirs]).await.unwrap();
+    assert!(provider.list_queues(soon()).await.unwrap().contains(&ours));
+    provider.delete_queue(&ours, soon()).await.unwrap();
+    let noted = client.query("select 1 from pgmq.meta where queue_name = $1", &[&theirs]).await.unwrap();
+    assert!(noted.is_empty(), "PGMQ still lists it, and its metrics would fail");
+}
