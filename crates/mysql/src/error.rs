@@ -113,9 +113,13 @@ struct SqlError {
 pub(crate) fn text(error: &mysql_async::Error) -> String {
     match error {
         mysql_async::Error::Server(answer) => format!("{} ({})", answer.message, answer.code),
-        error => match std::error::Error::source(error) {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        },
+        error => {
+            // Those above it repeat what it says.
+            let mut lowest: &dyn std::error::Error = error;
+            while let Some(source) = lowest.source() {
+                lowest = source;
+            }
+            lowest.to_string()
+        }
     }
 }

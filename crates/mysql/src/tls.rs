@@ -8,7 +8,12 @@ use postrider_core::MessagingError;
 
 /// Takes the words about encryption out of a URL, and answers what they ask for.
 pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), MessagingError> {
-    let Some((base, query)) = url.split_once('?') else { return Ok((Cow::Borrowed(url), None)) };
+    // The driver knows one name for both.
+    let url = match url.strip_prefix("mariadb:") {
+        Some(rest) => Cow::Owned(format!("mysql:{rest}")),
+        None => Cow::Borrowed(url),
+    };
+    let Some((base, query)) = url.split_once('?') else { return Ok((url, None)) };
     let (mut mode, mut authority, mut kept) = (None, None, Vec::new());
     for pair in query.split('&') {
         match pair.split_once('=') {
@@ -55,6 +60,7 @@ mod tests {
         let rewritten = |url: &str| prepare(url).map(|(url, options)| (url.into_owned(), options.is_some()));
         for (url, plain, is_encrypted) in [
             ("mysql://h/d", "mysql://h/d", false),
+            ("mariadb://h/d", "mysql://h/d", false),
             ("mysql://h/d?ssl-mode=required", "mysql://h/d", true),
             ("mysql://h/d?a=b&ssl-mode=VERIFY_IDENTITY&ssl-ca=/x.pem", "mysql://h/d?a=b", true),
             ("mysql://h/d?ssl-mode=DISABLED", "mysql://h/d", false),

@@ -53,8 +53,12 @@ pub(crate) fn prepare(url: &str) -> Result<(String, MakeRustlsConnect), Messagin
             _ => kept.push(pair),
         }
     }
-    // As for other clients: who names an authority wants it to be asked.
-    if roots.is_some() && trust == Trust::Anybody && kept.contains(&"sslmode=require") {
+    if roots.is_some() && trust == Trust::Anybody {
+        if !kept.contains(&"sslmode=require") {
+            let why = "it is of no use without sslmode=require, verify-ca or verify-full";
+            return Err(MessagingError::invalid("sslrootcert", why));
+        }
+        // As for other clients: who names an authority wants it to be asked.
         trust = Trust::Authority;
     }
     let url = if kept.is_empty() { base.to_owned() } else { format!("{base}?{}", kept.join("&")) };
@@ -193,6 +197,7 @@ mod tests {
         let refused = rewritten("postgres://h/d?sslmode=verify-all").unwrap_err().to_string();
         assert!(refused.contains("verify-full"), "{refused}");
         assert!(rewritten("postgres://u:p@ss@h/d").unwrap_err().to_string().contains("%40"));
+        assert!(rewritten("postgres://h/d?sslrootcert=/x.pem").is_err());
         let missing = rewritten("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fno%2Fsuch").unwrap_err().to_string();
         assert!(missing.contains("'/no/such'"), "{missing}");
     }

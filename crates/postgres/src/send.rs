@@ -119,9 +119,14 @@ impl Shared {
                 .for_each(|(result, answer)| *result = answer);
         } else {
             let hints = self.notifier.as_ref().and_then(|notifier| notifier.ride(columns.names.iter().copied()));
-            persist(|| self.insert(&columns, hints.as_deref())).await?;
+            let sent = persist(|| self.insert(&columns, hints.as_deref())).await;
             // One that took too long is told again, as late.
-            is_told = hints.is_some() && began.elapsed() < MARGIN;
+            is_told = hints.is_some() && sent.is_ok() && began.elapsed() < MARGIN;
+            match sent {
+                // Where the server's queue of notifications is full, a hint must not cost the message.
+                Err(Undone::Rejected(_)) if hints.is_some() => persist(|| self.insert(&columns, None)).await?,
+                sent => sent?,
+            };
         }
         if is_told {
             self.tell_here(&columns.names.iter().copied().collect::<Vec<_>>(), Hint::Fresh);

@@ -111,13 +111,13 @@ impl Endpoint {
                 store: Arc::default(),
             })),
             #[cfg(feature = "mysql")]
-            "mysql" => Ok(Self(Kind::Mysql {
+            "mysql" | "mariadb" => Ok(Self(Kind::Mysql {
                 url: StoreUrl::new(url),
                 options: Box::new(mysql_options(settings)),
                 store: Arc::default(),
             })),
             #[cfg(feature = "pgmq")]
-            "pgmq+postgres" => Ok(Self(Kind::Pgmq {
+            "pgmq+postgres" | "pgmq+postgresql" => Ok(Self(Kind::Pgmq {
                 url: StoreUrl::new(url),
                 options: Box::new(pgmq_options(settings)),
                 store: Arc::default(),
@@ -621,7 +621,7 @@ mod tests {
         assert_eq!(format!("{options:?}"), format!("{:?}", MysqlOptions::default()), "the defaults are the same");
         let options = pgmq_options(&MessagingConfig::default());
         assert_eq!(format!("{options:?}"), format!("{:?}", PgmqOptions::default()), "the defaults are the same");
-        for scheme in ["postgres", "postgresql", "mysql", "pgmq+postgres"] {
+        for scheme in ["postgres", "postgresql", "mysql", "mariadb", "pgmq+postgres", "pgmq+postgresql"] {
             let endpoint: Endpoint = format!("{scheme}://rider:secret@host/mail").parse().unwrap();
             assert_eq!(endpoint.to_string(), format!("{scheme}://rider:***@host/mail"));
             assert!(!format!("{endpoint:?}").contains("secret"));

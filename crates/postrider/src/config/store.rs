@@ -35,8 +35,8 @@ impl ProviderKind {
             Self::Memory => &["memory"],
             Self::Sqlite => &["sqlite"],
             Self::Postgres => &["postgres", "postgresql"],
-            Self::Mysql => &["mysql"],
-            Self::Pgmq => &["pgmq+postgres"],
+            Self::Mysql => &["mysql", "mariadb"],
+            Self::Pgmq => &["pgmq+postgres", "pgmq+postgresql"],
             Self::RabbitMq => &["amqp", "amqps"],
         }
     }
