@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use deadpool::managed::QueueMode;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
 };
@@ -151,6 +152,8 @@ impl<Q> Database<Q> {
         );
         let pool = Pool::builder(manager)
             .max_size(options.pool_size)
+            // The one that was used last: its server process has everything at hand.
+            .queue_mode(QueueMode::Lifo)
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| MessagingError::invalid("pool_size", error.to_string()))?;

@@ -1,9 +1,9 @@
 //! How processes tell each other that there is something to receive.
 //!
 //! A `NOTIFY` in every sender's transaction would make commits wait for each other: with sixteen senders it took two
-//! thirds of the rate. So there is one every five milliseconds at most, for all queues together. The first after a quiet
-//! time rides with the send that it is for, which saves its own round trip and fsync; what comes sooner is gathered and
-//! told apart. A hint that is lost is made up for by the look that every waiting receiver takes now and then.
+//! thirds of the rate. So there is one every five milliseconds at most, for all queues together. When it is time for one,
+//! it rides with the next send, which saves its own round trip and fsync; what no send takes along is told apart. A hint
+//! that is lost is made up for by the look that every waiting receiver takes now and then.
 //!
 //! A payload is `fresh` or `late`, a number that the sender knows itself by, and the queue. What SQL functions tell is
 //! the queue alone: such a transaction may have been open for long.
@@ -27,6 +27,9 @@ pub const NOTIFY: &str = include_str!("../sql/notify.sql");
 
 /// How long after one notification the next may follow.
 const DEBOUNCE: Duration = Duration::from_millis(5);
+
+/// How much longer one waits for a send to ride with.
+const STOP: Duration = Duration::from_millis(2);
 
 /// What there is to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +85,34 @@ struct Pending {
     own: u32,
 }
 
+/// What goes with a transaction. Of a transaction that has failed nobody has heard: what it took along waits again.
+#[derive(Debug)]
+pub struct Ride {
+    payloads: Vec<String>,
+    others: HashMap<QueueName, Hint>,
+    pending: Arc<Pending>,
+}
+
+impl Ride {
+    /// What is to be told.
+    pub fn payloads(&self) -> &[String] {
+        &self.payloads
+    }
+
+    /// The transaction was committed.
+    pub fn arrived(mut self) {
+        self.others.clear();
+    }
+}
+
+impl Drop for Ride {
+    fn drop(&mut self) {
+        if !self.others.is_empty() {
+            self.pending.note(self.others.iter().map(|(queue, hint)| (queue, *hint)));
+        }
+    }
+}
+
 #[derive(Debug)]
 struct State {
     queues: HashMap<QueueName, Hint>,
@@ -99,6 +130,42 @@ impl Pending {
         let mut state = self.lock();
         state.next_at = Instant::now() + DEBOUNCE;
         std::mem::take(&mut state.queues).iter().map(|(queue, hint)| self.payload(queue, *hint)).collect()
+    }
+
+    fn note<'q>(&self, hints: impl Iterator<Item = (&'q QueueName, Hint)>) {
+        let mut state = self.lock();
+        for (queue, hint) in hints {
+            match state.queues.get_mut(queue) {
+                Some(known) => *known = hint.max(*known),
+                None => drop(state.queues.insert(queue.clone(), hint)),
+            }
+        }
+        drop(state);
+        self.came.notify_one();
+    }
+
+    fn ride<'q>(self: &Arc<Self>, queues: impl Iterator<Item = &'q QueueName>) -> Option<Ride> {
+        let mut state = self.lock();
+        let now = Instant::now();
+        if now < state.next_at {
+            return None;
+        }
+        state.next_at = now + DEBOUNCE;
+        let others = std::mem::take(&mut state.queues);
+        drop(state);
+        let own = queues.filter(|queue| !others.contains_key(*queue)).map(|queue| (queue, Hint::Fresh));
+        let all = own.chain(others.iter().map(|(queue, hint)| (queue, *hint)));
+        Some(Ride {
+            payloads: all.map(|(queue, hint)| self.payload(queue, hint)).collect(),
+            others,
+            pending: self.clone(),
+        })
+    }
+
+    /// When what waits is to be told apart, unless a send takes it along before.
+    fn leaves_at(&self) -> Option<Instant> {
+        let state = self.lock();
+        (!state.queues.is_empty()).then(|| state.next_at + STOP)
     }
 
     fn payload(&self, queue: &QueueName, hint: Hint) -> String {
@@ -137,27 +204,13 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
 
     /// Something in these queues can be received.
     pub fn note(&self, queues: &[&QueueName], hint: Hint) {
-        let mut state = self.pending.lock();
-        for queue in queues {
-            match state.queues.get_mut(*queue) {
-                Some(known) => *known = hint.max(*known),
-                None => drop(state.queues.insert((*queue).clone(), hint)),
-            }
-        }
-        drop(state);
-        self.pending.came.notify_one();
+        self.pending.note(queues.iter().map(|queue| (*queue, hint)));
     }
 
-    /// What a transaction that is about to begin may tell of these queues itself, when it is time for a notification.
-    pub fn ride<'q>(&self, queues: impl Iterator<Item = &'q QueueName>) -> Option<Vec<String>> {
-        let mut state = self.pending.lock();
-        let now = Instant::now();
-        if now < state.next_at || !state.queues.is_empty() {
-            return None;
-        }
-        state.next_at = now + DEBOUNCE;
-        drop(state);
-        Some(queues.map(|queue| self.pending.payload(queue, Hint::Fresh)).collect())
+    /// What a transaction that is about to begin is to tell, when it is time for a notification: of these queues and of
+    /// everything that waits to be told.
+    pub fn ride<'q>(&self, queues: impl Iterator<Item = &'q QueueName>) -> Option<Ride> {
+        self.pending.ride(queues)
     }
 
     /// Hears of other processes from now on, and of these queues also what others tell on channels of their own.
@@ -227,9 +280,13 @@ impl<Q> Drop for Notifier<Q> {
 async fn tell_others<Q>(database: Arc<Database<Q>>, channel: String, pending: Arc<Pending>) {
     loop {
         pending.came.notified().await;
-        let next_at = pending.lock().next_at;
-        tokio::time::sleep_until(next_at).await;
-        tell(&database, &channel, pending.take(), Deadline::default()).await;
+        while let Some(leaves_at) = pending.leaves_at() {
+            if leaves_at <= Instant::now() {
+                tell(&database, &channel, pending.take(), Deadline::default()).await;
+                break;
+            }
+            tokio::time::sleep_until(leaves_at).await;
+        }
     }
 }
 
@@ -259,5 +316,34 @@ mod tests {
         assert_eq!(read("orders", 7), Some((queue.clone(), Hint::Late)));
         assert_eq!(read("soon 00000008 orders", 7), Some((queue, Hint::Late)));
         assert_eq!(read("no queue", 7), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_rides_with_the_next_send_and_waits_again_when_that_fails() {
+        let pending = Arc::new(Pending::new(7));
+        let [orders, bills] = ["orders", "bills"].map(|name| QueueName::new(name).unwrap());
+        let told = |ride: &Ride| {
+            let mut told: Vec<_> = ride.payloads().iter().filter_map(|payload| read(payload, 8)).collect();
+            told.sort_unstable();
+            told
+        };
+        let alone = pending.ride([&orders].into_iter()).unwrap();
+        assert_eq!(told(&alone), [(orders.clone(), Hint::Fresh)]);
+        alone.arrived();
+        assert_eq!(pending.leaves_at(), None);
+        pending.note([(&orders, Hint::Late), (&bills, Hint::Fresh)].into_iter());
+        assert!(pending.ride([&orders].into_iter()).is_none(), "there was one a moment ago");
+        tokio::time::advance(DEBOUNCE).await;
+        assert_eq!(pending.leaves_at(), Some(Instant::now() + STOP));
+        let both = [(bills.clone(), Hint::Fresh), (orders.clone(), Hint::Late)];
+        let failed = pending.ride([&orders].into_iter()).unwrap();
+        assert_eq!(told(&failed), both);
+        assert_eq!(pending.leaves_at(), None, "it is on its way");
+        drop(failed);
+        tokio::time::advance(DEBOUNCE).await;
+        let arrived = pending.ride([&bills].into_iter()).unwrap();
+        assert_eq!(told(&arrived), both);
+        arrived.arrived();
+        assert_eq!(pending.leaves_at(), None);
     }
 }

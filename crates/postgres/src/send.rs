@@ -8,7 +8,7 @@ use postgres_types::ToSql;
 use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, MessageId, MessagingError, QueueName, RowResults};
-use postrider_pg::{Hint, NOTIFY, Step};
+use postrider_pg::{Hint, NOTIFY, Ride, Step};
 use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Undone, persist};
 use uuid::Uuid;
@@ -118,14 +118,17 @@ impl Shared {
                 .zip(answers)
                 .for_each(|(result, answer)| *result = answer);
         } else {
-            let hints = self.notifier.as_ref().and_then(|notifier| notifier.ride(columns.names.iter().copied()));
-            let sent = persist(|| self.insert(&columns, hints.as_deref())).await;
-            // One that took too long is told again, as late.
-            is_told = hints.is_some() && sent.is_ok() && began.elapsed() < MARGIN;
-            match sent {
+            let ride = self.notifier.as_ref().and_then(|notifier| notifier.ride(columns.names.iter().copied()));
+            let sent = persist(|| self.insert(&columns, ride.as_ref().map(Ride::payloads))).await;
+            match (sent, ride) {
+                (Ok(()), Some(ride)) => {
+                    ride.arrived();
+                    // One that took too long is told again, as late.
+                    is_told = began.elapsed() < MARGIN;
+                }
                 // Where the server's queue of notifications is full, a hint must not cost the message.
-                Err(Undone::Rejected(_)) if hints.is_some() => persist(|| self.insert(&columns, None)).await?,
-                sent => sent?,
+                (Err(Undone::Rejected(_)), Some(_)) => persist(|| self.insert(&columns, None)).await?,
+                (sent, _) => sent?,
             };
         }
         if is_told {

@@ -73,7 +73,7 @@ impl Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Complete,
-    /// One that has neither a key nor a record.
+    /// One that has neither a key nor a record: each row once, and all of one queue.
     CompletePlain,
     Retry,
     Release,
@@ -138,9 +138,11 @@ impl Settling {
         chosen.sort_by_key(|(_, lease, _)| lease.row);
         let mut groups: Vec<(Kind, Group)> = KINDS.iter().map(|kind| (*kind, Group::default())).collect();
         let mut stripes = Vec::new();
+        let mut last_plain: Option<(QueueName, i64)> = None;
         for (place, lease, settlement) in chosen {
             let (kind, delay, reason, error) = match settlement.disposition {
-                Disposition::Ack if lease.stripe.is_none() && !lease.receipt.queue().holds_dead_letters() => {
+                Disposition::Ack if is_plain(&lease, last_plain.as_ref()) => {
+                    last_plain = Some((lease.receipt.queue().clone(), lease.row));
                     (Kind::CompletePlain, Duration::ZERO, String::new(), None)
                 }
                 Disposition::Ack => (Kind::Complete, Duration::ZERO, String::new(), None),
@@ -194,7 +196,11 @@ impl Settling {
             Kind::DeadLetter => &sql.dead_letter,
             Kind::Refuse => &sql.held,
         };
-        let step = lease_step(text, &group.leases);
+        let leases = &group.leases;
+        if let (Kind::CompletePlain, Some(queue)) = (kind, leases.queues.first()) {
+            return Step::new(text, [&leases.rows as _, &leases.tokens as _, queue as _]);
+        }
+        let step = lease_step(text, leases);
         match kind {
             Kind::Complete => step.and([&group.is_placed]),
             Kind::CompletePlain | Kind::Release | Kind::Refuse => step,
@@ -237,6 +243,14 @@ impl Settling {
         let results = self.results.into_iter().enumerate();
         (results.map(|(place, result)| result.unwrap_or_else(|| expired(place))).collect(), touched)
     }
+}
+
+/// Whether an acknowledgement can go with the plain one before it, in the order of the rows.
+fn is_plain(lease: &Lease, last: Option<&(QueueName, i64)>) -> bool {
+    let queue = lease.receipt.queue();
+    lease.stripe.is_none()
+        && !queue.holds_dead_letters()
+        && last.is_none_or(|(same, row)| same == queue && *row != lease.row)
 }
 
 fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
