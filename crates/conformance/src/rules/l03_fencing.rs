@@ -1,7 +1,10 @@
 //! L3: a token dies with its lease. Whoever uses it afterwards changes nothing and is told so.
 
+use std::time::Duration;
+
 use postrider_core::{
-    Feature, LeaseToken, Message, MessagingError, MessagingService, Nack, NativeRef, ReceiptHandle, Settlement,
+    Feature, LeaseToken, Message, MessagingError, MessagingService, Nack, NativeRef, QueueName, ReceiptHandle,
+    Settlement,
 };
 
 use crate::harness::Harness;
@@ -176,6 +179,62 @@ pub(super) async fn l3_one_receipt_settles_once_within_a_batch<H: Harness>(probe
     ensure_same("which rows were accepted", rows.iter().map(Result::is_ok).collect(), vec![true, false, false])?;
     let dead = probe.dead_letters(&queue).await?;
     ensure_same("the dead letters' reasons", dead.iter().map(|letter| letter.reason.as_str()).collect(), vec!["first"])
+}
+
+pub(super) async fn l3_a_late_receipt_beside_valid_ones_in_a_batch_is_expired<H: Harness>(
+    probe: &Probe<'_, H>,
+) -> Check {
+    let queue = probe.queue("beside").await?;
+    for late_first in [true, false] {
+        probe.send_bodies(&queue, &["a", "b"]).await?;
+        let late = take_two(probe, &queue).await?;
+        for receipt in &late {
+            probe.nack(receipt.clone(), Nack::Release).await?;
+        }
+        let [same, other] = take_two(probe, &queue).await?;
+        let late = late.into_iter().find(|receipt| receipt.message_id() == same.message_id());
+        let Some(late) = late else { return violation("another message came back than the one that was released") };
+        let rows = vec![Settlement::ack(late.clone()), Settlement::ack(other)];
+        ensure_same(
+            "acks of a late receipt and of another message's",
+            accepted(probe, rows).await?,
+            vec![false, true],
+        )?;
+        for ending in [Some(Nack::retry_after(Duration::ZERO)), None] {
+            let settle = |receipt: &ReceiptHandle| match &ending {
+                Some(nack) => Settlement::nack(receipt.clone(), nack.clone()),
+                None => Settlement::ack(receipt.clone()),
+            };
+            let held = match ending {
+                Some(_) => same.clone(),
+                None => probe.take(&queue, &probe.long()).await?.into_receipt(),
+            };
+            let mut rows = vec![settle(&late), settle(&held)];
+            if !late_first {
+                rows.reverse();
+            }
+            let what = format!("two receipts of a message, both settled by {ending:?}");
+            ensure_same(&what, accepted(probe, rows).await?, vec![!late_first, late_first])?;
+        }
+        probe.nothing(&queue, "both were acknowledged").await?;
+    }
+    Ok(())
+}
+
+async fn take_two<H: Harness>(probe: &Probe<'_, H>, queue: &QueueName) -> Result<[ReceiptHandle; 2], Stop> {
+    let two = probe.take_all(queue, 2, &probe.long()).await?;
+    let two: Vec<_> = two.into_iter().map(postrider_core::QueuedMessage::into_receipt).collect();
+    two.try_into().map_err(|two: Vec<_>| Stop::Violation(format!("{} messages came instead of two", two.len())))
+}
+
+/// Which rows of a settle were accepted; the others must be expired.
+async fn accepted<H: Harness>(probe: &Probe<'_, H>, rows: Vec<Settlement>) -> Result<Vec<bool>, Stop> {
+    let answers = probe.provider.settle(rows, soon()).await?;
+    let accepted = answers.iter().map(Result::is_ok).collect();
+    for answer in answers.into_iter().filter(Result::is_err) {
+        ensure_expired("a late receipt in a batch", answer)?;
+    }
+    Ok(accepted)
 }
 
 pub(super) async fn l3_a_receipt_can_be_used_on_another_connection<H: Harness>(probe: &Probe<'_, H>) -> Check {

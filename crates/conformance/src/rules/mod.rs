@@ -85,6 +85,7 @@ tests! {
         l3_a_receipt_survives_an_extend [ExtendLease],
         l3_one_bad_row_does_not_spoil_a_settle,
         l3_one_receipt_settles_once_within_a_batch,
+        l3_a_late_receipt_beside_valid_ones_in_a_batch_is_expired,
         l3_a_receipt_can_be_used_on_another_connection [PortableReceipts],
     }
     L4 l04_expiry {
