@@ -37,7 +37,13 @@ const DELETE: &str = "delete from raw where id in ({ids})";
 /// A connection with the provider's settings.
 pub(crate) async fn connect(url: &str) -> Result<Conn, Failure> {
     let opts = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false).tcp_nodelay(true);
-    Ok(Conn::new(opts.setup(vec!["set session transaction isolation level read committed"])).await?)
+    let opts = opts.setup(vec!["set session transaction isolation level read committed"]);
+    Conn::new(opts).await.map_err(|error| said_once(&error).into())
+}
+
+/// The driver's errors repeat those below them; the lowest says it all.
+fn said_once(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), said_once)
 }
 
 /// The same server, another database.
