@@ -13,10 +13,11 @@ use postrider_sql::{Claimed, Due, Undone, persist};
 
 use crate::PROVIDER;
 use crate::connection::Answers;
+use crate::dead_letters::end_lives;
+use crate::lease::{Held, held};
 use crate::literal::{self, fill};
 use crate::rows::{self, Label};
 use crate::send::{lock_free_stripes, promote, promote_or_leave, taken_stripes};
-use crate::settle::{Held, end_lives, held};
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
 use crate::turns::{Floors, Turn};

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Opts, OptsBuilder, Row};
+use mysql_async::{Conn, Opts, OptsBuilder, Row, Value};
 use postrider_core::{Deadline, MessagingError};
 use postrider_sql::{Phase, Undone};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::PROVIDER;
 use crate::error::{cannot_connect, is_broken, undone};
 use crate::options::MysqlOptions;
+use crate::plain::MOST_SIZES;
 use crate::sql::{Schema, Sql};
 use crate::tls;
 
@@ -89,8 +90,21 @@ impl Database {
                 "it names no database; write mysql://user:password@host/database",
             ));
         };
+        // The driver would take the first part and be silent about the rest.
+        if let Some(path) = path_of(&url).filter(|path| path.contains('/')) {
+            let path = path.escape_debug();
+            return Err(MessagingError::invalid(
+                "URL",
+                format!(
+                    "'{path}' is not the name of one database; write mysql://user:password@host/database, and %2F for a \
+                     slash in the name"
+                ),
+            ));
+        }
         let place = format!("{}:{}", opts.ip_or_hostname(), opts.tcp_port());
         let setup = vec![
+            // Some servers are told to take no client's word for it.
+            "set names utf8mb4".to_owned(),
             "set session transaction isolation level read committed".to_owned(),
             format!(
                 "set session time_zone = '+00:00', session innodb_lock_wait_timeout = {LOCK_TIMEOUT}, \
@@ -100,7 +114,7 @@ impl Database {
         ];
         // A socket that the server names would lead past whatever stands between here and the host in the URL.
         let opts = OptsBuilder::from_opts(opts).setup(setup).prefer_socket(false).tcp_nodelay(true);
-        let opts = opts.ssl_opts(encryption).into();
+        let opts = opts.stmt_cache_size(MOST_SIZES).ssl_opts(encryption).into();
         let schema = Schema::new(&name);
         Ok(Self {
             opts,
@@ -162,6 +176,37 @@ impl Database {
     }
 }
 
+/// What goes to the server in one piece.
+enum Command<'c> {
+    /// Statements.
+    Texts(String),
+    /// A statement that the server may have read before, and its values.
+    Prepared(&'c str, Vec<Value>),
+}
+
+impl Command<'_> {
+    /// In bytes, as SQL: whether a message is too large must not depend on the way that it takes.
+    fn length(&self) -> usize {
+        match self {
+            Self::Texts(text) => text.len(),
+            Self::Prepared(statement, values) => {
+                let length = |value: &Value| if let Value::Bytes(bytes) = value { bytes.len() * 2 + 12 } else { 12 };
+                statement.len().max(values.iter().map(length).sum())
+            }
+        }
+    }
+
+    async fn carry_out(self, connection: &mut Conn) -> Result<Answers, mysql_async::Error> {
+        match self {
+            Self::Texts(text) => read_all(connection, text).await,
+            Self::Prepared(statement, values) => {
+                connection.exec_drop(statement, values).await?;
+                Ok(Answers::new())
+            }
+        }
+    }
+}
+
 /// One connection, for one piece of work. Dropped in the middle of a transaction, the connection is closed.
 pub(crate) struct Session<'d> {
     database: &'d Database,
@@ -176,11 +221,10 @@ impl<'d> Session<'d> {
         &self.database.sql
     }
 
-    /// Sends statements in one round trip and reads all that they answer.
-    async fn send(&mut self, phase: Phase, text: String) -> Result<Answers, Undone> {
-        let most = self.database.most_bytes.load(Ordering::Relaxed);
-        if text.len() >= most {
-            let length = text.len();
+    /// Sends a command in one round trip and reads all that it answers.
+    async fn send(&mut self, phase: Phase, command: Command<'_>) -> Result<Answers, Undone> {
+        let (most, length) = (self.database.most_bytes.load(Ordering::Relaxed), command.length());
+        if length >= most {
             return Err(Undone::Rejected(MessagingError::invalid(
                 "message",
                 format!(
@@ -195,7 +239,7 @@ impl<'d> Session<'d> {
         let Some(connection) = self.connection.as_mut() else {
             return Err(MessagingError::Closed { provider: PROVIDER }.into());
         };
-        match tokio::time::timeout(patience, read_all(connection, text)).await {
+        match tokio::time::timeout(patience, command.carry_out(connection)).await {
             Ok(Ok(answers)) => {
                 self.is_open = was_open;
                 Ok(answers)
@@ -225,23 +269,28 @@ impl<'d> Session<'d> {
 
     /// Statements that only look: when the answer is lost, nothing was done.
     pub(crate) async fn ask(&mut self, text: String) -> Result<Answers, Undone> {
-        self.send(Phase::BeforeCommit, text).await
+        self.send(Phase::BeforeCommit, Command::Texts(text)).await
     }
 
     /// A statement that changes something and needs no other.
     pub(crate) async fn change(&mut self, text: String) -> Result<Answers, Undone> {
-        self.send(Phase::Committing, text).await
+        self.send(Phase::Committing, Command::Texts(text)).await
+    }
+
+    /// The same with a statement that stays prepared on this connection.
+    pub(crate) async fn execute(&mut self, statement: &str, values: Vec<Value>) -> Result<(), Undone> {
+        self.send(Phase::Committing, Command::Prepared(statement, values)).await.map(drop)
     }
 
     /// A whole transaction in one round trip.
     pub(crate) async fn run(&mut self, text: String) -> Result<Answers, Undone> {
-        self.send(Phase::Committing, format!("begin;\n{text};\ncommit")).await
+        self.send(Phase::Committing, Command::Texts(format!("begin;\n{text};\ncommit"))).await
     }
 
     /// Begins a transaction whose steps depend on each other's answers.
     pub(crate) async fn begin(&mut self, text: String) -> Result<Answers, Undone> {
         let text = if text.is_empty() { "begin".to_owned() } else { format!("begin;\n{text}") };
-        let answers = self.send(Phase::BeforeCommit, text).await?;
+        let answers = self.send(Phase::BeforeCommit, Command::Texts(text)).await?;
         self.is_open = true;
         Ok(answers)
     }
@@ -258,13 +307,13 @@ impl<'d> Session<'d> {
 
     /// Statements inside a transaction that was begun.
     pub(crate) async fn query(&mut self, text: String) -> Result<Answers, Undone> {
-        self.send(Phase::BeforeCommit, text).await
+        self.send(Phase::BeforeCommit, Command::Texts(text)).await
     }
 
     /// The last statements of a transaction, and its commit.
     pub(crate) async fn commit(&mut self, text: String) -> Result<Answers, Undone> {
         let text = if text.is_empty() { "commit".to_owned() } else { format!("{text};\ncommit") };
-        let answers = self.send(Phase::Committing, text).await?;
+        let answers = self.send(Phase::Committing, Command::Texts(text)).await?;
         self.is_open = false;
         Ok(answers)
     }
@@ -275,10 +324,17 @@ impl<'d> Session<'d> {
     }
 
     pub(crate) async fn rollback(&mut self) -> Result<(), Undone> {
-        self.send(Phase::BeforeCommit, "rollback".to_owned()).await?;
+        self.send(Phase::BeforeCommit, Command::Texts("rollback".to_owned())).await?;
         self.is_open = false;
         Ok(())
     }
+}
+
+/// What follows the host in a URL.
+fn path_of(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let (_, path) = rest.split(['?', '#']).next()?.split_once('/')?;
+    Some(path.trim_end_matches('/'))
 }
 
 pub(crate) async fn read_all<C: Queryable>(connection: &mut C, text: String) -> Result<Answers, mysql_async::Error> {

@@ -13,10 +13,11 @@ use postrider_sql::{Part, Undone, persist};
 
 use crate::connection::{Session, at_once};
 use crate::error::busy;
-use crate::literal::{self, fill, optional};
+use crate::literal::{self, by_row, fill, optional};
 use crate::options::ArchivePolicy;
 use crate::rows::{self, content_type_column, headers_column};
 use crate::send::{Expired, TRIES, dedup_holders, expired, lock_stripes, promote};
+use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
 
 /// A dead letter, as a redrive or a purge sees it.
@@ -250,4 +251,17 @@ fn check_edit(
         None => serde_json::from_slice(rows::bytes(row, 3)).unwrap_or_default(),
     };
     edited.check(limits)
+}
+
+/// Moves rows to the dead letters of their queues, each with its reason and its error. The caller has locked the rows and
+/// holds the stripes of their keys, and promotes afterwards.
+pub(crate) fn end_lives(sql: &Sql, dead: &[(i64, String, Option<String>)]) -> Vec<String> {
+    if dead.is_empty() {
+        return Vec::new();
+    }
+    let ids = literal::list(dead.iter().map(|(row, ..)| row));
+    let reasons: Vec<_> = dead.iter().map(|(row, reason, _)| (*row, literal::text(reason))).collect();
+    let errors: Vec<_> = dead.iter().map(|(row, _, error)| (*row, optional(error.as_deref(), literal::text))).collect();
+    let record = [("ids", ids.as_str()), ("reasons", &by_row(&reasons)), ("errors", &by_row(&errors))];
+    vec![fill(&sql.record_deaths, &record), fill(&sql.dead_letter, &[("ids", &ids)])]
 }

@@ -14,7 +14,7 @@ pub(crate) fn undone(operation: &'static str, phase: Phase, error: mysql_async::
     let told = MessagingError::Provider {
         provider: PROVIDER,
         operation,
-        source: Arc::new(SqlError { meaning: meaning.text, source: error }),
+        source: Arc::new(SqlError { meaning: meaning.text, error }),
         retryable: meaning.blame.is_retryable(),
     };
     Undone::sort(phase, is_answer, meaning.blame, told)
@@ -27,12 +27,12 @@ pub(crate) fn cannot_connect(place: &str, error: mysql_async::Error) -> Messagin
         return MessagingError::Provider {
             provider: PROVIDER,
             operation: "connect",
-            source: Arc::new(SqlError { meaning: meaning.text, source: error }),
+            source: Arc::new(SqlError { meaning: meaning.text, error }),
             retryable: false,
         };
     }
     let detail = format!("{place}: {}", text(&error));
-    MessagingError::Connection { provider: PROVIDER, detail, source: Some(Arc::new(error)) }
+    MessagingError::Connection { provider: PROVIDER, detail, source: Some(Arc::new(DriverError { error })) }
 }
 
 /// Whether the session can be used no more.
@@ -46,6 +46,13 @@ pub(crate) fn is_broken(error: &mysql_async::Error) -> bool {
 /// Whether there is such a key already.
 pub(crate) fn is_duplicate(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(answer) if answer.code == 1062)
+}
+
+/// Whether a value was missing where there must be one.
+pub(crate) fn is_null(error: &Undone) -> bool {
+    let Undone::Rejected(MessagingError::Provider { source, .. }) = error else { return false };
+    let error = source.downcast_ref::<SqlError>().map(|error| &error.error);
+    matches!(error, Some(mysql_async::Error::Server(answer)) if answer.code == 1048)
 }
 
 /// Somebody's transaction has what was asked for, and may have it for long.
@@ -85,7 +92,8 @@ fn meaning(error: &mysql_async::Error) -> Meaning {
         ),
         1054 | 1146 => of("the tables are not what this program knows; apply `postrider migrate`", Blame::Setup),
         // A dedup key that somebody else took between the look and the insert is one of these.
-        1062 | 1205 | 1213 | 1020 | 3572 => of("another transaction was in the way; try again", Blame::Others),
+        // So is a number of a row that a statement did not want to wait for (1467).
+        1062 | 1205 | 1213 | 1020 | 1467 | 3572 => of("another transaction was in the way; try again", Blame::Others),
         1317 | 1969 | 3024 => of("it took too long and was given up; try again", Blame::Others),
         1040 | 1203 | 1226 | 1021 | 1037 | 1038 | 1041 | 1114 | 1135 => {
             of("the server is out of connections, memory or disk; relieve it and try again", Blame::Server)
@@ -103,10 +111,18 @@ fn meaning(error: &mysql_async::Error) -> Meaning {
 
 /// What the server said, with what it means.
 #[derive(Debug, thiserror::Error)]
-#[error("{meaning}: {}", text(source))]
+#[error("{meaning}: {}", text(error))]
 struct SqlError {
     meaning: &'static str,
-    source: mysql_async::Error,
+    error: mysql_async::Error,
+}
+
+/// What the driver said. The driver's own errors are not shown below it: each repeats those under it, and the kind of an
+/// error stands there twice.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", text(error))]
+struct DriverError {
+    error: mysql_async::Error,
 }
 
 /// The driver's own text names only the kind of error; what the server said stands below it.

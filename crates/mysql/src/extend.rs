@@ -6,18 +6,19 @@ use postrider_core::coalescer::ExtendRow;
 use postrider_core::{Deadline, ReceiptHandle, RowResults};
 use postrider_sql::{Undone, persist};
 
-use crate::error::busy;
+use crate::lease::{Held, Lease, Tried, held, locked, note, taken, try_busy_again};
 use crate::literal::{self, by_row, fill, micros};
-use crate::settle::{Held, Lease, held, locked, note};
 use crate::store::Shared;
 
 impl Shared {
-    /// Sets the ends of leases. A row that somebody has locked is answered at once, and holds the others up for nothing.
+    /// Sets the ends of leases. A row that somebody has locked is tried again for a moment, when the others are done.
     pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
-        persist(|| self.try_extend(rows)).await
+        let tried = persist(|| self.try_extend(rows)).await?;
+        let work = |again: Vec<ExtendRow>| async move { persist(|| self.try_extend(&again)).await };
+        Ok(try_busy_again("extend", rows, |row| &row.receipt, tried, work).await)
     }
 
-    async fn try_extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+    async fn try_extend(&self, rows: &[ExtendRow]) -> Result<Tried, Undone> {
         let mut results: RowResults<()> = Vec::with_capacity(rows.len());
         let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
         for (place, row) in rows.iter().enumerate() {
@@ -32,7 +33,7 @@ impl Shared {
             }
         }
         if chosen.is_empty() {
-            return Ok(results);
+            return Ok((results, Vec::new()));
         }
         let mut session = self.database.session("extend", Deadline::default()).await?;
         let sql = session.sql();
@@ -50,14 +51,15 @@ impl Shared {
             session.commit(fill(&sql.extend, &[("ids", &ids), ("extensions", &by_row(&extensions))])).await?;
         }
         let done: HashSet<(i64, i64)> = chosen.iter().map(|(_, lease, _)| (lease.row, lease.token)).collect();
-        let mut touched = Vec::new();
-        for (row, result) in rows.iter().zip(&mut results) {
+        let (mut touched, mut busy) = (Vec::new(), Vec::new());
+        for (place, (row, result)) in rows.iter().zip(&mut results).enumerate() {
             if result.is_ok() {
                 let Ok(lease) = Lease::read(&row.receipt) else { continue };
                 if done.contains(&(lease.row, lease.token)) {
                     note(&mut touched, row.receipt.queue());
                 } else if locked.get(&lease.row).is_some_and(|held| held.is_by(&lease)) {
-                    *result = Err(busy("extend", "the message"));
+                    busy.push(place);
+                    *result = Err(taken(&row.receipt));
                 } else {
                     *result = Err(row.receipt.expired());
                 }
@@ -65,7 +67,7 @@ impl Shared {
         }
         // A lease may have become shorter. Only those of this process are told: the others look every now and then.
         self.wakes.tell(&touched);
-        Ok(results)
+        Ok((results, busy))
     }
 
     /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.

@@ -12,12 +12,13 @@ use postrider_core::{Deadline, IdempotencyToken, Message, MessageId, MessagingEr
 use postrider_sql::{Phase, Undone};
 
 use crate::connection::{Answers, read_all};
+use crate::dead_letters::end_lives;
 use crate::error::{is_duplicate, undone};
+use crate::lease::{Held, Lease, held};
 use crate::literal::{self, fill};
 use crate::options::ArchivePolicy;
 use crate::rows;
 use crate::send::{Expired, TRIES, UNCOMMITTED, dedup_holders, expired, send_values, unplace};
-use crate::settle::{Held, Lease, end_lives, held};
 use crate::store::{MysqlStore, Shared};
 
 impl MysqlStore {

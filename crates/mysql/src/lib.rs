@@ -27,10 +27,12 @@ mod error;
 mod extend;
 mod idempotency;
 mod in_transaction;
+mod lease;
 mod literal;
 mod look;
 mod migrations;
 mod options;
+mod plain;
 #[cfg(test)]
 mod plans;
 mod purge;

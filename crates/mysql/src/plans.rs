@@ -124,7 +124,7 @@ async fn a_list_of_thousands_is_looked_up_by_number() {
     let (name, store, mut client) = new_store().await;
     fill_other_queues(&mut client, 5000).await;
     let ids = literal::list(1..=1500);
-    let held = crate::settle::held(&store.shared.database.sql, &ids, "for update skip locked");
+    let held = crate::lease::held(&store.shared.database.sql, &ids, "for update skip locked");
     let mut session = store.shared.database.session("test", Deadline::default()).await.unwrap();
     let plan = session.ask(format!("explain {held}")).await.unwrap().concat();
     let way: Vec<String> = plan.iter().map(|step| rows::text(step, 3)).collect();

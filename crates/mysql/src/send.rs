@@ -11,10 +11,10 @@ use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Undone, persist};
 
 use crate::connection::{PAUSES, Session, at_once};
+use crate::dead_letters::end_lives;
 use crate::error::busy;
 use crate::literal::{self, fill, micros, optional};
 use crate::rows::{self, content_type_column, headers_column};
-use crate::settle::end_lives;
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
 
@@ -39,11 +39,11 @@ pub(crate) fn expired(row: &Row) -> Expired {
 }
 
 /// The messages of a batch that can be sent.
-struct Sendable<'m> {
-    rows: Vec<&'m SendRow>,
+pub(crate) struct Sendable<'m> {
+    pub(crate) rows: Vec<&'m SendRow>,
     keys: BTreeSet<(&'m QueueName, &'m str)>,
     dedup_keys: BTreeSet<(&'m str, &'m str)>,
-    queues: BTreeSet<&'m QueueName>,
+    pub(crate) queues: BTreeSet<&'m QueueName>,
 }
 
 impl<'m> Sendable<'m> {
@@ -149,15 +149,6 @@ impl Shared {
         Ok(busy.map(|row| (rows::text(row, 0), rows::text(row, 1))).collect())
     }
 
-    /// Messages without keys, which is most: nothing to look up and nothing to conflict with.
-    async fn insert_plain(&self, sendable: &Sendable<'_>) -> Result<(), Undone> {
-        let values = sendable.rows.iter().map(|row| send_values(&row.queue, &row.message, false));
-        let rows = literal::list(values);
-        let mut session = self.database.session("send", Deadline::default()).await?;
-        let send = fill(&session.sql().send, &[("rows", &rows)]);
-        session.run(self.with_listing(sendable, send)).await.map(drop)
-    }
-
     /// Messages of which some have ordering keys or dedup keys.
     async fn insert_keyed(&self, sendable: &Sendable<'_>) -> Result<Inserted, Undone> {
         let mut session = self.database.session("send", Deadline::default()).await?;
@@ -213,7 +204,7 @@ impl Shared {
     }
 
     /// A send lists its queues as existing, unless that is left to operators.
-    fn with_listing(&self, sendable: &Sendable<'_>, send: String) -> String {
+    pub(crate) fn with_listing(&self, sendable: &Sendable<'_>, send: String) -> String {
         if !self.options.create_queues {
             return send;
         }

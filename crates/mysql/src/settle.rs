@@ -1,99 +1,22 @@
-//! Where leases end or are extended: nothing happens without the token that is valid now.
+//! Where leases end: nothing happens without the token that is valid now.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use mysql_async::Row;
-use postrider_core::{
-    Deadline, Disposition, MessageId, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
-};
-use postrider_sql::stripes::{in_order, read_token};
+use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
+use postrider_sql::stripes::in_order;
 use postrider_sql::{Undone, persist};
 
-use crate::PROVIDER;
-
-use crate::connection::{PAUSES, Session, at_once};
-use crate::error::busy;
+use crate::connection::{Session, at_once};
+use crate::dead_letters::end_lives;
+use crate::lease::{Held, Lease, Tried, held, locked, note, taken, try_busy_again};
 use crate::literal::{self, by_row, fill, micros, optional};
 use crate::options::ArchivePolicy;
 use crate::rows;
 use crate::send::{lock_free_stripes, promote_or_leave, taken_stripes};
 use crate::sql::Sql;
 use crate::store::Shared;
-
-/// Asks who has rows leased, and locks them or not.
-pub(crate) fn held(sql: &Sql, ids: &str, lock: &str) -> String {
-    fill(&sql.held, &[("ids", ids), ("lock", lock)])
-}
-
-/// A row as it is now.
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) token: Option<i64>,
-    id: MessageId,
-    queue: String,
-    pub(crate) is_valid: bool,
-    pub(crate) ordering_key: Option<String>,
-    pub(crate) attempts_count: i64,
-}
-
-impl Held {
-    pub(crate) fn read(row: &Row) -> Self {
-        Self {
-            token: rows::optional_number(row, 1),
-            id: rows::message_id(row, 2),
-            queue: rows::text(row, 3),
-            is_valid: rows::flag(row, 4),
-            ordering_key: rows::optional_text(row, 5),
-            attempts_count: rows::number(row, 6),
-        }
-    }
-
-    /// By the rows' numbers.
-    pub(crate) fn by_row(found: &[Row]) -> HashMap<i64, Self> {
-        found.iter().map(|row| (rows::number(row, 0), Self::read(row))).collect()
-    }
-
-    /// Whether a lease is the one that the row has, and still valid.
-    pub(crate) fn is_by(&self, lease: &Lease) -> bool {
-        self.is_valid
-            && self.token == Some(lease.token)
-            && self.id == lease.receipt.message_id()
-            && self.queue == lease.receipt.queue().as_str()
-    }
-}
-
-/// Those of the rows that were not taken because somebody else has locked them, as they were before that.
-pub(crate) async fn locked(
-    session: &mut Session<'_>,
-    wanted: impl Iterator<Item = i64>,
-    taken: &HashMap<i64, Held>,
-) -> Result<HashMap<i64, Held>, Undone> {
-    let missing: Vec<i64> = wanted.filter(|row| !taken.contains_key(row)).collect();
-    if missing.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let look = held(session.sql(), &literal::list(missing), "");
-    Ok(Held::by_row(&session.query(look).await?.concat()))
-}
-
-/// A receipt that can be this provider's.
-#[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    pub(crate) row: i64,
-    pub(crate) token: i64,
-    stripe: Option<i32>,
-    pub(crate) receipt: ReceiptHandle,
-}
-
-impl Lease {
-    pub(crate) fn read(receipt: &ReceiptHandle) -> Result<Self, MessagingError> {
-        receipt.check_provider(PROVIDER)?;
-        let row = i64::try_from(receipt.row()?).map_err(|_| receipt.expired())?;
-        let (token, stripe) = read_token(receipt.token(), row).ok_or_else(|| receipt.expired())?;
-        Ok(Self { row, token, stripe, receipt: receipt.clone() })
-    }
-}
 
 /// What becomes of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -213,10 +136,9 @@ impl Settling {
         let (lock, look) = (lock_free_stripes(sql, &self.stripes), held(sql, &ids, "for update skip locked"));
         let text = if lock.is_empty() { look } else { format!("{lock};\n{look}") };
         let mut answers = session.begin(text).await?;
-        let found = answers.pop().unwrap_or_default();
-        let taken = Held::by_row(&found);
-        let locked = locked(session, self.chosen.iter().map(|chosen| chosen.lease.row), &taken).await?;
-        let (steps, freed) = self.steps(sql, &taken, &locked);
+        let found = Held::by_row(&answers.pop().unwrap_or_default());
+        let locked = locked(session, self.chosen.iter().map(|chosen| chosen.lease.row), &found).await?;
+        let (steps, freed) = self.steps(sql, &found, &locked);
         let steps = steps.into_iter().map(at_once).collect();
         let freed = freed.iter().map(|(queue, key)| (queue, key.as_str())).collect();
         promote_or_leave(session, steps, &freed, &taken_stripes(&answers.concat())).await
@@ -298,19 +220,19 @@ impl Settling {
     fn steps(
         &mut self,
         sql: &Sql,
-        taken: &HashMap<i64, Held>,
+        found: &HashMap<i64, Held>,
         locked: &HashMap<i64, Held>,
     ) -> (Vec<String>, Vec<(QueueName, String)>) {
         let mut by_kind: HashMap<Kind, Vec<(&Chosen, &Held)>> = HashMap::new();
         for chosen in &self.chosen {
             let receipt = &chosen.lease.receipt;
-            let held = taken.get(&chosen.lease.row).filter(|held| held.is_by(&chosen.lease));
+            let held = found.get(&chosen.lease.row).filter(|held| held.is_by(&chosen.lease));
             let is_busy = locked.get(&chosen.lease.row).is_some_and(|held| held.is_by(&chosen.lease));
             if is_busy {
                 self.busy.push(chosen.place);
             }
             self.results[chosen.place] = Some(match (held, chosen.kind) {
-                (None, _) if is_busy => Err(busy("settle", "the message")),
+                (None, _) if is_busy => Err(taken(receipt)),
                 (None, _) => Err(receipt.expired()),
                 (Some(_), Kind::Refuse) => Err(MessagingError::invalid(
                     "disposition",
@@ -400,12 +322,11 @@ impl Settling {
         steps
     }
 
-    /// What each settlement came to, the queues in which something changed, and the places of those whose rows others had
-    /// locked.
-    pub(crate) fn finish(self) -> (RowResults<()>, Vec<QueueName>, Vec<usize>) {
+    /// What each settlement came to, and the queues in which something changed.
+    pub(crate) fn finish(self) -> (Tried, Vec<QueueName>) {
         let results = self.results.into_iter().zip(&self.receipts);
         let results = results.map(|(result, receipt)| result.unwrap_or_else(|| Err(receipt.expired()))).collect();
-        (results, self.touched, self.busy)
+        ((results, self.busy), self.touched)
     }
 }
 
@@ -418,59 +339,20 @@ fn errors(group: &[(&Chosen, &Held)]) -> String {
     by_row(&group.iter().map(error).collect::<Vec<_>>())
 }
 
-pub(crate) fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
-    if !queues.contains(queue) {
-        queues.push(queue.clone());
-    }
-}
-
-/// Moves rows to the dead letters of their queues, each with its reason and its error. The caller has locked the rows and
-/// holds the stripes of their keys, and promotes afterwards.
-pub(crate) fn end_lives(sql: &Sql, dead: &[(i64, String, Option<String>)]) -> Vec<String> {
-    if dead.is_empty() {
-        return Vec::new();
-    }
-    let ids = literal::list(dead.iter().map(|(row, ..)| row));
-    let reasons: Vec<_> = dead.iter().map(|(row, reason, _)| (*row, literal::text(reason))).collect();
-    let errors: Vec<_> = dead.iter().map(|(row, _, error)| (*row, optional(error.as_deref(), literal::text))).collect();
-    let record = [("ids", ids.as_str()), ("reasons", &by_row(&reasons)), ("errors", &by_row(&errors))];
-    vec![fill(&sql.record_deaths, &record), fill(&sql.dead_letter, &[("ids", &ids)])]
-}
-
 impl Shared {
     /// Ends leases, each in its own way.
     pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
-        let (mut results, busy) = persist(|| self.try_settle(settlements)).await?;
-        self.settle_busy(settlements, busy, &mut results).await;
-        Ok(results)
+        let tried = persist(|| self.try_settle(settlements)).await?;
+        Ok(self.settle_busy(settlements, tried).await)
     }
 
     /// Tries those again for a moment whose rows others had locked.
-    pub(crate) async fn settle_busy(
-        &self,
-        settlements: &[Settlement],
-        mut busy: Vec<usize>,
-        results: &mut RowResults<()>,
-    ) {
-        for pause in PAUSES {
-            if busy.is_empty() {
-                return;
-            }
-            tokio::time::sleep(pause).await;
-            let again: Vec<Settlement> = busy.iter().map(|place| settlements[*place].clone()).collect();
-            let (answers, still) = match persist(|| self.try_settle(&again)).await {
-                Ok(answered) => answered,
-                Err(error) => {
-                    let told = |one: &Settlement| error.clone().into_error("settle", vec![one.receipt.message_id()]);
-                    (again.iter().map(|one| Err(told(one))).collect(), Vec::new())
-                }
-            };
-            busy.iter().zip(answers).for_each(|(place, answer)| results[*place] = answer);
-            busy = still.into_iter().map(|place| busy[place]).collect();
-        }
+    pub(crate) async fn settle_busy(&self, settlements: &[Settlement], tried: Tried) -> RowResults<()> {
+        let work = |again: Vec<Settlement>| async move { persist(|| self.try_settle(&again)).await };
+        try_busy_again("settle", settlements, |settlement| &settlement.receipt, tried, work).await
     }
 
-    async fn try_settle(&self, settlements: &[Settlement]) -> Result<(RowResults<()>, Vec<usize>), Undone> {
+    async fn try_settle(&self, settlements: &[Settlement]) -> Result<Tried, Undone> {
         let mut settling = Settling::new(self, settlements);
         if !settling.is_empty() {
             let mut session = self.database.session("settle", Deadline::default()).await?;
@@ -480,8 +362,8 @@ impl Shared {
         if settling.frees_keys() {
             settling.receipts.iter().for_each(|receipt| self.turns.lift(receipt.queue()));
         }
-        let (results, touched, busy) = settling.finish();
+        let (tried, touched) = settling.finish();
         self.touch(&touched);
-        Ok((results, busy))
+        Ok(tried)
     }
 }

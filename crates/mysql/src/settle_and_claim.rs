@@ -59,9 +59,9 @@ impl Shared {
         if taken.len() == claim.limit() {
             self.turns.raise(queue, taken.len(), claim.stopped(&taken));
         }
-        let (mut settled, touched, busy) = settling.finish();
+        let (tried, touched) = settling.finish();
         self.touch(&touched);
-        self.settle_busy(settlements, busy, &mut settled).await;
+        let settled = self.settle_busy(settlements, tried).await;
         let chores = Chores { claim, doomed: brought.doomed, has_unplaced: heads.has_unplaced };
         Ok(Taken { settled, messages: brought.messages, chores })
     }

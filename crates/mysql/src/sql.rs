@@ -83,6 +83,7 @@ statements! {
     select_dead_by_id,
     select_queue,
     send,
+    send_plain,
     stats,
     sweep_archive,
     taken_keys,

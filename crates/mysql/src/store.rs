@@ -10,6 +10,7 @@ use crate::connection::Database;
 use crate::literal::{self, fill};
 use crate::migrations::{self, Migration, SchemaError};
 use crate::options::MysqlOptions;
+use crate::plain::Sizes;
 use crate::rows;
 use crate::turns::Turns;
 use crate::upkeep::{self, Upkeep};
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) worker: String,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) turns: Turns,
+    pub(crate) sizes: Sizes,
     /// Ends with the store.
     _upkeep: Upkeep,
 }
@@ -59,6 +61,7 @@ impl MysqlStore {
             options,
             wakes,
             turns: Turns::default(),
+            sizes: Sizes::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }

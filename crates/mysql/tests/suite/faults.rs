@@ -42,6 +42,8 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
 #[tokio::test]
 async fn a_look_whose_answer_is_lost_has_done_nothing() {
     let place = Place::new();
+    // The tables are made with more patience.
+    drop(place.connect().await);
     let provider =
         place.connect_with(MysqlOptions { statement_timeout: Duration::from_millis(300), ..options() }).await;
     let mut own = place.client().await;

@@ -16,6 +16,7 @@ mod locks;
 mod operators_page;
 mod order;
 mod schema;
+mod sends;
 mod transactions;
 
 use mysql_async::Conn;

@@ -81,9 +81,33 @@ async fn what_is_wrong_with_the_way_to_the_server_is_said() {
     }
     let no_database = refusal("mysql://postrider@127.0.0.1:1", options()).await;
     assert!(no_database.to_string().contains("names no database"), "{no_database}");
+    let two_names = refusal("mysql://postrider:x@127.0.0.1:1/postrider/extra?ssl-mode=DISABLED", options()).await;
+    assert!(two_names.to_string().contains("'postrider/extra' is not the name of one database"), "{two_names}");
     let nobody = refusal("mysql://postrider@127.0.0.1:1/postrider", options()).await;
     assert!(matches!(nobody, MessagingError::Connection { .. }), "{nobody}");
     assert!(nobody.to_string().contains("127.0.0.1:1"), "{nobody}");
+    let cut_off = refusal(&format!("mysql://postrider@{}/postrider", hangs_up().await), options()).await;
+    for error in [&nobody, &cut_off] {
+        let mut told = vec![error.to_string()];
+        let mut cause = std::error::Error::source(error);
+        while let Some(source) = cause {
+            told.push(source.to_string());
+            cause = source.source();
+        }
+        assert!(told.iter().all(|text| text.matches("nput/output error").count() < 2), "{told:#?}");
+    }
+}
+
+/// The address of somebody who takes calls and ends them without a word.
+async fn hangs_up() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        loop {
+            drop(listener.accept().await);
+        }
+    });
+    address
 }
 
 #[tokio::test]

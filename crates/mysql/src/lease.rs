@@ -1,0 +1,200 @@
+//! Leases: what a receipt says of one, what the row says of it now, and rows that others have locked.
+
+use std::collections::HashMap;
+
+use mysql_async::Row;
+use postrider_core::{MessageId, MessagingError, QueueName, ReceiptHandle, RowResults};
+use postrider_sql::Undone;
+use postrider_sql::stripes::read_token;
+
+use crate::PROVIDER;
+use crate::connection::{PAUSES, Session};
+use crate::literal::{self, fill};
+use crate::rows;
+use crate::sql::Sql;
+
+/// Asks who has rows leased, and locks them or not.
+pub(crate) fn held(sql: &Sql, ids: &str, lock: &str) -> String {
+    fill(&sql.held, &[("ids", ids), ("lock", lock)])
+}
+
+/// A row as it is now.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) token: Option<i64>,
+    pub(crate) id: MessageId,
+    queue: String,
+    pub(crate) is_valid: bool,
+    pub(crate) ordering_key: Option<String>,
+    pub(crate) attempts_count: i64,
+}
+
+impl Held {
+    pub(crate) fn read(row: &Row) -> Self {
+        Self {
+            token: rows::optional_number(row, 1),
+            id: rows::message_id(row, 2),
+            queue: rows::text(row, 3),
+            is_valid: rows::flag(row, 4),
+            ordering_key: rows::optional_text(row, 5),
+            attempts_count: rows::number(row, 6),
+        }
+    }
+
+    /// By the rows' numbers.
+    pub(crate) fn by_row(found: &[Row]) -> HashMap<i64, Self> {
+        found.iter().map(|row| (rows::number(row, 0), Self::read(row))).collect()
+    }
+
+    /// Whether a lease is the one that the row has, and still valid.
+    pub(crate) fn is_by(&self, lease: &Lease) -> bool {
+        self.is_valid
+            && self.token == Some(lease.token)
+            && self.id == lease.receipt.message_id()
+            && self.queue == lease.receipt.queue().as_str()
+    }
+}
+
+/// Those of the rows that were not taken because somebody else has locked them, as they were before that.
+pub(crate) async fn locked(
+    session: &mut Session<'_>,
+    wanted: impl Iterator<Item = i64>,
+    taken: &HashMap<i64, Held>,
+) -> Result<HashMap<i64, Held>, Undone> {
+    let missing: Vec<i64> = wanted.filter(|row| !taken.contains_key(row)).collect();
+    if missing.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let look = held(session.sql(), &literal::list(missing), "");
+    Ok(Held::by_row(&session.query(look).await?.concat()))
+}
+
+/// A receipt that can be this provider's.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) row: i64,
+    pub(crate) token: i64,
+    pub(crate) stripe: Option<i32>,
+    pub(crate) receipt: ReceiptHandle,
+}
+
+impl Lease {
+    pub(crate) fn read(receipt: &ReceiptHandle) -> Result<Self, MessagingError> {
+        receipt.check_provider(PROVIDER)?;
+        let row = i64::try_from(receipt.row()?).map_err(|_| receipt.expired())?;
+        let (token, stripe) = read_token(receipt.token(), row).ok_or_else(|| receipt.expired())?;
+        Ok(Self { row, token, stripe, receipt: receipt.clone() })
+    }
+}
+
+/// Another transaction has the row, and may end it or leave it as it is.
+pub(crate) fn taken(receipt: &ReceiptHandle) -> MessagingError {
+    MessagingError::MessageLeased { queue: receipt.queue().clone(), id: receipt.message_id() }
+}
+
+/// What a try came to, and the places of those whose rows others had locked.
+pub(crate) type Tried = (RowResults<()>, Vec<usize>);
+
+/// Tries those again for a moment whose rows others had locked.
+pub(crate) async fn try_busy_again<R: Clone, F>(
+    operation: &'static str,
+    rows: &[R],
+    receipt: impl Fn(&R) -> &ReceiptHandle,
+    (mut results, mut busy): Tried,
+    work: impl Fn(Vec<R>) -> F,
+) -> RowResults<()>
+where
+    F: Future<Output = Result<Tried, Undone>>,
+{
+    for pause in PAUSES {
+        if busy.is_empty() {
+            break;
+        }
+        tokio::time::sleep(pause).await;
+        let again: Vec<R> = busy.iter().map(|place| rows[*place].clone()).collect();
+        let (answers, still) = match work(again).await {
+            Ok(tried) => tried,
+            Err(error) => {
+                let id = |place: &usize| receipt(&rows[*place]).message_id();
+                let told = |place| Err(error.clone().into_error(operation, vec![id(place)]));
+                (busy.iter().map(told).collect(), Vec::new())
+            }
+        };
+        busy.iter().zip(answers).for_each(|(place, answer)| results[*place] = answer);
+        busy = still.into_iter().map(|place| busy[place]).collect();
+    }
+    results
+}
+
+/// Adds a queue to a list that names each once.
+pub(crate) fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
+    if !queues.contains(queue) {
+        queues.push(queue.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use postrider_core::{LeaseToken, NativeRef};
+
+    use super::*;
+
+    fn receipt(row: u64) -> ReceiptHandle {
+        let queue = QueueName::new("orders").unwrap();
+        ReceiptHandle::new(PROVIDER, queue, MessageId::generate(), LeaseToken(7), NativeRef::Row(row))
+    }
+
+    /// Tries three rows of which the first and the last are busy, and these again with what `work` answers.
+    async fn tried(mut work: impl FnMut(usize) -> Result<Tried, Undone>) -> (RowResults<()>, usize) {
+        let rows: Vec<ReceiptHandle> = (1..4).map(receipt).collect();
+        let first = (vec![Err(taken(&rows[0])), Ok(()), Err(taken(&rows[2]))], vec![0, 2]);
+        let (tries, work) = (Mutex::new(0), Mutex::new(&mut work));
+        let again = |again: Vec<ReceiptHandle>| {
+            *tries.lock().unwrap() += 1;
+            let answer = (work.lock().unwrap())(again.len());
+            async move { answer }
+        };
+        let results = try_busy_again("extend", &rows, |row| row, first, again).await;
+        let tries = *tries.lock().unwrap();
+        (results, tries)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_that_stay_busy_are_tried_so_often_and_no_other_with_them() {
+        let busy = |count: usize| {
+            let leased = || Err(taken(&receipt(9)));
+            Ok(((0..count).map(|_| leased()).collect(), (0..count).collect()))
+        };
+        let (results, tries) = tried(busy).await;
+        assert_eq!(tries, PAUSES.len());
+        assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_answer_comes_to_its_own_row() {
+        let mut sizes = Vec::new();
+        let (results, tries) = tried(|count| {
+            sizes.push(count);
+            Ok(match count {
+                2 => (vec![Err(taken(&receipt(9))), Ok(())], vec![0]),
+                _ => (vec![Err(receipt(9).expired())], Vec::new()),
+            })
+        })
+        .await;
+        assert_eq!((tries, sizes), (2, vec![2, 1]));
+        assert!(matches!(results[0], Err(MessagingError::VisibilityExpired { .. })), "{results:?}");
+        assert!(results[1..].iter().all(Result::is_ok), "{results:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_answer_is_that_of_the_busy_rows_alone() {
+        let lost = |_| Err(Undone::Unknown(MessagingError::Closed { provider: PROVIDER }));
+        let (results, tries) = tried(lost).await;
+        assert_eq!(tries, 1);
+        let is_unknown =
+            |result: &Result<(), MessagingError>| matches!(result, Err(MessagingError::OutcomeUnknown { .. }));
+        assert_eq!(results.iter().map(is_unknown).collect::<Vec<_>>(), [true, false, true]);
+    }
+}
