@@ -17,10 +17,12 @@ use crate::sql::Sql;
 use crate::upkeep::{self, Upkeep};
 use crate::{Database, PROVIDER, PgmqProvider, install, names};
 
-const STEPS: &[Known] = &[
-    Known { version: 1, name: "0001_beside", sql: include_str!("../sql/migrations/0001_beside.sql"), works_since: 1 },
-    Known { version: 2, name: "0002_adopt", sql: include_str!("../sql/migrations/0002_adopt.sql"), works_since: 1 },
-];
+const STEPS: &[Known] = &[Known {
+    version: 1,
+    name: "0001_beside",
+    sql: include_str!("../sql/migrations/0001_beside.sql"),
+    works_since: 1,
+}];
 
 /// An index of a table with many million rows takes less.
 const INDEX_TIMEOUT: Duration = Duration::from_secs(3600);

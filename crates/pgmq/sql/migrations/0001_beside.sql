@@ -115,9 +115,10 @@ create index delayed_due on {schema}.delayed (due_at);
 alter table {schema}.delayed set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 alter table {schema}.dedup set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- What a queue needs here and PGMQ does not give it: the index by which keys are ordered, a vacuum that keeps up, and
--- notifications that cost a batch one call. PGMQ's own trigger is called for every row, which halved the rate of batches of a hundred; this one
--- has its name and its function, so that PGMQ turns it off like its own. A queue that notifies already is left alone.
+-- What a queue needs here and PGMQ does not give it, but for its indexes: a vacuum that keeps up, and notifications that
+-- cost a batch one call. PGMQ's own trigger is called for every row, which halved the rate of batches of a hundred; this
+-- one has its name and its function, so that PGMQ turns it off like its own. A queue that notifies already is left alone.
+-- The trigger needs the table for itself for a moment. Indexes of a large table must be made outside a function.
 create function {schema}.adopt(queue text, throttle_ms int) returns void language plpgsql as $$
 declare
   named regclass := to_regclass(format('pgmq.%I', 'q_' || queue));
@@ -126,10 +127,8 @@ begin
     return;
   end if;
   perform pg_advisory_xact_lock(hashtext('postrider.adopt.' || queue));
-  if to_regclass(format('pgmq.%I', 'q_' || queue || '_pr_group')) is null then
-    execute format('create index %I on pgmq.%I ((headers->>''x-pgmq-group''), msg_id)
-                    where headers->>''x-pgmq-group'' is not null', 'q_' || queue || '_pr_group', 'q_' || queue);
-  end if;
+  -- Writers wait behind whoever waits for the table.
+  perform set_config('lock_timeout', '200', true);
   -- Every message leaves two dead rows behind it, so the table is cleaned by their number and at full speed, unless its
   -- owner has settings for it.
   if (select reloptions is null and relkind = 'r' from pg_catalog.pg_class where oid = named) then
