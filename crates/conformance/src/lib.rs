@@ -24,6 +24,7 @@ pub mod history;
 mod idempotency;
 mod law;
 pub mod link;
+pub mod locks;
 #[cfg(feature = "model")]
 pub mod model;
 pub mod private_server;

@@ -120,6 +120,11 @@ impl ReceiptHandle {
         MessagingError::VisibilityExpired { queue: self.queue.clone(), id: self.message_id }
     }
 
+    /// Another transaction has the message, and may end it or leave it as it is.
+    pub fn taken(&self) -> MessagingError {
+        MessagingError::MessageLeased { queue: self.queue.clone(), id: self.message_id }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(96);
         put_slice(&mut bytes, self.provider.as_bytes());

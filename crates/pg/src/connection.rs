@@ -1,6 +1,6 @@
 //! Connections to the server, and what is sent over one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -384,6 +384,15 @@ impl<'d, Q> Session<'d, Q> {
     pub async fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Undone> {
         let statement = self.prepared(sql).await?;
         self.answered(Phase::BeforeCommit, self.ask_prepared(&statement, sql, parameters)).await
+    }
+
+    /// Locks rows inside a transaction that was begun: by the statement `lock_free`, which passes by what others have.
+    /// Answers those of the rows that `held` finds and somebody else has.
+    pub async fn lock_free(&self, lock_free: &str, held: &Step<'_>) -> Result<HashSet<i64>, Undone> {
+        let free = self.query(lock_free, &held.parameters).await?;
+        let free: HashSet<i64> = free.iter().map(|row| row.get(0)).collect();
+        let held = self.query(held.sql, &held.parameters).await?;
+        Ok(held.iter().map(|row| row.get(0)).filter(|row| !free.contains(row)).collect())
     }
 
     /// Several statements without parameters inside a transaction that was begun.

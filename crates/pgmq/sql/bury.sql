@@ -1,12 +1,16 @@
 -- Moves messages to the dead-letter queue that a claim has leased only for that. They were not read, so all that shows
--- the lease is its end.
+-- the lease is its end. What somebody else has just locked is left until the next claim finds it.
 -- Plan: Index Scan using {primary_key} on {table} m
-with gone as (
-  delete from {queue} m
-  using unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::text[], $5::text[], $6::text[])
-        with ordinality as s (msg_id, read_ct, vt, id, reason, error, place)
-  where m.msg_id = s.msg_id and m.read_ct = s.read_ct and m.vt = s.vt and m.vt > {schema}.clock()
-  returning m.*, s.id as message_id, s.reason, s.error, s.place),
+with free as materialized (
+  select m.msg_id, s.id, s.reason, s.error, s.place
+  from unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::text[], $5::text[], $6::text[])
+       with ordinality as s (msg_id, read_ct, vt, id, reason, error, place)
+  join {queue} m on m.msg_id = s.msg_id
+  where m.read_ct = s.read_ct and m.vt = s.vt and m.vt > {schema}.clock()
+  for update of m skip locked),
+gone as (
+  delete from {queue} m using free where m.msg_id = free.msg_id
+  returning m.*, free.id as message_id, free.reason, free.error, free.place),
 kept as (
   insert into {dead} (enqueued_at, vt, message, headers)
   select {schema}.clock(), {schema}.clock(), message,

@@ -1,9 +1,11 @@
 -- Moves leased messages to the dead-letter queue, each in one piece, with the record of their lives in the headers. There
 -- they begin anew.
 -- Plan: Index Scan using {primary_key} on {table} m
-with gone as (
+with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+gone as (
   delete from {queue} m
-  using unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[], $5::text[], $6::text[], $7::text[])
+  using patience,
+        unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[], $5::text[], $6::text[], $7::text[])
         with ordinality as s (msg_id, read_ct, last_read_at, vt, id, reason, error, place)
   where m.msg_id = s.msg_id
     and {schema}.is_held(m.read_ct, m.last_read_at, m.vt, m.headers, s.read_ct, s.last_read_at, s.vt)

@@ -1,8 +1,12 @@
--- Like leases that run out now: the deliveries stay counted.
--- Plan: Index Scan using {primary_key} on {table} m
-update {queue} m set vt = {schema}.clock()
-from unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])
-     as s (msg_id, read_ct, last_read_at, vt)
-where m.msg_id = s.msg_id
-  and {schema}.is_held(m.read_ct, m.last_read_at, m.vt, m.headers, s.read_ct, s.last_read_at, s.vt)
+-- Like leases that run out now: the deliveries stay counted. Nobody is told how it went, so what somebody else has just
+-- locked is left to run out by itself.
+-- Plan: Index Scan using {primary_key} on {table} m_1
+with free as materialized (
+  select m.msg_id
+  from unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])
+       as s (msg_id, read_ct, last_read_at, vt)
+  join {queue} m on m.msg_id = s.msg_id
+  where {schema}.is_held(m.read_ct, m.last_read_at, m.vt, m.headers, s.read_ct, s.last_read_at, s.vt)
+  for update of m skip locked)
+update {queue} m set vt = {schema}.clock() from free where m.msg_id = free.msg_id
 returning m.msg_id, false

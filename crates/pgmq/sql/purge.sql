@@ -1,10 +1,11 @@
--- Removes messages by an operator's word. One that somebody is just leasing is waited for and then left alone.
+-- Removes messages by an operator's word. What somebody has just locked, to lease it or to end it, is left alone.
 -- Plan: Index Scan using {primary_key} on {table} m
 -- Plan: Index Scan using delayed_pkey on delayed
-with gone as (
-  delete from {queue} m
+with free as materialized (
+  select m.msg_id from {queue} m
   where m.msg_id = any ($1::bigint[]) and ($3::boolean or not {schema}.is_leased(m.vt, m.read_ct, m.headers))
-  returning m.msg_id, m.headers),
+  for update skip locked),
+gone as (delete from {queue} m using free where m.msg_id = free.msg_id returning m.msg_id, m.headers),
 aside as (delete from {schema}.delayed where queue = $2 and id = any ($4::bigint[]) returning id),
 forgotten as (
   delete from {schema}.dedup d using gone

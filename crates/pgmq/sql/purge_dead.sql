@@ -1,9 +1,10 @@
--- What is kept is kept where PGMQ keeps what was archived from that queue.
+-- What is kept is kept where PGMQ keeps what was archived from that queue. What somebody has just locked is left alone.
 -- Plan: Index Scan using {dead_primary_key} on {dead_table} m
-with gone as (
-  delete from {dead} m
+with free as materialized (
+  select m.msg_id from {dead} m
   where m.msg_id = any ($1::bigint[]) and not {schema}.is_leased(m.vt, m.read_ct, m.headers)
-  returning m.*),
+  for update skip locked),
+gone as (delete from {dead} m using free where m.msg_id = free.msg_id returning m.*),
 kept as (
   insert into {dead_archive} (msg_id, read_ct, enqueued_at, last_read_at, archived_at, vt, message, headers)
   select msg_id, read_ct, enqueued_at, last_read_at, {schema}.clock(), vt, message,

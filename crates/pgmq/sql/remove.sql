@@ -1,7 +1,9 @@
 -- Ends leases whose work is done, without keeping anything.
 -- Plan: Index Scan using {primary_key} on {table} m
-with gone as (
-  delete from {queue} m using unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])
+with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+gone as (
+  delete from {queue} m
+  using patience, unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])
        as s (msg_id, read_ct, last_read_at, vt)
   where m.msg_id = s.msg_id
     and {schema}.is_held(m.read_ct, m.last_read_at, m.vt, m.headers, s.read_ct, s.last_read_at, s.vt)

@@ -44,6 +44,8 @@ pub struct Chores {
     doomed: Vec<Doomed>,
     /// Whether messages that were kept aside are due.
     has_aside: bool,
+    /// Whether nothing was claimed, because somebody was in the way of what was to be settled with it.
+    must_claim: bool,
 }
 
 /// A claim, before it is sent.
@@ -172,14 +174,21 @@ impl Shared {
             Ok(Taken { settled, messages, chores })
         };
         let named = settlements.iter().map(|settlement| settlement.receipt.queue()).chain([queue]);
-        self.again_without_missing(named, run).await
+        match self.again_without_missing(named, run).await {
+            // Somebody has one of the rows, and the others must not wait for it.
+            Err(Undone::InTheWay(_)) if !settlements.is_empty() => {
+                let chores = Chores { must_claim: true, ..Chores::default() };
+                Ok(Taken { settled: self.settle_free(settlements).await?, messages: Vec::new(), chores })
+            }
+            taken => taken,
+        }
     }
 
     /// Buries what must die and fetches what is due. Answers whether there may be more to claim now.
     pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
         self.bury(queue, &chores.doomed).await?;
         let has_moved = chores.has_aside && self.move_due(queue).await? > 0;
-        Ok(!chores.doomed.is_empty() || has_moved)
+        Ok(chores.must_claim || !chores.doomed.is_empty() || has_moved)
     }
 
     /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they

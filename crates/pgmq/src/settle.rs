@@ -1,4 +1,8 @@
 //! Where leases end or are extended: nothing happens without the lease that is valid now.
+//!
+//! A transaction of somebody else may have one of the rows for as long as it likes, such as one that has called
+//! `pgmq.delete`. The statements wait a moment, for those who are about to commit. Then the batch goes without the rows
+//! that are still taken, and these alone are told to try again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -9,8 +13,9 @@ use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, Rec
 use postrider_pg::Step;
 use postrider_pg::columns::micros;
 use postrider_pg::tokio_postgres::Row;
-use postrider_sql::{Undone, persist};
+use postrider_sql::{Others, Undone, past_others, persist};
 
+use crate::Session;
 use crate::lease::{Lease, Leases, by_queue};
 use crate::options::ArchivePolicy;
 use crate::sql::OfQueue;
@@ -67,10 +72,19 @@ fn meaning(disposition: Disposition, queue: &QueueName) -> (Kind, Duration, Stri
     }
 }
 
-impl<'s> Settling<'s> {
-    /// Sorts settlements. Those of a queue that is gone are over.
-    pub(crate) async fn new(shared: &'s Shared, settlements: &'s [Settlement]) -> Result<Self, Undone> {
-        let mut chosen: Vec<(usize, Lease, Settlement)> = Vec::with_capacity(settlements.len());
+/// A batch of settlements, before it is sorted.
+#[derive(Debug)]
+struct Chosen<'s> {
+    results: Vec<Option<Result<(), MessagingError>>>,
+    receipts: Vec<&'s ReceiptHandle>,
+    /// Those that can be carried out if their leases are valid, with their places, in the order of the rows.
+    rows: Vec<(usize, Lease, Settlement)>,
+}
+
+impl<'s> Chosen<'s> {
+    /// Makes sure of everything that the statements need. Those of a queue that is gone are over.
+    async fn new(shared: &Shared, settlements: &'s [Settlement]) -> Result<Self, Undone> {
+        let mut rows: Vec<(usize, Lease, Settlement)> = Vec::with_capacity(settlements.len());
         let mut results = Vec::with_capacity(settlements.len());
         let mut seen = HashSet::new();
         for (place, settlement) in settlements.iter().enumerate() {
@@ -86,20 +100,45 @@ impl<'s> Settling<'s> {
                 // The first one ends the lease, or finds it ended; either way there is none for the second.
                 Ok(_) if !seen.insert(&settlement.receipt) => Some(Err(settlement.receipt.expired())),
                 Ok((lease, settlement)) => {
-                    chosen.push((place, lease, settlement));
+                    let queue = settlement.receipt.queue();
+                    let is_end = matches!(settlement.disposition, Disposition::Nack(Nack::DeadLetter { .. }));
+                    if is_end && !queue.holds_dead_letters() {
+                        shared.ensure_dead_letters(queue).await?;
+                    }
+                    rows.push((place, lease, settlement));
                     None
                 }
                 Err(error) => Some(Err(error)),
             });
         }
-        chosen.sort_by_key(|(_, lease, _)| lease.msg_id);
+        rows.sort_by_key(|(_, lease, _)| lease.msg_id);
+        Ok(Self { results, receipts: settlements.iter().map(|settlement| &settlement.receipt).collect(), rows })
+    }
+
+    /// Leaves those out that somebody else has.
+    fn pass_by(&mut self, busy: &HashSet<(QueueName, i64)>) {
+        let results = &mut self.results;
+        self.rows.retain(|(place, lease, settlement)| {
+            let receipt = &settlement.receipt;
+            let is_busy = busy.contains(&(receipt.queue().clone(), lease.msg_id));
+            if is_busy {
+                results[*place] = Some(Err(receipt.taken()));
+            }
+            !is_busy
+        });
+    }
+}
+
+impl<'s> Settling<'s> {
+    pub(crate) async fn new(shared: &'s Shared, settlements: &'s [Settlement]) -> Result<Self, Undone> {
+        Ok(Self::sorted(shared, Chosen::new(shared, settlements).await?))
+    }
+
+    fn sorted(shared: &'s Shared, chosen: Chosen<'s>) -> Self {
         let mut groups: BTreeMap<(QueueName, Kind), Group> = BTreeMap::new();
-        for (place, lease, settlement) in chosen {
+        for (place, lease, settlement) in chosen.rows {
             let queue = settlement.receipt.queue().clone();
             let (kind, delay, reason, error) = meaning(settlement.disposition, &queue);
-            if kind == Kind::DeadLetter {
-                shared.ensure_dead_letters(&queue).await?;
-            }
             let group = groups.entry((queue.clone(), kind)).or_insert_with(|| Group {
                 sql: shared.database.sql.of(&queue),
                 name: queue.as_str().to_owned(),
@@ -118,13 +157,13 @@ impl<'s> Settling<'s> {
             group.reasons.push(reason);
             group.errors.push(error);
         }
-        Ok(Self {
-            results,
-            receipts: settlements.iter().map(|settlement| &settlement.receipt).collect(),
+        Self {
+            results: chosen.results,
+            receipts: chosen.receipts,
             groups,
             archive: shared.options.archive,
             worker: &shared.worker,
-        })
+        }
     }
 
     /// What to carry out in one transaction.
@@ -185,33 +224,78 @@ fn lease_step<'p>(sql: &'p str, leases: &'p Leases) -> Step<'p> {
     Step::new(sql, [&leases.msg_ids as _, &leases.read_cts as _, &leases.read_at as _, &leases.ends as _])
 }
 
+/// Locks the rows of leases that are valid, and answers those that somebody else has.
+async fn lock_free<'r>(
+    session: &Session<'_>,
+    receipts: impl Iterator<Item = &'r ReceiptHandle>,
+) -> Result<HashSet<(QueueName, i64)>, Undone> {
+    let mut busy = HashSet::new();
+    for (queue, leases) in by_queue(receipts) {
+        let sql = session.sql().of(&queue);
+        let taken = session.lock_free(&sql.lock_free, &lease_step(&sql.held, &leases)).await?;
+        busy.extend(taken.into_iter().map(|msg_id| (queue.clone(), msg_id)));
+    }
+    Ok(busy)
+}
+
+/// Carries steps out in one transaction, which was begun where rows were locked for it.
+async fn run(session: &mut Session<'_>, steps: &[Step<'_>], others: Others) -> Result<Vec<Vec<Row>>, Undone> {
+    if others == Others::WaitFor {
+        return session.run(steps).await;
+    }
+    let mut answers = Vec::with_capacity(steps.len());
+    for step in steps {
+        answers.push(session.query(step.sql, &step.parameters).await?);
+    }
+    session.commit().await?;
+    Ok(answers)
+}
+
 impl Shared {
     /// Ends leases, each in its own way.
     pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
-        let settle = || async {
-            let settling = Settling::new(self, settlements).await?;
-            let steps = settling.steps();
-            let mut answers = Vec::new();
-            if !steps.is_empty() {
-                let mut session = self.database.session("settle", Deadline::default()).await?;
-                answers = session.run(&steps).await?;
+        past_others(|others| self.settle_existing(settlements, others)).await
+    }
+
+    /// The same for those that nobody else has locked.
+    pub(crate) async fn settle_free(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        persist(|| self.settle_existing(settlements, Others::PassBy)).await
+    }
+
+    async fn settle_existing(&self, settlements: &[Settlement], others: Others) -> Result<RowResults<()>, Undone> {
+        let named = settlements.iter().map(|settlement| settlement.receipt.queue());
+        self.again_without_missing(named, || self.try_settle(settlements, others)).await
+    }
+
+    async fn try_settle(&self, settlements: &[Settlement], others: Others) -> Result<RowResults<()>, Undone> {
+        let mut chosen = Chosen::new(self, settlements).await?;
+        let mut answers = Vec::new();
+        let settling = if chosen.rows.is_empty() {
+            Settling::sorted(self, chosen)
+        } else {
+            let mut session = self.database.session("settle", Deadline::default()).await?;
+            if others == Others::PassBy {
+                session.begin().await?;
+                let receipts = chosen.rows.iter().map(|(.., settlement)| &settlement.receipt);
+                let busy = lock_free(&session, receipts).await?;
+                chosen.pass_by(&busy);
             }
-            drop(steps);
-            let (results, touched) = settling.finish(&answers);
-            self.touch(&touched);
-            Ok(results)
+            let settling = Settling::sorted(self, chosen);
+            answers = run(&mut session, &settling.steps(), others).await?;
+            settling
         };
-        let named = || settlements.iter().map(|settlement| settlement.receipt.queue());
-        persist(|| self.again_without_missing(named(), settle)).await
+        let (results, touched) = settling.finish(&answers);
+        self.touch(&touched);
+        Ok(results)
     }
 
     /// Sets the ends of leases.
     pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
         let named = || rows.iter().map(|row| row.receipt.queue());
-        persist(|| self.again_without_missing(named(), || self.try_extend(rows))).await
+        past_others(|others| self.again_without_missing(named(), move || self.try_extend(rows, others))).await
     }
 
-    async fn try_extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
+    async fn try_extend(&self, rows: &[ExtendRow], others: Others) -> Result<RowResults<()>, Undone> {
         let mut results: RowResults<()> = Vec::with_capacity(rows.len());
         // Of two extensions of one lease the later stands.
         let mut wanted: BTreeMap<(&QueueName, i64), (Lease, i64)> = BTreeMap::new();
@@ -224,6 +308,17 @@ impl Shared {
                 wanted.insert((row.receipt.queue(), lease.msg_id), (lease, micros(row.extension)));
             }));
         }
+        if wanted.is_empty() {
+            return Ok(results);
+        }
+        let mut session = self.database.session("extend", Deadline::default()).await?;
+        let mut busy = HashSet::new();
+        if others == Others::PassBy {
+            session.begin().await?;
+            let receipts = rows.iter().zip(&results).filter(|(_, result)| result.is_ok()).map(|(row, _)| &row.receipt);
+            busy = lock_free(&session, receipts).await?;
+            wanted.retain(|(queue, msg_id), _| !busy.contains(&((*queue).clone(), *msg_id)));
+        }
         let mut queues: BTreeMap<&QueueName, (Arc<OfQueue>, Leases, Vec<i64>)> = BTreeMap::new();
         for ((queue, _), (lease, extension)) in &wanted {
             let new = || (self.database.sql.of(queue), Leases::default(), Vec::new());
@@ -231,23 +326,20 @@ impl Shared {
             leases.push(lease);
             extensions.push(*extension);
         }
-        if queues.is_empty() {
-            return Ok(results);
-        }
-        let mut session = self.database.session("extend", Deadline::default()).await?;
         let steps: Vec<Step<'_>> = queues
             .values()
             .map(|(sql, leases, extensions)| lease_step(&sql.extend, leases).and([extensions]))
             .collect();
-        let answers = session.run(&steps).await?;
+        let answers = run(&mut session, &steps, others).await?;
         let mut done = HashSet::new();
         for (queue, rows) in queues.keys().zip(&answers) {
             done.extend(rows.iter().map(|row| (*queue, row.get::<_, i64>(0))));
         }
         for (row, result) in rows.iter().zip(&mut results) {
-            let number = Lease::read(&row.receipt).map(|lease| lease.msg_id);
-            if result.is_ok() && !number.is_ok_and(|number| done.contains(&(row.receipt.queue(), number))) {
-                *result = Err(row.receipt.expired());
+            let Ok(Lease { msg_id, .. }) = Lease::read(&row.receipt) else { continue };
+            if result.is_ok() && !done.contains(&(row.receipt.queue(), msg_id)) {
+                let is_busy = busy.contains(&(row.receipt.queue().clone(), msg_id));
+                *result = Err(if is_busy { row.receipt.taken() } else { row.receipt.expired() });
             }
         }
         // A lease may have become shorter. Only those of this process are told: the others look every now and then.

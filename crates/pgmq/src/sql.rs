@@ -66,6 +66,7 @@ statements! {
         give_up,
         held,
         list_dead_letters,
+        lock_free,
         move_due,
         next_due,
         peek,

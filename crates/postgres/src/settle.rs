@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use postrider_core::coalescer::ExtendRow;
 use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
 use postrider_sql::stripes::{in_order, read_token};
-use postrider_sql::{Undone, persist};
+use postrider_sql::{Others, Undone, past_others, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -127,7 +127,7 @@ impl Settling {
             results.push(match ready {
                 // The first one ends the lease, or finds it ended; either way there is none for the second.
                 Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
-                Ok((lease, _)) if busy.rows.contains(&lease.row) => Some(Err(taken(&settlement.receipt))),
+                Ok((lease, _)) if busy.rows.contains(&lease.row) => Some(Err(settlement.receipt.taken())),
                 Ok((lease, settlement)) => {
                     chosen.push((place, lease, settlement));
                     None
@@ -259,31 +259,14 @@ fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
     }
 }
 
-/// Another transaction has the row, and may end it or leave it as it is.
-fn taken(receipt: &ReceiptHandle) -> MessagingError {
-    MessagingError::MessageLeased { queue: receipt.queue().clone(), id: receipt.message_id() }
-}
-
 pub(crate) fn lease_step<'p>(sql: &'p str, leases: &'p Leases) -> Step<'p> {
     Step::new(sql, [&leases.rows as _, &leases.tokens as _, &leases.ids as _, &leases.queues as _])
-}
-
-/// What becomes of a row that somebody else has locked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Others {
-    /// For a moment.
-    WaitFor,
-    PassBy,
 }
 
 /// Locks the rows of leases that are valid, and answers those that somebody else has.
 async fn lock_free(session: &Session<'_>, leases: &Leases) -> Result<HashSet<i64>, Undone> {
     let sql = session.sql();
-    let lock = lease_step(&sql.lock_free, leases);
-    let free = session.query(lock.sql, &lock.parameters).await?;
-    let free: HashSet<i64> = free.iter().map(|row| row.get(0)).collect();
-    let held = session.query(&sql.held, &lock.parameters).await?;
-    Ok(held.iter().map(|row| row.get(0)).filter(|row| !free.contains(row)).collect())
+    session.lock_free(&sql.lock_free, &lease_step(&sql.held, leases)).await
 }
 
 impl Shared {
@@ -342,10 +325,7 @@ impl Shared {
 
     /// Sets the ends of leases.
     pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
-        match self.try_extend(rows, Others::WaitFor).await {
-            Err(Undone::InTheWay(_)) => persist(|| self.try_extend(rows, Others::PassBy)).await,
-            done => done,
-        }
+        past_others(|others| self.try_extend(rows, others)).await
     }
 
     async fn try_extend(&self, rows: &[ExtendRow], others: Others) -> Result<RowResults<()>, Undone> {
@@ -393,7 +373,7 @@ impl Shared {
                 if row_number.is_some_and(|number| done.contains(&number)) {
                     note(&mut touched, row.receipt.queue());
                 } else if row_number.is_some_and(|number| busy.contains(&number)) {
-                    *result = Err(taken(&row.receipt));
+                    *result = Err(row.receipt.taken());
                 } else {
                     *result = Err(row.receipt.expired());
                 }

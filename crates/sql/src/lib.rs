@@ -19,5 +19,5 @@ mod wakes;
 
 pub use provider::SqlProvider;
 pub use store::{Claimed, Due, Part, Present, RecordChange, Removal, SqlRecords, SqlStore, Taken};
-pub use undone::{Blame, Phase, Undone, persist};
+pub use undone::{Blame, Others, Phase, Undone, past_others, persist};
 pub use wakes::{Listener, Wakes};

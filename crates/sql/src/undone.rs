@@ -104,6 +104,26 @@ fn busy(error: MessagingError) -> MessagingError {
     }
 }
 
+/// What becomes of a row that somebody else has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// For a moment.
+    WaitFor,
+    /// The work goes without the row.
+    PassBy,
+}
+
+/// Does work that waits a moment for those who are about to commit, and then goes without what they still have.
+pub async fn past_others<T, F>(work: impl Fn(Others) -> F) -> Result<T, Undone>
+where
+    F: Future<Output = Result<T, Undone>>,
+{
+    match work(Others::WaitFor).await {
+        Err(Undone::InTheWay(_)) => persist(|| work(Others::PassBy)).await,
+        done => done,
+    }
+}
+
 /// Begins work again that others were in the way of, a little later each time.
 pub async fn persist<T, F>(mut work: impl FnMut() -> F) -> Result<T, Undone>
 where

@@ -12,6 +12,7 @@ mod doctor;
 mod faults;
 mod interop;
 mod lawful;
+mod locks;
 mod order;
 mod schema;
 mod wake_ups;

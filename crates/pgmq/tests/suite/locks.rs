@@ -1,0 +1,67 @@
+//! Others are in the way: nobody waits who need not.
+
+use std::time::Duration;
+
+use postrider_conformance::locks::{Scene, ensure_over};
+use postrider_core::{
+    DeadLetterSelection, DeadLetters, Message, MessagingService, Nack, QueueAdmin, ReceiveOptions, Settlement,
+};
+use postrider_pgmq::{ArchivePolicy, PgmqOptions};
+
+use crate::{Place, client, soon};
+
+/// Shorter than a statement waits for a lock, and longer than a busy machine takes for a few statements.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("nobody waits for the open transaction")
+}
+
+#[tokio::test]
+async fn messages_that_a_transaction_has_do_not_stop_the_others() {
+    let place = Place::new();
+    for (archive, name) in [(ArchivePolicy::None, "plain"), (ArchivePolicy::All, "kept")] {
+        let provider = place.connect_with(PgmqOptions { archive, ..place.options() }).await;
+        let queue = place.queue(name);
+        let scene = Scene::set(&provider, &queue).await.unwrap();
+        let mut own = client().await;
+        let transaction = own.transaction().await.unwrap();
+        let delete = format!(
+            "select pgmq.delete('{queue}', msg_id) from pgmq.q_{queue} where headers->'postrider-message'->>'id' = $1"
+        );
+        for receipt in scene.taken() {
+            let deleted = transaction.query_one(&delete, &[&receipt.message_id().to_string()]).await.unwrap();
+            assert!(deleted.get::<_, bool>(0));
+        }
+        let taken = scene.judge().await.unwrap();
+        transaction.commit().await.unwrap();
+        ensure_over(&provider, taken).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_purge_leaves_what_a_transaction_has() {
+    let place = Place::new();
+    let (provider, orders) = (place.connect().await, place.queue("orders"));
+    let send = async || provider.send_batch(&orders, vec![Message::new("1"), Message::new("2")], soon()).await.unwrap();
+    send().await;
+    let received = provider.receive_messages(&orders, &ReceiveOptions::batch(2), soon()).await.unwrap();
+    let dead = received.into_iter().map(|message| Settlement::nack(message, Nack::dead_letter("unwanted")));
+    for row in provider.settle(dead.collect(), soon()).await.unwrap() {
+        row.unwrap();
+    }
+    send().await;
+    let mut own = client().await;
+    let transaction = own.transaction().await.unwrap();
+    for table in [format!("q_{orders}"), format!("q_{orders}_dlq")] {
+        let lock =
+            format!("select 1 from pgmq.{table} where msg_id = (select max(msg_id) from pgmq.{table}) for update");
+        transaction.query_one(&lock, &[]).await.unwrap();
+    }
+    assert_eq!(in_time(provider.purge(&orders, soon())).await.unwrap(), 1);
+    let all = DeadLetterSelection::All;
+    assert_eq!(in_time(provider.purge_dead_letters(&orders, &all, soon())).await.unwrap(), 1);
+    transaction.rollback().await.unwrap();
+    assert_eq!(provider.purge(&orders, soon()).await.unwrap(), 1);
+    assert_eq!(provider.purge_dead_letters(&orders, &all, soon()).await.unwrap(), 1);
+}
