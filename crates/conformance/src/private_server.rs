@@ -1,8 +1,9 @@
 //! A server of a test's own, which may be killed: the others' go on.
 //!
 //! It is started by `scripts/services` with a folder of its own below the system's folder for temporary files, and ended
-//! and removed with the value that stands for it.
+//! and removed with the value that stands for it. [`storm_on_a_killed_server`] is what it is for.
 
+use std::future::Future;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,11 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use postrider_core::{MessagingError, Provider};
+
+use crate::exercise::Settings;
+use crate::storm::{StormSettings, storm_under_faults};
 
 /// A server that only this test uses.
 #[derive(Debug)]
@@ -34,7 +40,8 @@ impl PrivateServer {
         server.call(&["up", service])?;
         let variables = server.call(&["env"])?;
         let variables = String::from_utf8_lossy(&variables.stdout).into_owned();
-        let url = variables.split('\'').find(|text| text.contains("://"));
+        // The last: a service that is a database in another one's server is listed after it.
+        let url = variables.split('\'').rfind(|text| text.contains("://"));
         server.url = url.ok_or_else(|| io::Error::other(format!("no URL in: {variables}")))?.to_owned();
         Ok(server)
     }
@@ -51,7 +58,7 @@ impl PrivateServer {
 
     /// Ends all its processes as a crash would, and starts it again on what they left.
     pub fn crash(&self) -> io::Result<()> {
-        let pid = std::fs::read_to_string(self.folder.join(self.service).join("pid"))?;
+        let pid = self.pid_file()?;
         let pid = pid.split_whitespace().next().and_then(|pid| pid.parse::<u32>().ok());
         let pid = pid.ok_or_else(|| io::Error::other("the server has no number"))?;
         // The children before it dies, because nobody knows afterwards whose they were.
@@ -63,6 +70,17 @@ impl PrivateServer {
         // One of its children may have ended by itself. That the server has not is the next call's to find out.
         drop(killed);
         self.call(&["up", self.service]).map(drop)
+    }
+
+    /// What is written of the one process that was started: of the service, or of the server that it is a database in.
+    fn pid_file(&self) -> io::Result<String> {
+        for service in std::fs::read_dir(&self.folder)? {
+            let file = service?.path().join("pid");
+            if file.is_file() {
+                return std::fs::read_to_string(file);
+            }
+        }
+        Err(io::Error::other(format!("{} was not started in {}", self.service, self.folder.display())))
     }
 
     /// Crashes again and again, at most `times`, after some time each. To be used as the faults of a storm.
@@ -93,9 +111,38 @@ impl PrivateServer {
 impl Drop for PrivateServer {
     fn drop(&mut self) {
         // A test that has failed already must not be kept from saying why.
-        let _ = self.call(&["down", "--purge", self.service]);
+        let _ = self.call(&["down", "--purge"]);
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Runs a storm on a server of its own, which is killed meanwhile and starts again on what it had made durable. The
+/// workers go on with the connections that they have. `open` opens a provider by a URL. Answers a breach in a sentence.
+pub async fn storm_on_a_killed_server<P, Fut>(
+    script: &Path,
+    service: &'static str,
+    is_long: bool,
+    open: impl Fn(String) -> Fut + Send + Sync + 'static,
+) -> Result<(), String>
+where
+    P: Provider,
+    Fut: Future<Output = Result<P, MessagingError>> + Send,
+{
+    let server = Arc::new(PrivateServer::start(script, service).map_err(|error| error.to_string())?);
+    let url = server.url().to_owned();
+    let (messages, kills) = if is_long { (20_000, 10) } else { (300, 1) };
+    let settings = Settings { storm: StormSettings { messages, senders: 2, receivers: 3 }, ..Settings::default() };
+    let faults = server.clone().crash_again_and_again(kills, Duration::from_millis(400));
+    let report = storm_under_faults(&move || open(url.clone()), &settings, faults).await;
+    let report = report.map_err(|error| error.to_string())?;
+    let verdict = &report.verdict;
+    if !verdict.is_clean() || verdict.counts.live > 0 {
+        return Err(format!("seed {}: {verdict}", report.seed));
+    }
+    if server.kills() == 0 {
+        return Err(format!("the storm was over before the server was killed: {verdict}"));
+    }
+    Ok(())
 }
 
 /// The processes that a process has started.

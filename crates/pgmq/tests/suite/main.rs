@@ -11,6 +11,7 @@ mod delays;
 mod doctor;
 mod faults;
 mod interop;
+mod killed;
 mod lawful;
 mod locks;
 mod order;

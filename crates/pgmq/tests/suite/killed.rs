@@ -1,0 +1,15 @@
+//! The server itself is killed, and starts again on what it had made durable.
+
+use std::path::Path;
+
+use postrider_conformance::private_server::storm_on_a_killed_server;
+use postrider_pgmq::PgmqStore;
+
+use crate::{is_long, options};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_loses_nothing() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
+    let open = |url: String| async move { PgmqStore::open(&url, options("killed")).await?.connect() };
+    storm_on_a_killed_server(&script, "pgmq", is_long(), open).await.unwrap();
+}
