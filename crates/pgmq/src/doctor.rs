@@ -32,8 +32,10 @@ impl PgmqStore {
                 Err(error) => vec![Finding::unseen("pgmq", error.into_harmless())],
             }),
             Err(error) => {
-                let fix = "correct what it names, then try again";
-                findings.push(Finding::new("schema", Severity::Problem, error.to_string(), fix));
+                let fix = "do that first, then apply `postrider migrate URL`";
+                // Whoever works through the fixes meets this one first.
+                let schema = findings.iter().position(|finding| finding.check == "schema").unwrap_or(findings.len());
+                findings.insert(schema, Finding::new("pgmq", Severity::Problem, error.to_string(), fix));
             }
         }
         findings

@@ -33,6 +33,10 @@ async fn a_database_without_pgmq_is_a_problem() {
     let place = Place::new();
     let url = url().replace("/postrider_pgmq", "/postrider");
     let findings = PgmqStore::examine(&url, place.options(), soon()).await;
-    let problem = findings.iter().find(|finding| finding.found.contains("create extension pgmq"));
-    assert!(problem.is_some(), "{findings:#?}");
+    let mut problems = findings.iter().filter(|finding| finding.severity == Severity::Problem);
+    // In the order in which they are to be corrected.
+    let (install, migrate) = (problems.next().unwrap(), problems.next().unwrap());
+    assert!(install.found.contains("create extension pgmq"), "{findings:#?}");
+    assert!(install.fix.as_ref().is_some_and(|fix| fix.contains("then apply `postrider migrate")), "{findings:#?}");
+    assert_eq!(migrate.check, "schema", "{findings:#?}");
 }
