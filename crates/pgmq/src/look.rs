@@ -29,7 +29,16 @@ impl Shared {
         names::check(queue)?;
         let (sql, name) = (self.database.sql.of(queue), queue.as_str());
         let look = || async { self.ask("stats", deadline, &sql.stats, vec![&name]).await };
-        let rows = self.if_exists(queue, deadline, look).await?.unwrap_or_default();
+        let rows = self.if_exists(queue, deadline, look).await?;
+        let is_paused = match &rows {
+            Some(rows) => rows.first().is_some_and(|row| row.get(4)),
+            // It can be paused before there is a queue of that name.
+            None => {
+                let found = self.ask("stats", deadline, &self.database.sql.general.is_paused, vec![&name]).await?;
+                found.first().is_some_and(|row| row.get(0))
+            }
+        };
+        let rows = rows.unwrap_or_default();
         let mut dead = 0;
         if !queue.holds_dead_letters() {
             let count = || async { self.ask("stats", deadline, &sql.count_dead, Vec::new()).await };
@@ -46,7 +55,7 @@ impl Shared {
             delayed: Measured::Exact(count(2)),
             dead: Measured::Exact(dead),
             oldest_age: Measured::Exact(oldest),
-            paused: rows.first().is_some_and(|row| row.get(4)),
+            paused: is_paused,
         })
     }
 

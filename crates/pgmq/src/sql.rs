@@ -37,6 +37,7 @@ statements! {
         adopt,
         delete_queue,
         ensure_queue,
+        is_paused,
         list_queues,
         lock_stripes,
         next_aside,

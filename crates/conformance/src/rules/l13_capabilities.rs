@@ -178,7 +178,15 @@ pub(super) async fn l13_a_paused_queue_hands_nothing_out<H: Harness>(probe: &Pro
     ensure(other.queue_stats(&queue, soon()).await?.paused, || "the stats do not say that it is paused".into())?;
     probe.provider.resume(&queue, soon()).await?;
     let message = probe.take(&queue, &probe.long()).await?;
-    ensure_same("the message", message.id(), id)
+    ensure_same("the message", message.id(), id)?;
+
+    let unmade = probe.unmade_queue("pause_unmade")?;
+    probe.provider.pause(&unmade, soon()).await?;
+    let stats = probe.provider.queue_stats(&unmade, soon()).await?;
+    ensure(stats.paused, || "the stats of a queue that was paused before it was made do not say so".into())?;
+    ensure_same("what is in it", stats.message_count().unwrap_or(0), 0)?;
+    probe.provider.resume(&unmade, soon()).await?;
+    ensure(!probe.provider.queue_stats(&unmade, soon()).await?.paused, || "it is paused for ever".into())
 }
 
 pub(super) async fn l13_peek_leases_nothing<H: Harness>(probe: &Probe<'_, H>) -> Check {
