@@ -290,3 +290,45 @@ impl Shared {
         Ok(messages.pop())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plans::{drop_all, opened};
+
+    #[tokio::test]
+    async fn what_a_transaction_has_is_buried_later_and_the_rest_at_once() {
+        let (schema, queue, store) = opened().await;
+        let shared = &store.shared;
+        let fill = format!(
+            "insert into pgmq.q_{queue} (vt, message) select now() + interval '1 hour', '{{}}' \
+             from generate_series(1, 2) returning msg_id, read_ct, vt"
+        );
+        let rows = shared.ask("test", Deadline::default(), &fill, Vec::new()).await.unwrap();
+        let doomed = |row: &Row| Doomed {
+            msg_id: row.get(0),
+            read_ct: row.get(1),
+            vt: Time(time(row, 2)),
+            id: MessageId::generate(),
+            reason: DeadLetterReason::UNDECODABLE,
+            error: None,
+        };
+        let doomed: Vec<Doomed> = rows.iter().map(doomed).collect();
+        let mut own = shared.database.session("test", Deadline::default()).await.unwrap();
+        own.begin().await.unwrap();
+        own.batch(&format!("select 1 from pgmq.q_{queue} where msg_id = 1 for update")).await.unwrap();
+        let left = async || -> Vec<i64> {
+            let look = format!("select msg_id from pgmq.q_{queue}");
+            let rows = shared.ask("test", Deadline::default(), &look, Vec::new()).await.unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        };
+        // Less than a statement waits for a lock.
+        let burying = tokio::time::timeout(Duration::from_secs(4), shared.bury(&queue, &doomed));
+        burying.await.expect("nobody waits for the open transaction").unwrap();
+        assert_eq!(left().await, [1]);
+        own.rollback().await.unwrap();
+        shared.bury(&queue, &doomed).await.unwrap();
+        assert_eq!(left().await, [0_i64; 0]);
+        drop_all(&mut own, &schema, &queue).await;
+    }
+}
