@@ -37,7 +37,7 @@ struct Row<'f> {
 pub(crate) async fn run(global: &Global, command: &Doctor) -> Result<(), Failure> {
     let config = global.lasting_config_for(command.store.as_deref())?;
     let endpoint = config.endpoint()?;
-    let findings = endpoint.examine(Deadline::default()).await;
+    let findings = endpoint.examine(Deadline::default()).await?;
     Output::new(global.json).rows(findings.iter().map(|finding| {
         let Finding { check, severity, found, fix } = finding;
         let text = match fix {

@@ -21,22 +21,14 @@ const TABLES: &[&str] = &["message", "message_archive", "dead_letter"];
 
 impl MysqlStore {
     /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
-    pub async fn examine(url: &str, options: MysqlOptions, deadline: Deadline) -> Vec<Finding> {
-        let cannot = |error: MessagingError| {
-            vec![Finding::new(
-                "connection",
-                Severity::Problem,
-                error.to_string(),
-                "correct what it names, then try again",
-            )]
-        };
-        let database = match options.check().and_then(|()| Database::new(url, &options)) {
-            Ok(database) => database,
-            Err(error) => return cannot(error),
-        };
+    /// Fails only where there is nothing to look at: for a URL or options that nobody could use.
+    pub async fn examine(url: &str, options: MysqlOptions, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
+        options.check()?;
+        let database = Database::new(url, &options)?;
         let begin = Instant::now();
         if let Err(error) = ask(&database, deadline, "select 1".to_owned()).await {
-            return cannot(error.into_harmless());
+            let (found, fix) = (error.into_harmless().to_string(), "correct what it names, then try again");
+            return Ok(vec![Finding::new("connection", Severity::Problem, found, fix)]);
         }
         let mut findings =
             vec![Finding::fine("connection", format!("connected in {} ms", begin.elapsed().as_millis()))];
@@ -55,7 +47,7 @@ impl MysqlStore {
             add("indexes", indexes(&database, deadline).await);
             add("tables", tables(&database, deadline).await);
         }
-        findings
+        Ok(findings)
     }
 }
 

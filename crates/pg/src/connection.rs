@@ -116,6 +116,10 @@ impl<Q> Database<Q> {
         let (url, tls) = tls::prepare(url)?;
         let mut config: Config =
             url.parse().map_err(|error: tokio_postgres::Error| MessagingError::invalid("URL", text(&error)))?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            let why = "it names no server; write postgres://user@host/database";
+            return Err(MessagingError::invalid("URL", why));
+        }
         config.connect_timeout(options.connect_timeout);
         if config.get_keepalives_idle() > SILENCE {
             // The driver's own two hours are longer than any firewall remembers a connection.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use postrider_core::{Deadline, Finding, MessagingError, Severity};
+use postrider_core::{Deadline, Finding, Severity};
 use postrider_sql::Undone;
 use tokio_postgres::Row;
 
@@ -30,7 +30,8 @@ pub async fn examine<Q>(
 ) -> Vec<Finding> {
     let begin = Instant::now();
     if let Err(error) = ask(database, deadline, Step::new("select 1", [])).await {
-        return vec![cannot_connect(&error.into_harmless())];
+        let (found, fix) = (error.into_harmless().to_string(), "correct what it names, then try again");
+        return vec![Finding::new("connection", Severity::Problem, found, fix)];
     }
     let connected = format!("connected in {} ms", begin.elapsed().as_millis());
     let mut findings = vec![Finding::fine("connection", connected)];
@@ -45,11 +46,6 @@ pub async fn examine<Q>(
         findings.extend(examine_tables(database, migrations.schema.name(), busy, deadline).await);
     }
     findings
-}
-
-/// That there is no connection.
-pub fn cannot_connect(error: &MessagingError) -> Finding {
-    Finding::new("connection", Severity::Problem, error.to_string(), "correct what it names, then try again")
 }
 
 /// Looks at the server: its version, its settings, who pins old rows, how full the notification queue is.

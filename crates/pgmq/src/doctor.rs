@@ -1,8 +1,8 @@
 //! What can be wrong with a database that has PGMQ in it.
 
-use postrider_core::{Deadline, Finding, QueueName, Severity};
+use postrider_core::{Deadline, Finding, MessagingError, QueueName, Severity};
 use postrider_pg::Step;
-use postrider_pg::doctor::{cannot_connect, examine, examine_tables, rights};
+use postrider_pg::doctor::{examine, examine_tables, rights};
 use postrider_sql::Undone;
 
 use crate::options::PgmqOptions;
@@ -17,14 +17,12 @@ const BUSY: &[&str] = &["dedup", "delayed"];
 
 impl PgmqStore {
     /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
-    pub async fn examine(url: &str, options: PgmqOptions, deadline: Deadline) -> Vec<Finding> {
-        let database = match database(url, &options) {
-            Ok(database) => database,
-            Err(error) => return vec![cannot_connect(&error)],
-        };
+    /// Fails only where there is nothing to look at: for a URL or options that nobody could use.
+    pub async fn examine(url: &str, options: PgmqOptions, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
+        let database = database(url, &options)?;
         let mut findings = examine(&database, &migrations(&options), TABLES, BUSY, deadline).await;
         if findings.iter().any(|finding| finding.check == "connection" && finding.severity == Severity::Problem) {
-            return findings;
+            return Ok(findings);
         }
         match install::check(&database, "examine", deadline).await {
             Ok(()) => findings.extend(match queues(&database, deadline).await {
@@ -38,7 +36,7 @@ impl PgmqStore {
                 findings.insert(schema, Finding::new("pgmq", Severity::Problem, error.to_string(), fix));
             }
         }
-        findings
+        Ok(findings)
     }
 }
 

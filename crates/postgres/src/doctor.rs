@@ -1,7 +1,7 @@
 //! What can be wrong with a database that holds queues.
 
-use postrider_core::{Deadline, Finding};
-use postrider_pg::doctor::{cannot_connect, examine};
+use postrider_core::{Deadline, Finding, MessagingError};
+use postrider_pg::doctor::examine;
 
 use crate::options::PostgresOptions;
 use crate::{PostgresStore, migrations};
@@ -23,11 +23,13 @@ const BUSY: &[&str] = &["message", "message_archive", "dead_letter"];
 
 impl PostgresStore {
     /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
-    pub async fn examine(url: &str, options: PostgresOptions, deadline: Deadline) -> Vec<Finding> {
-        let database = match options.database(url) {
-            Ok(database) => database,
-            Err(error) => return vec![cannot_connect(&error)],
-        };
-        examine(&database, &migrations::of(&database.sql.schema), TABLES, BUSY, deadline).await
+    /// Fails only where there is nothing to look at: for a URL or options that nobody could use.
+    pub async fn examine(
+        url: &str,
+        options: PostgresOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<Finding>, MessagingError> {
+        let database = options.database(url)?;
+        Ok(examine(&database, &migrations::of(&database.sql.schema), TABLES, BUSY, deadline).await)
     }
 }

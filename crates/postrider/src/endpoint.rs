@@ -201,8 +201,9 @@ impl Endpoint {
     }
 
     /// Looks at the store and says what is wrong with it and what to do about it. Changes nothing: neither makes a file
-    /// nor applies a migration.
-    pub async fn examine(&self, deadline: Deadline) -> Vec<Finding> {
+    /// nor applies a migration. Fails only where there is nothing to look at: for a URL or settings that nobody could
+    /// use.
+    pub async fn examine(&self, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
         let (mut findings, unchanged) = match &self.0 {
             Kind::Memory(_) => {
                 (vec![Finding::fine("connection", "it is in this process, and ends with it")], self.clone())
@@ -217,21 +218,21 @@ impl Endpoint {
             #[cfg(feature = "postgres")]
             Kind::Postgres { url, options, .. } => {
                 let options = PostgresOptions { auto_migrate: false, ..(**options).clone() };
-                let findings = PostgresStore::examine(url.as_str(), options.clone(), deadline).await;
+                let findings = PostgresStore::examine(url.as_str(), options.clone(), deadline).await?;
                 let (url, options) = (url.clone(), Box::new(options));
                 (findings, Self(Kind::Postgres { url, options, store: Arc::default() }))
             }
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { url, options, .. } => {
                 let options = PgmqOptions { auto_migrate: false, ..(**options).clone() };
-                let findings = PgmqStore::examine(url.as_str(), options.clone(), deadline).await;
+                let findings = PgmqStore::examine(url.as_str(), options.clone(), deadline).await?;
                 let (url, options) = (url.clone(), Box::new(options));
                 (findings, Self(Kind::Pgmq { url, options, store: Arc::default() }))
             }
             #[cfg(feature = "mysql")]
             Kind::Mysql { url, options, .. } => {
                 let options = MysqlOptions { auto_migrate: false, ..(**options).clone() };
-                let findings = MysqlStore::examine(url.as_str(), options.clone(), deadline).await;
+                let findings = MysqlStore::examine(url.as_str(), options.clone(), deadline).await?;
                 let (url, options) = (url.clone(), Box::new(options));
                 (findings, Self(Kind::Mysql { url, options, store: Arc::default() }))
             }
@@ -245,7 +246,7 @@ impl Endpoint {
                 }
             });
         }
-        findings
+        Ok(findings)
     }
 
     /// The migrations that the store lacks. Nothing is applied.

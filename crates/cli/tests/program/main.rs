@@ -12,6 +12,7 @@ mod queues;
 mod readme;
 mod receiving;
 mod sending;
+mod servers;
 mod settling;
 mod verifying;
 mod work;

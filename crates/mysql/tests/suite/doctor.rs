@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{Place, options, soon};
 
 async fn examine(place: &Place) -> Vec<Finding> {
-    MysqlStore::examine(&place.url(), options(), soon()).await
+    MysqlStore::examine(&place.url(), options(), soon()).await.unwrap()
 }
 
 /// The findings of a check that are not fine.
@@ -81,7 +81,7 @@ async fn a_session_with_an_old_transaction_is_named() {
 
 #[tokio::test]
 async fn what_cannot_be_reached_is_one_finding() {
-    let findings = MysqlStore::examine("mysql://nobody:x@127.0.0.1:1/x", options(), soon()).await;
+    let findings = MysqlStore::examine("mysql://nobody:x@127.0.0.1:1/x", options(), soon()).await.unwrap();
     assert_eq!(findings.len(), 1, "{findings:#?}");
     assert_eq!((findings[0].check, findings[0].severity), ("connection", Severity::Problem));
 }
@@ -96,7 +96,7 @@ async fn a_user_who_may_only_read_is_a_problem() {
     owner.query_drop(format!("grant select on {name}.* to {name}@'127.0.0.1'")).await.unwrap();
     let url = place.url();
     let (_, server) = url.rsplit_once('@').unwrap();
-    let findings = MysqlStore::examine(&format!("mysql://{name}:x7@{server}"), options(), soon()).await;
+    let findings = MysqlStore::examine(&format!("mysql://{name}:x7@{server}"), options(), soon()).await.unwrap();
     owner.query_drop(format!("drop user {name}@'127.0.0.1'")).await.unwrap();
     let fault = faults(&findings, "rights")[0];
     assert!(fault.severity == Severity::Problem && fault.fix.as_ref().unwrap().contains("grant"), "{fault:?}");

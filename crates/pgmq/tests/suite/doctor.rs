@@ -6,7 +6,7 @@ use postrider_pgmq::PgmqStore;
 use crate::{Place, client, soon, url};
 
 async fn examine(place: &Place) -> Vec<Finding> {
-    PgmqStore::examine(&url(), place.options(), soon()).await
+    PgmqStore::examine(&url(), place.options(), soon()).await.unwrap()
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn an_unlogged_queue_is_a_problem_and_its_fix_is_one() {
 async fn a_database_without_pgmq_is_a_problem() {
     let place = Place::new();
     let url = url().replace("/postrider_pgmq", "/postrider");
-    let findings = PgmqStore::examine(&url, place.options(), soon()).await;
+    let findings = PgmqStore::examine(&url, place.options(), soon()).await.unwrap();
     let mut problems = findings.iter().filter(|finding| finding.severity == Severity::Problem);
     // In the order in which they are to be corrected.
     let (install, migrate) = (problems.next().unwrap(), problems.next().unwrap());

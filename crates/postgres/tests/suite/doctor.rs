@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::{Place, client, soon, url};
 
 async fn examine(place: &Place) -> Vec<Finding> {
-    PostgresStore::examine(&url(), place.options(), soon()).await
+    PostgresStore::examine(&url(), place.options(), soon()).await.unwrap()
 }
 
 /// The findings of a check that are not fine.
@@ -81,7 +81,7 @@ async fn a_setting_that_weakens_durability_is_a_problem() {
     let place = Place::new();
     place.connect().await;
     let url = format!("{}?options=-c%20synchronous_commit%3Doff", url());
-    let findings = PostgresStore::examine(&url, place.options(), soon()).await;
+    let findings = PostgresStore::examine(&url, place.options(), soon()).await.unwrap();
     let fault = faults(&findings, "durability")[0];
     assert_eq!(fault.severity, Severity::Problem);
     assert!(fault.found.contains("synchronous_commit"), "{fault:?}");
@@ -91,7 +91,7 @@ async fn a_setting_that_weakens_durability_is_a_problem() {
 async fn what_cannot_be_reached_is_one_finding() {
     let place = Place::new();
     for url in ["postgres://nobody:x@127.0.0.1:1/x".to_owned(), url().replace("postrider:", "nobody:")] {
-        let findings = PostgresStore::examine(&url, place.options(), soon()).await;
+        let findings = PostgresStore::examine(&url, place.options(), soon()).await.unwrap();
         assert_eq!(findings.len(), 1, "{findings:#?}");
         assert_eq!((findings[0].check, findings[0].severity), ("connection", Severity::Problem));
     }

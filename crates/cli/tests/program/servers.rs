@@ -1,0 +1,127 @@
+//! Servers that cannot be used: every command says why in one sentence, and how the call ends tells a slip from a
+//! failure.
+
+use postrider::mysql::mysql_async::prelude::Queryable;
+use postrider::mysql::mysql_async::{Conn, Opts};
+use postrider::postgres::tokio_postgres::{self, NoTls};
+
+use crate::place::{Place, Run};
+
+fn server(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!(
+            "{variable} is not set: start a server with `scripts/services up postgres mysql`, then \
+             `eval \"$(scripts/services env)\"`"
+        )
+    })
+}
+
+fn postgres() -> String {
+    server("POSTRIDER_POSTGRES_URL")
+}
+
+fn mysql() -> String {
+    server("POSTRIDER_MYSQL_URL")
+}
+
+/// The URL with another user, and another database.
+fn other(url: &str, user: &str, database: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (_, server) = rest.split_once('@').unwrap();
+    let (address, _) = server.split_once('/').unwrap();
+    format!("{scheme}://{user}@{address}/{database}")
+}
+
+/// What `doctor` and two commands that need the store say of it.
+fn all_end(place: &Place, url: &str, code: i32) -> [Run; 3] {
+    [&["doctor", url][..], &["migrate", url], &["stats", "--url", url]].map(|args| {
+        let run = place.run(args);
+        assert_eq!(run.code, code, "{args:?}: {run:?}");
+        run
+    })
+}
+
+/// All of them fail with a sentence that has these words.
+fn all_fail(place: &Place, url: &str, words: &str) {
+    for run in all_end(place, url, 1) {
+        // A finding is a result; any other failure is none.
+        let said = if run.stdout.is_empty() { &run.stderr } else { &run.stdout };
+        let told = said.lines().filter(|line| line.contains(words)).count();
+        assert_eq!(told, 1, "'{words}': {run:?}");
+    }
+}
+
+#[test]
+fn a_url_that_nobody_could_use_is_wrong_usage_for_every_command() {
+    let place = Place::bare();
+    for (url, words) in [
+        ("kafka://host", "scheme 'kafka' is not known"),
+        ("postgres://host:port/mail", "invalid URL"),
+        ("postgres://", "it names no server"),
+        ("postgres://host/mail?sslmode=always", "invalid sslmode"),
+        ("postgres://host/mail?sslrootcert=/authority.pem", "of no use without sslmode="),
+        ("postgres://host/mail?colour=red", "invalid URL"),
+        ("pgmq+postgres://host:port/mail", "invalid URL"),
+        ("pgmq+postgres://host/mail?sslrootcert=/authority.pem", "of no use without sslmode="),
+        ("mysql://host:port/mail", "invalid URL"),
+        ("mysql://rider@host", "it names no database"),
+        ("mysql://host/mail?ssl-ca=/authority.pem", "of no use without ssl-mode="),
+    ] {
+        for run in all_end(&place, url, 2) {
+            assert!(run.stdout.is_empty() && run.stderr.contains(words), "{url}: {run:?}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_or_lets_nobody_in_is_a_failure() {
+    let place = Place::bare();
+    for (url, scheme) in [(postgres(), "postgres"), (mysql(), "mysql")] {
+        all_fail(&place, &format!("{scheme}://rider@127.0.0.1:1/mail"), "cannot reach");
+        all_fail(&place, &other(&url, "nobody:x", "postrider"), "does not accept this user or password; check the URL");
+        let (_, rest) = url.split_once("://").unwrap();
+        let (user, _) = rest.split_once('@').unwrap();
+        all_fail(&place, &other(&url, user, "nowhere"), "the database does not exist; create it");
+    }
+}
+
+/// Words that no other test uses.
+fn unique(prefix: &str) -> String {
+    format!("{prefix}_{}", &postrider::MessageId::generate().as_uuid().simple().to_string()[20..])
+}
+
+#[tokio::test]
+async fn a_schema_that_is_too_new_or_forbidden_in_postgres_is_a_failure() {
+    let (url, schema, user) = (postgres(), unique("cli"), unique("rider"));
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let place = Place::bare().with("POSTRIDER__COMMON__MESSAGING__POSTGRES__SCHEMA", &schema);
+    place.run(&["migrate", &url]).done();
+    client.batch_execute(&format!("create role {user} login password 'x7'")).await.unwrap();
+    all_fail(&place, &other(&url, &format!("{user}:x7"), "postrider"), "the user lacks a right");
+    let newer = format!("insert into {schema}.postrider_migration (version, name, works_since) values (999, 'x', 999)");
+    client.batch_execute(&newer).await.unwrap();
+    all_fail(&place, &url, "has version 999 and this program knows version");
+    client.batch_execute(&format!("drop role {user}; drop schema {schema} cascade")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_schema_that_is_too_new_or_forbidden_in_mariadb_is_a_failure() {
+    let (url, name) = (mysql(), unique("postrider_cli"));
+    let mut client = Conn::new(Opts::from_url(&url).unwrap()).await.unwrap();
+    client.query_drop(format!("create database {name}")).await.unwrap();
+    client.query_drop(format!("create user {name}@'%' identified by 'x7'")).await.unwrap();
+    let (_, rest) = url.split_once("://").unwrap();
+    let own = other(&url, rest.split_once('@').unwrap().0, &name);
+    let place = Place::bare();
+    place.run(&["migrate", &own]).done();
+    all_fail(&place, &other(&url, &format!("{name}:x7"), &name), "the user lacks a right");
+    let newer = format!(
+        "insert into {name}.postrider_migration (version, name, works_since, applied_at) values \
+         (999, 'x', 999, utc_timestamp(6))"
+    );
+    client.query_drop(newer).await.unwrap();
+    all_fail(&place, &own, "has schema version 999 and this program knows version");
+    client.query_drop(format!("drop user {name}@'%'")).await.unwrap();
+    client.query_drop(format!("drop database {name}")).await.unwrap();
+}
