@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use postrider_core::MessagingError;
-use postrider_sql::{Blame, Phase, Undone};
+use postrider_sql::{Blame, Phase, Undone, is_distrust};
 
 use crate::PROVIDER;
 
@@ -23,12 +23,14 @@ pub(crate) fn undone(operation: &'static str, phase: Phase, error: mysql_async::
 /// A failure to be connected at all.
 pub(crate) fn cannot_connect(place: &str, error: mysql_async::Error) -> MessagingError {
     let meaning = meaning(&error);
-    if meaning.blame == Blame::Setup {
+    // A server that says why it lets nobody in is running, and it was found.
+    let is_told = meaning.blame == Blame::Server && matches!(error, mysql_async::Error::Server(_));
+    if is_told || meaning.blame == Blame::Setup {
         return MessagingError::Provider {
             provider: PROVIDER,
             operation: "connect",
             source: Arc::new(SqlError { meaning: meaning.text, error }),
-            retryable: false,
+            retryable: meaning.blame.is_retryable(),
         };
     }
     let detail = format!("{place}: {}", text(&error));
@@ -81,6 +83,16 @@ fn meaning(error: &mysql_async::Error) -> Meaning {
     let code = match error {
         mysql_async::Error::Server(answer) => answer.code,
         mysql_async::Error::Driver(mysql_async::DriverError::PacketTooLarge) => 1153,
+        mysql_async::Error::Driver(mysql_async::DriverError::NoClientSslFlagFromServer) => {
+            return of("the server has no TLS; turn it on there, or leave ssl-mode out of the URL", Blame::Setup);
+        }
+        error if is_distrust(error) => {
+            return of(
+                "the server's certificate is not trusted; name the host that it was made for, and with ssl-ca= the file \
+                 of the authority that signed it",
+                Blame::Setup,
+            );
+        }
         _ => return of("the connection to the server failed; it is tried again by itself", Blame::Server),
     };
     match code {
@@ -95,8 +107,12 @@ fn meaning(error: &mysql_async::Error) -> Meaning {
         // So is a number of a row that a statement did not want to wait for (1467).
         1062 | 1205 | 1213 | 1020 | 1467 | 3572 => of("another transaction was in the way; try again", Blame::Others),
         1317 | 1969 | 3024 => of("it took too long and was given up; try again", Blame::Others),
-        1040 | 1203 | 1226 | 1021 | 1037 | 1038 | 1041 | 1114 | 1135 => {
-            of("the server is out of connections, memory or disk; relieve it and try again", Blame::Server)
+        1040 | 1203 | 1226 => of(
+            "the server has no connection left; raise its max_connections or the user's share of them, or lower pool_size",
+            Blame::Server,
+        ),
+        1021 | 1037 | 1038 | 1041 | 1114 | 1135 => {
+            of("the server is out of memory or disk; relieve it and try again", Blame::Server)
         }
         1290 | 1792 | 1836 => {
             of("the server may only be read, as a replica is; name the primary in the URL", Blame::Server)

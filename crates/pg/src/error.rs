@@ -1,9 +1,11 @@
 //! What PostgreSQL says, in words that tell what to do.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 
 use postrider_core::MessagingError;
-use postrider_sql::{Blame, Phase, Undone};
+use postrider_sql::{Blame, Phase, Undone, is_distrust};
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Sorts a failure of the driver or the server.
@@ -21,13 +23,15 @@ pub fn undone(provider: &'static str, operation: &'static str, phase: Phase, err
 
 /// A failure to be connected at all.
 pub fn cannot_connect(provider: &'static str, place: &str, error: tokio_postgres::Error) -> MessagingError {
-    let meaning = meaning(&error);
-    if meaning.blame == Blame::Setup {
+    let meaning = unfit(&error).unwrap_or_else(|| meaning(&error));
+    // A server that says why it lets nobody in is running, and it was found.
+    let is_told = meaning.blame == Blame::Server && error.as_db_error().is_some();
+    if is_told || meaning.blame == Blame::Setup {
         return MessagingError::Provider {
             provider,
             operation: "connect",
             source: Arc::new(SqlError { meaning: meaning.text, source: error }),
-            retryable: false,
+            retryable: meaning.blame.is_retryable(),
         };
     }
     let detail = format!("{place}: {}", text(&error));
@@ -37,6 +41,25 @@ pub fn cannot_connect(provider: &'static str, place: &str, error: tokio_postgres
 struct Meaning {
     text: &'static str,
     blame: Blame,
+}
+
+/// What keeps this program and a server that was reached apart, whatever is tried again.
+fn unfit(error: &tokio_postgres::Error) -> Option<Meaning> {
+    let of = |text| Some(Meaning { text, blame: Blame::Setup });
+    let cause = error.source()?;
+    if is_distrust(cause) {
+        return of(
+            "the server's certificate is not trusted; name the host that it was made for, and with sslrootcert= the file \
+             of the authority that signed it",
+        );
+    }
+    // Neither the network nor the server has said this, so the driver has: it cannot do what the two want of it.
+    let is_drivers_own = !cause.is::<io::Error>() && !cause.is::<DbError>();
+    is_drivers_own.then_some(())?;
+    of(
+        "the server lacks what the URL asks for, or asks for what the URL lacks; correct the URL (for a server without TLS: \
+        sslmode=disable)",
+    )
 }
 
 /// Whether the session ended with this answer. The word for it may be in any language.
@@ -78,7 +101,12 @@ fn meaning(error: &tokio_postgres::Error) -> Meaning {
         Some("57") if *code == SqlState::QUERY_CANCELED => {
             of("it took longer than statement_timeout and was given up; try again", Blame::Others)
         }
-        Some("53") => of("the server is out of connections, memory or disk; relieve it and try again", Blame::Server),
+        Some("53") if *code == SqlState::TOO_MANY_CONNECTIONS => of(
+            "the server has no connection left; raise its max_connections, lower pool_size, or put a pooler before it \
+             (poll_only = true)",
+            Blame::Server,
+        ),
+        Some("53") => of("the server is out of memory or disk; relieve it and try again", Blame::Server),
         Some("57") => of("the server is shutting down or starting; try again", Blame::Server),
         Some("25") => of("the server may only be read, as a standby is; name the primary in the URL", Blame::Server),
         Some("08") => of("the connection to the server failed; it is tried again by itself", Blame::Server),
@@ -104,7 +132,7 @@ pub fn is_missing_table(undone: &Undone) -> bool {
 
 /// The driver's own text names only the kind of error; what the server said stands below it.
 pub fn text(error: &tokio_postgres::Error) -> String {
-    match (error.as_db_error(), std::error::Error::source(error)) {
+    match (error.as_db_error(), error.source()) {
         (Some(answer), _) => format!("{} ({})", answer.message(), answer.code().code()),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),

@@ -9,6 +9,7 @@
 //! was leased for nobody is given back; and whoever waits was registered before the look that found nothing.
 
 mod admin;
+mod distrust;
 mod provider;
 mod records;
 mod store;
@@ -17,6 +18,7 @@ mod undone;
 mod wait;
 mod wakes;
 
+pub use distrust::is_distrust;
 pub use provider::SqlProvider;
 pub use store::{Claimed, Due, Part, Present, RecordChange, Removal, SqlRecords, SqlStore, Taken};
 pub use undone::{Blame, Others, Phase, Undone, past_others, persist};

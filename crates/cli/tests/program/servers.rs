@@ -1,6 +1,9 @@
 //! Servers that cannot be used: every command says why in one sentence, and how the call ends tells a slip from a
 //! failure.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
 use postrider::mysql::mysql_async::prelude::Queryable;
 use postrider::mysql::mysql_async::{Conn, Opts};
 use postrider::postgres::tokio_postgres::{self, NoTls};
@@ -26,9 +29,9 @@ fn mysql() -> String {
 
 /// The URL with another user, and another database.
 fn other(url: &str, user: &str, database: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap();
-    let (_, server) = rest.split_once('@').unwrap();
-    let (address, _) = server.split_once('/').unwrap();
+    let (scheme, rest) = url.split_once("://").expect("a scheme");
+    let (_, server) = rest.split_once('@').expect("a user");
+    let (address, _) = server.split_once('/').expect("a database");
     format!("{scheme}://{user}@{address}/{database}")
 }
 
@@ -85,6 +88,33 @@ fn a_server_that_cannot_be_reached_or_lets_nobody_in_is_a_failure() {
     }
 }
 
+/// A server that lets nobody in, with this code and these words.
+fn closed_server(code: &str, words: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("postgres://rider@{}/mail?sslmode=disable", listener.local_addr().expect("an address"));
+    let fields = format!("SFATAL\0VFATAL\0C{code}\0M{words}\0\0");
+    let length = u32::try_from(fields.len() + 4).expect("a short text").to_be_bytes();
+    let answer = [b"E", &length[..], fields.as_bytes()].concat();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a client");
+            // What the client says first fits into one packet.
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(&answer);
+        }
+    });
+    url
+}
+
+#[test]
+fn a_server_without_a_free_connection_is_not_said_to_be_away() {
+    let url = closed_server("53300", "sorry, too many clients already");
+    all_fail(&Place::bare(), &url, "the server has no connection left; raise its max_connections");
+    let url = closed_server("57P03", "the database system is starting up");
+    all_fail(&Place::bare(), &url, "the server is shutting down or starting; try again");
+}
+
 /// Words that no other test uses.
 fn unique(prefix: &str) -> String {
     format!("{prefix}_{}", &postrider::MessageId::generate().as_uuid().simple().to_string()[20..])
@@ -92,17 +122,22 @@ fn unique(prefix: &str) -> String {
 
 #[tokio::test]
 async fn a_schema_that_is_too_new_or_forbidden_in_postgres_is_a_failure() {
-    let (url, schema, user) = (postgres(), unique("cli"), unique("rider"));
+    let (url, schema) = (postgres(), unique("cli"));
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     tokio::spawn(connection);
-    let place = Place::bare().with("POSTRIDER__COMMON__MESSAGING__POSTGRES__SCHEMA", &schema);
+    let at_schema = |name: &str| Place::bare().with("POSTRIDER__COMMON__MESSAGING__POSTGRES__SCHEMA", name);
+    // The server's own: everybody may look into it, and only an administrator may make something there.
+    let own = at_schema("information_schema");
+    for args in [&["migrate", &url][..], &["stats", "--url", &url]] {
+        let run = own.run(args).failed(1);
+        assert!(run.stderr.contains("the user lacks a right"), "{run:?}");
+    }
+    let place = at_schema(&schema);
     place.run(&["migrate", &url]).done();
-    client.batch_execute(&format!("create role {user} login password 'x7'")).await.unwrap();
-    all_fail(&place, &other(&url, &format!("{user}:x7"), "postrider"), "the user lacks a right");
     let newer = format!("insert into {schema}.postrider_migration (version, name, works_since) values (999, 'x', 999)");
     client.batch_execute(&newer).await.unwrap();
     all_fail(&place, &url, "has version 999 and this program knows version");
-    client.batch_execute(&format!("drop role {user}; drop schema {schema} cascade")).await.unwrap();
+    client.batch_execute(&format!("drop schema {schema} cascade")).await.unwrap();
 }
 
 #[tokio::test]
@@ -115,7 +150,12 @@ async fn a_schema_that_is_too_new_or_forbidden_in_mariadb_is_a_failure() {
     let own = other(&url, rest.split_once('@').unwrap().0, &name);
     let place = Place::bare();
     place.run(&["migrate", &own]).done();
-    all_fail(&place, &other(&url, &format!("{name}:x7"), &name), "the user lacks a right");
+    let users = other(&url, &format!("{name}:x7"), &name);
+    all_fail(&place, &users, "the user lacks a right");
+    client.query_drop(format!("grant all on {name}.* to {name}@'%' with max_user_connections 1")).await.unwrap();
+    let only = Conn::new(Opts::from_url(&users).unwrap()).await.unwrap();
+    all_fail(&place, &users, "the server has no connection left");
+    only.disconnect().await.unwrap();
     let newer = format!(
         "insert into {name}.postrider_migration (version, name, works_since, applied_at) values \
          (999, 'x', 999, utc_timestamp(6))"

@@ -28,7 +28,9 @@ async fn a_certificate_is_trusted_as_far_as_was_asked() {
         ("127.0.0.1", format!("ssl-mode=VERIFY_IDENTITY&ssl-ca={authority}")),
         ("localhost", "ssl-mode=VERIFY_IDENTITY".to_owned()),
     ] {
-        over_tls(&place, host, &query).await.expect_err(&query);
+        let refused = over_tls(&place, host, &query).await.expect_err(&query);
+        assert!(!refused.is_retryable(), "{refused:?}");
+        assert!(refused.to_string().contains("with ssl-ca= the file"), "{refused}");
     }
 }
 

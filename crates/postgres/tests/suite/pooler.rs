@@ -66,10 +66,12 @@ async fn a_certificate_is_trusted_as_far_as_was_asked() {
     for (host, query, told) in [
         ("127.0.0.1", format!("sslmode=verify-full&sslrootcert={authority}"), "not valid for name"),
         // Nobody who is known to this machine has signed it.
-        ("localhost", "sslmode=verify-full".to_owned(), ""),
+        ("localhost", "sslmode=verify-full".to_owned(), "UnknownIssuer"),
     ] {
-        let refused = over_tls(&place, host, &query).await.expect_err(&query).to_string();
-        assert!(refused.contains(told), "{refused}");
+        let refused = over_tls(&place, host, &query).await.expect_err(&query);
+        assert!(!refused.is_retryable(), "{refused:?}");
+        let refused = refused.to_string();
+        assert!(refused.contains(told) && refused.contains("with sslrootcert= the file"), "{refused}");
     }
 }
 
@@ -78,7 +80,7 @@ async fn a_server_without_tls_is_refused_where_it_is_required() {
     let place = Place::new();
     let url = format!("{}?sslmode=require", url());
     let refused = PostgresStore::open(&url, place.options()).await.unwrap_err().to_string();
-    assert!(refused.contains("TLS"), "{refused}");
+    assert!(refused.contains("does not support TLS") && refused.contains("sslmode=disable"), "{refused}");
 }
 
 #[tokio::test]
