@@ -1,5 +1,6 @@
 //! How a command that did not succeed ends.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -25,6 +26,14 @@ impl Failure {
 
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self::Usage(text.into())
+    }
+
+    /// A failure to print what was done, with what was: whoever does not see it must not take it for undone.
+    pub(crate) fn after(self, done: impl Display) -> Self {
+        match self {
+            Self::Failed(why) | Self::Usage(why) => Self::Failed(format!("{why}; {done}")),
+            Self::Told => Self::Failed(format!("nobody reads the output any more; {done}")),
+        }
     }
 
     /// Prints the failure and answers the exit code.

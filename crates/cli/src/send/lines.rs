@@ -127,7 +127,7 @@ async fn send_chunk(
     tally.sent += durable.len() as u64;
     tally.refused += failed.len() as u64;
     let nothing_sent = durable.is_empty();
-    session.out.rows(durable)?;
+    let printed = session.out.rows(durable);
     // What is wrong with a message is that line's own; with a store that fails, the next lines would fail as well.
     let (own, of_store): (Vec<_>, Vec<_>) =
         failed.into_iter().partition(|line| matches!(line.error, MessagingError::InvalidInput { .. }));
@@ -135,7 +135,11 @@ async fn send_chunk(
         note(format!("line {number} was not sent: {error}"));
     }
     let (unknown, unsent): (Vec<_>, Vec<_>) = of_store.into_iter().partition(|line| line.unknown);
-    let Some(Unsent { number, error, .. }) = unknown.first().or(unsent.first()) else { return Ok(()) };
+    let Some(Unsent { number, error, .. }) = unknown.first().or(unsent.first()) else {
+        let sent = counted(tally.sent, "line was sent", "lines were sent");
+        let done = format!("{sent}. Stopped after line {last}; go on from there, with the output to where it is kept");
+        return printed.map_err(|failure| failure.after(done));
+    };
     for Unsent { number, id, .. } in &unknown {
         note(format!("line {number} may or may not have been sent, as message {id}"));
     }

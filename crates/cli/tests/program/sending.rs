@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::place::{PROGRAM, Place, text};
+use crate::place::{PROGRAM, Place, Run, text};
 
 #[test]
 fn a_message_carries_what_it_was_given() {
@@ -120,6 +120,29 @@ fn lines_that_trickle_in_are_durable_before_the_next_one_comes() {
     }
     drop(stdin);
     assert!(child.wait().unwrap().success());
+}
+
+/// Runs a send whose output nobody reads.
+fn unread(place: &Place, args: &[&str], lines: &[u8]) -> Run {
+    let mut child = place.command(PROGRAM).args(args).stdin(Stdio::piped()).spawn().expect("the program starts");
+    drop(child.stdout.take());
+    // Short enough to be there all at once.
+    child.stdin.take().expect("a pipe").write_all(lines).expect("room for it");
+    Run::of(child.wait_with_output().expect("the program ends"), &place.file(""))
+}
+
+#[test]
+fn whoever_closes_the_output_is_told_what_was_sent() {
+    let place = Place::new().with("POSTRIDER__COMMON__MESSAGING__MAX_MESSAGE_BYTES", "10");
+    place.run(&["queues"]).done();
+    let run = unread(&place, &["send", "orders", "--lines"], b"one\nfar too long a line\nthree\n").failed(1);
+    insta::assert_snapshot!("lines_unread", run.stderr);
+    assert_eq!(place.row(&["stats", "orders"])["ready"], 2);
+    let run = unread(&place, &["send", "orders", "--lines"], b"").done();
+    assert_eq!(run.stderr, "");
+    let run = unread(&place, &["send", "orders"], b"four").failed(1);
+    assert!(run.seen().contains("nobody reads the output any more; message ID was sent\n"), "{run:?}");
+    assert_eq!(place.row(&["stats", "orders"])["ready"], 3);
 }
 
 #[test]
