@@ -28,9 +28,9 @@ use crate::values;
 /// Try the sixteen rules of the law on a store
 ///
 /// Makes queues of its own, whose names begin with 'pv', tries every rule on them, ends with a storm of concurrent
-/// workers whose history is checked, and removes the queues; what was acknowledged stays in the archive for as long as any
-/// other message. Other queues are not touched. A file is held locked for
-/// moments, as another program could, to see that nothing is lost meanwhile. Exits with 1 when a rule is broken.
+/// workers whose history is checked, and removes the queues. What was acknowledged stays in the archive for as long as
+/// any other message; a store with archive = "none" keeps nothing. Other queues are not touched. A file is held locked
+/// for moments, as another program could, to see that nothing is lost meanwhile. Exits with 1 when a rule is broken.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
