@@ -16,6 +16,7 @@
 //! and the object-safe twin ([`DynProvider`]) is there for those that the enum does not know. A receipt that is only a
 //! message's id: a late worker would settle another worker's delivery.
 
+pub mod archive_policy;
 pub mod capabilities;
 pub mod client;
 pub mod clock;
@@ -48,6 +49,7 @@ mod sync;
 pub mod typed;
 pub mod workflow_message;
 
+pub use archive_policy::ArchivePolicy;
 pub use bytes::Bytes;
 pub use capabilities::{Capabilities, Feature, Limits, Support};
 pub use client::MessageClient;

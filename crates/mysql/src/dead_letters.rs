@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use mysql_async::Row;
 use postrider_core::{
-    DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, RedriveReport,
-    RedriveSkip,
+    ArchivePolicy, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName,
+    RedriveReport, RedriveSkip,
 };
 
 use postrider_sql::stripes::{in_order, stripe};
@@ -14,7 +14,6 @@ use postrider_sql::{Part, Undone, persist};
 use crate::connection::{Session, at_once};
 use crate::error::busy;
 use crate::literal::{self, by_row, fill, optional};
-use crate::options::ArchivePolicy;
 use crate::rows::{self, content_type_column, headers_column};
 use crate::send::{Expired, TRIES, dedup_holders, expired, lock_stripes, promote};
 use crate::sql::Sql;

@@ -8,7 +8,9 @@
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Transaction};
 use postrider_core::service::check_sendable;
-use postrider_core::{Deadline, IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle};
+use postrider_core::{
+    ArchivePolicy, Deadline, IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle,
+};
 use postrider_sql::{Phase, Undone};
 
 use crate::connection::{Answers, read_all};
@@ -16,7 +18,6 @@ use crate::dead_letters::end_lives;
 use crate::error::{is_duplicate, undone};
 use crate::lease::{Held, Lease, held};
 use crate::literal::{self, fill};
-use crate::options::ArchivePolicy;
 use crate::rows;
 use crate::send::{Expired, TRIES, UNCOMMITTED, dedup_holders, expired, send_values, unplace};
 use crate::store::{MysqlStore, Shared};

@@ -49,7 +49,8 @@ mod upkeep;
 pub use mysql_async;
 
 pub use migrations::Migration;
-pub use options::{ArchivePolicy, MysqlOptions};
+pub use options::MysqlOptions;
+pub use postrider_core::ArchivePolicy;
 pub use store::MysqlStore;
 
 /// A connection to a [`MysqlStore`]. Clones are the same connection and close together.

@@ -2,19 +2,7 @@
 
 use std::time::Duration;
 
-use postrider_core::{Limits, MessagingError};
-
-/// Which messages are kept after their end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ArchivePolicy {
-    /// Those that were acknowledged, and dead letters that were purged.
-    #[default]
-    All,
-    /// Dead letters that were purged.
-    Failed,
-    /// None.
-    None,
-}
+use postrider_core::{ArchivePolicy, Limits, MessagingError};
 
 /// How a database is used. The defaults are safe.
 #[derive(Debug, Clone)]

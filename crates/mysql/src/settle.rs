@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use mysql_async::Row;
-use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
+use postrider_core::{
+    ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
+};
 use postrider_sql::stripes::in_order;
 use postrider_sql::{Undone, persist};
 
@@ -12,7 +14,6 @@ use crate::connection::{Session, at_once};
 use crate::dead_letters::end_lives;
 use crate::lease::{Held, Lease, Tried, held, locked, note, taken, try_busy_again};
 use crate::literal::{self, by_row, fill, micros, optional};
-use crate::options::ArchivePolicy;
 use crate::rows;
 use crate::send::{lock_free_stripes, promote_or_leave, taken_stripes};
 use crate::sql::Sql;

@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
-use postrider_core::{DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName};
+use postrider_core::{
+    ArchivePolicy, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName,
+};
 use postrider_core::{RedriveReport, RedriveSkip};
 use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Part, Undone, persist};
 
 use crate::Session;
 use crate::codec::rewrite;
-use crate::options::ArchivePolicy;
 use crate::rows::{Dead, Json};
 use crate::store::Shared;
 

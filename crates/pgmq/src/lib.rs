@@ -44,7 +44,8 @@ mod upkeep;
 pub use postrider_pg::{Migration, tokio_postgres};
 pub use postrider_sql::Claimed;
 
-pub use options::{ArchivePolicy, PgmqOptions};
+pub use options::PgmqOptions;
+pub use postrider_core::ArchivePolicy;
 pub use store::PgmqStore;
 
 /// A connection to a [`PgmqStore`]. Clones are the same connection and close together.

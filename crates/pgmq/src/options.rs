@@ -2,22 +2,10 @@
 
 use std::time::Duration;
 
-use postrider_core::{Limits, MessagingError};
+use postrider_core::{ArchivePolicy, Limits, MessagingError};
 use postrider_pg::{ConnectionOptions, Schema};
 
 use crate::PROVIDER;
-
-/// Which messages are kept after their end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ArchivePolicy {
-    /// Those that were acknowledged, and dead letters that were purged, each in the archive of its queue.
-    #[default]
-    All,
-    /// Dead letters that were purged.
-    Failed,
-    /// None.
-    None,
-}
 
 /// How PGMQ is used. The defaults are safe.
 #[derive(Debug, Clone)]

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::coalescer::ExtendRow;
-use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
+use postrider_core::{
+    ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
+};
 use postrider_pg::Step;
 use postrider_pg::columns::micros;
 use postrider_pg::tokio_postgres::Row;
@@ -17,7 +19,6 @@ use postrider_sql::{Others, Undone, past_others, persist};
 
 use crate::Session;
 use crate::lease::{Lease, Leases, by_queue};
-use crate::options::ArchivePolicy;
 use crate::sql::OfQueue;
 use crate::store::Shared;
 

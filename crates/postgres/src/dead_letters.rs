@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use postrider_core::{
-    DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName, RedriveReport,
-    RedriveSkip,
+    ArchivePolicy, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName,
+    RedriveReport, RedriveSkip,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -14,7 +14,6 @@ use postrider_sql::stripes::{in_order, stripe};
 use postrider_sql::{Part, Undone, persist};
 
 use crate::Session;
-use crate::options::ArchivePolicy;
 use crate::rows::{content_type_column, headers_column, message_id};
 use crate::store::{Shared, in_the_way};
 

@@ -7,7 +7,9 @@
 
 use postgres_types::ToSql;
 use postrider_core::service::check_sendable;
-use postrider_core::{Expiry, IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle};
+use postrider_core::{
+    ArchivePolicy, Expiry, IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle,
+};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
@@ -15,7 +17,6 @@ use postrider_pg::undone;
 use postrider_sql::Phase;
 
 use crate::PROVIDER;
-use crate::options::ArchivePolicy;
 use crate::rows::{Time, content_type_column, headers_column, micros};
 use crate::settle::Lease;
 use crate::store::PostgresStore;

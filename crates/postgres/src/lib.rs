@@ -39,7 +39,8 @@ mod upkeep;
 
 pub use postrider_pg::tokio_postgres;
 
-pub use options::{ArchivePolicy, PostgresOptions, WakeUpMode};
+pub use options::{PostgresOptions, WakeUpMode};
+pub use postrider_core::ArchivePolicy;
 pub use postrider_pg::Migration;
 pub use store::PostgresStore;
 

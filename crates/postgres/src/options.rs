@@ -2,23 +2,11 @@
 
 use std::time::Duration;
 
-use postrider_core::{Limits, MessagingError};
+use postrider_core::{ArchivePolicy, Limits, MessagingError};
 use postrider_pg::{ConnectionOptions, Schema};
 
 use crate::sql::Sql;
 use crate::{Database, PROVIDER};
-
-/// Which messages are kept after their end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ArchivePolicy {
-    /// Those that were acknowledged, and dead letters that were purged.
-    #[default]
-    All,
-    /// Dead letters that were purged.
-    Failed,
-    /// None.
-    None,
-}
 
 /// How waiting receivers hear of messages that other processes send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,7 +9,9 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use postrider_core::coalescer::ExtendRow;
-use postrider_core::{Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement};
+use postrider_core::{
+    ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
+};
 use postrider_sql::stripes::{in_order, read_token};
 use postrider_sql::{Others, Undone, past_others, persist};
 use tokio_postgres::Row;
@@ -17,7 +19,6 @@ use uuid::Uuid;
 
 use postrider_pg::Step;
 
-use crate::options::ArchivePolicy;
 use crate::rows::micros;
 use crate::sql::Sql;
 use crate::store::Shared;

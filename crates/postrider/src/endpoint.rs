@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use postrider_core::{Deadline, Finding, MemoryStore, MessagingError};
 #[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite"))]
-use {crate::config::ArchivePolicy, std::sync::Arc};
+use std::sync::Arc;
 #[cfg(feature = "sqlite")]
 use {
     crate::config::Synchronous,
@@ -383,11 +383,7 @@ fn postgres_options(settings: &MessagingConfig) -> PostgresOptions {
     PostgresOptions {
         schema: postgres.schema.clone(),
         pool_size: postgres.pool_size as usize,
-        archive: match postgres.archive {
-            ArchivePolicy::All => postrider_postgres::ArchivePolicy::All,
-            ArchivePolicy::Failed => postrider_postgres::ArchivePolicy::Failed,
-            ArchivePolicy::None => postrider_postgres::ArchivePolicy::None,
-        },
+        archive: postgres.archive,
         archive_retention: postgres.archive_retention,
         wake_up: if postgres.poll_only { WakeUpMode::PollOnly } else { WakeUpMode::Notify },
         poll_interval: postgres.poll_interval,
@@ -405,11 +401,7 @@ fn mysql_options(settings: &MessagingConfig) -> MysqlOptions {
     let mysql = &settings.mysql;
     MysqlOptions {
         pool_size: mysql.pool_size as usize,
-        archive: match mysql.archive {
-            ArchivePolicy::All => postrider_mysql::ArchivePolicy::All,
-            ArchivePolicy::Failed => postrider_mysql::ArchivePolicy::Failed,
-            ArchivePolicy::None => postrider_mysql::ArchivePolicy::None,
-        },
+        archive: mysql.archive,
         archive_retention: mysql.archive_retention,
         poll_interval: mysql.poll_interval,
         auto_migrate: settings.auto_migrate,
@@ -427,11 +419,7 @@ fn pgmq_options(settings: &MessagingConfig) -> PgmqOptions {
     PgmqOptions {
         schema: pgmq.schema.clone(),
         pool_size: pgmq.pool_size as usize,
-        archive: match pgmq.archive {
-            ArchivePolicy::All => postrider_pgmq::ArchivePolicy::All,
-            ArchivePolicy::Failed => postrider_pgmq::ArchivePolicy::Failed,
-            ArchivePolicy::None => postrider_pgmq::ArchivePolicy::None,
-        },
+        archive: pgmq.archive,
         archive_retention: pgmq.archive_retention,
         enable_pg_notify: pgmq.enable_pg_notify,
         notify_throttle: pgmq.notify_throttle,
@@ -480,11 +468,7 @@ fn sqlite_options(settings: &MessagingConfig) -> SqliteOptions {
             Synchronous::Full => Durability::PowerLoss,
             Synchronous::Normal => Durability::ProcessCrashOnly,
         },
-        archive: match sqlite.archive {
-            ArchivePolicy::All => postrider_sqlite::ArchivePolicy::All,
-            ArchivePolicy::Failed => postrider_sqlite::ArchivePolicy::Failed,
-            ArchivePolicy::None => postrider_sqlite::ArchivePolicy::None,
-        },
+        archive: sqlite.archive,
         archive_retention: sqlite.archive_retention,
         auto_migrate: settings.auto_migrate,
         share_file: sqlite.share_file,
@@ -532,7 +516,7 @@ pub async fn connect(url: &str) -> Result<MessagingProvider, MessagingError> {
 
 #[cfg(test)]
 mod tests {
-    use postrider_core::{Deadline, Message, MessagingService, QueueName, ReceiveOptions};
+    use postrider_core::{ArchivePolicy, Deadline, Message, MessagingService, QueueName, ReceiveOptions};
 
     use super::*;
 
@@ -584,7 +568,7 @@ mod tests {
         };
         let options = sqlite_options(&settings);
         assert_eq!(options.durability, Durability::ProcessCrashOnly);
-        assert_eq!(options.archive, postrider_sqlite::ArchivePolicy::Failed);
+        assert_eq!(options.archive, ArchivePolicy::Failed);
         assert_eq!(options.archive_retention, std::time::Duration::from_secs(60));
         assert_eq!(options.lock_timeout, std::time::Duration::from_millis(250));
         assert_eq!(options.wal_limit_bytes, 123_456);

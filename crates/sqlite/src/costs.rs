@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use postrider_core::{Capabilities, Message, QueueName, ReceiveOptions, Timestamp};
+use postrider_core::{ArchivePolicy, Capabilities, Message, QueueName, ReceiveOptions, Timestamp};
 use rusqlite::Connection;
 
-use crate::options::ArchivePolicy;
 use crate::session::{Memory, Rules, Session};
 use crate::{PROVIDER, migrations};
 

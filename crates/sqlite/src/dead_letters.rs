@@ -3,13 +3,12 @@
 use std::collections::HashSet;
 
 use postrider_core::{
-    ContentType, DeadLetter, DeadLetterEdit, DeadLetterReason, DeadLetterSelection, Limits, Message, MessageId,
-    MessagingError, QueueName, Redrive, RedriveReport, RedriveSkip, Timestamp,
+    ArchivePolicy, ContentType, DeadLetter, DeadLetterEdit, DeadLetterReason, DeadLetterSelection, Limits, Message,
+    MessageId, MessagingError, QueueName, Redrive, RedriveReport, RedriveSkip, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::Failure;
-use crate::options::ArchivePolicy;
 use crate::rows::{self, content_type_column, headers_column};
 use crate::send::dedup_holder;
 use crate::session::Session;

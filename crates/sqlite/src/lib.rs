@@ -70,7 +70,8 @@ mod writer;
 
 pub use clock::WallClock;
 pub use migrations::Migration;
-pub use options::{ArchivePolicy, Durability, SqliteOptions};
+pub use options::{Durability, SqliteOptions};
+pub use postrider_core::ArchivePolicy;
 pub use provider::SqliteProvider;
 pub use store::SqliteStore;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_core::{Clock, Limits};
+use postrider_core::{ArchivePolicy, Clock, Limits};
 
 use crate::clock::WallClock;
 
@@ -16,18 +16,6 @@ pub enum Durability {
     /// The end of the process, but not of the host: a power loss or a crash of the system may take the last commits,
     /// which were already answered (`synchronous=NORMAL`). The file stays sound.
     ProcessCrashOnly,
-}
-
-/// Which messages are kept after their end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ArchivePolicy {
-    /// Those that were acknowledged, and dead letters that were purged.
-    #[default]
-    All,
-    /// Dead letters that were purged.
-    Failed,
-    /// None.
-    None,
 }
 
 /// How a file is opened. The defaults are safe.

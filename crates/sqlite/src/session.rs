@@ -5,11 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use postrider_core::{Capabilities, MessagingError, QueueName, Timestamp};
+use postrider_core::{ArchivePolicy, Capabilities, MessagingError, QueueName, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use crate::error::Failure;
-use crate::options::ArchivePolicy;
 use crate::sql;
 
 /// What the file is used with; the same for all transactions of a store.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use postrider_core::{Disposition, MessageId, MessagingError, Nack, QueueName, ReceiptHandle, Settlement, Timestamp};
+use postrider_core::{
+    ArchivePolicy, Disposition, MessageId, MessagingError, Nack, QueueName, ReceiptHandle, Settlement, Timestamp,
+};
 use rusqlite::OptionalExtension;
 
 use crate::PROVIDER;
 use crate::claim::token;
 use crate::error::Failure;
-use crate::options::ArchivePolicy;
 use crate::rows;
 use crate::session::Session;
 use crate::sql;

@@ -36,10 +36,11 @@ use draft::Draft;
 pub use describe::Row;
 pub use error::{ConfigError, Problem, Setting};
 pub use origin::Origin;
+pub use postrider_core::ArchivePolicy;
 pub use reference::reference_page;
 pub use settings::{
-    ArchivePolicy, CommonConfig, DeadLetterConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig,
-    ProviderKind, RabbitMqConfig, SqliteConfig, Synchronous,
+    CommonConfig, DeadLetterConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind,
+    RabbitMqConfig, SqliteConfig, Synchronous,
 };
 pub use sources::Sources;
 pub use store_url::StoreUrl;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider_core::{Limits, MessagingError, QueuesConfig, ReceiveOptions, RetryStrategy};
+use postrider_core::{ArchivePolicy, Limits, MessagingError, QueuesConfig, ReceiveOptions, RetryStrategy};
 
 use crate::breaker::BreakerSettings;
 
@@ -146,17 +146,6 @@ pub enum Synchronous {
     Full,
     /// The operating system: a loss of power can take the last messages and settlements with it.
     Normal,
-}
-
-/// Which messages are kept after their end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ArchivePolicy {
-    /// Completed ones and purged dead letters.
-    All,
-    /// Purged dead letters.
-    Failed,
-    /// None.
-    None,
 }
 
 /// What only PostgreSQL knows.

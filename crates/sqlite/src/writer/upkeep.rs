@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use postrider_core::ArchivePolicy;
 use rusqlite::{Connection, wal::CheckpointMode};
 
 use super::Writer;
 use crate::archive::{self, Sweep};
 use crate::connection::begin;
 use crate::error::is_busy;
-use crate::options::{ArchivePolicy, SqliteOptions};
+use crate::options::SqliteOptions;
 use crate::session::Session;
 
 /// How long after the last look old archived rows are looked for, when there was nothing to remove.
