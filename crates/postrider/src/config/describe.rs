@@ -2,7 +2,7 @@
 
 use super::draft::Draft;
 use super::error::Problem;
-use super::keys::{self, KEYS};
+use super::keys;
 use super::origin::Origin;
 use super::settings::{Choice, ProviderKind};
 use super::store::Store;
@@ -51,5 +51,5 @@ pub(super) fn rows(draft: &Draft, store: &Store, state_url: &Result<StoreUrl, Pr
         let without_effect = without_effect(key.name, store);
         Row { key: key.name, value, origin, meaning: key.meaning, without_effect }
     };
-    KEYS.iter().map(row).collect()
+    keys::all().map(row).collect()
 }

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 
 use super::draft::Given;
 use super::error::Problem;
-use super::keys::{self, KEYS, Key};
+use super::keys::{self, Key};
 use super::origin::Origin;
 use super::suggestion;
 use super::value::Written;
@@ -57,7 +57,7 @@ fn key_of(name: &str) -> Option<&'static Key> {
     if name == URL_VARIABLE {
         return keys::find(keys::URL);
     }
-    KEYS.iter().find(|key| variable(key.name) == name)
+    keys::all().find(|key| variable(key.name) == name)
 }
 
 /// The key that the variable would mean if it were one.
@@ -66,7 +66,7 @@ fn path_of(name: &str) -> String {
 }
 
 fn advice(path: &str) -> String {
-    let known: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+    let known: Vec<_> = keys::all().map(|key| key.name).collect();
     match suggestion::nearest_path(path, &known) {
         Some(meant) => format!("did you mean {}?", variable(meant)),
         None => format!("unset it; what begins with {PREFIX} must be a key"),
@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn every_key_has_a_variable_of_its_own() {
-        let variables: BTreeSet<_> = KEYS.iter().map(|key| variable(key.name)).collect();
-        assert_eq!(variables.len(), KEYS.len());
-        for key in KEYS {
+        let variables: BTreeSet<_> = keys::all().map(|key| variable(key.name)).collect();
+        assert_eq!(variables.len(), keys::all().count());
+        for key in keys::all() {
             assert_eq!(key_of(&variable(key.name)).unwrap().name, key.name);
             assert!(!key.name.contains("__"), "{} could not be told from a section", key.name);
         }

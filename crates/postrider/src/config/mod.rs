@@ -176,7 +176,7 @@ fn router(draft: &Draft) -> Result<DefaultMessageRouter, Problem> {
 /// The router finds two queues of one name at the second; the user may have written the first.
 fn refuse_queue(draft: &Draft, key: &str, why: String) -> Problem {
     let value = |key: &keys::Key| key.value(&mut draft.clone());
-    let same = keys::KEYS.iter().filter(|other| other.name != key && other.name.starts_with("common.queues."));
+    let same = keys::all().filter(|other| other.name != key && other.name.starts_with("common.queues."));
     let same =
         same.filter(|other| value(other) == keys::find(key).and_then(value)).find_map(|key| draft.given(key.name));
     match (draft.given(key), same) {

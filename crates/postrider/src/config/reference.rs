@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::draft::Draft;
-use super::keys::{self, KEYS, Key, SECTIONS, Section};
+use super::keys::{self, Key, SECTIONS, Section};
 use super::settings::{Named, ProviderKind};
 use crate::endpoint::FORMS;
 
@@ -85,7 +85,7 @@ fn write_section(page: &mut String, section: &Section) -> std::fmt::Result {
     let without_effect = if missing { WITHOUT_EFFECT } else { "" };
     writeln!(page, "\n## `[{}]`\n\n{}{without_effect}\n", section.name, section.meaning)?;
     writeln!(page, "| key | values | default | meaning |\n|---|---|---|---|")?;
-    for key in KEYS {
+    for key in keys::all() {
         let Some((above, name)) = key.name.rsplit_once('.') else { continue };
         if above == section.name {
             writeln!(page, "| `{name}` | {} | {} | {} |", key.kind.name(), default(key), meaning(key))?;
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn every_key_is_on_the_page() {
         let page = reference_page();
-        for key in KEYS {
+        for key in keys::all() {
             let (section, name) = key.name.rsplit_once('.').unwrap();
             assert!(SECTIONS.iter().any(|known| known.name == section), "[{section}] has no heading");
             assert!(page.contains(&format!("\n| `{name}` | ")), "{}", key.name);

@@ -193,7 +193,7 @@ mod tests {
         };
         let second = std::time::Duration::from_secs(1);
         let linear = RetryStrategy::Linear { initial_delay: second, increment: second, max_delay: second, limits };
-        let mut keys: Vec<_> = keys::KEYS.iter().map(|key| key.name).filter(|key| is_field(key)).collect();
+        let mut keys: Vec<_> = keys::all().map(|key| key.name).filter(|key| is_field(key)).collect();
         for strategy in [linear, RetryStrategy::default(), RetryStrategy::constant_with_jitter(second, second)] {
             let Ok(Value::Object(fields)) = serde_json::to_value(&strategy) else { panic!("a strategy is a table") };
             for (name, value) in fields {

@@ -8,7 +8,7 @@ use super::draft::{Draft, Given};
 use super::environment;
 use super::error::Problem;
 use super::file::{FILE_NAME, FileChoice};
-use super::keys::{self, KEYS};
+use super::keys;
 use super::origin::Origin;
 use super::suggestion;
 use super::value::Written;
@@ -142,7 +142,7 @@ impl Sources {
             match keys::find(name) {
                 Some(key) => given.push(Given { key, value: Written::untyped(value), origin }),
                 None => {
-                    let known: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+                    let known: Vec<_> = keys::all().map(|key| key.name).collect();
                     let advice = match suggestion::nearest_path(name, &known) {
                         Some(meant) => format!("did you mean '{meant}'?"),
                         None => "leave it out".into(),

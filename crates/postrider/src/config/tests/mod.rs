@@ -207,7 +207,7 @@ fn every_section_is_read() {
 
 #[test]
 fn every_key_can_be_set_by_its_variable() {
-    for key in keys::KEYS {
+    for key in keys::all() {
         let value = match key.kind.name().as_str() {
             "`true` or `false`" => "false",
             "only `true`" => "true",
