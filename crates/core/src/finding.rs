@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::MessagingError;
+
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -50,8 +52,47 @@ impl Finding {
         Self { check, severity, found: found.into(), fix: Some(fix.into()) }
     }
 
+    /// Something that cannot be used, in the words of the error.
+    pub fn failed(check: &'static str, error: &MessagingError) -> Self {
+        Self::new(check, Severity::Problem, error.to_string(), "correct what it names, then try again")
+    }
+
+    /// What a store's schema is like: `name` has the tables, `version` is the one that this program knows, `missing` are
+    /// the names of the migrations that it lacks.
+    pub fn schema(name: impl fmt::Display, version: i64, missing: Result<Vec<&str>, MessagingError>) -> Self {
+        match missing {
+            Ok(missing) if missing.is_empty() => {
+                Self::fine("schema", format!("'{name}', version {version}, up to date"))
+            }
+            Ok(missing) => Self::new(
+                "schema",
+                Severity::Problem,
+                format!("'{name}' lacks the migrations {}", missing.join(", ")),
+                "apply them with `postrider migrate URL`; connecting does so too unless auto_migrate is off",
+            ),
+            Err(error) => Self::failed("schema", &error),
+        }
+    }
+
     /// Something that could not be looked at.
     pub fn unseen(check: &'static str, why: impl fmt::Display) -> Self {
         Self::new(check, Severity::Note, format!("it cannot be looked at: {why}"), "grant the right to see it")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_is_usable_when_nothing_is_missing() {
+        let fine = Finding::schema("mail", 2, Ok(Vec::new()));
+        assert_eq!(fine, Finding::fine("schema", "'mail', version 2, up to date"));
+        let old = Finding::schema("mail", 2, Ok(vec!["0001_queue", "0002_idempotency"]));
+        assert_eq!((old.check, old.severity), ("schema", Severity::Problem));
+        assert_eq!(old.found, "'mail' lacks the migrations 0001_queue, 0002_idempotency");
+        let unknown = Finding::schema("mail", 2, Err(MessagingError::Closed { provider: "memory" }));
+        assert_eq!((unknown.check, unknown.severity), ("schema", Severity::Problem));
+        assert!(unknown.found.contains("closed"), "{unknown:?}");
     }
 }

@@ -27,8 +27,7 @@ impl MysqlStore {
         let database = Database::new(url, &options)?;
         let begin = Instant::now();
         if let Err(error) = ask(&database, deadline, "select 1".to_owned()).await {
-            let (found, fix) = (error.into_harmless().to_string(), "correct what it names, then try again");
-            return Ok(vec![Finding::new("connection", Severity::Problem, found, fix)]);
+            return Ok(vec![Finding::failed("connection", &error.into_harmless())]);
         }
         let mut findings =
             vec![Finding::fine("connection", format!("connected in {} ms", begin.elapsed().as_millis()))];
@@ -160,22 +159,10 @@ fn pin(row: &Row) -> Finding {
 }
 
 async fn schema(database: &Database, deadline: Deadline) -> Finding {
-    let name = database.schema.name();
-    match migrations::pending(database, "examine", deadline).await {
-        Ok(missing) if missing.is_empty() => {
-            let version = migrations::all(&database.schema).last().map_or(0, |step| step.version);
-            Finding::fine("schema", format!("version {version} in '{name}', up to date"))
-        }
-        Ok(missing) => {
-            let names: Vec<&str> = missing.iter().map(|step| step.name).collect();
-            let fix = "apply them with `postrider migrate URL`; connecting does so too unless auto_migrate is off";
-            let found = format!("'{name}' lacks the migrations {}", names.join(", "));
-            Finding::new("schema", Severity::Problem, found, fix)
-        }
-        Err(error) => {
-            Finding::new("schema", Severity::Problem, error.to_string(), "correct what it names, then try again")
-        }
-    }
+    let version = migrations::all(&database.schema).last().map_or(0, |step| step.version);
+    let missing = migrations::pending(database, "examine", deadline).await;
+    let missing = missing.map(|missing| missing.iter().map(|step| step.name).collect());
+    Finding::schema(database.schema.name(), version, missing)
 }
 
 /// Whether the user may write. A plan is refused to whoever may not do what is planned.

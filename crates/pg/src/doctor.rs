@@ -30,8 +30,7 @@ pub async fn examine<Q>(
 ) -> Vec<Finding> {
     let begin = Instant::now();
     if let Err(error) = ask(database, deadline, Step::new("select 1", [])).await {
-        let (found, fix) = (error.into_harmless().to_string(), "correct what it names, then try again");
-        return vec![Finding::new("connection", Severity::Problem, found, fix)];
+        return vec![Finding::failed("connection", &error.into_harmless())];
     }
     let connected = format!("connected in {} ms", begin.elapsed().as_millis());
     let mut findings = vec![Finding::fine("connection", connected)];
@@ -232,25 +231,10 @@ fn table(schema: &str, row: &Row) -> Finding {
 }
 
 async fn schema<Q>(database: &Database<Q>, migrations: &Migrations, deadline: Deadline) -> Finding {
-    let name = migrations.schema.name();
-    match migrations.pending(database, "examine", deadline).await {
-        Ok(missing) if missing.is_empty() => {
-            let version = migrations.all().last().map_or(0, |step| step.version);
-            Finding::fine("schema", format!("'{name}', version {version}, up to date"))
-        }
-        Ok(missing) => {
-            let names: Vec<&str> = missing.iter().map(|step| step.name).collect();
-            Finding::new(
-                "schema",
-                Severity::Problem,
-                format!("'{name}' lacks the migrations {}", names.join(", ")),
-                "apply them with `postrider migrate URL`; connecting does so too unless auto_migrate is off",
-            )
-        }
-        Err(error) => {
-            Finding::new("schema", Severity::Problem, error.to_string(), "correct what it names, then try again")
-        }
-    }
+    let version = migrations.all().last().map_or(0, |step| step.version);
+    let missing = migrations.pending(database, "examine", deadline).await;
+    let missing = missing.map(|missing| missing.iter().map(|step| step.name).collect());
+    Finding::schema(migrations.schema.name(), version, missing)
 }
 
 async fn missing_tables<Q>(database: &Database<Q>, name: &str, tables: &[&str], deadline: Deadline) -> Vec<Finding> {

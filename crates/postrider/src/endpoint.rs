@@ -1,28 +1,35 @@
 //! Where messages are kept, by URL.
 
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "pgmq")]
+mod pgmq;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use postrider_core::{Deadline, Finding, MemoryStore, MessagingError};
-#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite"))]
-use std::sync::Arc;
-#[cfg(feature = "sqlite")]
-use {
-    crate::config::Synchronous,
-    postrider_core::Severity,
-    postrider_sqlite::{Durability, SqliteOptions, SqliteStore},
-    std::path::{Path, PathBuf},
-};
-
 #[cfg(feature = "mysql")]
 use postrider_mysql::{MysqlOptions, MysqlStore};
 #[cfg(feature = "pgmq")]
 use postrider_pgmq::{PgmqOptions, PgmqStore};
 #[cfg(feature = "postgres")]
-use postrider_postgres::{PostgresOptions, PostgresStore, WakeUpMode};
+use postrider_postgres::{PostgresOptions, PostgresStore};
 #[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres"))]
-use {crate::config::StoreUrl, tokio::sync::OnceCell};
+use {crate::config::StoreUrl, std::sync::Arc, tokio::sync::OnceCell};
+#[cfg(feature = "sqlite")]
+use {
+    postrider_sqlite::{SqliteOptions, SqliteStore},
+    sqlite::Folder,
+    std::path::PathBuf,
+};
 
 use crate::config::{MessagingConfig, ProviderKind};
 use crate::examine;
@@ -47,16 +54,6 @@ enum Kind {
     /// The same.
     #[cfg(feature = "pgmq")]
     Pgmq { url: StoreUrl, options: Box<PgmqOptions>, store: Arc<OnceCell<PgmqStore>> },
-}
-
-/// What becomes of a folder that is missing.
-#[cfg(feature = "sqlite")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Folder {
-    /// It is an error: a path that somebody wrote may be written wrongly.
-    MustExist,
-    /// It is made: nobody chose it.
-    IsMade,
 }
 
 /// A step of a store's schema.
@@ -96,10 +93,10 @@ impl Endpoint {
             }
             "memory" => invalid(format!("'{shown}' names something behind 'memory:'; there is nothing to name")),
             #[cfg(feature = "sqlite")]
-            "sqlite" => match sqlite_path(rest) {
+            "sqlite" => match sqlite::path(rest) {
                 Ok(path) => Ok(Self(Kind::Sqlite {
                     path: path.into(),
-                    options: Box::new(sqlite_options(settings)),
+                    options: Box::new(sqlite::options(settings)),
                     folder: Folder::MustExist,
                 })),
                 Err(why) => invalid(format!("'{shown}' {why}")),
@@ -107,19 +104,19 @@ impl Endpoint {
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => Ok(Self(Kind::Postgres {
                 url: StoreUrl::new(url),
-                options: Box::new(postgres_options(settings)),
+                options: Box::new(postgres::options(settings)),
                 store: Arc::default(),
             })),
             #[cfg(feature = "mysql")]
             "mysql" | "mariadb" => Ok(Self(Kind::Mysql {
                 url: StoreUrl::new(url),
-                options: Box::new(mysql_options(settings)),
+                options: Box::new(mysql::options(settings)),
                 store: Arc::default(),
             })),
             #[cfg(feature = "pgmq")]
             "pgmq+postgres" | "pgmq+postgresql" => Ok(Self(Kind::Pgmq {
                 url: StoreUrl::new(url),
-                options: Box::new(pgmq_options(settings)),
+                options: Box::new(pgmq::options(settings)),
                 store: Arc::default(),
             })),
             _ if ProviderKind::of_scheme(scheme).is_some() => {
@@ -211,7 +208,7 @@ impl Endpoint {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite { path, options, .. } => {
                 let options = SqliteOptions { auto_migrate: false, ..(**options).clone() };
-                let findings = examine_file(path, &options).await;
+                let findings = SqliteStore::examine(path, options.clone()).await;
                 let (path, options, folder) = (path.clone(), Box::new(options), Folder::MustExist);
                 (findings, Self(Kind::Sqlite { path, options, folder }))
             }
@@ -240,10 +237,7 @@ impl Endpoint {
         if examine::is_usable(&findings) {
             findings.extend(match unchanged.connect().await {
                 Ok(provider) => examine::queues(&provider, deadline).await,
-                Err(error) => {
-                    let fix = "correct what it names, then try again";
-                    vec![Finding::new("queues", Severity::Problem, error.to_string(), fix)]
-                }
+                Err(error) => vec![Finding::failed("queues", &error)],
             });
         }
         Ok(findings)
@@ -307,65 +301,6 @@ impl Endpoint {
     }
 }
 
-/// The file that is meant by what stands behind `sqlite:`. What other programs write there and would mean something
-/// else here is refused, or a file with an odd name would be made without a word.
-#[cfg(feature = "sqlite")]
-fn sqlite_path(rest: &str) -> Result<&str, String> {
-    if rest == ":memory:" || rest == "//:memory:" {
-        return Err("is no file; use memory: for a store in this process".into());
-    }
-    if rest.contains(['?', '#']) {
-        return Err("has parameters, and there are none; name the file alone, like sqlite:/path/file.db, and write \
-                    settings into [common.messaging.sqlite]"
-            .into());
-    }
-    let path = match rest.strip_prefix("//") {
-        // As other programs write it: no host, then the path.
-        Some(path) if path.starts_with('/') => path,
-        Some(name) => {
-            let name = name.escape_debug();
-            return Err(format!("has a host, and a file has none; use sqlite:{name} or sqlite:/path/{name}"));
-        }
-        None => rest,
-    };
-    if path.is_empty() {
-        return Err(format!("names no file; {}", known_forms()));
-    }
-    Ok(path)
-}
-
-/// What can be said of a file without opening it for writing.
-#[cfg(feature = "sqlite")]
-async fn examine_file(path: &Path, options: &SqliteOptions) -> Vec<Finding> {
-    if !path.exists() {
-        let found = format!("'{}' does not exist", path.display());
-        let fix = "name another file; this one is made by the first send, or by `postrider migrate`";
-        return vec![Finding::new("connection", Severity::Problem, found, fix)];
-    }
-    let mut findings = vec![Finding::fine("connection", format!("'{}' is there", path.display()))];
-    findings.push(match SqliteStore::pending_migrations(path, options.clone()).await {
-        Ok(missing) if missing.is_empty() => Finding::fine("schema", "up to date"),
-        Ok(missing) => {
-            let names: Vec<&str> = missing.iter().map(|step| step.name).collect();
-            let fix = "apply them with `postrider migrate URL`; connecting does so too unless auto_migrate is off";
-            Finding::new("schema", Severity::Problem, format!("lacks the migrations {}", names.join(", ")), fix)
-        }
-        Err(error) => {
-            Finding::new("schema", Severity::Problem, error.to_string(), "correct what it names, then try again")
-        }
-    });
-    findings.push(match options.durability {
-        Durability::PowerLoss => Finding::fine("durability", "every commit is on the disk before it is answered"),
-        Durability::ProcessCrashOnly => Finding::new(
-            "durability",
-            Severity::Warning,
-            "synchronous = \"normal\": a power loss can take the last commits, which were already answered",
-            "set common.messaging.sqlite.synchronous = \"full\"",
-        ),
-    });
-    findings
-}
-
 #[cfg(feature = "sqlite")]
 fn named(migrations: Vec<postrider_sqlite::Migration>) -> Vec<Migration> {
     migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect()
@@ -375,109 +310,6 @@ fn named(migrations: Vec<postrider_sqlite::Migration>) -> Vec<Migration> {
 #[cfg(any(feature = "pgmq", feature = "postgres"))]
 fn whole(name: &'static str, sql: &str) -> Migration {
     Migration { name, sql: format!("begin;\n{}\ncommit;\n", sql.trim_end()).into() }
-}
-
-#[cfg(feature = "postgres")]
-fn postgres_options(settings: &MessagingConfig) -> PostgresOptions {
-    let postgres = &settings.postgres;
-    PostgresOptions {
-        schema: postgres.schema.clone(),
-        pool_size: postgres.pool_size as usize,
-        archive: postgres.archive,
-        archive_retention: postgres.archive_retention,
-        wake_up: if postgres.poll_only { WakeUpMode::PollOnly } else { WakeUpMode::Notify },
-        poll_interval: postgres.poll_interval,
-        auto_migrate: settings.auto_migrate,
-        create_queues: settings.create_queues,
-        limits: settings.limits(),
-        connect_timeout: postgres.connection_timeout,
-        statement_timeout: postgres.statement_timeout,
-        ..PostgresOptions::default()
-    }
-}
-
-#[cfg(feature = "mysql")]
-fn mysql_options(settings: &MessagingConfig) -> MysqlOptions {
-    let mysql = &settings.mysql;
-    MysqlOptions {
-        pool_size: mysql.pool_size as usize,
-        archive: mysql.archive,
-        archive_retention: mysql.archive_retention,
-        poll_interval: mysql.poll_interval,
-        auto_migrate: settings.auto_migrate,
-        create_queues: settings.create_queues,
-        limits: settings.limits(),
-        connect_timeout: mysql.connection_timeout,
-        statement_timeout: mysql.statement_timeout,
-        ..MysqlOptions::default()
-    }
-}
-
-#[cfg(feature = "pgmq")]
-fn pgmq_options(settings: &MessagingConfig) -> PgmqOptions {
-    let pgmq = &settings.pgmq;
-    PgmqOptions {
-        schema: pgmq.schema.clone(),
-        pool_size: pgmq.pool_size as usize,
-        archive: pgmq.archive,
-        archive_retention: pgmq.archive_retention,
-        enable_pg_notify: pgmq.enable_pg_notify,
-        notify_throttle: pgmq.notify_throttle,
-        poll_interval: pgmq.poll_interval,
-        long_delay: pgmq.long_delay,
-        auto_migrate: settings.auto_migrate,
-        create_queues: settings.create_queues,
-        limits: settings.limits(),
-        connect_timeout: pgmq.connection_timeout,
-        statement_timeout: pgmq.statement_timeout,
-        ..PgmqOptions::default()
-    }
-}
-
-#[cfg(feature = "sqlite")]
-impl Folder {
-    fn prepare(self, path: &Path) -> Result<(), MessagingError> {
-        let (Self::IsMade, Some(folder)) = (self, path.parent()) else { return Ok(()) };
-        std::fs::create_dir_all(folder).map_err(|source| MessagingError::Provider {
-            provider: "sqlite",
-            operation: "make its folder",
-            source: Arc::new(NoDefaultFolder { folder: folder.to_owned(), source }),
-            retryable: false,
-        })
-    }
-}
-
-/// The folder of the embedded file cannot be made.
-#[cfg(feature = "sqlite")]
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "'{}' cannot be made ({source}); make it yourself, set XDG_DATA_HOME to another folder, or name a file with --url \
-     sqlite:/path/file.db",
-    folder.display()
-)]
-struct NoDefaultFolder {
-    folder: PathBuf,
-    source: std::io::Error,
-}
-
-#[cfg(feature = "sqlite")]
-fn sqlite_options(settings: &MessagingConfig) -> SqliteOptions {
-    let sqlite = &settings.sqlite;
-    SqliteOptions {
-        durability: match sqlite.synchronous {
-            Synchronous::Full => Durability::PowerLoss,
-            Synchronous::Normal => Durability::ProcessCrashOnly,
-        },
-        archive: sqlite.archive,
-        archive_retention: sqlite.archive_retention,
-        auto_migrate: settings.auto_migrate,
-        share_file: sqlite.share_file,
-        create_queues: settings.create_queues,
-        limits: settings.limits(),
-        lock_timeout: sqlite.lock_timeout,
-        wal_limit_bytes: sqlite.wal_limit_bytes.into(),
-        ..SqliteOptions::default()
-    }
 }
 
 impl FromStr for Endpoint {
@@ -512,142 +344,4 @@ impl fmt::Display for Endpoint {
 /// through an [`Endpoint`].
 pub async fn connect(url: &str) -> Result<MessagingProvider, MessagingError> {
     url.parse::<Endpoint>()?.connect().await
-}
-
-#[cfg(test)]
-mod tests {
-    use postrider_core::{ArchivePolicy, Deadline, Message, MessagingService, QueueName, ReceiveOptions};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn connections_to_one_endpoint_share_its_store() {
-        let endpoint: Endpoint = "memory:".parse().unwrap();
-        let queue = QueueName::new("orders").unwrap();
-        let (a, b) = (endpoint.connect().await.unwrap(), endpoint.connect().await.unwrap());
-        a.send_message(&queue, Message::new("one"), Deadline::default()).await.unwrap();
-        let options = ReceiveOptions::default();
-        assert_eq!(b.receive_messages(&queue, &options, Deadline::default()).await.unwrap().len(), 1);
-        let other = connect("memory:").await.unwrap();
-        assert!(other.receive_messages(&queue, &options, Deadline::default()).await.unwrap().is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_file_keeps_what_was_sent_for_the_next_connection() {
-        let folder = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", folder.path().join("queues.db").display());
-        let queue = QueueName::new("orders").unwrap();
-        let first = connect(&url).await.unwrap();
-        let id = first.send_message(&queue, Message::new("one"), Deadline::default()).await.unwrap();
-        first.close(Deadline::default()).await.unwrap();
-        let second = connect(&url).await.unwrap();
-        let options = ReceiveOptions::default();
-        let received = second.receive_messages(&queue, &options, Deadline::default()).await.unwrap();
-        assert_eq!(received[0].id(), id);
-        second.close(Deadline::default()).await.unwrap();
-    }
-
-    /// What a file was opened with cannot be seen in it for every setting.
-    #[cfg(feature = "sqlite")]
-    #[test]
-    fn every_setting_of_the_embedded_file_is_passed_on() {
-        let sqlite = crate::config::SqliteConfig {
-            synchronous: Synchronous::Normal,
-            archive: ArchivePolicy::Failed,
-            archive_retention: std::time::Duration::from_secs(60),
-            share_file: true,
-            lock_timeout: std::time::Duration::from_millis(250),
-            wal_limit_bytes: 123_456,
-        };
-        let settings = MessagingConfig {
-            create_queues: false,
-            auto_migrate: false,
-            max_message_bytes: 77,
-            sqlite,
-            ..MessagingConfig::default()
-        };
-        let options = sqlite_options(&settings);
-        assert_eq!(options.durability, Durability::ProcessCrashOnly);
-        assert_eq!(options.archive, ArchivePolicy::Failed);
-        assert_eq!(options.archive_retention, std::time::Duration::from_secs(60));
-        assert_eq!(options.lock_timeout, std::time::Duration::from_millis(250));
-        assert_eq!(options.wal_limit_bytes, 123_456);
-        assert_eq!(options.limits.max_body_bytes, 77);
-        assert!(options.share_file && !options.auto_migrate && !options.create_queues);
-
-        let options = sqlite_options(&MessagingConfig::default());
-        let defaults = SqliteOptions::default();
-        assert_eq!(format!("{options:?}"), format!("{defaults:?}"), "the defaults of both are the same");
-    }
-
-    #[tokio::test]
-    async fn a_store_tells_what_it_lacks_and_gets_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("deep/er/queues.db");
-        let endpoint: Endpoint = format!("sqlite:{}", file.display()).parse().unwrap();
-        assert!(endpoint.migrate().await.unwrap_err().to_string().contains("does not exist; create it"));
-
-        let endpoint = endpoint.in_default_folder();
-        let pending = endpoint.pending_migrations().await.unwrap();
-        assert!(pending[0].sql.contains("create table") && !file.exists());
-        assert!(!folder.path().join("deep").exists(), "a look made the folder");
-        assert!(endpoint.is_new());
-        assert_eq!(endpoint.migrate().await.unwrap(), pending);
-        assert_eq!(endpoint.pending_migrations().await.unwrap(), []);
-        assert!(!endpoint.is_new());
-        assert_eq!("memory:".parse::<Endpoint>().unwrap().migrate().await.unwrap(), []);
-    }
-
-    #[test]
-    fn a_database_is_used_as_configured_and_its_password_is_not_shown() {
-        let options = postgres_options(&MessagingConfig::default());
-        assert_eq!(format!("{options:?}"), format!("{:?}", PostgresOptions::default()), "the defaults are the same");
-        let options = mysql_options(&MessagingConfig::default());
-        assert_eq!(format!("{options:?}"), format!("{:?}", MysqlOptions::default()), "the defaults are the same");
-        let options = pgmq_options(&MessagingConfig::default());
-        assert_eq!(format!("{options:?}"), format!("{:?}", PgmqOptions::default()), "the defaults are the same");
-        for scheme in ["postgres", "postgresql", "mysql", "mariadb", "pgmq+postgres", "pgmq+postgresql"] {
-            let endpoint: Endpoint = format!("{scheme}://rider:secret@host/mail").parse().unwrap();
-            assert_eq!(endpoint.to_string(), format!("{scheme}://rider:***@host/mail"));
-            assert!(!format!("{endpoint:?}").contains("secret"));
-        }
-    }
-
-    #[test]
-    fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
-        let shown = |url: &str| url.parse::<Endpoint>().unwrap().to_string();
-        assert_eq!(shown("sqlite:/srv/queues.db"), "sqlite:/srv/queues.db");
-        assert_eq!(shown("sqlite:///srv/queues.db"), "sqlite:/srv/queues.db");
-        assert_eq!(shown("sqlite:queues.db"), "sqlite:queues.db");
-        let absolute = "sqlite:a/queues.db".parse::<Endpoint>().unwrap().absolute().to_string();
-        assert_eq!(absolute, format!("sqlite:{}/a/queues.db", std::env::current_dir().unwrap().display()));
-        assert_eq!(absolute.parse::<Endpoint>().unwrap().to_string(), absolute);
-    }
-
-    #[test]
-    fn urls_that_lead_nowhere_say_what_can_be_used() {
-        let forms = "use memory: or sqlite:/path/file.db or postgres://user@host/database or \
-                     mysql://user@host/database or pgmq+postgres://user@host/database";
-        for (url, text) in [
-            ("orders", &*format!("'orders' has no scheme; {forms}")),
-            ("kafka://host", &*format!("scheme 'kafka' is not known; {forms}")),
-            ("sqlite:", &*format!("'sqlite:' names no file; {forms}")),
-            (
-                "sqlite://queues.db",
-                "'sqlite://queues.db' has a host, and a file has none; use sqlite:queues.db or \
-                 sqlite:/path/queues.db",
-            ),
-            ("sqlite::memory:", "'sqlite::memory:' is no file; use memory: for a store in this process"),
-            (
-                "sqlite:/queues.db?mode=ro",
-                "'sqlite:/queues.db?mode=ro' has parameters, and there are none; name the file alone, like \
-                 sqlite:/path/file.db, and write settings into [common.messaging.sqlite]",
-            ),
-            ("amqp://rider:secret@host/", &*format!("this program has no provider for 'amqp' URLs; {forms}")),
-            ("memory:x", "'memory:x' names something behind 'memory:'; there is nothing to name"),
-        ] {
-            let error = url.parse::<Endpoint>().unwrap_err();
-            assert_eq!(error.to_string(), format!("invalid URL: {text}"));
-        }
-    }
 }

@@ -45,6 +45,7 @@ mod connection;
 #[cfg(test)]
 mod costs;
 mod dead_letters;
+mod doctor;
 mod error;
 mod idempotency;
 mod in_transaction;

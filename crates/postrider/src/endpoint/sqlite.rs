@@ -1,0 +1,129 @@
+//! The embedded file as a URL and the configuration describe it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use postrider_core::MessagingError;
+use postrider_sqlite::{Durability, SqliteOptions};
+
+use super::known_forms;
+use crate::config::{MessagingConfig, Synchronous};
+
+/// What becomes of a folder that is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Folder {
+    /// It is an error: a path that somebody wrote may be written wrongly.
+    MustExist,
+    /// It is made: nobody chose it.
+    IsMade,
+}
+
+impl Folder {
+    /// Makes the folder of that file, where it is to be made.
+    pub(super) fn prepare(self, path: &Path) -> Result<(), MessagingError> {
+        let (Self::IsMade, Some(folder)) = (self, path.parent()) else { return Ok(()) };
+        std::fs::create_dir_all(folder).map_err(|source| MessagingError::Provider {
+            provider: "sqlite",
+            operation: "make its folder",
+            source: Arc::new(NoDefaultFolder { folder: folder.to_owned(), source }),
+            retryable: false,
+        })
+    }
+}
+
+/// The folder of the embedded file cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "'{}' cannot be made ({source}); make it yourself, set XDG_DATA_HOME to another folder, or name a file with --url \
+     sqlite:/path/file.db",
+    folder.display()
+)]
+struct NoDefaultFolder {
+    folder: PathBuf,
+    source: std::io::Error,
+}
+
+/// The file that is meant by what stands behind `sqlite:`. What other programs write there and would mean something
+/// else here is refused, or a file with an odd name would be made without a word.
+pub(super) fn path(rest: &str) -> Result<&str, String> {
+    if rest == ":memory:" || rest == "//:memory:" {
+        return Err("is no file; use memory: for a store in this process".into());
+    }
+    if rest.contains(['?', '#']) {
+        return Err("has parameters, and there are none; name the file alone, like sqlite:/path/file.db, and write \
+                    settings into [common.messaging.sqlite]"
+            .into());
+    }
+    let path = match rest.strip_prefix("//") {
+        // As other programs write it: no host, then the path.
+        Some(path) if path.starts_with('/') => path,
+        Some(name) => {
+            let name = name.escape_debug();
+            return Err(format!("has a host, and a file has none; use sqlite:{name} or sqlite:/path/{name}"));
+        }
+        None => rest,
+    };
+    if path.is_empty() {
+        return Err(format!("names no file; {}", known_forms()));
+    }
+    Ok(path)
+}
+
+/// How the settings say that a file is used.
+pub(super) fn options(settings: &MessagingConfig) -> SqliteOptions {
+    let sqlite = &settings.sqlite;
+    SqliteOptions {
+        durability: match sqlite.synchronous {
+            Synchronous::Full => Durability::PowerLoss,
+            Synchronous::Normal => Durability::ProcessCrashOnly,
+        },
+        archive: sqlite.archive,
+        archive_retention: sqlite.archive_retention,
+        auto_migrate: settings.auto_migrate,
+        share_file: sqlite.share_file,
+        create_queues: settings.create_queues,
+        limits: settings.limits(),
+        lock_timeout: sqlite.lock_timeout,
+        wal_limit_bytes: sqlite.wal_limit_bytes.into(),
+        ..SqliteOptions::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::ArchivePolicy;
+
+    use super::*;
+
+    /// What a file was opened with cannot be seen in it for every setting.
+    #[test]
+    fn every_setting_of_the_embedded_file_is_passed_on() {
+        let sqlite = crate::config::SqliteConfig {
+            synchronous: Synchronous::Normal,
+            archive: ArchivePolicy::Failed,
+            archive_retention: std::time::Duration::from_secs(60),
+            share_file: true,
+            lock_timeout: std::time::Duration::from_millis(250),
+            wal_limit_bytes: 123_456,
+        };
+        let settings = MessagingConfig {
+            create_queues: false,
+            auto_migrate: false,
+            max_message_bytes: 77,
+            sqlite,
+            ..MessagingConfig::default()
+        };
+        let options = super::options(&settings);
+        assert_eq!(options.durability, Durability::ProcessCrashOnly);
+        assert_eq!(options.archive, ArchivePolicy::Failed);
+        assert_eq!(options.archive_retention, std::time::Duration::from_secs(60));
+        assert_eq!(options.lock_timeout, std::time::Duration::from_millis(250));
+        assert_eq!(options.wal_limit_bytes, 123_456);
+        assert_eq!(options.limits.max_body_bytes, 77);
+        assert!(options.share_file && !options.auto_migrate && !options.create_queues);
+
+        let options = super::options(&MessagingConfig::default());
+        let defaults = SqliteOptions::default();
+        assert_eq!(format!("{options:?}"), format!("{defaults:?}"), "the defaults of both are the same");
+    }
+}

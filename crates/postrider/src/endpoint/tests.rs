@@ -1,0 +1,95 @@
+use postrider_core::{Deadline, Message, MessagingService, QueueName, ReceiveOptions};
+
+use super::*;
+
+#[tokio::test]
+async fn connections_to_one_endpoint_share_its_store() {
+    let endpoint: Endpoint = "memory:".parse().unwrap();
+    let queue = QueueName::new("orders").unwrap();
+    let (a, b) = (endpoint.connect().await.unwrap(), endpoint.connect().await.unwrap());
+    a.send_message(&queue, Message::new("one"), Deadline::default()).await.unwrap();
+    let options = ReceiveOptions::default();
+    assert_eq!(b.receive_messages(&queue, &options, Deadline::default()).await.unwrap().len(), 1);
+    let other = connect("memory:").await.unwrap();
+    assert!(other.receive_messages(&queue, &options, Deadline::default()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_file_keeps_what_was_sent_for_the_next_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("queues.db").display());
+    let queue = QueueName::new("orders").unwrap();
+    let first = connect(&url).await.unwrap();
+    let id = first.send_message(&queue, Message::new("one"), Deadline::default()).await.unwrap();
+    first.close(Deadline::default()).await.unwrap();
+    let second = connect(&url).await.unwrap();
+    let options = ReceiveOptions::default();
+    let received = second.receive_messages(&queue, &options, Deadline::default()).await.unwrap();
+    assert_eq!(received[0].id(), id);
+    second.close(Deadline::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_tells_what_it_lacks_and_gets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("deep/er/queues.db");
+    let endpoint: Endpoint = format!("sqlite:{}", file.display()).parse().unwrap();
+    assert!(endpoint.migrate().await.unwrap_err().to_string().contains("does not exist; create it"));
+
+    let endpoint = endpoint.in_default_folder();
+    let pending = endpoint.pending_migrations().await.unwrap();
+    assert!(pending[0].sql.contains("create table") && !file.exists());
+    assert!(!folder.path().join("deep").exists(), "a look made the folder");
+    assert!(endpoint.is_new());
+    assert_eq!(endpoint.migrate().await.unwrap(), pending);
+    assert_eq!(endpoint.pending_migrations().await.unwrap(), []);
+    assert!(!endpoint.is_new());
+    assert_eq!("memory:".parse::<Endpoint>().unwrap().migrate().await.unwrap(), []);
+}
+
+#[test]
+fn the_password_of_a_database_is_not_shown() {
+    for scheme in ["postgres", "postgresql", "mysql", "mariadb", "pgmq+postgres", "pgmq+postgresql"] {
+        let endpoint: Endpoint = format!("{scheme}://rider:secret@host/mail").parse().unwrap();
+        assert_eq!(endpoint.to_string(), format!("{scheme}://rider:***@host/mail"));
+        assert!(!format!("{endpoint:?}").contains("secret"));
+    }
+}
+
+#[test]
+fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
+    let shown = |url: &str| url.parse::<Endpoint>().unwrap().to_string();
+    assert_eq!(shown("sqlite:/srv/queues.db"), "sqlite:/srv/queues.db");
+    assert_eq!(shown("sqlite:///srv/queues.db"), "sqlite:/srv/queues.db");
+    assert_eq!(shown("sqlite:queues.db"), "sqlite:queues.db");
+    let absolute = "sqlite:a/queues.db".parse::<Endpoint>().unwrap().absolute().to_string();
+    assert_eq!(absolute, format!("sqlite:{}/a/queues.db", std::env::current_dir().unwrap().display()));
+    assert_eq!(absolute.parse::<Endpoint>().unwrap().to_string(), absolute);
+}
+
+#[test]
+fn urls_that_lead_nowhere_say_what_can_be_used() {
+    let forms = "use memory: or sqlite:/path/file.db or postgres://user@host/database or \
+                 mysql://user@host/database or pgmq+postgres://user@host/database";
+    for (url, text) in [
+        ("orders", &*format!("'orders' has no scheme; {forms}")),
+        ("kafka://host", &*format!("scheme 'kafka' is not known; {forms}")),
+        ("sqlite:", &*format!("'sqlite:' names no file; {forms}")),
+        (
+            "sqlite://queues.db",
+            "'sqlite://queues.db' has a host, and a file has none; use sqlite:queues.db or \
+             sqlite:/path/queues.db",
+        ),
+        ("sqlite::memory:", "'sqlite::memory:' is no file; use memory: for a store in this process"),
+        (
+            "sqlite:/queues.db?mode=ro",
+            "'sqlite:/queues.db?mode=ro' has parameters, and there are none; name the file alone, like \
+             sqlite:/path/file.db, and write settings into [common.messaging.sqlite]",
+        ),
+        ("amqp://rider:secret@host/", &*format!("this program has no provider for 'amqp' URLs; {forms}")),
+        ("memory:x", "'memory:x' names something behind 'memory:'; there is nothing to name"),
+    ] {
+        let error = url.parse::<Endpoint>().unwrap_err();
+        assert_eq!(error.to_string(), format!("invalid URL: {text}"));
+    }
+}
