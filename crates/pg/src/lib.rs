@@ -22,7 +22,7 @@ pub use tokio_postgres;
 pub use connection::{ConnectionOptions, Database, Session, Step};
 pub use error::{cannot_connect, is_missing_table, text, undone};
 pub use migrations::{Known, Migration, Migrations};
-pub use notifier::{Hint, NOTIFY, Notifier, Ride};
+pub use notifier::{Hint, Missed, NOTIFY, Notifier, Ride};
 pub use schema::Schema;
 
 /// What failed attempts are signed with: the name that was given, or else the host's and the process's number.

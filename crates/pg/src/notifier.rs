@@ -5,15 +5,16 @@
 //! it rides with the next send, which saves its own round trip and fsync; what no send takes along is told apart. A hint
 //! that is lost is made up for by the look that every waiting receiver takes now and then.
 //!
-//! A payload is `fresh` or `late`, a number that the sender knows itself by, and the queue. What SQL functions tell is
-//! the queue alone: such a transaction may have been open for long.
+//! A payload is `fresh`, or `late:` and by how many milliseconds, then a number that the sender knows itself by, and the
+//! queue. SQL functions tell `since`, the time at which their transaction began in microseconds, and the queue: they may
+//! end long after it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use postrider_core::{Deadline, QueueName};
+use postrider_core::{Deadline, QueueName, Timestamp};
 use postrider_sql::Wakes;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -36,21 +37,32 @@ const STOP: Duration = Duration::from_millis(2);
 pub enum Hint {
     /// It has been due for a moment.
     Fresh,
-    /// It may have been due for longer, and claims may have gone past it.
-    Late,
+    /// It may have been due for that long, and claims may have gone past it.
+    Late(Duration),
 }
 
 impl Hint {
-    fn name(self) -> &'static str {
+    fn word(self) -> String {
         match self {
-            Self::Fresh => "fresh",
-            Self::Late => "late",
+            Self::Fresh => "fresh".to_owned(),
+            Self::Late(by) => format!("late:{}", by.as_millis() + 1),
         }
     }
 }
 
+/// What claims may have gone past, because it could be seen only after it was due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missed {
+    /// It was due no longer ago than that when it was told.
+    For(Duration),
+    /// It was due at this time of the server, or later.
+    Since(Timestamp),
+    /// It may have been due at any time.
+    Anything,
+}
+
 /// Hears of what came late: in this queue, or anywhere.
-type OnLate = Arc<dyn Fn(Option<&QueueName>) + Send + Sync>;
+type OnLate = Arc<dyn Fn(Option<&QueueName>, Missed) + Send + Sync>;
 
 /// Tells other processes, and hears of them.
 pub struct Notifier<Q> {
@@ -169,7 +181,7 @@ impl Pending {
     }
 
     fn payload(&self, queue: &QueueName, hint: Hint) -> String {
-        format!("{} {:08x} {queue}", hint.name(), self.own)
+        format!("{} {:08x} {queue}", hint.word(), self.own)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -183,7 +195,7 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
         database: Arc<Database<Q>>,
         wakes: Arc<Wakes>,
         channel: String,
-        on_late: impl Fn(Option<&QueueName>) + Send + Sync + 'static,
+        on_late: impl Fn(Option<&QueueName>, Missed) + Send + Sync + 'static,
     ) -> Self {
         let pending = Arc::new(Pending::new(rand::random()));
         // A task, because senders must not wait for it.
@@ -229,15 +241,15 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
         let (on_late, own) = (self.on_late.clone(), self.pending.own);
         let heard = move |heard: Heard<'_>| match heard {
             Heard::Anything => {
-                on_late(None);
+                on_late(None, Missed::Anything);
                 wakes.tell_all();
             }
             Heard::Told { channel, payload } => {
                 let of_others = told_by_others.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned();
-                let told = of_others.map(|queue| (queue, Hint::Late)).or_else(|| read(payload, own));
-                if let Some((queue, hint)) = told {
-                    if hint == Hint::Late {
-                        on_late(Some(&queue));
+                let told = of_others.map(|queue| (queue, Some(Missed::Anything))).or_else(|| read(payload, own));
+                if let Some((queue, missed)) = told {
+                    if let Some(missed) = missed {
+                        on_late(Some(&queue), missed);
                     }
                     wakes.tell([&queue]);
                 }
@@ -253,19 +265,24 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
     }
 }
 
-/// What a payload says, unless this process has said it.
-fn read(payload: &str, own: u32) -> Option<(QueueName, Hint)> {
-    let (hint, queue) = match payload.split_once(' ') {
-        None => (Hint::Late, payload),
-        Some((word, rest)) => {
-            let (sender, queue) = rest.split_once(' ')?;
-            if sender == format!("{own:08x}") {
-                return None;
-            }
-            (if word == Hint::Fresh.name() { Hint::Fresh } else { Hint::Late }, queue)
+/// What a payload says, unless this process has said it: the queue, and what may have been missed in it.
+fn read(payload: &str, own: u32) -> Option<(QueueName, Option<Missed>)> {
+    let words: Vec<&str> = payload.split(' ').collect();
+    let (missed, queue) = match words[..] {
+        [queue] => (Some(Missed::Anything), queue),
+        ["since", micros, queue] => (
+            Some(micros.parse().map_or(Missed::Anything, |micros| Missed::Since(Timestamp::from_micros(micros)))),
+            queue,
+        ),
+        [_, sender, _] if sender == format!("{own:08x}") => return None,
+        ["fresh", _, queue] => (None, queue),
+        [word, _, queue] => {
+            let by = word.strip_prefix("late:").and_then(|millis| millis.parse().ok());
+            (Some(by.map_or(Missed::Anything, |millis| Missed::For(Duration::from_millis(millis)))), queue)
         }
+        _ => return None,
     };
-    Some((QueueName::for_reading(queue).ok()?, hint))
+    Some((QueueName::for_reading(queue).ok()?, missed))
 }
 
 impl<Q> Drop for Notifier<Q> {
@@ -307,14 +324,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_says_what_was_put_into_it_and_the_unknown_is_late() {
+    fn a_payload_says_what_was_put_into_it_and_the_unknown_may_be_anything() {
         let (queue, pending) = (QueueName::new("orders").unwrap(), Pending::new(7));
-        for hint in [Hint::Fresh, Hint::Late] {
-            assert_eq!(read(&pending.payload(&queue, hint), 8), Some((queue.clone(), hint)));
+        let late = Missed::For(Duration::from_millis(351));
+        for (hint, missed) in [(Hint::Fresh, None), (Hint::Late(Duration::from_micros(350_400)), Some(late))] {
+            assert_eq!(read(&pending.payload(&queue, hint), 8), Some((queue.clone(), missed)));
             assert_eq!(read(&pending.payload(&queue, hint), 7), None, "it is this process's own");
         }
-        assert_eq!(read("orders", 7), Some((queue.clone(), Hint::Late)));
-        assert_eq!(read("soon 00000008 orders", 7), Some((queue, Hint::Late)));
+        let since = Missed::Since(Timestamp::from_micros(1_700_000_000_000_000));
+        assert_eq!(read("since 1700000000000000 orders", 7), Some((queue.clone(), Some(since))));
+        for unknown in ["orders", "soon 00000008 orders", "late:long 00000008 orders", "since ever orders"] {
+            assert_eq!(read(unknown, 7), Some((queue.clone(), Some(Missed::Anything))), "{unknown}");
+        }
         assert_eq!(read("no queue", 7), None);
     }
 
@@ -324,18 +345,19 @@ mod tests {
         let [orders, bills] = ["orders", "bills"].map(|name| QueueName::new(name).unwrap());
         let told = |ride: &Ride| {
             let mut told: Vec<_> = ride.payloads().iter().filter_map(|payload| read(payload, 8)).collect();
-            told.sort_unstable();
+            told.sort_by_key(|(queue, _)| queue.clone());
             told
         };
+        let late = Hint::Late(Duration::from_millis(99));
         let alone = pending.ride([&orders].into_iter()).unwrap();
-        assert_eq!(told(&alone), [(orders.clone(), Hint::Fresh)]);
+        assert_eq!(told(&alone), [(orders.clone(), None)]);
         alone.arrived();
         assert_eq!(pending.leaves_at(), None);
-        pending.note([(&orders, Hint::Late), (&bills, Hint::Fresh)].into_iter());
+        pending.note([(&orders, late), (&bills, Hint::Fresh)].into_iter());
         assert!(pending.ride([&orders].into_iter()).is_none(), "there was one a moment ago");
         tokio::time::advance(DEBOUNCE).await;
         assert_eq!(pending.leaves_at(), Some(Instant::now() + STOP));
-        let both = [(bills.clone(), Hint::Fresh), (orders.clone(), Hint::Late)];
+        let both = [(bills.clone(), None), (orders.clone(), Some(Missed::For(Duration::from_millis(100))))];
         let failed = pending.ride([&orders].into_iter()).unwrap();
         assert_eq!(told(&failed), both);
         assert_eq!(pending.leaves_at(), None, "it is on its way");

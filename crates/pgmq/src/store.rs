@@ -74,7 +74,7 @@ impl PgmqStore {
         let (wakes, schema) = (Arc::new(Wakes::default()), Schema::new(&options.schema));
         let notifier = options
             .enable_pg_notify
-            .then(|| Notifier::start(database.clone(), wakes.clone(), schema.channel(), |_| ()));
+            .then(|| Notifier::start(database.clone(), wakes.clone(), schema.channel(), |_, _| ()));
         let shared = Arc::new(Shared {
             capabilities: capabilities(&options),
             worker: worker_name(options.worker.as_deref()),

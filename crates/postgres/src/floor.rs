@@ -6,21 +6,27 @@
 //! before the latest time that was claimed, for each priority apart, and jumps over what it knows to be gone.
 //!
 //! What becomes visible later than it was due would be passed over: everything that this crate writes is due when it is
-//! written and not before, and whoever needed longer than the margin to commit says so. Transactions of others say so
-//! always, since they end when they like. That, and every two seconds, has a claim look from the beginning. When the
-//! server's clock is set back, the floors follow it at the next claim or look that tells what it shows.
+//! written and not before, and whoever needed longer than the margin to commit says so, and how long. Transactions of
+//! others say when they began, since they end when they like. That lowers the floors so far; to look at everything for it
+//! would take the longer the more lies there, which makes others late in turn. Every two seconds a claim looks from the
+//! beginning all the same. When the server's clock is set back, the floors follow it at the next claim or look that
+//! tells what it shows.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use postrider_core::{QueueName, Timestamp};
+use postrider_pg::Missed;
 
 use crate::rows::Time;
 use crate::store::MOST_NAMES;
 
 /// How much later than its due time a message may become visible and is still met by every claim.
 pub(crate) const MARGIN: Duration = Duration::from_millis(50);
+
+/// How long a word of what came late may be on its way; what needs longer waits for the next look at everything.
+const WAY: Duration = Duration::from_secs(1);
 
 /// How long it is from one look at everything to the next.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
@@ -134,6 +140,21 @@ impl Floors {
         }
     }
 
+    /// The next look at a queue must reach what may have been missed. What was claimed was due before now, so that what
+    /// was due a while ago lies no further than that below it.
+    pub(crate) fn miss(&self, queue: &QueueName, missed: Missed) {
+        let lowered = |highest: Timestamp| match missed {
+            Missed::For(by) => highest.saturating_sub(by.saturating_add(WAY)),
+            Missed::Since(time) => highest.min(time),
+            Missed::Anything => EARLIEST,
+        };
+        if let Some(floor) = self.lock().get_mut(queue) {
+            floor.must_sweep |= missed == Missed::Anything;
+            floor.highest.iter_mut().for_each(|highest| *highest = highest.map(lowered));
+            floor.round += 1;
+        }
+    }
+
     /// The next look at a queue must be at everything.
     pub(crate) fn sweep(&self, queue: &QueueName) {
         if let Some(floor) = self.lock().get_mut(queue) {
@@ -223,6 +244,25 @@ mod tests {
         assert!(seen.is_sweep, "the one that failed is made up for");
         floors.looked(&queue, &seen, true);
         assert_eq!([is_sweep(), is_sweep()], [true, false]);
+    }
+
+    #[test]
+    fn what_came_late_lowers_the_floors_so_far_and_no_further() {
+        let (floors, queue) = (Floors::default(), QueueName::new("orders").unwrap());
+        let first = floors.reach(&queue);
+        floors.claimed(&queue, &first, [(4, at(9000)), (9, at(2000))].into_iter(), false);
+        let slow = floors.reach(&queue);
+        floors.miss(&queue, Missed::For(Duration::from_millis(500)));
+        // One from before would raise them again, past what it has not seen.
+        floors.claimed(&queue, &slow, [(4, at(9100))].into_iter(), false);
+        let next = floors.reach(&queue);
+        assert!(!next.is_sweep);
+        assert_eq!([4, 9, 0].map(|priority| begins(&next, priority)), [at(7450), at(450), EARLIEST]);
+        floors.miss(&queue, Missed::Since(at(1000)));
+        let next = floors.reach(&queue);
+        assert_eq!([4, 9].map(|priority| begins(&next, priority)), [at(950), at(450)]);
+        floors.miss(&queue, Missed::Anything);
+        assert!(floors.reach(&queue).is_sweep);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
-use postrider_pg::{Hint, Migration, Notifier, Schema, Step};
+use postrider_pg::{Hint, Migration, Missed, Notifier, Schema, Step};
 use postrider_sql::{Undone, Wakes};
 
 use crate::floor::{Floors, MARGIN};
@@ -48,8 +48,8 @@ impl PostgresStore {
         migrations::of(&database.sql.schema).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
         let (wakes, floors) = (Arc::new(Wakes::default()), Arc::new(Floors::default()));
         let passed = floors.clone();
-        let on_late = move |queue: Option<&QueueName>| match queue {
-            Some(queue) => passed.sweep(queue),
+        let on_late = move |queue: Option<&QueueName>, missed| match queue {
+            Some(queue) => passed.miss(queue, missed),
             None => passed.sweep_all(),
         };
         let notifier = (options.wake_up == WakeUpMode::Notify)
@@ -118,7 +118,8 @@ impl Shared {
     /// Tells those who wait, here and in other processes, that something in these queues can be received, by a
     /// transaction that was begun then.
     pub(crate) fn touch<'q>(&self, queues: impl IntoIterator<Item = &'q QueueName>, began: Instant) {
-        let hint = if began.elapsed() < MARGIN { Hint::Fresh } else { Hint::Late };
+        let took = began.elapsed();
+        let hint = if took < MARGIN { Hint::Fresh } else { Hint::Late(took) };
         let queues: Vec<&QueueName> = queues.into_iter().collect();
         self.tell_here(&queues, hint);
         if let Some(notifier) = self.notifier.as_ref().filter(|_| !queues.is_empty()) {
@@ -128,8 +129,8 @@ impl Shared {
 
     /// The same for this process alone.
     pub(crate) fn tell_here(&self, queues: &[&QueueName], hint: Hint) {
-        if hint == Hint::Late {
-            queues.iter().for_each(|queue| self.floors.sweep(queue));
+        if let Hint::Late(by) = hint {
+            queues.iter().for_each(|queue| self.floors.miss(queue, Missed::For(by)));
         }
         self.wakes.tell(queues.iter().copied());
     }

@@ -109,8 +109,8 @@ begin
   if ordering_key is not null or not exists (select 1 from {schema}.queue q where q.name = send.queue) then
     insert into {schema}.unplaced (queue, ordering_key) values (send.queue, send.ordering_key);
   end if;
-  -- Of many in one transaction the server keeps one.
-  perform pg_notify('{channel}', queue);
+  -- Of many in one transaction the server keeps one. Nothing that it sends is due before it began.
+  perform pg_notify('{channel}', 'since ' || (extract(epoch from transaction_timestamp()) * 1000000)::bigint || ' ' || queue);
   return id;
 end
 $body$;
