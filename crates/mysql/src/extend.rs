@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use postrider_core::coalescer::ExtendRow;
 use postrider_core::{Deadline, ReceiptHandle, RowResults};
-use postrider_sql::{Undone, persist};
+use postrider_sql::{Lease, Undone, persist};
 
-use crate::lease::{Held, Lease, Tried, held, locked, note, taken, try_busy_again};
+use crate::PROVIDER;
+use crate::lease::{Held, Tried, held, locked, note, try_busy_again};
 use crate::literal::{self, by_row, fill, micros};
 use crate::store::Shared;
 
@@ -22,7 +23,7 @@ impl Shared {
         let mut results: RowResults<()> = Vec::with_capacity(rows.len());
         let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
         for (place, row) in rows.iter().enumerate() {
-            match Lease::read(&row.receipt) {
+            match Lease::read(&row.receipt, PROVIDER) {
                 Ok(lease) => {
                     // Of two extensions of one lease the later stands.
                     chosen.retain(|(_, other, _)| (other.row, other.token) != (lease.row, lease.token));
@@ -54,12 +55,12 @@ impl Shared {
         let (mut touched, mut busy) = (Vec::new(), Vec::new());
         for (place, (row, result)) in rows.iter().zip(&mut results).enumerate() {
             if result.is_ok() {
-                let Ok(lease) = Lease::read(&row.receipt) else { continue };
+                let Ok(lease) = Lease::read(&row.receipt, PROVIDER) else { continue };
                 if done.contains(&(lease.row, lease.token)) {
                     note(&mut touched, row.receipt.queue());
                 } else if locked.get(&lease.row).is_some_and(|held| held.is_by(&lease)) {
                     busy.push(place);
-                    *result = Err(taken(&row.receipt));
+                    *result = Err(row.receipt.taken());
                 } else {
                     *result = Err(row.receipt.expired());
                 }
@@ -76,7 +77,7 @@ impl Shared {
     }
 
     async fn try_give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
-        let mut chosen: Vec<Lease> = receipts.iter().filter_map(|receipt| Lease::read(receipt).ok()).collect();
+        let mut chosen = Lease::read_all(receipts.iter(), PROVIDER);
         let mut session = self.database.session("return", Deadline::default()).await?;
         let sql = session.sql();
         let ids = literal::list(chosen.iter().map(|lease| lease.row));

@@ -11,12 +11,13 @@ use postrider_core::service::check_sendable;
 use postrider_core::{
     ArchivePolicy, Deadline, IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle,
 };
-use postrider_sql::{Phase, Undone};
+use postrider_sql::{Lease, Phase, Undone};
 
+use crate::PROVIDER;
 use crate::connection::{Answers, read_all};
 use crate::dead_letters::end_lives;
 use crate::error::{is_duplicate, undone};
-use crate::lease::{Held, Lease, held};
+use crate::lease::{Held, held};
 use crate::literal::{self, fill};
 use crate::rows;
 use crate::send::{Expired, TRIES, UNCOMMITTED, dedup_holders, expired, send_values, unplace};
@@ -122,7 +123,7 @@ impl MysqlStore {
         transaction: &mut Transaction<'_>,
         receipt: &ReceiptHandle,
     ) -> Result<(), MessagingError> {
-        let lease = Lease::read(receipt)?;
+        let lease = Lease::read(receipt, PROVIDER)?;
         let mut inside = Inside::begin("ack", transaction).await?;
         let acked = self.ack_inside(&mut inside, &lease).await;
         inside.end(acked).await

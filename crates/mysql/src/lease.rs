@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 
 use mysql_async::Row;
-use postrider_core::{MessageId, MessagingError, QueueName, ReceiptHandle, RowResults};
-use postrider_sql::Undone;
-use postrider_sql::stripes::read_token;
+use postrider_core::{MessageId, QueueName, ReceiptHandle, RowResults};
+use postrider_sql::{Lease, Undone};
 
-use crate::PROVIDER;
 use crate::connection::{PAUSES, Session};
 use crate::literal::{self, fill};
 use crate::rows;
@@ -69,29 +67,6 @@ pub(crate) async fn locked(
     Ok(Held::by_row(&session.query(look).await?.concat()))
 }
 
-/// A receipt that can be this provider's.
-#[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    pub(crate) row: i64,
-    pub(crate) token: i64,
-    pub(crate) stripe: Option<i32>,
-    pub(crate) receipt: ReceiptHandle,
-}
-
-impl Lease {
-    pub(crate) fn read(receipt: &ReceiptHandle) -> Result<Self, MessagingError> {
-        receipt.check_provider(PROVIDER)?;
-        let row = i64::try_from(receipt.row()?).map_err(|_| receipt.expired())?;
-        let (token, stripe) = read_token(receipt.token(), row).ok_or_else(|| receipt.expired())?;
-        Ok(Self { row, token, stripe, receipt: receipt.clone() })
-    }
-}
-
-/// Another transaction has the row, and may end it or leave it as it is.
-pub(crate) fn taken(receipt: &ReceiptHandle) -> MessagingError {
-    MessagingError::MessageLeased { queue: receipt.queue().clone(), id: receipt.message_id() }
-}
-
 /// What a try came to, and the places of those whose rows others had locked.
 pub(crate) type Tried = (RowResults<()>, Vec<usize>);
 
@@ -137,9 +112,10 @@ pub(crate) fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
 mod tests {
     use std::sync::Mutex;
 
-    use postrider_core::{LeaseToken, NativeRef};
+    use postrider_core::{LeaseToken, MessagingError, NativeRef};
 
     use super::*;
+    use crate::PROVIDER;
 
     fn receipt(row: u64) -> ReceiptHandle {
         let queue = QueueName::new("orders").unwrap();
@@ -149,7 +125,7 @@ mod tests {
     /// Tries three rows of which the first and the last are busy, and these again with what `work` answers.
     async fn tried(mut work: impl FnMut(usize) -> Result<Tried, Undone>) -> (RowResults<()>, usize) {
         let rows: Vec<ReceiptHandle> = (1..4).map(receipt).collect();
-        let first = (vec![Err(taken(&rows[0])), Ok(()), Err(taken(&rows[2]))], vec![0, 2]);
+        let first = (vec![Err(rows[0].taken()), Ok(()), Err(rows[2].taken())], vec![0, 2]);
         let (tries, work) = (Mutex::new(0), Mutex::new(&mut work));
         let again = |again: Vec<ReceiptHandle>| {
             *tries.lock().unwrap() += 1;
@@ -164,7 +140,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rows_that_stay_busy_are_tried_so_often_and_no_other_with_them() {
         let busy = |count: usize| {
-            let leased = || Err(taken(&receipt(9)));
+            let leased = || Err(receipt(9).taken());
             Ok(((0..count).map(|_| leased()).collect(), (0..count).collect()))
         };
         let (results, tries) = tried(busy).await;
@@ -178,7 +154,7 @@ mod tests {
         let (results, tries) = tried(|count| {
             sizes.push(count);
             Ok(match count {
-                2 => (vec![Err(taken(&receipt(9))), Ok(())], vec![0]),
+                2 => (vec![Err(receipt(9).taken()), Ok(())], vec![0]),
                 _ => (vec![Err(receipt(9).expired())], Vec::new()),
             })
         })

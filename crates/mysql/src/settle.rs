@@ -8,11 +8,12 @@ use postrider_core::{
     ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
 };
 use postrider_sql::stripes::in_order;
-use postrider_sql::{Undone, persist};
+use postrider_sql::{Lease, Undone, persist};
 
+use crate::PROVIDER;
 use crate::connection::{Session, at_once};
 use crate::dead_letters::end_lives;
-use crate::lease::{Held, Lease, Tried, held, locked, note, taken, try_busy_again};
+use crate::lease::{Held, Tried, held, locked, note, try_busy_again};
 use crate::literal::{self, by_row, fill, micros, optional};
 use crate::rows;
 use crate::send::{lock_free_stripes, promote_or_leave, taken_stripes};
@@ -81,7 +82,7 @@ impl Settling {
         let mut seen = HashSet::new();
         for (place, settlement) in settlements.iter().enumerate() {
             let checked = settlement.clone().checked(&shared.capabilities.limits);
-            let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt)?, settlement)));
+            let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt, PROVIDER)?, settlement)));
             results.push(match ready {
                 // The first one ends the lease, or finds it ended; either way there is none for the second.
                 Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
@@ -233,7 +234,7 @@ impl Settling {
                 self.busy.push(chosen.place);
             }
             self.results[chosen.place] = Some(match (held, chosen.kind) {
-                (None, _) if is_busy => Err(taken(receipt)),
+                (None, _) if is_busy => Err(receipt.taken()),
                 (None, _) => Err(receipt.expired()),
                 (Some(_), Kind::Refuse) => Err(MessagingError::invalid(
                     "disposition",

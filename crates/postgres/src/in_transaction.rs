@@ -14,11 +14,10 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use postrider_pg::undone;
-use postrider_sql::Phase;
+use postrider_sql::{Lease, Phase};
 
 use crate::PROVIDER;
 use crate::rows::{Time, content_type_column, headers_column, micros};
-use crate::settle::Lease;
 use crate::store::PostgresStore;
 
 impl PostgresStore {
@@ -70,7 +69,7 @@ impl PostgresStore {
         transaction: &mut Transaction<'_>,
         receipt: &ReceiptHandle,
     ) -> Result<(), MessagingError> {
-        let lease = Lease::read(receipt)?;
+        let lease = Lease::read(receipt, PROVIDER)?;
         let database = &self.shared.database;
         let (queue, channel) = (receipt.queue().as_str(), database.sql.schema.channel());
         let keeps = self.shared.options.archive == ArchivePolicy::All;

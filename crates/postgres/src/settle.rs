@@ -12,8 +12,8 @@ use postrider_core::coalescer::ExtendRow;
 use postrider_core::{
     ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
 };
-use postrider_sql::stripes::{in_order, read_token};
-use postrider_sql::{Others, Undone, past_others, persist};
+use postrider_sql::stripes::in_order;
+use postrider_sql::{Lease, Others, Undone, past_others, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -35,38 +35,17 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
+    fn read_all<'r>(receipts: impl Iterator<Item = &'r ReceiptHandle>) -> Self {
+        let mut leases = Self::default();
+        Lease::read_all(receipts, PROVIDER).iter().for_each(|lease| leases.push(lease));
+        leases
+    }
+
     pub(crate) fn push(&mut self, lease: &Lease) {
         self.rows.push(lease.row);
         self.tokens.push(lease.token);
         self.ids.push(*lease.receipt.message_id().as_uuid());
         self.queues.push(lease.receipt.queue().as_str().to_owned());
-    }
-}
-
-/// A receipt that can be this provider's.
-#[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    pub(crate) row: i64,
-    pub(crate) token: i64,
-    pub(crate) stripe: Option<i32>,
-    pub(crate) receipt: ReceiptHandle,
-}
-
-impl Lease {
-    /// Those of the receipts that can be, in the order of the rows.
-    fn read_all<'r>(receipts: impl Iterator<Item = &'r ReceiptHandle>) -> Leases {
-        let mut chosen: Vec<Self> = receipts.filter_map(|receipt| Self::read(receipt).ok()).collect();
-        chosen.sort_by_key(|lease| lease.row);
-        let mut leases = Leases::default();
-        chosen.iter().for_each(|lease| leases.push(lease));
-        leases
-    }
-
-    pub(crate) fn read(receipt: &ReceiptHandle) -> Result<Self, MessagingError> {
-        receipt.check_provider(PROVIDER)?;
-        let row = i64::try_from(receipt.row()?).map_err(|_| receipt.expired())?;
-        let (token, stripe) = read_token(receipt.token(), row).ok_or_else(|| receipt.expired())?;
-        Ok(Self { row, token, stripe, receipt: receipt.clone() })
     }
 }
 
@@ -124,7 +103,7 @@ impl Settling {
         let mut seen = HashSet::new();
         for (place, settlement) in settlements.iter().enumerate() {
             let checked = settlement.clone().checked(&shared.capabilities.limits);
-            let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt)?, settlement)));
+            let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt, PROVIDER)?, settlement)));
             results.push(match ready {
                 // The first one ends the lease, or finds it ended; either way there is none for the second.
                 Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
@@ -288,7 +267,7 @@ impl Shared {
         let began = Instant::now();
         let mut session = self.database.session("settle", Deadline::default()).await?;
         session.begin().await?;
-        let leases = Lease::read_all(settlements.iter().map(|settlement| &settlement.receipt));
+        let leases = Leases::read_all(settlements.iter().map(|settlement| &settlement.receipt));
         let rows = lock_free(&session, &leases).await?;
         let wanted = Settling::new(self, settlements, &Busy::default()).stripes;
         let got = self.lock_free_stripes(&session, &wanted).await?;
@@ -333,7 +312,7 @@ impl Shared {
         let mut results: RowResults<()> = Vec::with_capacity(rows.len());
         let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
         for (place, row) in rows.iter().enumerate() {
-            match Lease::read(&row.receipt) {
+            match Lease::read(&row.receipt, PROVIDER) {
                 Ok(lease) => {
                     // Of two extensions of one lease the later stands.
                     chosen.retain(|(_, other, _)| (other.row, other.token) != (lease.row, lease.token));
@@ -350,7 +329,7 @@ impl Shared {
         let mut busy = HashSet::new();
         if others == Others::PassBy {
             session.begin().await?;
-            busy = lock_free(&session, &Lease::read_all(rows.iter().map(|row| &row.receipt))).await?;
+            busy = lock_free(&session, &Leases::read_all(rows.iter().map(|row| &row.receipt))).await?;
             chosen.retain(|(_, lease, _)| !busy.contains(&lease.row));
         }
         chosen.sort_by_key(|(_, lease, _)| lease.row);
@@ -388,7 +367,7 @@ impl Shared {
     /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
     pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
         let began = Instant::now();
-        let leases = Lease::read_all(receipts.iter());
+        let leases = Leases::read_all(receipts.iter());
         let mut session = self.database.session("return", Deadline::default()).await?;
         let step = lease_step(&session.sql().give_up, &leases);
         session.run(&[step]).await?;

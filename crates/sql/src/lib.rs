@@ -10,6 +10,7 @@
 
 mod admin;
 mod distrust;
+mod lease;
 mod provider;
 mod records;
 mod store;
@@ -19,6 +20,7 @@ mod wait;
 mod wakes;
 
 pub use distrust::is_distrust;
+pub use lease::Lease;
 pub use provider::SqlProvider;
 pub use store::{Claimed, Due, Part, Present, RecordChange, Removal, SqlRecords, SqlStore, Taken};
 pub use undone::{Blame, Others, Phase, Undone, past_others, persist};
