@@ -141,6 +141,7 @@ pub(crate) async fn run(global: &Global, command: Send) -> Result<(), Failure> {
     }
     let id = session.provider.send_message(&command.queue, message, Deadline::default()).await?;
     let printed = session.out.row(&Sent { id, queue: command.queue.as_str() }, id);
-    session.close().await?;
-    printed.map_err(|failure| failure.after(format_args!("message {id} was sent")))
+    let closed = session.close().await;
+    printed.map_err(|failure| failure.after(format_args!("message {id} was sent")))?;
+    closed
 }

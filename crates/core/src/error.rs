@@ -60,9 +60,10 @@ pub enum MessagingError {
         id: MessageId,
     },
 
-    /// Somebody holds the message's lease. Nothing was changed.
+    /// Somebody holds the message's lease, or has it in a transaction that has not ended. Nothing was changed.
     #[error(
-        "somebody holds the lease on message {id} of queue '{queue}'; nothing was changed. Try again when it has ended"
+        "another worker's lease or an open transaction has message {id} of queue '{queue}'; nothing was changed. Try \
+         again when that has ended"
     )]
     MessageLeased {
         /// The message's queue.

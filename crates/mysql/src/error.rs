@@ -52,9 +52,20 @@ pub(crate) fn is_duplicate(error: &mysql_async::Error) -> bool {
 
 /// Whether a value was missing where there must be one.
 pub(crate) fn is_null(error: &Undone) -> bool {
-    let Undone::Rejected(MessagingError::Provider { source, .. }) = error else { return false };
-    let error = source.downcast_ref::<SqlError>().map(|error| &error.error);
-    matches!(error, Some(mysql_async::Error::Server(answer)) if answer.code == 1048)
+    refusal(error) == Some(1048)
+}
+
+/// Whether the server does not keep the statement prepared: it was not carried out.
+pub(crate) fn is_unprepared(error: &Undone) -> bool {
+    matches!(refusal(error), Some(1243 | 1461 | 1615))
+}
+
+fn refusal(error: &Undone) -> Option<u16> {
+    let Undone::Rejected(MessagingError::Provider { source, .. }) = error else { return None };
+    match &source.downcast_ref::<SqlError>()?.error {
+        mysql_async::Error::Server(answer) => Some(answer.code),
+        _ => None,
+    }
 }
 
 /// Somebody's transaction has what was asked for, and may have it for long.

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use mysql_async::Value;
-use postrider_core::Deadline;
 use postrider_core::coalescer::SendRow;
+use postrider_core::{Deadline, MessagingError};
 use postrider_sql::Undone;
 
-use crate::error::is_null;
+use crate::error::{is_null, is_unprepared};
 use crate::literal::{self, fill};
 use crate::rows::{content_type_column, headers_column};
 use crate::send::{Sendable, send_values};
@@ -49,7 +49,12 @@ impl Shared {
             let more = ", (?, ?, ?, utc_timestamp(6), utc_timestamp(6), ?, ?, ?)".repeat(rows.len() - 1);
             let sent = session.execute(&fill(&sql.send_plain, &[("more", &more)]), values(rows)).await;
             match sent {
-                Err(error) if is_null(&error) => {}
+                // The look-up of its name found none, and none may be made.
+                Err(error) if is_null(&error) && !self.options.create_queues => {
+                    let queue = rows[0].queue.clone();
+                    return Err(Undone::Rejected(MessagingError::QueueNotFound { queue }));
+                }
+                Err(error) if is_null(&error) || is_unprepared(&error) => {}
                 sent => return sent,
             }
         }

@@ -21,5 +21,5 @@ unplaced as (
   insert into {schema}.unplaced (queue, ordering_key)
   select queue, ordering_key from gone where ordering_key is not null and queue not like '%\_dlq'
   returning queue),
-told as materialized (select pg_notify($6, queue) from unplaced)
+told as materialized (select pg_notify($6, {schema}.hint(queue)) from unplaced)
 select id, (select count(*) from told) from gone

@@ -100,6 +100,7 @@ impl Floors {
     ) {
         let mut queues = self.lock();
         let Some(floor) = queues.get_mut(queue) else { return };
+        let is_stale = reach.round != floor.round;
         if reach.is_sweep {
             floor.put_off_sweep(reach);
             if is_full {
@@ -107,7 +108,8 @@ impl Floors {
                 floor.highest = Default::default();
                 floor.round += 1;
             }
-        } else if reach.round != floor.round {
+        }
+        if is_stale {
             return;
         }
         for (priority, due) in taken {
@@ -262,7 +264,12 @@ mod tests {
         let next = floors.reach(&queue);
         assert_eq!([4, 9].map(|priority| begins(&next, priority)), [at(950), at(450)]);
         floors.miss(&queue, Missed::Anything);
-        assert!(floors.reach(&queue).is_sweep);
+        let sweep = floors.reach(&queue);
+        assert!(sweep.is_sweep);
+        // It began before this came late, and must not raise them past it.
+        floors.miss(&queue, Missed::Since(at(500)));
+        floors.claimed(&queue, &sweep, [(4, at(9200))].into_iter(), false);
+        assert!(begins(&floors.reach(&queue), 4) <= at(450));
     }
 
     #[test]

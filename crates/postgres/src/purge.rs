@@ -64,7 +64,7 @@ impl Shared {
         self.touch([queue], began);
         let gone = found.iter().filter(|row| row.get(1)).count();
         if gone < found.len() {
-            return Err(in_the_way(operation, "messages are in transactions that have not ended"));
+            return Err(in_the_way(operation, "some messages are in transactions that have not ended, and were left"));
         }
         Ok(gone as u64)
     }

@@ -19,7 +19,8 @@ const CHUNK: usize = 500;
 /// After a part was done, a failure of the rest leaves the whole half done.
 fn half_done(operation: &'static str, error: MessagingError) -> MessagingError {
     match error {
-        unknown @ MessagingError::OutcomeUnknown { .. } => unknown,
+        // Whoever is told that somebody was in the way knows that it is to be repeated.
+        known @ (MessagingError::OutcomeUnknown { .. } | MessagingError::Busy { .. }) => known,
         error => MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: Some(Arc::new(error)) },
     }
 }
@@ -149,8 +150,13 @@ impl<S: SqlStore> QueueAdmin for SqlProvider<S> {
         let unlist = async move { store.unlist(&name, deadline).await };
         self.do_part(DELETE, deadline, true, unlist).await?;
         for name in [queue.clone(), queue.dead_letters()] {
-            let removed = self.remove_all(DELETE, &name, Removal::Everything, deadline).await;
-            removed.map_err(|error| half_done(DELETE, error))?;
+            if let Err(error) = self.remove_all(DELETE, &name, Removal::Everything, deadline).await {
+                // What is left must be seen, and the next try must find the queue.
+                let (store, name) = (self.store().clone(), queue.clone());
+                let list_again = async move { store.ensure_queue(&name, Deadline::default()).await };
+                let _ = self.do_part(DELETE, deadline, true, list_again).await;
+                return Err(half_done(DELETE, error));
+            }
         }
         Ok(())
     }

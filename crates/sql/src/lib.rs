@@ -13,6 +13,7 @@ mod distrust;
 mod lease;
 mod provider;
 mod records;
+mod rounds;
 mod store;
 pub mod stripes;
 mod undone;

@@ -1,7 +1,5 @@
 //! A connection: what callers use.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +13,7 @@ use postrider_core::{
 };
 use tokio::sync::{mpsc, watch};
 
+use crate::rounds::{Receipt, in_rounds, needs_rounds};
 use crate::store::{Claimed, SqlStore};
 use crate::undone::Undone;
 
@@ -129,13 +128,14 @@ impl<S: SqlStore> BatchExecutor for Executor<S> {
         let mut reply = BatchReply::default();
         let store = &self.store;
         if !batch.extends.is_empty() {
-            let id = |row: &ExtendRow| row.receipt.message_id();
-            let extended = in_rounds("extend", &batch.extends, id, |rows| async move { store.extend(&rows).await });
+            let receipt: Receipt<ExtendRow> = |row| &row.receipt;
+            let extended =
+                in_rounds("extend", &batch.extends, receipt, |rows| async move { store.extend(&rows).await });
             reply.extends = extended.await.map_err(failed)?;
         }
         if !batch.settles.is_empty() {
-            let id = |row: &Settlement| row.receipt.message_id();
-            let settled = in_rounds("settle", &batch.settles, id, |rows| async move { store.settle(&rows).await });
+            let receipt: Receipt<Settlement> = |row| &row.receipt;
+            let settled = in_rounds("settle", &batch.settles, receipt, |rows| async move { store.settle(&rows).await });
             reply.settles = settled.await.map_err(failed)?;
         }
         if !batch.sends.is_empty() {
@@ -143,48 +143,6 @@ impl<S: SqlStore> BatchExecutor for Executor<S> {
         }
         Ok(reply)
     }
-}
-
-/// Carries out what leases are asked for, in rounds in each of which a message is there once: a store answers by the row
-/// of a message, and a late receipt must not pass for done because the valid one stands beside it.
-async fn in_rounds<'r, T, F>(
-    operation: &'static str,
-    rows: &'r [T],
-    id: impl Fn(&T) -> MessageId,
-    work: impl Fn(Cow<'r, [T]>) -> F,
-) -> Result<RowResults<()>, Undone>
-where
-    T: Clone,
-    F: Future<Output = Result<RowResults<()>, Undone>>,
-{
-    if !is_repeated(rows.iter().map(&id)) {
-        return work(Cow::Borrowed(rows)).await;
-    }
-    let mut answers: Vec<(usize, Result<(), MessagingError>)> = Vec::with_capacity(rows.len());
-    let mut left: Vec<usize> = (0..rows.len()).collect();
-    while !left.is_empty() {
-        let mut seen = HashSet::new();
-        let (round, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(|place| seen.insert(id(&rows[*place])));
-        let some = round.iter().map(|place| rows[*place].clone()).collect();
-        match work(Cow::Owned(some)).await {
-            Ok(done) => answers.extend(round.into_iter().zip(done)),
-            Err(error) if answers.is_empty() => return Err(error),
-            // What was done in the rounds before must be told.
-            Err(error) => answers.extend(
-                round
-                    .into_iter()
-                    .map(|place| (place, Err(error.clone().into_error(operation, vec![id(&rows[place])])))),
-            ),
-        }
-        left = rest;
-    }
-    answers.sort_by_key(|(place, _)| *place);
-    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
-}
-
-fn is_repeated(ids: impl Iterator<Item = MessageId>) -> bool {
-    let mut seen = HashSet::new();
-    ids.into_iter().any(|id| !seen.insert(id))
 }
 
 /// Takes back the leases of messages that were dropped, without waiting for it.
@@ -261,8 +219,8 @@ impl<S: SqlStore> MessagingService for SqlProvider<S> {
     ) -> Result<SettledAndReceived, MessagingError> {
         self.begin("settle", deadline)?;
         let unusable = options.check(&self.capabilities().limits).err();
-        let is_repeated = is_repeated(settlements.iter().map(|settlement| settlement.receipt.message_id()));
-        if !queues.is_empty() && unusable.is_none() && settlements.len() <= MOST_TOGETHER && !is_repeated {
+        let is_simple = settlements.len() <= MOST_TOGETHER && !needs_rounds(&settlements, |row| &row.receipt);
+        if !queues.is_empty() && unusable.is_none() && is_simple {
             return self.settle_and_claim(settlements, queues, options, deadline).await;
         }
         let settled = if settlements.is_empty() { Vec::new() } else { self.settle(settlements, deadline).await? };

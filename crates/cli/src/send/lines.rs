@@ -143,6 +143,9 @@ async fn send_chunk(
     for Unsent { number, id, .. } in &unknown {
         note(format!("line {number} may or may not have been sent, as message {id}"));
     }
+    if printed.is_err() {
+        note("the ids of lines that were sent could not be printed");
+    }
     let text = if nothing_sent && unknown.is_empty() {
         let before = counted(before, "line was sent", "lines were sent");
         format!("Stopped at line {number}; {before} before it. Go on from there when the cause is gone.")

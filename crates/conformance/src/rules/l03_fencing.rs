@@ -1,10 +1,11 @@
 //! L3: a token dies with its lease. Whoever uses it afterwards changes nothing and is told so.
 
+use std::slice;
 use std::time::Duration;
 
 use postrider_core::{
     Feature, LeaseToken, Message, MessagingError, MessagingService, Nack, NativeRef, QueueName, ReceiptHandle,
-    Settlement,
+    ReceiveOptions, RowResults, Settlement,
 };
 
 use crate::harness::Harness;
@@ -214,7 +215,17 @@ pub(super) async fn l3_a_late_receipt_beside_valid_ones_in_a_batch_is_expired<H:
                 rows.reverse();
             }
             let what = format!("two receipts of a message, both settled by {ending:?}");
-            ensure_same(&what, accepted(probe, rows).await?, vec![!late_first, late_first])?;
+            let answers = match ending {
+                Some(_) => accepted(probe, rows).await?,
+                // The other way to settle.
+                None => {
+                    let none = ReceiveOptions::batch(1);
+                    let both = probe.provider.settle_and_receive(rows, slice::from_ref(&queue), &none, soon()).await?;
+                    ensure(both.received?.is_empty(), || "a message came although both were held".into())?;
+                    all_accepted_or_expired(both.settled)?
+                }
+            };
+            ensure_same(&what, answers, vec![!late_first, late_first])?;
         }
         probe.nothing(&queue, "both were acknowledged").await?;
     }
@@ -229,7 +240,10 @@ async fn take_two<H: Harness>(probe: &Probe<'_, H>, queue: &QueueName) -> Result
 
 /// Which rows of a settle were accepted; the others must be expired.
 async fn accepted<H: Harness>(probe: &Probe<'_, H>, rows: Vec<Settlement>) -> Result<Vec<bool>, Stop> {
-    let answers = probe.provider.settle(rows, soon()).await?;
+    all_accepted_or_expired(probe.provider.settle(rows, soon()).await?)
+}
+
+fn all_accepted_or_expired(answers: RowResults<()>) -> Result<Vec<bool>, Stop> {
     let accepted = answers.iter().map(Result::is_ok).collect();
     for answer in answers.into_iter().filter(Result::is_err) {
         ensure_expired("a late receipt in a batch", answer)?;

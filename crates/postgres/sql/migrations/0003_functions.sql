@@ -12,6 +12,12 @@ create function {schema}.new_message_id() returns uuid language sql volatile par
       52, 1), 53, 1), 'hex')::uuid
 $body$;
 
+-- What a transaction tells: from when on it may have changed something in a queue. A procedure that commits goes on by
+-- the time of its call.
+create function {schema}.hint(queue text) returns text language sql stable parallel safe as $body$
+  select 'since ' || (extract(epoch from least(transaction_timestamp(), {schema}.clock())) * 1000000)::bigint || ' ' || queue
+$body$;
+
 -- Refuses what the law does not allow, with the words that tell what is allowed.
 create function {schema}.check_message(queue text, headers jsonb, ordering_key text, dedup_key text, priority int,
                                        delay interval, content_type text)
@@ -33,7 +39,7 @@ begin
   if priority is null or priority not between 0 and 9 then
     raise exception 'invalid priority: % is not between 0 and 9', priority using errcode = '22023';
   end if;
-  if delay is null or delay < interval '0' or delay > interval '36500 days' then
+  if delay is null or delay < interval '0' or extract(epoch from delay) > 36500 * 86400.0 then
     raise exception 'invalid delay: use one from 0 to 36500 days' using errcode = '22023';
   end if;
   if content_type = '' or octet_length(content_type) > 128 or content_type ~ '[^ -~]' then
@@ -89,6 +95,9 @@ declare
   holder uuid;
 begin
   perform {schema}.check_message(queue, headers, ordering_key, dedup_key, priority, delay, content_type);
+  if payload is null then
+    raise exception 'invalid payload: it is null; send an empty one if there is nothing to say' using errcode = '22023';
+  end if;
   loop
     if dedup_key is not null then
       perform {schema}.bury_expired(queue, dedup_key);
@@ -109,8 +118,8 @@ begin
   if ordering_key is not null or not exists (select 1 from {schema}.queue q where q.name = send.queue) then
     insert into {schema}.unplaced (queue, ordering_key) values (send.queue, send.ordering_key);
   end if;
-  -- Of many in one transaction the server keeps one. Nothing that it sends is due before it began.
-  perform pg_notify('{channel}', 'since ' || (extract(epoch from transaction_timestamp()) * 1000000)::bigint || ' ' || queue);
+  -- Of many in one transaction the server keeps one.
+  perform pg_notify('{channel}', {schema}.hint(queue));
   return id;
 end
 $body$;

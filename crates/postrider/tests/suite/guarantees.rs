@@ -80,8 +80,10 @@ struct Database {
 }
 
 impl Database {
+    /// Sessions are ended by this name, and two databases may be on one server.
     fn new(variable: &str) -> Self {
-        Self { url: server_url(variable), name: format!("guarantees_{}", std::process::id()) }
+        let name = format!("guarantees_{}_{}", std::process::id(), variable.to_lowercase());
+        Self { url: server_url(variable), name }
     }
 
     fn endpoint(&self) -> Endpoint {
