@@ -184,7 +184,7 @@ async fn a_purge_does_not_wait_for_a_row_that_somebody_has_locked() {
     assert_eq!(purged.expect("nobody waits for the row").unwrap(), 1);
     let deleted = tokio::time::timeout(AT_ONCE, provider.delete_queue(&orders, soon())).await;
     deleted.expect("nobody waits for the row").expect_err("there is still a message");
-    assert_eq!(provider.list_queues(soon()).await.unwrap(), [orders.clone()], "what is left can be seen");
+    assert!(provider.list_queues(soon()).await.unwrap().contains(&orders), "what is left can be seen");
     own.query_drop("rollback").await.unwrap();
     provider.delete_queue(&orders, soon()).await.unwrap();
 }
