@@ -47,6 +47,8 @@ pub(crate) struct Floors {
 struct Floor {
     /// The latest due time that was claimed of each priority.
     highest: [Option<Timestamp>; PRIORITIES],
+    /// What the server's clock showed last.
+    clock: Option<Timestamp>,
     /// When everything is looked at next.
     sweep_at: Instant,
     must_sweep: bool,
@@ -76,7 +78,7 @@ impl Floors {
             }
             queues.insert(
                 queue.clone(),
-                Floor { highest: Default::default(), sweep_at: now, must_sweep: true, round: 0 },
+                Floor { highest: Default::default(), clock: None, sweep_at: now, must_sweep: true, round: 0 },
             );
         }
         let Some(floor) = queues.get_mut(queue) else { return Reach::everything(now, 0) };
@@ -122,6 +124,7 @@ impl Floors {
     /// The server's clock showed this time, and nothing that is written from now on is due before it.
     pub(crate) fn see_clock(&self, queue: &QueueName, now: Timestamp) {
         if let Some(floor) = self.lock().get_mut(queue) {
+            floor.clock = Some(now);
             floor.highest.iter_mut().for_each(|highest| *highest = highest.map(|highest| highest.min(now)));
         }
     }
@@ -142,15 +145,16 @@ impl Floors {
         }
     }
 
-    /// The next look at a queue must reach what may have been missed. What was claimed was due before now, so that what
-    /// was due a while ago lies no further than that below it.
+    /// The next look at a queue must reach what may have been missed. What was due a while ago lies no further than that
+    /// below what the clock has shown; to go down from the floors themselves would add up with each word.
     pub(crate) fn miss(&self, queue: &QueueName, missed: Missed) {
-        let lowered = |highest: Timestamp| match missed {
-            Missed::For(by) => highest.saturating_sub(by.saturating_add(WAY)),
-            Missed::Since(time) => highest.min(time),
-            Missed::Anything => EARLIEST,
-        };
         if let Some(floor) = self.lock().get_mut(queue) {
+            let clock = floor.clock;
+            let lowered = |highest: Timestamp| match missed {
+                Missed::For(by) => highest.min(clock.unwrap_or(highest).saturating_sub(by.saturating_add(WAY))),
+                Missed::Since(time) => highest.min(time),
+                Missed::Anything => EARLIEST,
+            };
             floor.must_sweep |= missed == Missed::Anything;
             floor.highest.iter_mut().for_each(|highest| *highest = highest.map(lowered));
             floor.round += 1;
@@ -270,6 +274,18 @@ mod tests {
         floors.miss(&queue, Missed::Since(at(500)));
         floors.claimed(&queue, &sweep, [(4, at(9200))].into_iter(), false);
         assert!(begins(&floors.reach(&queue), 4) <= at(450));
+    }
+
+    #[test]
+    fn one_late_word_after_another_lowers_the_floors_no_further() {
+        let (floors, queue) = (Floors::default(), QueueName::new("orders").unwrap());
+        let first = floors.reach(&queue);
+        floors.claimed(&queue, &first, [(4, at(9000))].into_iter(), false);
+        floors.see_clock(&queue, at(9400));
+        for _ in 0..3 {
+            floors.miss(&queue, Missed::For(Duration::from_millis(500)));
+            assert_eq!(begins(&floors.reach(&queue), 4), at(7850));
+        }
     }
 
     #[test]
