@@ -1,6 +1,7 @@
 //! Messages that will not be delivered again by themselves.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -181,6 +182,20 @@ pub struct Redrive {
     pub dry_run: bool,
 }
 
+impl Redrive {
+    /// Where the dead letters of `queue` go.
+    pub fn target(&self, queue: &QueueName) -> Result<QueueName, MessagingError> {
+        let target = self.to.clone().unwrap_or_else(|| queue.origin());
+        if target.holds_dead_letters() {
+            return Err(MessagingError::invalid(
+                "redrive target",
+                format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
+            ));
+        }
+        Ok(target)
+    }
+}
+
 /// What a redrive did, or would do when it was a dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RedriveReport {
@@ -188,6 +203,17 @@ pub struct RedriveReport {
     pub redriven: Vec<MessageId>,
     /// The messages that stayed dead, and why.
     pub skipped: Vec<(MessageId, RedriveSkip)>,
+}
+
+impl RedriveReport {
+    /// Adds the ids that a selection names and that are not among the dead.
+    pub fn add_missing(&mut self, selection: &DeadLetterSelection) {
+        if let DeadLetterSelection::Ids(ids) = selection {
+            let found: HashSet<_> = self.redriven.iter().chain(self.skipped.iter().map(|(id, _)| id)).collect();
+            let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
+            self.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
+        }
+    }
 }
 
 /// Why a dead letter was not redriven.

@@ -42,11 +42,13 @@ pub mod receipt;
 pub mod receive_options;
 mod receive_several;
 pub mod retry;
+pub mod returns;
 pub mod router;
 pub mod service;
 pub mod stats;
 mod sync;
 pub mod typed;
+pub mod under_way;
 pub mod workflow_message;
 
 pub use archive_policy::ArchivePolicy;
@@ -75,9 +77,11 @@ pub use queued_message::{Envelope, Lease, QueuedMessage, ReturnLease};
 pub use receipt::{LeaseToken, NativeRef, ReceiptHandle};
 pub use receive_options::ReceiveOptions;
 pub use retry::{RetryLimits, RetryStrategy};
+pub use returns::Returns;
 pub use router::{DefaultMessageRouter, MessageRouter, MessageRouterKind, QueuesConfig};
 pub use service::{
     DeadLetters, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived, WakeUps,
 };
 pub use stats::{Measured, QueueHealthReport, QueueStats};
 pub use typed::TypedMessaging;
+pub use under_way::UnderWay;

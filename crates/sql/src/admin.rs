@@ -1,12 +1,10 @@
 //! What people and tools ask of queues and dead letters.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use postrider_core::{
     DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, MessageId,
     MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, Redrive, RedriveReport,
-    RedriveSkip,
 };
 
 use crate::provider::SqlProvider;
@@ -208,7 +206,7 @@ impl<S: SqlStore> DeadLetters for SqlProvider<S> {
         deadline: Deadline,
     ) -> Result<RedriveReport, MessagingError> {
         self.begin("redrive", deadline)?;
-        let target = redrive_target(queue, redrive)?;
+        let target = redrive.target(queue)?;
         if !self.store().creates_queues()
             && !self.verify_queues(std::slice::from_ref(&target), deadline).await?.is_healthy()
         {
@@ -233,7 +231,7 @@ impl<S: SqlStore> DeadLetters for SqlProvider<S> {
                 }
             }
         }
-        report_missing(&redrive.selection, &mut report);
+        report.add_missing(&redrive.selection);
         Ok(report)
     }
 
@@ -281,25 +279,4 @@ async fn get_dead<S: SqlStore>(
         DeadLetterQuery { selection: DeadLetterSelection::Ids(vec![id]), limit: 1, ..DeadLetterQuery::default() };
     let found = store.list_dead(queue, &query, deadline).await?.letters.pop();
     found.ok_or_else(|| MessagingError::MessageNotFound { queue: queue.dead_letters(), id }.into())
-}
-
-/// The queue that a redrive goes to.
-fn redrive_target(queue: &QueueName, redrive: &Redrive) -> Result<QueueName, MessagingError> {
-    let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
-    if target.holds_dead_letters() {
-        return Err(MessagingError::invalid(
-            "redrive target",
-            format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
-        ));
-    }
-    Ok(target)
-}
-
-/// The ids that a selection names and that are not among the dead.
-fn report_missing(selection: &DeadLetterSelection, report: &mut RedriveReport) {
-    if let DeadLetterSelection::Ids(ids) = selection {
-        let found: HashSet<_> = report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).collect();
-        let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
-        report.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
-    }
 }

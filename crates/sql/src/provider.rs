@@ -1,6 +1,6 @@
 //! A connection: what callers use.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::coalescer::{
@@ -9,9 +9,8 @@ use postrider_core::coalescer::{
 use postrider_core::receive_options::check_visibility;
 use postrider_core::{
     Capabilities, Deadline, Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage,
-    ReceiptHandle, ReceiveOptions, ReturnLease, RowResults, SettledAndReceived, Settlement, WakeUps,
+    ReceiptHandle, ReceiveOptions, ReturnLease, Returns, RowResults, SettledAndReceived, Settlement, UnderWay, WakeUps,
 };
-use tokio::sync::{mpsc, watch};
 
 use crate::rounds::{Receipt, in_rounds, needs_rounds};
 use crate::store::{Claimed, SqlStore};
@@ -19,9 +18,6 @@ use crate::undone::Undone;
 
 /// So many settlements share a transaction with a claim; more go in batches before it.
 const MOST_TOGETHER: usize = 1000;
-
-/// So many dropped messages are given back by one statement.
-const MOST_RETURNED: usize = 1000;
 
 /// A connection to a store, in the sense of the contract. Clones are the same connection and close together.
 #[derive(Debug)]
@@ -40,12 +36,7 @@ pub(crate) struct Inner<S> {
     store: S,
     coalescer: Coalescer,
     returns: Arc<Returns>,
-    /// A watch channel, because close must reach calls that already wait as well as those that come later.
-    pub(crate) closed: watch::Sender<bool>,
-    /// Held by all work that is under way, so that close can wait for its end. `None` once closed.
-    at_work: Mutex<Option<watch::Sender<()>>>,
-    /// Ends when nobody is at work any more.
-    ended: watch::Receiver<()>,
+    pub(crate) under_way: UnderWay,
 }
 
 impl<S: SqlStore> SqlProvider<S> {
@@ -55,20 +46,12 @@ impl<S: SqlStore> SqlProvider<S> {
         let (coalescer, drivers) = Coalescer::new(executor, CoalescerConfig::new(S::PROVIDER))?;
         // A task, because callers who are not polled must not hold up the others.
         drivers.spawn();
-        let (returned, inbox) = mpsc::unbounded_channel();
-        // Unbounded, because a drop cannot wait; what is in it was leased, and leases are bounded.
-        tokio::spawn(give_back(store.clone(), inbox));
-        let (at_work, ended) = watch::channel(());
-        Ok(Self {
-            inner: Arc::new(Inner {
-                store,
-                coalescer,
-                returns: Arc::new(Returns { returned }),
-                closed: watch::Sender::new(false),
-                at_work: Mutex::new(Some(at_work)),
-                ended,
-            }),
-        })
+        let giver = store.clone();
+        let returns = Returns::new(move |receipts| {
+            let store = giver.clone();
+            async move { store.give_up(&receipts).await.map_err(Undone::into_harmless) }
+        });
+        Ok(Self { inner: Arc::new(Inner { store, coalescer, returns, under_way: UnderWay::new(S::PROVIDER) }) })
     }
 
     /// The store behind this connection, to open another.
@@ -78,10 +61,7 @@ impl<S: SqlStore> SqlProvider<S> {
 
     /// What every call asks before it does anything.
     pub(crate) fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
-        if *self.inner.closed.borrow() {
-            return Err(closed::<S>());
-        }
-        deadline.check(operation)
+        self.inner.under_way.begin(operation, deadline)
     }
 
     /// Carries work out apart from its caller, who may leave at any time: a transaction that was begun is ended, and
@@ -93,27 +73,14 @@ impl<S: SqlStore> SqlProvider<S> {
         deadline: Deadline,
         work: impl Future<Output = Result<T, Undone>> + Send + 'static,
     ) -> Result<T, MessagingError> {
-        let at_work = self.inner.at_work.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let at_work = at_work.ok_or_else(closed::<S>)?;
-        let task = tokio::spawn(async move {
-            let result = work.await;
-            drop(at_work);
-            result
-        });
-        match deadline.limit(task).await {
-            Some(Ok(result)) => result.map_err(|error| error.into_error(operation, ids)),
-            Some(Err(_)) | None => Err(MessagingError::OutcomeUnknown { operation, ids, source: None }),
-        }
+        let done = self.inner.under_way.carry_out(operation, ids.clone(), deadline, work).await?;
+        done.map_err(|error| error.into_error(operation, ids))
     }
 
     pub(crate) fn deliver(&self) -> impl Fn(Claimed) -> QueuedMessage + Send + Sync + 'static {
         let returns: Arc<dyn ReturnLease> = self.inner.returns.clone();
         move |claimed| QueuedMessage::new(claimed.body, claimed.envelope, claimed.receipt, returns.clone())
     }
-}
-
-fn closed<S: SqlStore>() -> MessagingError {
-    MessagingError::Closed { provider: S::PROVIDER }
 }
 
 /// Carries the coalescer's batches out.
@@ -142,29 +109,6 @@ impl<S: SqlStore> BatchExecutor for Executor<S> {
             reply.sends = self.store.send(&batch.sends).await.map_err(failed)?;
         }
         Ok(reply)
-    }
-}
-
-/// Takes back the leases of messages that were dropped, without waiting for it.
-#[derive(Debug)]
-struct Returns {
-    returned: mpsc::UnboundedSender<ReceiptHandle>,
-}
-
-impl ReturnLease for Returns {
-    fn return_lease(&self, receipt: ReceiptHandle) {
-        // When nobody is there to hear it, the lease runs out.
-        let _ = self.returned.send(receipt);
-    }
-}
-
-async fn give_back<S: SqlStore>(store: S, mut inbox: mpsc::UnboundedReceiver<ReceiptHandle>) {
-    let mut receipts = Vec::new();
-    while inbox.recv_many(&mut receipts, MOST_RETURNED).await > 0 {
-        if let Err(error) = store.give_up(&receipts).await {
-            tracing::debug!(?error, "dropped messages were not given back; their leases run out");
-        }
-        receipts.clear();
     }
 }
 
@@ -273,13 +217,9 @@ impl<S: SqlStore> MessagingService for SqlProvider<S> {
     }
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        self.inner.closed.send_replace(true);
+        self.inner.under_way.close();
         let closed = self.inner.coalescer.close(deadline).await;
-        drop(self.inner.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let mut ended = self.inner.ended.clone();
-        let ended = async { while ended.changed().await.is_ok() {} };
-        let unknown = || MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None };
-        deadline.limit(ended).await.ok_or_else(unknown)?;
+        self.inner.under_way.finish(deadline).await?;
         deadline.limit(self.store().flush(deadline)).await.unwrap_or_default();
         closed
     }

@@ -93,7 +93,7 @@ impl<S: SqlStore> SqlProvider<S> {
             let first = rand::random_range(0..queues.len());
             queues.rotate_left(first);
         }
-        if *self.inner.closed.borrow() {
+        if self.inner.under_way.is_closed() {
             // What is there is left to other connections.
             queues.clear();
         }
@@ -172,7 +172,7 @@ impl<S: SqlStore> SqlProvider<S> {
     /// Carries a look out, unless the wait or the connection ends before it: a server that has fallen silent holds up
     /// neither.
     async fn unless_over<T>(&self, wait: Deadline, look: impl Future<Output = T>) -> Result<T, News> {
-        let mut closed = self.inner.closed.subscribe();
+        let mut closed = self.inner.under_way.closing();
         let looked = async {
             tokio::select! {
                 biased;
@@ -184,7 +184,7 @@ impl<S: SqlStore> SqlProvider<S> {
     }
 
     async fn news(&self, listener: &Listener, pause: Duration, wait: Deadline) -> News {
-        let mut closed = self.inner.closed.subscribe();
+        let mut closed = self.inner.under_way.closing();
         let news = async {
             tokio::select! {
                 biased;

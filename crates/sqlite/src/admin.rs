@@ -7,7 +7,7 @@ use postrider_core::{
     MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, Redrive, RedriveReport,
 };
 
-use crate::dead_letters::{self, CHUNK, Part, redrive_target, rehearse};
+use crate::dead_letters::{CHUNK, Part, rehearse};
 use crate::look;
 use crate::provider::SqliteProvider;
 use crate::purge::{self, Removal};
@@ -181,7 +181,7 @@ impl DeadLetters for SqliteProvider {
         deadline: Deadline,
     ) -> Result<RedriveReport, MessagingError> {
         self.begin("redrive", deadline)?;
-        let target = redrive_target(queue, redrive)?;
+        let target = redrive.target(queue)?;
         if !self.shared().desk.options.create_queues
             && !self.verify_queues(std::slice::from_ref(&target), deadline).await?.is_healthy()
         {
@@ -198,7 +198,7 @@ impl DeadLetters for SqliteProvider {
         } else {
             self.redrive_all(queue, &redrive.selection, &target, deadline).await?
         };
-        dead_letters::report_missing(&redrive.selection, &mut report);
+        report.add_missing(&redrive.selection);
         Ok(report)
     }
 

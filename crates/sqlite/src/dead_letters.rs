@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use postrider_core::{
     ArchivePolicy, ContentType, DeadLetter, DeadLetterEdit, DeadLetterReason, DeadLetterSelection, Limits, Message,
-    MessageId, MessagingError, QueueName, Redrive, RedriveReport, RedriveSkip, Timestamp,
+    MessageId, MessagingError, QueueName, RedriveReport, RedriveSkip, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -68,27 +68,6 @@ pub(crate) fn select(connection: &Connection, part: &Part<'_>, now: i64) -> rusq
     let mut statement = connection.prepare_cached(sql::SELECT_DEAD)?;
     let dead = statement.query_map((origin.as_str(), part.after, reason, now, limit), Dead::read)?;
     dead.collect()
-}
-
-/// The queue that a redrive goes to.
-pub(crate) fn redrive_target(queue: &QueueName, redrive: &Redrive) -> Result<QueueName, MessagingError> {
-    let target = redrive.to.clone().unwrap_or_else(|| queue.origin());
-    if target.holds_dead_letters() {
-        return Err(MessagingError::invalid(
-            "redrive target",
-            format!("'{target}' holds dead letters; redrive to '{}' or another queue", target.origin()),
-        ));
-    }
-    Ok(target)
-}
-
-/// The ids that a selection names and that are not among the dead.
-pub(crate) fn report_missing(selection: &DeadLetterSelection, report: &mut RedriveReport) {
-    if let DeadLetterSelection::Ids(ids) = selection {
-        let found: HashSet<_> = report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).collect();
-        let missing: Vec<_> = ids.iter().filter(|id| !found.contains(id)).copied().collect();
-        report.skipped.extend(missing.into_iter().map(|id| (id, RedriveSkip::NotFound)));
-    }
 }
 
 /// What a redrive would do, told by a connection that only reads.

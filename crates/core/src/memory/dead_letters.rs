@@ -157,12 +157,7 @@ impl State {
             }
             report.redriven.push(id);
         }
-        if let DeadLetterSelection::Ids(ids) = &redrive.selection {
-            let found: HashSet<_> =
-                report.redriven.iter().chain(report.skipped.iter().map(|(id, _)| id)).copied().collect();
-            let missing = ids.iter().filter(|id| !found.contains(id));
-            report.skipped.extend(missing.map(|id| (*id, RedriveSkip::NotFound)));
-        }
+        report.add_missing(&redrive.selection);
         Ok(report)
     }
 

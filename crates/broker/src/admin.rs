@@ -1,0 +1,111 @@
+//! What people and tools ask of queues.
+
+use postrider_core::{
+    DeadLetterSelection, DeadLetters, Deadline, Feature, MessagingError, MessagingService, PeekedMessage, QueueAdmin,
+    QueueHealthReport, QueueName, QueueStats, Timestamp,
+};
+
+use crate::broker::{Broker, Hold};
+use crate::provider::BrokerProvider;
+
+impl<B: Broker> BrokerProvider<B> {
+    async fn set_paused(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        is_paused: bool,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.begin(operation, deadline)?;
+        self.capabilities().require(Feature::Pause)?;
+        let (broker, queue) = (self.broker().clone(), queue.clone());
+        let set = async move { broker.set_paused(&queue, is_paused, deadline).await };
+        self.carry_out(operation, Vec::new(), deadline, set).await
+    }
+}
+
+impl<B: Broker> QueueAdmin for BrokerProvider<B> {
+    async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
+        let broker = self.broker().clone();
+        let list = async move { broker.list_queues(deadline).await };
+        self.carry_out("list queues", Vec::new(), deadline, list).await
+    }
+
+    async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
+        let (broker, queue) = (self.broker().clone(), queue.clone());
+        self.carry_out("stats", Vec::new(), deadline, async move { broker.stats(&queue, deadline).await }).await
+    }
+
+    async fn verify_queues(
+        &self,
+        queues: &[QueueName],
+        deadline: Deadline,
+    ) -> Result<QueueHealthReport, MessagingError> {
+        let (broker, queues) = (self.broker().clone(), queues.to_vec());
+        let verify = async move {
+            let mut report = QueueHealthReport::default();
+            for queue in queues {
+                match broker.is_usable(&queue, deadline).await? {
+                    None => report.missing.push(queue),
+                    Some(Ok(())) => report.healthy.push(queue),
+                    Some(Err(why)) => report.errors.push((queue, why)),
+                }
+            }
+            Ok(report)
+        };
+        self.carry_out("verify queues", Vec::new(), deadline, verify).await
+    }
+
+    async fn peek(
+        &self,
+        queue: &QueueName,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<PeekedMessage>, MessagingError> {
+        self.begin("peek", deadline)?;
+        self.capabilities().require(Feature::Peek)?;
+        let (broker, queue) = (self.broker().clone(), queue.clone());
+        let look = async move {
+            let mut hold = broker.hold(&queue, deadline).await?;
+            let (mut seen, now) = (Vec::new(), Timestamp::now());
+            while seen.len() < limit {
+                let more = hold.take(limit - seen.len()).await?;
+                if more.is_empty() {
+                    break;
+                }
+                seen.extend(more.into_iter().map(|held| held.stored.into_peeked(now)));
+            }
+            hold.put_back().await?;
+            Ok(seen)
+        };
+        self.carry_out("peek", Vec::new(), deadline, look).await
+    }
+
+    async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
+        if queue.holds_dead_letters() {
+            return self.purge_dead_letters(queue, &DeadLetterSelection::All, deadline).await;
+        }
+        let (broker, queue) = (self.broker().clone(), queue.clone());
+        self.carry_out("purge", Vec::new(), deadline, async move { broker.purge(&queue, deadline).await }).await
+    }
+
+    async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.set_paused("pause", queue, true, deadline).await
+    }
+
+    async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        self.set_paused("resume", queue, false, deadline).await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        if queue.holds_dead_letters() {
+            return Err(MessagingError::invalid(
+                "queue name",
+                format!("'{queue}' belongs to '{}' and goes with it; purge the dead letters instead", queue.origin()),
+            ));
+        }
+        let (broker, queue) = (self.broker().clone(), queue.clone());
+        let delete = async move { broker.delete_queue(&queue, deadline).await };
+        self.carry_out("delete queue", Vec::new(), deadline, delete).await
+    }
+}

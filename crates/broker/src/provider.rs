@@ -1,0 +1,193 @@
+//! A connection: what callers use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer};
+use postrider_core::receive_options::check_visibility;
+use postrider_core::{
+    Capabilities, Deadline, Feature, Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage,
+    ReceiptHandle, ReceiveOptions, ReturnLease, Returns, RowResults, Settlement, UnderWay, WakeUps,
+};
+
+use crate::broker::{Broker, Claimed};
+use crate::patience::Patience;
+
+/// A connection to a broker, in the sense of the contract. Clones are the same connection and close together.
+#[derive(Debug)]
+pub struct BrokerProvider<B> {
+    inner: Arc<Inner<B>>,
+}
+
+impl<B> Clone for BrokerProvider<B> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+#[derive(Debug)]
+struct Inner<B> {
+    broker: B,
+    coalescer: Coalescer,
+    returns: Arc<Returns>,
+    under_way: UnderWay,
+}
+
+impl<B: Broker> BrokerProvider<B> {
+    /// What callers use of a connection to a broker.
+    pub fn new(broker: B) -> Result<Self, MessagingError> {
+        let (coalescer, drivers) = Coalescer::new(Executor { broker: broker.clone() }, broker.batches())?;
+        // A task, because callers who are not polled must not hold up the others.
+        drivers.spawn();
+        let giver = broker.clone();
+        let returns = Returns::new(move |receipts| {
+            let broker = giver.clone();
+            async move { broker.give_up(&receipts).await }
+        });
+        Ok(Self { inner: Arc::new(Inner { broker, coalescer, returns, under_way: UnderWay::new(B::PROVIDER) }) })
+    }
+
+    /// The connection behind this.
+    pub fn broker(&self) -> &B {
+        &self.inner.broker
+    }
+
+    pub(crate) fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.under_way.begin(operation, deadline)
+    }
+
+    /// Carries something out apart from its caller, who may leave at any time.
+    pub(crate) async fn carry_out<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        ids: Vec<MessageId>,
+        deadline: Deadline,
+        work: impl Future<Output = Result<T, MessagingError>> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        self.begin(operation, deadline)?;
+        self.inner.under_way.carry_out(operation, ids, deadline, work).await?
+    }
+
+    fn deliver(&self) -> impl Fn(Claimed) -> QueuedMessage + Send + Sync + 'static {
+        let returns: Arc<dyn ReturnLease> = self.inner.returns.clone();
+        move |claimed| QueuedMessage::new(claimed.body, claimed.envelope, claimed.receipt, returns.clone())
+    }
+}
+
+/// Carries the coalescer's batches out.
+struct Executor<B> {
+    broker: B,
+}
+
+impl<B: Broker> BatchExecutor for Executor<B> {
+    async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
+        // The lanes are apart, so a batch has rows of one kind.
+        let mut reply = BatchReply::default();
+        if !batch.extends.is_empty() {
+            reply.extends = self.broker.extend(&batch.extends).await?;
+        }
+        if !batch.settles.is_empty() {
+            reply.settles = self.broker.settle(&batch.settles).await?;
+        }
+        if !batch.sends.is_empty() {
+            reply.sends = self.broker.send(&batch.sends).await?;
+        }
+        Ok(reply)
+    }
+}
+
+impl<B: Broker> MessagingService for BrokerProvider<B> {
+    fn provider_name(&self) -> &'static str {
+        B::PROVIDER
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.broker().capabilities()
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        let (broker, queue) = (self.broker().clone(), queue.origin());
+        let ensure = async move { broker.ensure_queue(&queue, deadline).await };
+        self.carry_out("ensure_queue", Vec::new(), deadline, ensure).await
+    }
+
+    async fn send_batch(
+        &self,
+        queue: &QueueName,
+        messages: Vec<Message>,
+        deadline: Deadline,
+    ) -> Result<RowResults<MessageId>, MessagingError> {
+        self.begin("send", deadline)?;
+        self.inner.coalescer.send(queue, messages, deadline).await
+    }
+
+    async fn receive_messages(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+        options.check(&self.capabilities().limits)?;
+        let (caller, patience) = Patience::new(options.wait, deadline, self.inner.under_way.closing());
+        let (broker, queue, options, deliver) = (self.broker().clone(), queue.clone(), options.clone(), self.deliver());
+        let receive = async move {
+            let claimed = broker.receive(&queue, &options, deadline, patience).await?;
+            // Here and not by the caller, who may have left: what nobody takes is dropped, and so given back.
+            Ok(claimed.into_iter().map(deliver).collect())
+        };
+        let received = self.carry_out("receive", Vec::new(), deadline, receive).await;
+        drop(caller);
+        received
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        self.begin("settle", deadline)?;
+        self.inner.coalescer.settle(settlements, deadline).await
+    }
+
+    async fn extend_visibility(
+        &self,
+        queue: &QueueName,
+        receipt: &ReceiptHandle,
+        extension: Duration,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.begin("extend", deadline)?;
+        receipt.check_queue(queue)?;
+        check_visibility(extension, &self.capabilities().limits)?;
+        self.inner.coalescer.extend(receipt.clone(), extension, deadline).await
+    }
+
+    async fn receive_by_id(
+        &self,
+        _: &QueueName,
+        _: MessageId,
+        _: &ReceiveOptions,
+        deadline: Deadline,
+    ) -> Result<Option<QueuedMessage>, MessagingError> {
+        self.begin("receive", deadline)?;
+        // No broker hands out a message by its name.
+        self.capabilities().require(Feature::ReceiveById)?;
+        Ok(None)
+    }
+
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.begin("subscribe", deadline)?;
+        self.capabilities().require(Feature::WakeUp)?;
+        self.broker().wake_ups(queue, deadline).await
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        let broker = self.broker().clone();
+        let check = async move { broker.health_check(deadline).await };
+        self.carry_out("health check", Vec::new(), deadline, check).await
+    }
+
+    async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        self.inner.under_way.close();
+        let closed = self.inner.coalescer.close(deadline).await;
+        self.inner.under_way.finish(deadline).await?;
+        self.broker().close(deadline).await?;
+        closed
+    }
+}

@@ -1,0 +1,52 @@
+//! Leases of messages that were dropped unsettled, on their way back.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use crate::error::MessagingError;
+use crate::queued_message::ReturnLease;
+use crate::receipt::ReceiptHandle;
+
+/// So many dropped messages are given back at a time.
+const MOST_AT_ONCE: usize = 1000;
+
+/// Takes back the leases of messages that were dropped, without waiting for it. For providers.
+pub struct Returns {
+    /// Unbounded, because a drop cannot wait; what is in it was leased, and leases are bounded.
+    returned: mpsc::UnboundedSender<ReceiptHandle>,
+}
+
+impl Returns {
+    /// Gives dropped leases back by `give_up`, in a task that ends with the last message and the provider.
+    pub fn new<F, Fut>(give_up: F) -> Arc<Self>
+    where
+        F: Fn(Vec<ReceiptHandle>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), MessagingError>> + Send,
+    {
+        let (returned, mut inbox) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut receipts = Vec::new();
+            while inbox.recv_many(&mut receipts, MOST_AT_ONCE).await > 0 {
+                if let Err(error) = give_up(std::mem::take(&mut receipts)).await {
+                    tracing::debug!(?error, "dropped messages were not given back; their leases run out");
+                }
+            }
+        });
+        Arc::new(Self { returned })
+    }
+}
+
+impl ReturnLease for Returns {
+    fn return_lease(&self, receipt: ReceiptHandle) {
+        // When nobody is there to hear it, the lease runs out.
+        let _ = self.returned.send(receipt);
+    }
+}
+
+impl fmt::Debug for Returns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Returns")
+    }
+}

@@ -1,0 +1,127 @@
+//! The calls of one connection that are under way.
+//!
+//! A caller may leave at any time: its future is dropped, or its deadline passes. What was begun for it must come to an
+//! end all the same, and `close` must be able to wait for that end. So work is carried out in a task of its own.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::deadline::Deadline;
+use crate::error::MessagingError;
+use crate::id::MessageId;
+
+/// Work that is under way on a connection, and whether more may begin. For providers.
+pub struct UnderWay {
+    provider: &'static str,
+    /// A watch channel, because close must reach calls that already wait as well as those that come later.
+    closed: watch::Sender<bool>,
+    /// Held by all work that is under way, so that close can wait for its end. `None` once closed.
+    at_work: Mutex<Option<watch::Sender<()>>>,
+    /// Ends when nobody is at work any more.
+    ended: watch::Receiver<()>,
+}
+
+impl UnderWay {
+    /// Nothing is under way, and everything may begin.
+    pub fn new(provider: &'static str) -> Self {
+        let (at_work, ended) = watch::channel(());
+        Self { provider, closed: watch::Sender::new(false), at_work: Mutex::new(Some(at_work)), ended }
+    }
+
+    /// What every call asks before it does anything.
+    pub fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
+        if self.is_closed() {
+            return Err(self.refused());
+        }
+        deadline.check(operation)
+    }
+
+    /// Whether nothing new may begin.
+    pub fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// Turns true when the connection is closed: whoever waits ends its wait.
+    pub fn closing(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
+    }
+
+    /// Carries work out apart from its caller. The error means that its answer was not waited for, or that it was not
+    /// begun because the connection is closed.
+    pub async fn carry_out<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        ids: Vec<MessageId>,
+        deadline: Deadline,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let at_work = at_work.ok_or_else(|| self.refused())?;
+        let task = tokio::spawn(async move {
+            let result = work.await;
+            drop(at_work);
+            result
+        });
+        match deadline.limit(task).await {
+            Some(Ok(result)) => Ok(result),
+            Some(Err(_)) | None => Err(MessagingError::OutcomeUnknown { operation, ids, source: None }),
+        }
+    }
+
+    /// From now on nothing new begins, and whoever waits is told.
+    pub fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    /// Waits for the end of what was begun. Nothing may begin any more.
+    pub async fn finish(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        drop(self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let mut ended = self.ended.clone();
+        let ended = async { while ended.changed().await.is_ok() {} };
+        let unknown = || MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None };
+        deadline.limit(ended).await.ok_or_else(unknown)
+    }
+
+    fn refused(&self) -> MessagingError {
+        MessagingError::Closed { provider: self.provider }
+    }
+}
+
+impl fmt::Debug for UnderWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnderWay").field("provider", &self.provider).field("closed", &self.is_closed()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_whose_caller_left_is_finished_before_close_ends() {
+        let under_way = UnderWay::new("paper");
+        let (finish, until) = oneshot::channel::<()>();
+        let (done, is_done) = oneshot::channel();
+        let work = async move {
+            let _ = until.await;
+            let _ = done.send(());
+        };
+        let left = under_way.carry_out("send", Vec::new(), Deadline::after(Duration::from_millis(1)), work).await;
+        assert!(matches!(left, Err(MessagingError::OutcomeUnknown { .. })), "{left:?}");
+        under_way.close();
+        assert!(matches!(under_way.begin("send", Deadline::never()), Err(MessagingError::Closed { .. })));
+        let too_early = under_way.finish(Deadline::after(Duration::from_millis(1))).await;
+        assert!(matches!(too_early, Err(MessagingError::OutcomeUnknown { .. })), "{too_early:?}");
+        finish.send(()).unwrap();
+        under_way.finish(Deadline::never()).await.unwrap();
+        is_done.await.unwrap();
+        let late = under_way.carry_out("send", Vec::new(), Deadline::never(), async {}).await;
+        assert!(matches!(late, Err(MessagingError::Closed { .. })), "{late:?}");
+    }
+}
