@@ -1,0 +1,80 @@
+//! What RabbitMQ can do for the law, and at which cost.
+
+use postrider_core::{Capabilities, Feature, Limits, Support};
+
+use crate::PROVIDER;
+use crate::options::{QueueType, RabbitmqOptions};
+use crate::topology::LONGEST_DELAY;
+
+/// Why a receipt is of no use elsewhere, and what to do instead.
+pub(crate) const NOT_PORTABLE: &str = "on AMQP only the connection that received a message can settle it. Receive and \
+                                       settle in one program: `postrider work`, or `postrider receive --ack`";
+
+pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
+    use Feature as F;
+    let limits = Limits {
+        max_delay: options.limits.max_delay.min(LONGEST_DELAY),
+        max_visibility: options.limits.max_visibility.min(options.longest_hold()),
+        ..options.limits.clone()
+    };
+    let emulated = [
+        (
+            F::SingleLease,
+            "the lease is a timer in the worker; a worker that is frozen and thawed may go on with a message that the \
+             broker has given to another",
+        ),
+        (
+            F::Fencing,
+            "a receipt works on the connection that received its message and dies with it; the broker never sees a late \
+             one. An acknowledgement that the broker had taken and not yet written down is forgotten if it crashes then: \
+             the message comes again",
+        ),
+        (F::LeaseExpiry, "a timer in the worker returns the message; the broker does when the worker dies"),
+        (F::ExtendLease, "the timer in the worker; no longer than the broker's consumer_timeout in all"),
+        (F::StoreClock, "delays are the broker's, leases a monotonic timer in the worker, expiry the worker's clock"),
+        (
+            F::Retry,
+            "a copy is stored, confirmed, and the message acknowledged then: a crash between the two leaves a duplicate. A \
+             message with a key waits in the worker's hand instead, and is refused a long delay",
+        ),
+        (
+            F::DeadLetters,
+            "a copy is stored, confirmed, and the message acknowledged then. Listing receives them for a moment: others do \
+             not see them meanwhile, and an edited one goes to the end",
+        ),
+        (
+            F::OrderByKey,
+            "keys share partitions, and those that share one wait for each other; a message with a key counts every \
+             delivery before as a failure",
+        ),
+        (
+            F::Delay,
+            "queues in which messages wait for fixed times, rounded up to 10 ms and to one part in 256; a message with a \
+             key waits in a worker's hand, from when a worker first sees it",
+        ),
+        (F::Expiry, "judged by the worker's clock on reading"),
+        (F::Pause, "a flag at the broker, which Postrider's workers ask for; other clients do not"),
+        (F::Peek, "the messages are received and returned: hidden for a moment, and counted as delivered"),
+        (F::WakeUp, "the broker is asked once in a while"),
+    ];
+    let refused = [
+        (F::Dedup, "the broker remembers no keys; keep an idempotency record in the handler instead"),
+        (F::PortableReceipts, NOT_PORTABLE),
+        (F::FreeRelease, "the broker counts every return"),
+        (F::Priority, "quorum queues know none; use a queue for what is urgent"),
+        (F::ReceiveById, "the broker hands out its next message, never a chosen one"),
+    ];
+    let mut capabilities = Capabilities::native(PROVIDER).with_limits(limits);
+    for (feature, cost) in emulated {
+        capabilities = capabilities.with(feature, Support::emulated(cost));
+    }
+    for (feature, why) in refused {
+        capabilities = capabilities.with(feature, Support::refused(why));
+    }
+    if options.queue_type == QueueType::Classic {
+        let cost = "a classic queue tells whether a message came back, not how often: a message that kills its worker \
+                    counts as delivered twice at most, and a limit of three is never reached that way";
+        capabilities = capabilities.with(F::DeliveryLimit, Support::emulated(cost));
+    }
+    capabilities
+}

@@ -1,0 +1,250 @@
+//! A channel on which messages of one queue are received, and settled.
+//!
+//! The broker pushes; the law pulls. So every receive is a consumer of its own that is allowed as many messages as were
+//! asked for, and that is cancelled when they have come: the broker never hands over what nobody wants, and so charges
+//! no message for a delivery that was none.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt};
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions, QueueDeclareOptions,
+};
+use lapin::types::FieldTable;
+use lapin::{Channel, Consumer};
+use postrider_core::MessagingError;
+use tokio::sync::Mutex;
+
+use crate::error::{NOT_FOUND, code, failed};
+use crate::link::answered;
+
+/// A channel for one queue.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    queue: String,
+    channel: Channel,
+    /// Held while a consumer is made: the allowance is set for whichever consumer comes next. Keeps the last allowance.
+    subscribing: Mutex<u16>,
+    /// Held while settlements are written: see [`Settled`].
+    settled: Mutex<Settled>,
+    consumers: AtomicU64,
+}
+
+/// A consumer, as long as it is served.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    consumer: Consumer,
+    tag: String,
+}
+
+/// Why nothing can be received.
+pub(crate) enum NoFeed {
+    /// The queue is not there.
+    Missing,
+    Failed(MessagingError),
+}
+
+impl From<MessagingError> for NoFeed {
+    fn from(error: MessagingError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Feed {
+    pub(crate) fn new(queue: &str, channel: Channel) -> Self {
+        Self {
+            queue: queue.to_owned(),
+            channel,
+            subscribing: Mutex::new(0),
+            settled: Mutex::default(),
+            consumers: AtomicU64::new(0),
+        }
+    }
+
+    /// The broker's name of the queue.
+    pub(crate) fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.channel.status().connected()
+    }
+
+    /// Asks for up to `count` messages.
+    pub(crate) async fn subscribe(&self, count: u16) -> Result<Subscription, NoFeed> {
+        let tag = format!("c{}", self.consumers.fetch_add(1, Ordering::Relaxed));
+        let mut allowed = self.subscribing.lock().await;
+        if *allowed != count {
+            answered("receive", self.channel.basic_qos(count, BasicQosOptions::default())).await?;
+            *allowed = count;
+        }
+        let (queue, options) = (self.queue.as_str().into(), BasicConsumeOptions::default());
+        let consume = self.channel.basic_consume(queue, tag.as_str().into(), options, FieldTable::default());
+        match tokio::time::timeout(crate::link::ANSWER, consume).await {
+            Ok(Ok(consumer)) => Ok(Subscription { consumer, tag }),
+            Ok(Err(error)) if code(&error) == Some(NOT_FOUND) => Err(NoFeed::Missing),
+            Ok(Err(error)) => Err(failed("receive", error).into()),
+            Err(_) => Err(crate::error::silent("receive").into()),
+        }
+    }
+
+    /// Ends a consumer that has all that it is allowed: nothing more can come.
+    pub(crate) async fn end(&self, subscription: Subscription) -> Result<(), MessagingError> {
+        let options = BasicCancelOptions { nowait: true };
+        answered("receive", self.channel.basic_cancel(subscription.tag.into(), options)).await
+    }
+
+    /// Ends a consumer, and answers what came before the end.
+    pub(crate) async fn finish(&self, mut subscription: Subscription) -> Result<Vec<Delivery>, MessagingError> {
+        let cancel = self.channel.basic_cancel(subscription.tag.clone().into(), BasicCancelOptions::default());
+        answered("receive", cancel).await?;
+        let mut last = Vec::new();
+        while let Some(delivery) = subscription.consumer.next().await {
+            last.push(delivery.map_err(|error| failed("receive", error))?);
+        }
+        Ok(last)
+    }
+
+    /// Acknowledges messages: all of a run with one word where every earlier one is settled too.
+    pub(crate) async fn ack(&self, tags: Vec<u64>) -> Result<(), MessagingError> {
+        let mut settled = self.settled.lock().await;
+        let Run { until, alone } = settled.add(tags);
+        if let Some(until) = until {
+            let options = BasicAckOptions { multiple: true };
+            answered("settle", self.channel.basic_ack(until, options)).await?;
+        }
+        let one = |tag| self.channel.basic_ack(tag, BasicAckOptions::default());
+        answered("settle", futures_util::future::try_join_all(alone.into_iter().map(one))).await.map(drop)
+    }
+
+    /// Gives messages back to the queue. In ascending order, because that is the order in which they come again.
+    pub(crate) async fn give_back(&self, mut tags: Vec<u64>) -> Result<(), MessagingError> {
+        tags.sort_unstable();
+        let mut settled = self.settled.lock().await;
+        for tag in tags {
+            settled.note(tag);
+            // Rejected and not "nacked": newer brokers count only what is rejected.
+            let options = BasicRejectOptions { requeue: true };
+            answered("settle", self.channel.basic_reject(tag, options)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the broker has come to all that was written before. It answers neither acknowledgements nor
+    /// rejections, but it works through a channel in order.
+    pub(crate) async fn catch_up(&self) -> Result<(), MessagingError> {
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let look = self.channel.queue_declare(self.queue.as_str().into(), passive, FieldTable::default());
+        answered("settle", look).await.map(drop)
+    }
+
+    /// Gives everything back that is held on this channel.
+    pub(crate) async fn close(&self) -> Result<(), MessagingError> {
+        match self.is_open() {
+            true => answered("receive", self.channel.close(200, "done".into())).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Ends a consumer without waiting, so that its acknowledgement does not bring it the next message.
+    pub(crate) async fn leave(&self, tag: &str) -> Result<(), MessagingError> {
+        let options = BasicCancelOptions { nowait: true };
+        answered("settle", self.channel.basic_cancel(tag.into(), options)).await
+    }
+}
+
+impl Subscription {
+    /// The next message. `None` means that the broker has ended the consumer: its queue is gone.
+    pub(crate) async fn next(&mut self) -> Option<Result<Delivery, MessagingError>> {
+        self.consumer.next().await.map(|delivery| delivery.map_err(|error| failed("receive", error)))
+    }
+
+    /// The next message if it has come already.
+    pub(crate) fn next_now(&mut self) -> Option<Result<Delivery, MessagingError>> {
+        self.next().now_or_never().flatten()
+    }
+
+    /// The next message if it comes in time.
+    pub(crate) async fn next_within(&mut self, time: Duration) -> Option<Result<Delivery, MessagingError>> {
+        tokio::time::timeout(time, self.next()).await.ok().flatten()
+    }
+
+    pub(crate) fn tag(&self) -> &str {
+        &self.tag
+    }
+}
+
+/// Which deliveries of a channel are settled. The broker numbers them from one, without gaps.
+///
+/// One word can settle everything up to a number, and must not settle what somebody still holds, or what has come and
+/// nobody has seen yet. So it is used only where every number up to there is known to be settled.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    /// Everything up to here.
+    until: u64,
+    /// And these.
+    beyond: BTreeSet<u64>,
+}
+
+/// What has to be written.
+#[derive(Debug, PartialEq, Eq)]
+struct Run {
+    /// Everything up to this number.
+    until: Option<u64>,
+    /// And these.
+    alone: Vec<u64>,
+}
+
+impl Settled {
+    fn add(&mut self, mut tags: Vec<u64>) -> Run {
+        tags.sort_unstable();
+        let new: BTreeSet<u64> = tags.iter().copied().collect();
+        let before = self.until;
+        while self.beyond.remove(&(self.until + 1)) || new.contains(&(self.until + 1)) {
+            self.until += 1;
+        }
+        let (in_run, alone): (Vec<_>, Vec<_>) = tags.into_iter().partition(|tag| *tag <= self.until);
+        self.beyond.extend(&alone);
+        match in_run.as_slice() {
+            [] => Run { until: None, alone },
+            // The number itself may have been settled before, and a second word about it would cost the channel.
+            [.., last] if self.until > before => Run { until: Some(*last), alone },
+            _ => Run { until: None, alone: [in_run, alone].concat() },
+        }
+    }
+
+    /// Something was settled by a word of its own.
+    fn note(&mut self, tag: u64) {
+        self.beyond.insert(tag);
+        while self.beyond.remove(&(self.until + 1)) {
+            self.until += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(until: impl Into<Option<u64>>, alone: &[u64]) -> Run {
+        Run { until: until.into(), alone: alone.to_vec() }
+    }
+
+    #[test]
+    fn a_run_is_settled_by_one_word_and_never_more_than_it() {
+        let mut settled = Settled::default();
+        assert_eq!(settled.add(vec![3, 1, 2]), run(3, &[]));
+        // Number four is held by somebody.
+        assert_eq!(settled.add(vec![5, 6]), run(None, &[5, 6]));
+        assert_eq!(settled.add(vec![8]), run(None, &[8]));
+        // Now it is not, and five and six have been settled before: the word goes up to four only.
+        assert_eq!(settled.add(vec![4]), run(4, &[]));
+        assert_eq!(settled.add(vec![7, 9, 11]), run(9, &[11]));
+        settled.note(10);
+        assert_eq!(settled.add(vec![12]), run(12, &[]));
+        assert_eq!((settled.until, settled.beyond.len()), (12, 0));
+    }
+}

@@ -1,0 +1,99 @@
+//! What is said of queues, where every client can ask for it.
+//!
+//! AMQP has no place for such things, and a request for what is not there costs a channel and a line in the broker's log.
+//! So a flag is a binding: set, it leads from the exchange of flags to a queue that keeps nothing. Whoever asks sends a
+//! message by that way; it comes back when the flag is not set.
+
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, ExchangeKind};
+use postrider_core::{MessagingError, QueueName};
+use tokio::sync::OnceCell;
+
+use crate::error::failed;
+use crate::link::Live;
+use crate::publish::{Outgoing, Published};
+use crate::topology::waiting_queue;
+
+/// The exchange, and the queue.
+pub(crate) const FLAGS: &str = "postrider:flags";
+
+/// Something that is said of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Flag {
+    /// Its messages are held back.
+    Paused,
+    /// It has partitions.
+    Keyed,
+    /// It has a waiting queue of that level.
+    Waits(u32),
+}
+
+impl Flag {
+    fn key(&self, queue: &QueueName) -> String {
+        match self {
+            Self::Paused => format!("{queue}:paused"),
+            Self::Keyed => format!("{queue}:key"),
+            Self::Waits(level) => waiting_queue(queue, *level),
+        }
+    }
+}
+
+/// Whether the exchange and the queue are there, on a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Ready(OnceCell<()>);
+
+impl Ready {
+    async fn make(&self, live: &Live) -> Result<(), MessagingError> {
+        let make = |channel: Channel| async move {
+            let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+            channel.exchange_declare(FLAGS.into(), ExchangeKind::Direct, durable, FieldTable::default()).await?;
+            let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+            let mut arguments = FieldTable::default();
+            arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(0));
+            arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
+            channel.queue_declare(FLAGS.into(), durable, arguments).await
+        };
+        let made = async {
+            live.ask("make the exchange of flags", make).await?.map_err(|error| failed("make flags", error)).map(drop)
+        };
+        self.0.get_or_try_init(|| made).await.copied()
+    }
+}
+
+/// Sets or removes a flag.
+pub(crate) async fn set(live: &Live, queue: &QueueName, flag: &Flag, is_set: bool) -> Result<(), MessagingError> {
+    live.flags.make(live).await?;
+    let key = flag.key(queue);
+    let change = |channel: Channel| async move {
+        let none = FieldTable::default();
+        match is_set {
+            true => channel.queue_bind(FLAGS.into(), FLAGS.into(), key.into(), QueueBindOptions::default(), none).await,
+            false => channel.queue_unbind(FLAGS.into(), FLAGS.into(), key.into(), none).await,
+        }
+    };
+    live.ask("set a flag", change).await?.map_err(|error| failed("set a flag", error))
+}
+
+/// Which of these flags are set.
+pub(crate) async fn are_set(live: &Live, queue: &QueueName, flags: &[Flag]) -> Result<Vec<bool>, MessagingError> {
+    live.flags.make(live).await?;
+    let questions: Vec<_> = flags
+        .iter()
+        .map(|flag| {
+            let routing_key = flag.key(queue);
+            let properties = BasicProperties::default().with_message_id(routing_key.as_str().into());
+            Outgoing { exchange: FLAGS.to_owned(), routing_key, properties, body: bytes::Bytes::new() }
+        })
+        .collect();
+    let mut answers = Vec::with_capacity(flags.len());
+    for answer in live.asker.publish(live, &questions).await {
+        answers.push(match answer {
+            // The queue of flags keeps nothing and may say so.
+            Published::Stored | Published::Refused => true,
+            Published::Unroutable => false,
+            Published::Unknown(error) | Published::NotSent(error) => return Err(error),
+        });
+    }
+    Ok(answers)
+}

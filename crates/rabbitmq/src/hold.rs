@@ -1,0 +1,154 @@
+//! Messages that are held for a moment, to be looked at or moved. Closing their channels puts them back.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_broker::{Held, Hold, Stored};
+use postrider_core::{MessagingError, QueueName, RowResults};
+
+use tokio::time::Instant;
+
+use crate::broker::RabbitmqBroker;
+use crate::feed::{Feed, NoFeed};
+use crate::link::Live;
+use crate::send::accepted;
+use crate::wire;
+
+/// How long the broker may take to hand over a message that is there.
+const HAND_OVER: Duration = Duration::from_millis(500);
+
+/// So many messages are taken with one consumer.
+const MOST: usize = 1000;
+
+/// Messages of a queue that are held: those without a key, then those of its partitions.
+#[derive(Debug)]
+pub struct RabbitmqHold {
+    broker: RabbitmqBroker,
+    live: Arc<Live>,
+    queue: QueueName,
+    /// The broker's queues that are still to be looked at, the next one last.
+    sources: Vec<String>,
+    feeds: Vec<Arc<Feed>>,
+    /// By their places: the channel, and the number on it.
+    taken: Vec<(usize, u64)>,
+    /// Those of them that are gone.
+    removed: HashSet<(usize, u64)>,
+}
+
+impl RabbitmqHold {
+    pub(crate) fn new(broker: RabbitmqBroker, live: Arc<Live>, queue: QueueName, mut sources: Vec<String>) -> Self {
+        sources.reverse();
+        Self { broker, live, queue, sources, feeds: Vec::new(), taken: Vec::new(), removed: HashSet::new() }
+    }
+
+    /// The feed of the source that is looked at.
+    async fn feed(&mut self, source: &str) -> Result<usize, MessagingError> {
+        let known = self.feeds.iter().position(|feed| feed.queue() == source);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        self.feeds.push(Arc::new(Feed::new(source, self.live.channel("look").await?)));
+        Ok(self.feeds.len() - 1)
+    }
+
+    async fn take_from(&mut self, source: &str, count: usize) -> Result<Vec<Held>, MessagingError> {
+        let counts = self.live.counts(source).await?;
+        let ready = counts.filter(|counts| counts.ready > 0).map_or(0, |counts| counts.ready as usize);
+        let wanted = count.min(ready).min(MOST);
+        if wanted == 0 {
+            return Ok(Vec::new());
+        }
+        let index = self.feed(source).await?;
+        let feed = self.feeds[index].clone();
+        let mut subscription = match feed.subscribe(u16::try_from(wanted).unwrap_or(u16::MAX)).await {
+            Ok(subscription) => subscription,
+            Err(NoFeed::Missing) => return Ok(Vec::new()),
+            Err(NoFeed::Failed(error)) => return Err(error),
+        };
+        let mut deliveries = Vec::new();
+        while deliveries.len() < wanted
+            && let Some(delivery) = subscription.next_within(HAND_OVER).await
+        {
+            deliveries.push(delivery?);
+        }
+        deliveries.extend(feed.finish(subscription).await?);
+        let mut held = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            let arrived = wire::read(&self.queue, delivery);
+            held.push(Held { stored: arrived.stored, place: self.taken.len() as u64 });
+            self.taken.push((index, arrived.tag));
+        }
+        Ok(held)
+    }
+}
+
+impl RabbitmqHold {
+    /// Waits until messages that were put back can be seen again: the broker answers a moment before. Others may have
+    /// taken them, so not for long.
+    async fn see_again(&self, source: &str, count: usize) -> Result<(), MessagingError> {
+        let end = Instant::now() + HAND_OVER;
+        while Instant::now() < end {
+            if self.live.counts(source).await?.is_none_or(|counts| counts.ready as usize >= count) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Hold for RabbitmqHold {
+    async fn take(&mut self, count: usize) -> Result<Vec<Held>, MessagingError> {
+        while let Some(source) = self.sources.last().cloned() {
+            let held = self.take_from(&source, count).await?;
+            if !held.is_empty() {
+                return Ok(held);
+            }
+            self.sources.pop();
+        }
+        Ok(Vec::new())
+    }
+
+    async fn remove(&mut self, places: &[u64]) -> Result<(), MessagingError> {
+        for (index, feed) in self.feeds.iter().enumerate() {
+            let taken = places.iter().filter_map(|place| self.taken.get(usize::try_from(*place).ok()?));
+            let tags: Vec<_> = taken.filter(|(of, _)| *of == index).map(|(_, tag)| *tag).collect();
+            if !tags.is_empty() {
+                self.removed.extend(tags.iter().map(|tag| (index, *tag)));
+                feed.ack(tags).await?;
+                feed.catch_up().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn move_to(
+        &mut self,
+        queue: &QueueName,
+        moved: Vec<(u64, Stored)>,
+    ) -> Result<RowResults<()>, MessagingError> {
+        let (places, targets): (Vec<_>, Vec<_>) =
+            moved.into_iter().map(|(place, stored)| (place, (queue.clone(), stored))).unzip();
+        let fates = self.broker.put(&self.live, &targets).await;
+        let (mut rows, mut gone) = (Vec::with_capacity(places.len()), Vec::new());
+        for ((place, fate), (queue, stored)) in places.into_iter().zip(fates).zip(&targets) {
+            let row = accepted("move", queue, stored.id, fate);
+            if row.is_ok() {
+                gone.push(place);
+            }
+            rows.push(row);
+        }
+        self.remove(&gone).await?;
+        Ok(rows)
+    }
+
+    async fn put_back(self) -> Result<(), MessagingError> {
+        for (index, feed) in self.feeds.iter().enumerate() {
+            let left = self.taken.iter().filter(|(of, tag)| *of == index && !self.removed.contains(&(*of, *tag))).count();
+            feed.close().await?;
+            self.see_again(feed.queue(), left).await?;
+        }
+        Ok(())
+    }
+}

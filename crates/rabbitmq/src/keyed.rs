@@ -1,0 +1,239 @@
+//! Messages with keys: partitions, of each of which one consumer at a time is served.
+//!
+//! A worker that takes a message of a partition becomes its consumer, on a channel of its own, and stays it until the
+//! message is settled: nobody gets the next one before. Acknowledged, the partition is left first and the message is
+//! acknowledged then, so that the broker does not hand over the next one to somebody who has not asked for it. Everything
+//! else that ends a lease closes the channel, and the broker puts the message back to the head.
+//!
+//! A failed message that is to be retried later waits in the worker's hand, unsettled, and so does a delayed one: its key
+//! is held. When its time has come it goes back to the head, and whoever looks next gets it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use postrider_broker::Stored;
+use postrider_core::{MessageId, MessagingError, QueueName};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::feed::{Feed, NoFeed, Subscription};
+use crate::link::{Live, lock};
+use crate::topology::partition;
+use crate::wire::{self, Arrived};
+
+/// How long the broker may take to hand over a message that is there.
+const HAND_OVER: Duration = Duration::from_millis(500);
+
+/// How long a delayed message is kept past its time for somebody to take it.
+const UNWANTED: Duration = Duration::from_secs(1);
+
+/// What this connection does with the partitions of queues.
+#[derive(Debug, Default)]
+pub(crate) struct AllKeyed(Mutex<HashMap<QueueName, Arc<Keyed>>>);
+
+impl AllKeyed {
+    /// The partitions of a queue.
+    pub(crate) fn of(&self, queue: &QueueName, partitions: u32) -> Arc<Keyed> {
+        let mut all = lock(&self.0);
+        let keyed = all.entry(queue.clone()).or_insert_with(|| {
+            Arc::new(Keyed {
+                queue: queue.clone(),
+                taken: (0..partitions).map(|_| AtomicBool::new(false)).collect(),
+                news: Notify::new(),
+                in_hand: Mutex::default(),
+                waited: Mutex::default(),
+            })
+        });
+        keyed.clone()
+    }
+
+    /// Tells those who wait for a queue, if anybody does.
+    pub(crate) fn tell(&self, queue: &QueueName) {
+        if let Some(keyed) = lock(&self.0).get(queue) {
+            keyed.news.notify_waiters();
+        }
+    }
+}
+
+/// The partitions of a queue, as this connection uses them.
+#[derive(Debug)]
+pub(crate) struct Keyed {
+    queue: QueueName,
+    /// Whether this connection is at a partition.
+    taken: Vec<AtomicBool>,
+    /// A partition may have something now.
+    pub(crate) news: Notify,
+    /// Delayed messages that wait here, each with the time at which it is due.
+    in_hand: Mutex<Vec<(Instant, Head)>>,
+    /// Delayed messages that have waited here.
+    waited: Mutex<HashSet<MessageId>>,
+}
+
+/// A partition that this connection is the consumer of.
+#[derive(Debug)]
+pub(crate) struct Place {
+    keyed: Arc<Keyed>,
+    index: usize,
+    feed: Arc<Feed>,
+    /// Kept to the end: dropped, it would be cancelled, and the next message would go to somebody else while this one is
+    /// still held.
+    consumer: Subscription,
+    tag: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.keyed.taken[self.index].store(false, Ordering::Release);
+        self.keyed.news.notify_waiters();
+    }
+}
+
+/// A message of a partition, and the partition.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) stored: Stored,
+    pub(crate) place: Place,
+    pub(crate) since: Instant,
+}
+
+impl Keyed {
+    /// Takes the first messages of up to `wanted` partitions that nobody is at.
+    pub(crate) async fn take(self: &Arc<Self>, live: &Live, wanted: usize) -> Result<Vec<Head>, MessagingError> {
+        let mut heads = self.take_due(wanted);
+        let count = self.taken.len();
+        let first = rand::random_range(0..count.max(1));
+        for index in (first..count).chain(0..first) {
+            if heads.len() == wanted {
+                break;
+            }
+            let Some(free) = self.try_enter(index) else { continue };
+            let name = partition(&self.queue, u32::try_from(index).unwrap_or(0));
+            match live.counts(&name).await? {
+                // Somebody else's: their messages that are not leased count as ready too.
+                Some(counts) if counts.ready > 0 && counts.consumers == 0 => {}
+                _ => continue,
+            }
+            heads.extend(self.take_head(live, &name, free).await?);
+        }
+        Ok(heads)
+    }
+
+    fn try_enter(self: &Arc<Self>, index: usize) -> Option<Entered> {
+        let was_taken = self.taken[index].swap(true, Ordering::AcqRel);
+        (!was_taken).then(|| Entered { keyed: self.clone(), index, is_kept: false })
+    }
+
+    async fn take_head(
+        self: &Arc<Self>,
+        live: &Live,
+        name: &str,
+        mut entered: Entered,
+    ) -> Result<Option<Head>, MessagingError> {
+        let feed = Arc::new(Feed::new(name, live.channel("receive").await?));
+        let mut subscription = match feed.subscribe(1).await {
+            Ok(subscription) => subscription,
+            Err(NoFeed::Missing) => return Ok(None),
+            Err(NoFeed::Failed(error)) => return Err(error),
+        };
+        let Some(delivery) = subscription.next_within(HAND_OVER).await else {
+            // Another worker was faster. Closed and not cancelled: a message that comes now must go back to the head.
+            feed.close().await?;
+            return Ok(None);
+        };
+        let Arrived { stored, tag } = wire::read(&self.queue, delivery?);
+        entered.is_kept = true;
+        let place = Place { keyed: self.clone(), index: entered.index, feed, consumer: subscription, tag };
+        Ok(Some(Head { stored, place, since: Instant::now() }))
+    }
+
+    /// Whether a delayed message has waited, as far as this connection knows.
+    pub(crate) fn has_waited(&self, id: MessageId) -> bool {
+        lock(&self.waited).contains(&id)
+    }
+
+    /// Keeps a delayed message until it is due, and its partition with it. It is handed out from here, and goes back when
+    /// nobody wants it then.
+    pub(crate) fn keep_in_hand(self: &Arc<Self>, head: Head) {
+        let (id, wait) = (head.stored.id, head.stored.wait);
+        lock(&self.in_hand).push((Instant::now() + wait, head));
+        let keyed = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            lock(&keyed.waited).insert(id);
+            keyed.news.notify_waiters();
+            tokio::time::sleep(UNWANTED).await;
+            let unwanted = {
+                let mut in_hand = lock(&keyed.in_hand);
+                in_hand.iter().position(|(_, head)| head.stored.id == id).map(|index| in_hand.swap_remove(index))
+            };
+            if let Some((_, head)) = unwanted {
+                head.place.give_back_after(Duration::ZERO);
+            }
+        });
+    }
+
+    /// Takes out of the hand what is due.
+    fn take_due(&self, wanted: usize) -> Vec<Head> {
+        let (mut in_hand, now) = (lock(&self.in_hand), Instant::now());
+        let (due, waiting) = in_hand.drain(..).partition::<Vec<_>, _>(|(due, _)| *due <= now);
+        let mut heads: Vec<_> = due.into_iter().filter(|(_, head)| head.place.is_open()).collect();
+        let rest = heads.split_off(wanted.min(heads.len()));
+        in_hand.extend(waiting.into_iter().chain(rest));
+        heads.into_iter().map(|(_, head)| head).collect()
+    }
+
+    /// A message is gone.
+    pub(crate) fn forget(&self, id: MessageId) {
+        lock(&self.waited).remove(&id);
+    }
+}
+
+/// A partition that is looked at.
+struct Entered {
+    keyed: Arc<Keyed>,
+    index: usize,
+    is_kept: bool,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.keyed.taken[self.index].store(false, Ordering::Release);
+        }
+    }
+}
+
+impl Place {
+    pub(crate) fn is_open(&self) -> bool {
+        self.feed.is_open()
+    }
+
+    pub(crate) fn keyed(&self) -> &Arc<Keyed> {
+        &self.keyed
+    }
+
+    /// Acknowledges the message and leaves the partition.
+    pub(crate) async fn ack(self) -> Result<(), MessagingError> {
+        self.feed.leave(self.consumer.tag()).await?;
+        self.feed.ack(vec![self.tag]).await?;
+        self.feed.catch_up().await?;
+        self.feed.close().await
+    }
+
+    /// Puts the message back to the head and leaves the partition.
+    pub(crate) async fn give_back(self) -> Result<(), MessagingError> {
+        self.feed.close().await
+    }
+
+    /// Keeps the message in hand for so long, and its key with it, then puts it back.
+    pub(crate) fn give_back_after(self, after: Duration) {
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            if let Err(error) = self.give_back().await {
+                tracing::debug!(?error, "a message was not put back; the broker does it when the connection ends");
+            }
+        });
+    }
+}

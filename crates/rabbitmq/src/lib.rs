@@ -1,0 +1,43 @@
+//! The provider on RabbitMQ.
+//!
+//! **The idea.** RabbitMQ holds a message for a connection until it is acknowledged, and gives it to somebody else when
+//! the connection ends. A lease is that, with a timer beside it here; everything that the broker cannot write on a message
+//! is a copy of it, confirmed, before the old one is acknowledged. A worker takes no more than it was asked for, so that a
+//! delivery is a lease and the broker's count is the law's.
+//!
+//! **The invariant.** Nothing is acknowledged before its copy is confirmed and known to have been routed; a settlement
+//! goes to the channel that its message came on, or nowhere.
+//!
+//! Where a message is claimed: `claim.rs`; settled, retried and dead-lettered: `settle.rs`; sent: `send.rs`; what there is
+//! on the broker: `topology.rs`.
+
+mod broker;
+mod capabilities;
+mod claim;
+mod error;
+mod feed;
+mod flags;
+mod hold;
+mod keyed;
+mod leases;
+mod link;
+mod management;
+mod options;
+mod publish;
+mod send;
+mod settle;
+mod stats;
+mod store;
+mod topology;
+mod wire;
+
+pub use broker::RabbitmqBroker;
+pub use hold::RabbitmqHold;
+pub use options::{QueueType, RabbitmqOptions};
+pub use store::RabbitmqStore;
+
+/// The provider's name in receipts and errors.
+pub const PROVIDER: &str = "rabbitmq";
+
+/// A connection to a broker, in the sense of the contract.
+pub type RabbitmqProvider = postrider_broker::BrokerProvider<RabbitmqBroker>;

@@ -1,0 +1,208 @@
+//! The broker's management interface: what AMQP does not tell.
+
+use std::sync::Arc;
+
+use data_encoding::BASE64;
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use lapin::uri::{AMQPScheme, AMQPUri};
+use postrider_core::{Deadline, MessagingError, QueueName};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use url::Url;
+
+use crate::PROVIDER;
+use crate::options::RabbitmqOptions;
+
+/// Where it answers when nobody says otherwise.
+const USUAL_PORT: u16 = 15672;
+const USUAL_TLS_PORT: u16 = 15671;
+
+/// The way to it.
+#[derive(Debug)]
+pub(crate) struct Management {
+    url: Url,
+    vhost: String,
+    authorization: String,
+}
+
+/// A queue, as it is told of.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct QueueInfo {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) messages_unacknowledged: Option<u64>,
+    #[serde(default, rename = "type")]
+    pub(crate) kind: Option<String>,
+    #[serde(default)]
+    pub(crate) arguments: serde_json::Map<String, serde_json::Value>,
+    #[serde(default)]
+    pub(crate) effective_policy_definition: serde_json::Value,
+    #[serde(default)]
+    pub(crate) policy: Option<String>,
+    #[serde(default)]
+    pub(crate) operator_policy: Option<String>,
+}
+
+/// The broker, as it is told of.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Overview {
+    pub(crate) rabbitmq_version: String,
+    pub(crate) erlang_version: String,
+}
+
+impl Management {
+    pub(crate) fn new(uri: &AMQPUri, options: &RabbitmqOptions) -> Result<Self, MessagingError> {
+        let authority = &uri.authority;
+        let text = match &options.management_url {
+            Some(url) => url.clone(),
+            None => {
+                let (scheme, port) = match uri.scheme {
+                    AMQPScheme::AMQP => ("http", USUAL_PORT),
+                    AMQPScheme::AMQPS => ("https", USUAL_TLS_PORT),
+                };
+                format!("{scheme}://{}:{port}", authority.host)
+            }
+        };
+        let invalid = |why: String| MessagingError::invalid("management_url", why);
+        let url = Url::parse(&text).map_err(|error| invalid(error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+            return Err(invalid("it must be http://host:port or https://host:port".to_owned()));
+        }
+        let decoded = |text: &str| percent_decoded(text);
+        let (user, password) = match url.username() {
+            "" => (authority.userinfo.username.clone(), authority.userinfo.password.clone()),
+            user => (decoded(user), decoded(url.password().unwrap_or_default())),
+        };
+        let authorization = format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes()));
+        Ok(Self { url, vhost: uri.vhost.clone(), authorization })
+    }
+
+    /// All queues that users have made or named.
+    pub(crate) async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
+        let queues = self.queues(deadline).await?;
+        let mut names: Vec<_> = queues.iter().filter_map(|queue| QueueName::new(&queue.name).ok()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Everything that is told of the queues of the virtual host.
+    pub(crate) async fn queues(&self, deadline: Deadline) -> Result<Vec<QueueInfo>, MessagingError> {
+        self.get(&["api", "queues", &self.vhost], deadline).await
+    }
+
+    /// How many messages of these queues are held, some seconds ago.
+    pub(crate) async fn unsettled(&self, names: &[String], deadline: Deadline) -> Result<u64, MessagingError> {
+        let mut total = 0;
+        for name in names {
+            let queue: QueueInfo = self.get(&["api", "queues", &self.vhost, name], deadline).await?;
+            let count = queue.messages_unacknowledged;
+            total += count.ok_or_else(|| self.unreachable("it has not counted the queue's messages yet".to_owned()))?;
+        }
+        Ok(total)
+    }
+
+    /// Versions.
+    pub(crate) async fn overview(&self, deadline: Deadline) -> Result<Overview, MessagingError> {
+        self.get(&["api", "overview"], deadline).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &[&str], deadline: Deadline) -> Result<T, MessagingError> {
+        let fetch = self.fetch(path);
+        let body = deadline.limit(fetch).await.unwrap_or_else(|| Err(self.unreachable("no answer in time".into())))?;
+        serde_json::from_slice(&body).map_err(|error| self.unreachable(format!("its answer is no JSON: {error}")))
+    }
+
+    async fn fetch(&self, path: &[&str]) -> Result<Bytes, MessagingError> {
+        let failed = |why: &dyn std::fmt::Display| self.unreachable(why.to_string());
+        let mut url = self.url.clone();
+        url.path_segments_mut().map_err(|()| failed(&"the URL has no path"))?.pop_if_empty().extend(path);
+        let host = url.host_str().unwrap_or_default().to_owned();
+        let port = url.port_or_known_default().unwrap_or(USUAL_PORT);
+        let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await.map_err(|error| failed(&error))?;
+        let request = Request::get(url.path())
+            .header("host", format!("{host}:{port}"))
+            .header("authorization", &self.authorization)
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| failed(&error))?;
+        let answer = match url.scheme() {
+            "https" => {
+                let name = host.clone().try_into().map_err(|error| failed(&error))?;
+                let stream = tls()?.connect(name, stream).await.map_err(|error| failed(&error))?;
+                exchange(TokioIo::new(stream), request).await
+            }
+            _ => exchange(TokioIo::new(stream), request).await,
+        };
+        let (status, body) = answer.map_err(|error| failed(&error))?;
+        match status {
+            200 => Ok(body),
+            401 => Err(failed(&"it does not know the user, or the user lacks the tag 'management' or 'monitoring'")),
+            404 => Err(failed(&"it knows nothing of it")),
+            status => Err(failed(&format!("it answered {status}"))),
+        }
+    }
+
+    fn unreachable(&self, why: String) -> MessagingError {
+        let (host, port) = (self.url.host_str().unwrap_or_default(), self.url.port_or_known_default().unwrap_or(0));
+        MessagingError::Connection {
+            provider: PROVIDER,
+            detail: format!(
+                "the management interface at {host}:{port}: {why}. AMQP alone does not tell this; enable the plugin \
+                 rabbitmq_management and set management_url"
+            ),
+            source: None,
+        }
+    }
+}
+
+fn percent_decoded(text: &str) -> String {
+    // The same rules as in the path of a URL; a name that is no UTF-8 is none that the broker knows.
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.filter(|_| *first == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn tls() -> Result<TlsConnector, MessagingError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in rustls_native_certs::load_native_certs().certs {
+        // One that cannot be read is one that nothing is checked against.
+        let _ = roots.add(certificate);
+    }
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| MessagingError::invalid("TLS", error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>) -> Result<(u16, Bytes), hyper::Error>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+    // It ends with the sender.
+    tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    let status = response.status().as_u16();
+    Ok((status, response.into_body().collect().await?.to_bytes()))
+}
