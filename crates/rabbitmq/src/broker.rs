@@ -7,8 +7,8 @@ use lapin::uri::AMQPUri;
 use postrider_broker::{Broker, Claimed, Patience, Stored};
 use postrider_core::coalescer::{BatchFailure, ExtendRow, SendRow};
 use postrider_core::{
-    Capabilities, Deadline, MessageId, MessagingError, QueueName, QueueStats, ReceiptHandle, ReceiveOptions, RowResults,
-    Settlement, WakeUps,
+    Capabilities, Deadline, MessageId, MessagingError, QueueName, QueueStats, ReceiptHandle, ReceiveOptions,
+    RowResults, Settlement, WakeUps,
 };
 use tokio::sync::watch;
 

@@ -277,7 +277,14 @@ impl RabbitmqBroker {
         Ok(claimed)
     }
 
-    fn lease(&self, queue: &QueueName, options: &ReceiveOptions, mut stored: Stored, at: At, since: Instant) -> Claimed {
+    fn lease(
+        &self,
+        queue: &QueueName,
+        options: &ReceiveOptions,
+        mut stored: Stored,
+        at: At,
+        since: Instant,
+    ) -> Claimed {
         let (now, token) = (Timestamp::now(), LeaseToken::generate());
         stored.delivered(now);
         let envelope = stored.envelope(queue, now.saturating_add(options.visibility));

@@ -17,9 +17,13 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
 use postrider_core::MessagingError;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::error::{NOT_FOUND, code, failed};
 use crate::link::answered;
+
+/// How long a message that was given back is looked for.
+const SEE_AGAIN: Duration = Duration::from_millis(300);
 
 /// A channel for one queue.
 #[derive(Debug)]
@@ -133,12 +137,22 @@ impl Feed {
         Ok(())
     }
 
-    /// Waits until the broker has come to all that was written before. It answers neither acknowledgements nor
-    /// rejections, but it works through a channel in order.
-    pub(crate) async fn catch_up(&self) -> Result<(), MessagingError> {
+    /// Waits until the broker has come to all that was written before, and answers how many messages are ready. It
+    /// answers neither acknowledgements nor rejections, but it works through a channel in order.
+    pub(crate) async fn catch_up(&self) -> Result<u32, MessagingError> {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let look = self.channel.queue_declare(self.queue.as_str().into(), passive, FieldTable::default());
-        answered("settle", look).await.map(drop)
+        answered("settle", look).await.map(|queue| queue.message_count())
+    }
+
+    /// Waits until so many messages that were given back can be seen by everybody: the broker takes a moment for it.
+    /// Others may have taken them, so it does not wait for long.
+    pub(crate) async fn see_again(&self, count: usize) -> Result<(), MessagingError> {
+        let end = Instant::now() + SEE_AGAIN;
+        while (self.catch_up().await? as usize) < count && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
     }
 
     /// Gives everything back that is held on this channel.

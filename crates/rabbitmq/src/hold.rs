@@ -145,7 +145,8 @@ impl Hold for RabbitmqHold {
 
     async fn put_back(self) -> Result<(), MessagingError> {
         for (index, feed) in self.feeds.iter().enumerate() {
-            let left = self.taken.iter().filter(|(of, tag)| *of == index && !self.removed.contains(&(*of, *tag))).count();
+            let left =
+                self.taken.iter().filter(|(of, tag)| *of == index && !self.removed.contains(&(*of, *tag))).count();
             feed.close().await?;
             self.see_again(feed.queue(), left).await?;
         }

@@ -104,9 +104,8 @@ impl Live {
     pub(crate) async fn counts(&self, queue: &str) -> Result<Option<Counts>, MessagingError> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let name = queue.to_owned();
-        let look = |channel: Channel| async move {
-            channel.queue_declare(name.into(), options, FieldTable::default()).await
-        };
+        let look =
+            |channel: Channel| async move { channel.queue_declare(name.into(), options, FieldTable::default()).await };
         match self.ask("count", look).await? {
             Ok(queue) => Ok(Some(Counts { ready: queue.message_count(), consumers: queue.consumer_count() })),
             Err(error) if crate::error::code(&error) == Some(crate::error::NOT_FOUND) => Ok(None),
@@ -229,8 +228,7 @@ impl Way {
         let properties =
             ConnectionProperties::default().with_connection_name(self.options.connection_name.clone().into());
         let connect = async {
-            let mut builder =
-                DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties);
+            let mut builder = DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties);
             if let Some(certificates) = &self.options.ca_file {
                 let certificates = std::fs::read_to_string(certificates)?;
                 let config = lapin::tcp::OwnedTLSConfig { identity: None, cert_chain: Some(certificates) };

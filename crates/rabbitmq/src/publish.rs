@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::{Confirmation, PublisherConfirm};
 use lapin::{BasicProperties, Channel};
+use lapin::{Confirmation, PublisherConfirm};
 use postrider_core::MessagingError;
 use tokio::sync::Mutex;
 

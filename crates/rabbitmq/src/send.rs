@@ -176,11 +176,9 @@ pub(crate) fn accepted(
         Published::Stored => Ok(()),
         Published::Unroutable => Err(missing(queue)),
         Published::NotSent(error) => Err(error),
-        Published::Unknown(error) => Err(MessagingError::OutcomeUnknown {
-            operation,
-            ids: vec![id],
-            source: Some(std::sync::Arc::new(error)),
-        }),
+        Published::Unknown(error) => {
+            Err(MessagingError::OutcomeUnknown { operation, ids: vec![id], source: Some(std::sync::Arc::new(error)) })
+        }
         Published::Refused => Err(MessagingError::Provider {
             provider: PROVIDER,
             operation,
@@ -199,7 +197,10 @@ struct Full {
 impl std::fmt::Display for Full {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let queue = &self.queue;
-        write!(f, "the broker would not take a message for '{queue}': a length limit is reached, or it has no leader yet")
+        write!(
+            f,
+            "the broker would not take a message for '{queue}': a length limit is reached, or it has no leader yet"
+        )
     }
 }
 

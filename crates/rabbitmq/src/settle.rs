@@ -10,7 +10,8 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use postrider_core::coalescer::{BatchFailure, ExtendRow};
 use postrider_core::{
-    Deadline, Disposition, MessagingError, Nack, NativeRef, ReceiptHandle, RowResults, Settlement, Timestamp,
+    DEAD_LETTER_SUFFIX, Deadline, Disposition, MessagingError, Nack, NativeRef, ReceiptHandle, RowResults, Settlement,
+    Timestamp,
 };
 
 use crate::PROVIDER;
@@ -83,9 +84,7 @@ impl RabbitmqBroker {
                 (Ending::Remove, Some((queue.dead_letters(), letter)))
             }
             Disposition::Nack(Nack::Retry { after, error }) => match &lease.at {
-                At::Feed { .. } => {
-                    (Ending::Remove, Some((queue, stored.clone().retried(*after, error.as_deref()))))
-                }
+                At::Feed { .. } => (Ending::Remove, Some((queue, stored.clone().retried(*after, error.as_deref())))),
                 At::Partition(_) => {
                     let longest = self.options().longest_wait_in_hand();
                     if *after > longest {
@@ -166,9 +165,9 @@ impl RabbitmqBroker {
             }
         }
         let feeds = join_all(feeds.into_values().map(OnFeed::settle));
-        let places = join_all(places.into_iter().map(|(row, id, place, ending)| async move {
-            (row, leave(place, id, ending).await)
-        }));
+        let places = join_all(
+            places.into_iter().map(|(row, id, place, ending)| async move { (row, leave(place, id, ending).await) }),
+        );
         let (feeds, places) = tokio::join!(feeds, places);
         let places = places.into_iter().map(|(row, done)| (vec![row], done));
         for (rows, done) in feeds.into_iter().chain(places) {
@@ -195,7 +194,8 @@ impl RabbitmqBroker {
 
     /// Gives back what was leased and nobody will use.
     pub(crate) async fn give_back(&self, leases: Vec<Lease>) -> Result<(), MessagingError> {
-        let open = leases.into_iter().filter(Lease::is_held).map(|lease| Open { row: 0, lease, ending: Ending::GiveBack });
+        let open =
+            leases.into_iter().filter(Lease::is_held).map(|lease| Open { row: 0, lease, ending: Ending::GiveBack });
         let open: Vec<_> = open.collect();
         let Some(first) = open.first() else { return Ok(()) };
         // The rows are all one: whatever fails, the messages go back when the connection ends.
@@ -227,9 +227,14 @@ impl OnFeed {
 
     async fn settle(self) -> (Vec<usize>, Result<(), MessagingError>) {
         let done = async {
+            let returned = self.give_back.len();
             self.feed.ack(self.remove).await?;
             self.feed.give_back(self.give_back).await?;
-            self.feed.catch_up().await
+            self.feed.catch_up().await?;
+            match self.feed.queue().ends_with(DEAD_LETTER_SUFFIX) {
+                true => self.feed.see_again(returned).await,
+                false => Ok(()),
+            }
         };
         let done = done.await;
         (self.rows, done)

@@ -86,9 +86,10 @@ pub(crate) fn partition(queue: &QueueName, index: u32) -> String {
 /// The partition that a key falls into: the same on every machine and in every version.
 pub(crate) fn partition_of(key: &Key, partitions: u32) -> u32 {
     // FNV-1a: short keys, no secrets, and nothing that a library might change.
-    let hash = key.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = key
+        .as_str()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     u32::try_from(hash % u64::from(partitions.max(1))).unwrap_or(0)
 }
 
@@ -275,8 +276,7 @@ impl Builder<'_> {
 
     async fn declare(&self, name: &str, arguments: FieldTable) -> Result<(), MessagingError> {
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        let declare =
-            |channel: Channel| async move { channel.queue_declare(name.into(), durable, arguments).await };
+        let declare = |channel: Channel| async move { channel.queue_declare(name.into(), durable, arguments).await };
         match self.live.ask("make a queue", declare).await? {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some(PRECONDITION_FAILED) => Err(other_arguments(name, &error)),

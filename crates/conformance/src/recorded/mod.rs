@@ -28,12 +28,14 @@ pub struct Recorded<P> {
     provider: P,
     history: History,
     worker: u32,
+    /// What was handed out and goes back when the connection is closed: where receipts are of no use on another.
+    handed_out: Mutex<Vec<Dropped>>,
 }
 
 impl<P> Recorded<P> {
     /// Records what is asked of `provider` as the doings of `worker`.
     pub fn new(provider: P, history: History, worker: u32) -> Self {
-        Self { provider, history, worker }
+        Self { provider, history, worker, handed_out: Mutex::default() }
     }
 
     /// The provider below. What is asked of it directly is not recorded.
@@ -150,7 +152,7 @@ struct DropWatch {
 
 impl ReturnLease for DropWatch {
     fn return_lease(&self, receipt: ReceiptHandle) {
-        let dropped = Dropped { queue: receipt.queue().clone(), id: receipt.message_id(), token: receipt.token() };
+        let dropped = Dropped::from(&receipt);
         // Recorded first: from here on the lease may end.
         self.history.record_call(self.worker, self.history.now(), [dropped.into()]);
         let received = self.received.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -170,6 +172,12 @@ impl Drop for DropWatch {
 impl fmt::Debug for DropWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DropWatch").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}
+
+impl From<&ReceiptHandle> for Dropped {
+    fn from(receipt: &ReceiptHandle) -> Self {
+        Self { queue: receipt.queue().clone(), id: receipt.message_id(), token: receipt.token() }
     }
 }
 

@@ -1,15 +1,16 @@
 //! The path that every message takes.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use postrider_core::{
-    Capabilities, DeadLetters, Deadline, Expiry, Message, MessageId, MessagingError, MessagingService, Nack,
+    Capabilities, DeadLetters, Deadline, Expiry, Feature, Message, MessageId, MessagingError, MessagingService, Nack,
     QueueAdmin, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, RowResults, SettledAndReceived, Settlement,
     WakeUps,
 };
 
 use super::{Call, Recorded, failure, lease_outcome, outcome};
-use crate::history::{BodyHash, ExtendCall, LeaseOutcome, Outcome, ReceiveCall, SendCall, SettleCall};
+use crate::history::{BodyHash, Dropped, ExtendCall, LeaseOutcome, Outcome, ReceiveCall, SendCall, SettleCall};
 
 impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Recorded<P> {
     fn provider_name(&self) -> &'static str {
@@ -184,11 +185,14 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Record
     }
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        let given_back = std::mem::take(&mut *self.handed_out.lock().unwrap_or_else(PoisonError::into_inner));
+        // Recorded first: from here on the leases may end.
+        self.history.record_call(self.worker, self.history.now(), given_back.into_iter().map(Into::into));
         self.provider.close(deadline).await
     }
 }
 
-impl<P> Recorded<P> {
+impl<P: MessagingService> Recorded<P> {
     /// Fills in what was received, each message in the row of its queue.
     fn received(
         &self,
@@ -204,6 +208,10 @@ impl<P> Recorded<P> {
         };
         call.rows.iter_mut().for_each(|row| row.outcome = Outcome::Done(Vec::new()));
         let watched = messages.into_iter().map(|message| {
+            if !self.provider.capabilities().offers(Feature::PortableReceipts) {
+                let mut handed_out = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
+                handed_out.push(Dropped::from(message.receipt()));
+            }
             let (delivery, message) = self.hand_over(message);
             let place = call.rows.iter().position(|row| row.queue == message.envelope.queue);
             // A message of a queue that was not asked is the provider's mistake, and is kept with the first row.

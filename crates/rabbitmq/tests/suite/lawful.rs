@@ -1,10 +1,15 @@
 //! The whole law, on a broker.
 
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
 use postrider_conformance::{Harness, Outcome, Settings, exercise};
 use postrider_core::{Feature, MessagingError, QueueAdmin};
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider, RabbitmqStore};
 
-use crate::{connect_with, options, prefix, soon, url};
+use tokio::time::Instant;
+
+use crate::{connect_with, end_connections, options, prefix, soon, url};
 
 /// Every worker has a connection of its own, as other processes do.
 struct Apart {
@@ -17,12 +22,24 @@ impl Harness for Apart {
     async fn open(&self) -> Result<RabbitmqProvider, MessagingError> {
         RabbitmqStore::new(&url(), self.options.clone())?.connect().await
     }
+
+    /// Ends every connection of the test's workers, again and again for a while.
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
+        Some(Box::pin(async {
+            let end = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < end {
+                end_connections(&self.options.connection_name).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Ok(())
+        }))
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_and_nothing_is_left_behind() {
     let prefix = prefix();
-    let harness = Apart { options: options() };
+    let harness = Apart { options: RabbitmqOptions { connection_name: prefix.clone(), ..options() } };
     let mut settings = Settings { parallel: 4, prefix: prefix.clone(), ..Settings::default() };
     if let Ok(only) = std::env::var("ONLY") {
         settings.rules.retain(|rule| only.split(',').any(|o| format!("{rule:?}") == o));

@@ -3,6 +3,7 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod delays;
 mod lawful;
 
 use postrider_core::Deadline;
@@ -36,6 +37,33 @@ fn setting(name: &str) -> String {
 
 async fn connect_with(options: RabbitmqOptions) -> RabbitmqProvider {
     RabbitmqStore::new(&url(), options).unwrap().connect().await.expect("the broker can be reached")
+}
+
+/// Ends the connections of that name, as an operator does with the management interface.
+async fn end_connections(name: &str) {
+    let all = manage("GET", "/api/connections").await;
+    for connection in serde_json::from_slice::<Vec<serde_json::Value>>(&all).unwrap() {
+        if connection["user_provided_name"] == name {
+            let id = connection["name"].as_str().unwrap().replace(' ', "%20").replace('>', "%3E");
+            manage("DELETE", &format!("/api/connections/{id}")).await;
+        }
+    }
+}
+
+/// A request to the management interface.
+async fn manage(method: &str, path: &str) -> Vec<u8> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let url = url::Url::parse(&management_url()).unwrap();
+    let user = format!("{}:{}", url.username(), url.password().unwrap());
+    let login = data_encoding::BASE64.encode(user.as_bytes());
+    let (host, port) = (url.host_str().unwrap(), url.port().unwrap());
+    let mut stream = tokio::net::TcpStream::connect((host, port)).await.unwrap();
+    let request = format!("{method} {path} HTTP/1.0\r\nhost: {host}\r\nauthorization: Basic {login}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let body = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+    answer.split_off(body)
 }
 
 fn soon() -> Deadline {
