@@ -18,22 +18,27 @@ impl<B: Broker> BrokerProvider<B> {
     ) -> Result<(), MessagingError> {
         self.begin(operation, deadline)?;
         self.capabilities().require(Feature::Pause)?;
-        let (broker, queue) = (self.broker().clone(), queue.clone());
-        let set = async move { broker.set_paused(&queue, is_paused, deadline).await };
-        self.carry_out(operation, Vec::new(), deadline, set).await
+        let queue = queue.clone();
+        let set = move |broker: B| {
+            let queue = queue.clone();
+            async move { broker.set_paused(&queue, is_paused, deadline).await }
+        };
+        self.repeat(operation, deadline, set).await
     }
 }
 
 impl<B: Broker> QueueAdmin for BrokerProvider<B> {
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
-        let broker = self.broker().clone();
-        let list = async move { broker.list_queues(deadline).await };
-        self.carry_out("list queues", Vec::new(), deadline, list).await
+        self.repeat("list queues", deadline, move |broker| async move { broker.list_queues(deadline).await }).await
     }
 
     async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
-        let (broker, queue) = (self.broker().clone(), queue.clone());
-        self.carry_out("stats", Vec::new(), deadline, async move { broker.stats(&queue, deadline).await }).await
+        let queue = queue.clone();
+        let count = move |broker: B| {
+            let queue = queue.clone();
+            async move { broker.stats(&queue, deadline).await }
+        };
+        self.repeat("stats", deadline, count).await
     }
 
     async fn verify_queues(
@@ -41,19 +46,22 @@ impl<B: Broker> QueueAdmin for BrokerProvider<B> {
         queues: &[QueueName],
         deadline: Deadline,
     ) -> Result<QueueHealthReport, MessagingError> {
-        let (broker, queues) = (self.broker().clone(), queues.to_vec());
-        let verify = async move {
-            let mut report = QueueHealthReport::default();
-            for queue in queues {
-                match broker.is_usable(&queue, deadline).await? {
-                    None => report.missing.push(queue),
-                    Some(Ok(())) => report.healthy.push(queue),
-                    Some(Err(why)) => report.errors.push((queue, why)),
+        let queues = queues.to_vec();
+        let verify = move |broker: B| {
+            let queues = queues.clone();
+            async move {
+                let mut report = QueueHealthReport::default();
+                for queue in queues {
+                    match broker.is_usable(&queue, deadline).await? {
+                        None => report.missing.push(queue),
+                        Some(Ok(())) => report.healthy.push(queue),
+                        Some(Err(why)) => report.errors.push((queue, why)),
+                    }
                 }
+                Ok(report)
             }
-            Ok(report)
         };
-        self.carry_out("verify queues", Vec::new(), deadline, verify).await
+        self.repeat("verify queues", deadline, verify).await
     }
 
     async fn peek(
@@ -64,21 +72,12 @@ impl<B: Broker> QueueAdmin for BrokerProvider<B> {
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
         self.begin("peek", deadline)?;
         self.capabilities().require(Feature::Peek)?;
-        let (broker, queue) = (self.broker().clone(), queue.clone());
-        let look = async move {
-            let mut hold = broker.hold(&queue, deadline).await?;
-            let (mut seen, now) = (Vec::new(), Timestamp::now());
-            while seen.len() < limit {
-                let more = hold.take(limit - seen.len()).await?;
-                if more.is_empty() {
-                    break;
-                }
-                seen.extend(more.into_iter().map(|held| held.stored.into_peeked(now)));
-            }
-            hold.put_back().await?;
-            Ok(seen)
+        let queue = queue.clone();
+        let look = move |broker: B| {
+            let queue = queue.clone();
+            async move { look(&broker, &queue, limit, deadline).await }
         };
-        self.carry_out("peek", Vec::new(), deadline, look).await
+        self.repeat("peek", deadline, look).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
@@ -104,8 +103,30 @@ impl<B: Broker> QueueAdmin for BrokerProvider<B> {
                 format!("'{queue}' belongs to '{}' and goes with it; purge the dead letters instead", queue.origin()),
             ));
         }
-        let (broker, queue) = (self.broker().clone(), queue.clone());
-        let delete = async move { broker.delete_queue(&queue, deadline).await };
-        self.carry_out("delete queue", Vec::new(), deadline, delete).await
+        let queue = queue.clone();
+        let delete = move |broker: B| {
+            let queue = queue.clone();
+            async move { broker.delete_queue(&queue, deadline).await }
+        };
+        self.repeat("delete queue", deadline, delete).await
     }
+}
+
+async fn look<B: Broker>(
+    broker: &B,
+    queue: &QueueName,
+    limit: usize,
+    deadline: Deadline,
+) -> Result<Vec<PeekedMessage>, MessagingError> {
+    let mut hold = broker.hold(queue, deadline).await?;
+    let (mut seen, now) = (Vec::new(), Timestamp::now());
+    while seen.len() < limit {
+        let more = hold.take(limit - seen.len()).await?;
+        if more.is_empty() {
+            break;
+        }
+        seen.extend(more.into_iter().map(|held| held.stored.into_peeked(now)));
+    }
+    hold.put_back().await?;
+    Ok(seen)
 }

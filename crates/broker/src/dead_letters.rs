@@ -23,9 +23,12 @@ impl<B: Broker> DeadLetters for BrokerProvider<B> {
         deadline: Deadline,
     ) -> Result<DeadLetterPage, MessagingError> {
         query.check()?;
-        let (broker, queue, query) = (self.broker().clone(), queue.dead_letters(), query.clone());
-        let list = async move { list(&broker, &queue, &query, deadline).await };
-        self.carry_out("list dead letters", Vec::new(), deadline, list).await
+        let (queue, query) = (queue.dead_letters(), query.clone());
+        let list = move |broker: B| {
+            let (queue, query) = (queue.clone(), query.clone());
+            async move { list(&broker, &queue, &query, deadline).await }
+        };
+        self.repeat("list dead letters", deadline, list).await
     }
 
     async fn get_dead_letter(

@@ -13,6 +13,12 @@ use postrider_core::{
 use crate::broker::{Broker, Claimed};
 use crate::patience::Patience;
 
+/// So often is something begun that may be done twice.
+const TRIES: usize = 4;
+
+/// How long it waits in between: a connection that was lost is not always known to be at once.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A connection to a broker, in the sense of the contract. Clones are the same connection and close together.
 #[derive(Debug)]
 pub struct BrokerProvider<B> {
@@ -68,6 +74,31 @@ impl<B: Broker> BrokerProvider<B> {
         self.inner.under_way.carry_out(operation, ids, deadline, work).await?
     }
 
+    /// The same for what may be done twice: when the connection was lost meanwhile it is begun again on the next one.
+    pub(crate) async fn repeat<T: Send + 'static, Fut>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        work: impl Fn(B) -> Fut + Send + 'static,
+    ) -> Result<T, MessagingError>
+    where
+        Fut: Future<Output = Result<T, MessagingError>> + Send,
+    {
+        let broker = self.broker().clone();
+        let persist = async move {
+            for _ in 1..TRIES {
+                match work(broker.clone()).await {
+                    Err(MessagingError::Connection { .. }) if !deadline.has_passed() => {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    done => return done,
+                }
+            }
+            work(broker).await
+        };
+        self.carry_out(operation, Vec::new(), deadline, persist).await
+    }
+
     fn deliver(&self) -> impl Fn(Claimed) -> QueuedMessage + Send + Sync + 'static {
         let returns: Arc<dyn ReturnLease> = self.inner.returns.clone();
         move |claimed| QueuedMessage::new(claimed.body, claimed.envelope, claimed.receipt, returns.clone())
@@ -106,9 +137,12 @@ impl<B: Broker> MessagingService for BrokerProvider<B> {
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        let (broker, queue) = (self.broker().clone(), queue.origin());
-        let ensure = async move { broker.ensure_queue(&queue, deadline).await };
-        self.carry_out("ensure_queue", Vec::new(), deadline, ensure).await
+        let queue = queue.origin();
+        let ensure = move |broker: B| {
+            let queue = queue.clone();
+            async move { broker.ensure_queue(&queue, deadline).await }
+        };
+        self.repeat("ensure_queue", deadline, ensure).await
     }
 
     async fn send_batch(
@@ -118,7 +152,22 @@ impl<B: Broker> MessagingService for BrokerProvider<B> {
         deadline: Deadline,
     ) -> Result<RowResults<MessageId>, MessagingError> {
         self.begin("send", deadline)?;
-        self.inner.coalescer.send(queue, messages, deadline).await
+        let mut rows = self.inner.coalescer.send(queue, messages, deadline).await?;
+        if rows.iter().any(Result::is_ok)
+            && let Err(error) = self.broker().sent(queue, deadline).await
+        {
+            let source = Some(Arc::new(error) as _);
+            for row in rows.iter_mut() {
+                if let Ok(id) = row {
+                    *row = Err(MessagingError::OutcomeUnknown {
+                        operation: "send",
+                        ids: vec![*id],
+                        source: source.clone(),
+                    });
+                }
+            }
+        }
+        Ok(rows)
     }
 
     async fn receive_messages(
@@ -178,9 +227,7 @@ impl<B: Broker> MessagingService for BrokerProvider<B> {
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        let broker = self.broker().clone();
-        let check = async move { broker.health_check(deadline).await };
-        self.carry_out("health check", Vec::new(), deadline, check).await
+        self.repeat("health check", deadline, move |broker| async move { broker.health_check(deadline).await }).await
     }
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {

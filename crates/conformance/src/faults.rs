@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_core::{Message, MessageId, MessagingError, Provider, QueueName, ReceiveOptions, Settlement};
+use postrider_core::{Feature, Message, MessageId, MessagingError, Provider, QueueName, ReceiveOptions, Settlement};
 use tokio::time::Instant;
 
 use crate::exercise::Settings;
@@ -54,7 +54,8 @@ impl Fault {
                     let slow = Duration::from_millis(u64::from(round % 4) * 10);
                     proxy.delay(slow, slow / 2);
                     pass(100).await;
-                    if round % 4 == 3 {
+                    // Now and then with time enough for a connection that takes many words to open.
+                    if matches!(round % 32, 3 | 7 | 15 | 31) {
                         proxy.cut();
                     }
                 }
@@ -188,7 +189,11 @@ pub async fn silence_is_given_up<P: Provider>(proxy: &FaultProxy, provider: &P, 
     provider.ensure_queue(&queue, soon()).await.map_err(failed)?;
     warm_up(provider, &queue).await.map_err(failed)?;
     // As many steps as a send can have.
-    let message = |body: &'static str| Message::new(body).ordering_key("k").and_then(|message| message.dedup_key(body));
+    let has_dedup = provider.capabilities().offers(Feature::Dedup);
+    let message = |body: &'static str| match has_dedup {
+        true => Message::new(body).ordering_key("k").and_then(|message| message.dedup_key(body)),
+        false => Message::new(body).ordering_key("k"),
+    };
     let (first, second) = (message("first").map_err(failed)?, message("second").map_err(failed)?);
     let id = first.id;
     let call = provider.send_message(&queue, first, soon());

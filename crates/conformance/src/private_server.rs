@@ -40,8 +40,10 @@ impl PrivateServer {
         server.call(&["up", service])?;
         let variables = server.call(&["env"])?;
         let variables = String::from_utf8_lossy(&variables.stdout).into_owned();
-        // The last: a service that is a database in another one's server is listed after it.
-        let url = variables.split('\'').rfind(|text| text.contains("://"));
+        // The last: a service that is a database in another one's server is listed after it. What is reached over HTTP is
+        // for operators.
+        let is_url = |text: &&str| text.contains("://") && !text.starts_with("http");
+        let url = variables.split('\'').rfind(is_url);
         server.url = url.ok_or_else(|| io::Error::other(format!("no URL in: {variables}")))?.to_owned();
         Ok(server)
     }
@@ -117,10 +119,13 @@ impl Drop for PrivateServer {
 }
 
 /// Runs a storm on a server of its own, which is killed meanwhile and starts again on what it had made durable. The
-/// workers go on with the connections that they have. `open` opens a provider by a URL. Answers a breach in a sentence.
+/// workers go on with the connections that they have. `open` opens a provider by a URL; the storm has so many messages, or
+/// many more when it is to be long, and the server is killed that long after its beginning. Answers a breach in a
+/// sentence.
 pub async fn storm_on_a_killed_server<P, Fut>(
     script: &Path,
     service: &'static str,
+    (messages, after): (usize, Duration),
     is_long: bool,
     open: impl Fn(String) -> Fut + Send + Sync + 'static,
 ) -> Result<(), String>
@@ -130,9 +135,9 @@ where
 {
     let server = Arc::new(PrivateServer::start(script, service).map_err(|error| error.to_string())?);
     let url = server.url().to_owned();
-    let (messages, kills) = if is_long { (20_000, 10) } else { (300, 1) };
+    let (messages, kills) = if is_long { (20_000, 10) } else { (messages, 1) };
     let settings = Settings { storm: StormSettings { messages, senders: 2, receivers: 3 }, ..Settings::default() };
-    let faults = server.clone().crash_again_and_again(kills, Duration::from_millis(400));
+    let faults = server.clone().crash_again_and_again(kills, after);
     let report = storm_under_faults(&move || open(url.clone()), &settings, faults).await;
     let report = report.map_err(|error| error.to_string())?;
     let verdict = &report.verdict;
@@ -144,6 +149,9 @@ where
     }
     Ok(())
 }
+
+/// What a storm on a killed server is like on most: it is short, and killed in its middle.
+pub const SHORT_STORM: (usize, Duration) = (300, Duration::from_millis(400));
 
 /// The processes that a process has started.
 fn children_of(parent: u32) -> io::Result<Vec<u32>> {

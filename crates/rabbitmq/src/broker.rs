@@ -162,7 +162,9 @@ impl Broker for RabbitmqBroker {
         let live = self.link().live(deadline).await?;
         // Made by us or not, it may have been deleted since.
         live.known.forget(queue);
-        self.builder(&live).queue(queue).await
+        self.builder(&live).queue(queue).await?;
+        live.wait_until_lasting(queue).await;
+        Ok(())
     }
 
     async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, BatchFailure> {
@@ -171,6 +173,19 @@ impl Broker for RabbitmqBroker {
             self.keyed().tell(&row.queue);
         }
         results
+    }
+
+    async fn sent(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        // Almost always there is nothing to wait for, and nobody is asked.
+        if self.link().known().lasts_from(queue).is_none() {
+            return Ok(());
+        }
+        let live = self.link().live(deadline).await?;
+        live.wait_until_lasting(queue).await;
+        match live.is_up() {
+            true => Ok(()),
+            false => Err(crate::error::silent("send")),
+        }
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, BatchFailure> {

@@ -8,7 +8,6 @@ use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptio
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, ExchangeKind};
 use postrider_core::{MessagingError, QueueName};
-use tokio::sync::OnceCell;
 
 use crate::error::failed;
 use crate::link::Live;
@@ -39,31 +38,28 @@ impl Flag {
     }
 }
 
-/// Whether the exchange and the queue are there, on a connection.
-#[derive(Debug, Default)]
-pub(crate) struct Ready(OnceCell<()>);
-
-impl Ready {
-    async fn make(&self, live: &Live) -> Result<(), MessagingError> {
-        let make = |channel: Channel| async move {
-            let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-            channel.exchange_declare(FLAGS.into(), ExchangeKind::Direct, durable, FieldTable::default()).await?;
-            let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-            let mut arguments = FieldTable::default();
-            arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(0));
-            arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
-            channel.queue_declare(FLAGS.into(), durable, arguments).await
-        };
-        let made = async {
-            live.ask("make the exchange of flags", make).await?.map_err(|error| failed("make flags", error)).map(drop)
-        };
-        self.0.get_or_try_init(|| made).await.copied()
+/// Makes the exchange and the queue, unless they are known to be there.
+async fn make(live: &Live) -> Result<(), MessagingError> {
+    if live.known.has(FLAGS) {
+        return Ok(());
     }
+    let make = |channel: Channel| async move {
+        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        channel.exchange_declare(FLAGS.into(), ExchangeKind::Direct, durable, FieldTable::default()).await?;
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(0));
+        arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
+        channel.queue_declare(FLAGS.into(), durable, arguments).await
+    };
+    live.ask("make the exchange of flags", make).await?.map_err(|error| failed("make flags", error))?;
+    live.known.add(FLAGS);
+    Ok(())
 }
 
 /// Sets or removes a flag.
 pub(crate) async fn set(live: &Live, queue: &QueueName, flag: &Flag, is_set: bool) -> Result<(), MessagingError> {
-    live.flags.make(live).await?;
+    make(live).await?;
     let key = flag.key(queue);
     let change = |channel: Channel| async move {
         let none = FieldTable::default();
@@ -77,7 +73,7 @@ pub(crate) async fn set(live: &Live, queue: &QueueName, flag: &Flag, is_set: boo
 
 /// Which of these flags are set.
 pub(crate) async fn are_set(live: &Live, queue: &QueueName, flags: &[Flag]) -> Result<Vec<bool>, MessagingError> {
-    live.flags.make(live).await?;
+    make(live).await?;
     let questions: Vec<_> = flags
         .iter()
         .map(|flag| {
@@ -92,7 +88,11 @@ pub(crate) async fn are_set(live: &Live, queue: &QueueName, flags: &[Flag]) -> R
             // The queue of flags keeps nothing and may say so.
             Published::Stored | Published::Refused => true,
             Published::Unroutable => false,
-            Published::Unknown(error) | Published::NotSent(error) => return Err(error),
+            Published::Unknown(error) | Published::NotSent(error) => {
+                // Somebody may have removed the exchange.
+                live.known.forget_all();
+                return Err(error);
+            }
         });
     }
     Ok(answers)

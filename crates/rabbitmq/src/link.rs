@@ -14,13 +14,13 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, DefaultConnectionBuilder, Event};
-use postrider_core::{Deadline, MessagingError};
+use postrider_core::{Deadline, MessagingError, QueueName};
 use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::time::Instant;
 
 use crate::PROVIDER;
 use crate::error::{failed, silent};
 use crate::feed::Feed;
-use crate::flags::Ready;
 use crate::options::RabbitmqOptions;
 use crate::publish::Publisher;
 use crate::topology::Known;
@@ -44,9 +44,8 @@ pub(crate) struct Live {
     /// One at a time: a request that fails takes its channel with it.
     admin: AsyncMutex<Option<Channel>>,
     feeds: AsyncMutex<HashMap<String, Arc<Feed>>>,
-    /// What is known to be there.
-    pub(crate) known: Known,
-    pub(crate) flags: Ready,
+    /// What is known to be there. It outlives the connection: the broker keeps it.
+    pub(crate) known: Arc<Known>,
 }
 
 impl fmt::Debug for Live {
@@ -56,15 +55,14 @@ impl fmt::Debug for Live {
 }
 
 impl Live {
-    fn new(connection: Connection) -> Self {
+    fn new(connection: Connection, known: Arc<Known>) -> Self {
         Self {
             connection,
             publisher: Publisher::default(),
             asker: Publisher::default(),
             admin: AsyncMutex::default(),
             feeds: AsyncMutex::default(),
-            known: Known::default(),
-            flags: Ready::default(),
+            known,
         }
     }
 
@@ -125,6 +123,15 @@ impl Live {
         Ok(feed)
     }
 
+    /// Waits until what there is for a queue outlasts a crash of the broker.
+    pub(crate) async fn wait_until_lasting(&self, queue: &QueueName) {
+        while let Some(lasts) = self.known.lasts_from(queue)
+            && self.is_up()
+        {
+            tokio::time::sleep_until(lasts.min(Instant::now() + Duration::from_millis(50))).await;
+        }
+    }
+
     async fn close(&self) {
         // Whatever it answers, the broker ends the connection.
         let _ = tokio::time::timeout(ANSWER, self.connection.close(200, "done".into())).await;
@@ -164,18 +171,20 @@ pub(crate) struct Link {
     /// Dropped, it tells the task to end.
     stop: Arc<watch::Sender<bool>>,
     place: Arc<str>,
+    known: Arc<Known>,
 }
 
 impl Link {
     /// Opens the first connection, and fails when that fails.
     pub(crate) async fn open(uri: AMQPUri, options: &RabbitmqOptions) -> Result<Self, MessagingError> {
         let place: Arc<str> = format!("{}:{}", uri.authority.host, uri.authority.port).into();
-        let way = Way { uri, options: options.clone(), place: place.clone() };
+        let known = Arc::new(Known::default());
+        let way = Way { uri, options: options.clone(), place: place.clone(), known: known.clone() };
         let first = Arc::new(way.connect().await?);
         let (tell, state) = watch::channel(State::Up(first.clone()));
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(keep_open(way, first, tell, stopped));
-        Ok(Self { state, stop: Arc::new(stop), place })
+        Ok(Self { state, stop: Arc::new(stop), place, known })
     }
 
     /// The connection, once there is one.
@@ -204,6 +213,11 @@ impl Link {
         }
     }
 
+    /// What is known to be there.
+    pub(crate) fn known(&self) -> &Known {
+        &self.known
+    }
+
     /// Ends the connection.
     pub(crate) async fn close(&self) {
         self.stop.send_replace(true);
@@ -216,6 +230,7 @@ struct Way {
     uri: AMQPUri,
     options: RabbitmqOptions,
     place: Arc<str>,
+    known: Arc<Known>,
 }
 
 impl Way {
@@ -237,7 +252,7 @@ impl Way {
             builder.connect().await
         };
         match tokio::time::timeout(self.options.connection_timeout, connect).await {
-            Ok(Ok(connection)) => Ok(Live::new(connection)),
+            Ok(Ok(connection)) => Ok(Live::new(connection, self.known.clone())),
             Ok(Err(error)) => Err(unreachable(format!("{}: {}", self.place, explain(&error)), Some(error))),
             Err(_) => {
                 let time = self.options.connection_timeout;

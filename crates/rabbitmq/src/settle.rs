@@ -20,6 +20,7 @@ use crate::feed::Feed;
 use crate::keyed::Place;
 use crate::leases::{At, Lease};
 use crate::link::ANSWER;
+use crate::publish::Published;
 use crate::send::{Target, accepted};
 
 /// What is left to do with a message whose lease was taken out.
@@ -130,8 +131,18 @@ impl RabbitmqBroker {
         }
         let (places, targets): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
         let fates = match self.link().live(Deadline::after(ANSWER)).await {
-            Ok(live) => self.put(&live, &targets).await,
-            Err(error) => targets.iter().map(|_| crate::publish::Published::NotSent(error.clone())).collect(),
+            Ok(live) => {
+                let fates = self.put(&live, &targets).await;
+                for (queue, _) in &targets {
+                    // A copy that a crash could still take with it is no reason to let go of the message.
+                    live.wait_until_lasting(queue).await;
+                }
+                match live.is_up() {
+                    true => fates,
+                    false => fates.into_iter().map(Published::doubted).collect(),
+                }
+            }
+            Err(error) => targets.iter().map(|_| Published::NotSent(error.clone())).collect(),
         };
         for ((place, fate), (queue, stored)) in places.into_iter().zip(fates).zip(&targets) {
             let Err(error) = accepted("settle", queue, stored.id, fate) else { continue };

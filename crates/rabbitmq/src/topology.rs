@@ -17,7 +17,7 @@
 //! messages in one queue wait equally long, and nobody needs to be there for it. No queue ever expires, and no message has
 //! a time to live of its own: behind one that waits longer it would come too late.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
 use postrider_core::{Key, MessagingError, QueueName};
+
+use tokio::time::Instant;
 
 use crate::error::{NOT_FOUND, PRECONDITION_FAILED, code, failed, other_arguments};
 use crate::flags::Flag;
@@ -49,17 +51,40 @@ const BITS: u32 = 8;
 /// The longest delay: every bit set.
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(10 * ((1 << LEVELS) - 1));
 
-/// What is known to be there on a connection. A connection that comes later looks again.
+/// A quorum queue that was made within about half a second before the broker's crash comes back without a leader, and with
+/// it everything in it is out of reach, confirmed or not. After so long it lasts.
+const LASTS: Duration = Duration::from_millis(1000);
+
+/// What is known to be there, and what of it is new.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<HashSet<String>>);
+pub(crate) struct Known(Mutex<HashMap<String, Option<Instant>>>);
 
 impl Known {
-    fn has(&self, name: &str) -> bool {
-        lock(&self.0).contains(name)
+    pub(crate) fn has(&self, name: &str) -> bool {
+        lock(&self.0).contains_key(name)
     }
 
-    fn add(&self, name: impl Into<String>) {
-        lock(&self.0).insert(name.into());
+    pub(crate) fn add(&self, name: impl Into<String>) {
+        lock(&self.0).entry(name.into()).or_insert(None);
+    }
+
+    /// Something was made a moment ago.
+    fn add_new(&self, name: &str) {
+        lock(&self.0).insert(name.to_owned(), Some(Instant::now()));
+    }
+
+    /// When everything that there is for a queue will have lasted; `None` when it has.
+    pub(crate) fn lasts_from(&self, queue: &QueueName) -> Option<Instant> {
+        let (own, dead, parts) = (queue.as_str(), queue.dead_letters(), format!("{queue}:"));
+        let is_of = |name: &str| name == own || name == dead.as_str() || name.starts_with(&parts);
+        let known = lock(&self.0);
+        let newest = known.iter().filter(|(name, _)| is_of(name)).filter_map(|(_, made)| *made).max();
+        newest.map(|made| made + LASTS).filter(|lasts| *lasts > Instant::now())
+    }
+
+    /// Something is not as it was known to be.
+    pub(crate) fn forget_all(&self) {
+        lock(&self.0).clear();
     }
 
     /// Whether a part of a queue is there and everybody is told.
@@ -74,7 +99,7 @@ impl Known {
     /// Forgets everything of a queue.
     pub(crate) fn forget(&self, queue: &QueueName) {
         let (own, parts) = (queue.as_str(), format!("{queue}:"));
-        lock(&self.0).retain(|name| name != own && !name.starts_with(&parts));
+        lock(&self.0).retain(|name, _| name != own && !name.starts_with(&parts));
     }
 }
 
@@ -275,10 +300,16 @@ impl Builder<'_> {
     }
 
     async fn declare(&self, name: &str, arguments: FieldTable) -> Result<(), MessagingError> {
+        let is_new = self.live.counts(name).await?.is_none();
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let declare = |channel: Channel| async move { channel.queue_declare(name.into(), durable, arguments).await };
         match self.live.ask("make a queue", declare).await? {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                if is_new && self.options.queue_type == QueueType::Quorum {
+                    self.live.known.add_new(name);
+                }
+                Ok(())
+            }
             Err(error) if code(&error) == Some(PRECONDITION_FAILED) => Err(other_arguments(name, &error)),
             Err(error) => Err(failed("make a queue", error)),
         }
@@ -316,6 +347,8 @@ pub(crate) async fn remove(live: &Live, name: &str) -> Result<(), MessagingError
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]

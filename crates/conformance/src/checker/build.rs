@@ -9,7 +9,7 @@ use postrider_core::{Disposition, LeaseToken, MessageId, Nack, QueueName, Timest
 use super::index::{Dead, Delivered, Extended, Index, MessageLog, QueueLog, Sent, Settled, Stay};
 use super::lease::{self, LeaseBounds};
 use super::spans::{Birth, Span};
-use super::{CheckOptions, Counts};
+use super::{CheckOptions, Counts, LeasesOf};
 use crate::history::{
     Event, FinalState, LeaseOutcome, Operation, Outcome, PurgeCall, Purged, ReceiveCall, RedriveCall, Selection,
     SendCall, SettleCall,
@@ -342,7 +342,11 @@ impl<'a> Builder<'a> {
         if !call.outcome.may_have_happened() {
             return;
         }
-        let (done, unknown_move) = (settled.is_done(), !settled.is_done() && settled.is_dead_letter());
+        let is_copied = match self.index.options.leases {
+            LeasesOf::Store => settled.is_dead_letter(),
+            LeasesOf::Connections => settled.is_dead_letter() || settled.retry_after().is_some(),
+        };
+        let (done, unknown_move) = (settled.is_done(), !settled.is_done() && is_copied);
         let message = self.message(call.id);
         message.unknown_moves += u32::from(unknown_move);
         message.settles.push(settled);
@@ -377,6 +381,10 @@ impl<'a> Builder<'a> {
             let sends = message.possible_sends().count();
             self.counts.messages += u64::from(sends > 0);
             message.copies = sends.max(1) + message.unknown_moves as usize;
+            if self.index.options.leases == LeasesOf::Connections {
+                // Those who died unread were copied by a receive, which says nothing of it.
+                message.copies += message.dead.iter().filter(|dead| dead.is_unread()).count();
+            }
             for stay in &mut message.stays {
                 for delivered in &mut stay.deliveries {
                     delivered.extends.sort_by_key(|extend| extend.span.start);

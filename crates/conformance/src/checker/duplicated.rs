@@ -2,6 +2,7 @@
 
 use postrider_core::Timestamp;
 
+use super::LeasesOf;
 use super::finding::{FindingKind, Findings};
 use super::index::{Index, MessageLog, Settled, Stay};
 
@@ -30,6 +31,11 @@ fn check_message(index: &Index<'_>, findings: &mut Findings, message: &MessageLo
     // Every ack that is kept in the index may have happened.
     let maybe_gone = message.settles.iter().filter(|settled| settled.is_ack());
     let maybe_gone = maybe_gone.map(|ack| ack.span.end).min().unwrap_or(Timestamp::MAX);
+    // Copies that were made before the original was removed, and nobody knows whether it was.
+    let spare = match index.options.leases {
+        LeasesOf::Store => 0,
+        LeasesOf::Connections => message.copies - message.possible_sends().count().max(1),
+    };
     let mut excused = 0;
     for stay in &message.stays {
         let queue = index.queue(stay.queue);
@@ -45,7 +51,7 @@ fn check_message(index: &Index<'_>, findings: &mut Findings, message: &MessageLo
             let left = leavings.partition_point(|left| left.span.is_before(delivered.span));
             let born = stay.births.partition_point(|birth| birth.span.start <= delivered.span.end);
             let uncertain = queue.loose_redrives_into.possible_by(delivered.span.end) || born == 0;
-            if left >= born && !uncertain {
+            if left >= born + spare && !uncertain {
                 findings.add((FindingKind::Duplicated, 10), &queue.name, message.id, || {
                     let (delivered, left) = (index.cite(delivered.event), index.cite(leavings[left - 1].event));
                     format!("delivered by {delivered}, after {left} had taken it out of the queue")

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
-use postrider_core::{Disposition, MessageId, Nack, QueueName, Timestamp};
+use postrider_core::{DeadLetterReason, Disposition, MessageId, Nack, QueueName, Timestamp};
 
 use super::CheckOptions;
 use super::lease::LeaseBounds;
@@ -197,6 +197,13 @@ impl Settled<'_> {
 pub(super) struct Dead<'a> {
     pub(super) event: usize,
     pub(super) record: &'a DeadRecord,
+}
+
+impl Dead<'_> {
+    /// Whether it died on reading, and not by somebody's word.
+    pub(super) fn is_unread(&self) -> bool {
+        [DeadLetterReason::MAX_RECEIVE_COUNT, DeadLetterReason::EXPIRED].contains(&self.record.reason)
+    }
 }
 
 /// One message in one queue.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use postrider_core::Timestamp;
 
-use super::CheckOptions;
 use super::index::{Delivered, Settled};
+use super::{CheckOptions, LeasesOf};
 
 /// The bounds of one lease's end.
 #[derive(Debug, Clone)]
@@ -64,6 +64,12 @@ pub(super) fn bounds(delivered: &Delivered<'_>, settles: &[Settled<'_>], options
     let given_up = delivered.settles.iter().map(|place| settles[*place].span.start).chain(delivered.dropped).min();
     if let Some(given_up) = given_up {
         held_until = held_until.min(given_up);
+    }
+    if options.leases == LeasesOf::Connections {
+        let used = delivered.settles.iter().map(|place| &settles[*place]).filter(|settled| settled.is_done());
+        let used = used.map(|settled| settled.span.start);
+        let extended = delivered.extends.iter().filter(|extend| extend.done).map(|extend| extend.span.start);
+        held_until = held_until.min(used.chain(extended).max().unwrap_or(delivered.span.start));
     }
     LeaseBounds { held_until, over_by, late_extends }
 }

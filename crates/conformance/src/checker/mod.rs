@@ -58,6 +58,8 @@ pub struct CheckOptions {
     pub clock_skew: Duration,
     /// How long a dedup key is taken.
     pub dedup: DedupScope,
+    /// What a lease is bound to.
+    pub leases: LeasesOf,
     /// How many findings of each kind are listed; all are counted.
     pub findings_per_kind: usize,
 }
@@ -69,6 +71,7 @@ impl Default for CheckOptions {
             tolerance: Duration::from_millis(5),
             clock_skew: Duration::ZERO,
             dedup: DedupScope::WhileAlive,
+            leases: LeasesOf::Store,
             findings_per_kind: 20,
         }
     }
@@ -79,6 +82,17 @@ impl CheckOptions {
     pub fn for_limits(limits: &Limits) -> Self {
         Self { time_resolution: limits.time_resolution, ..Self::default() }
     }
+}
+
+/// What a lease is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeasesOf {
+    /// The store keeps it, whatever becomes of the connection.
+    Store,
+    /// It ends with its holder's connection, and nobody tells the holder: on a store like that, when connections are cut.
+    /// Then a lease was held for certain only as long as its holder used it with success; a message that was handed over
+    /// and lost on the way counts as delivered; and a message that is copied before it is removed may be there twice.
+    Connections,
 }
 
 /// How long a dedup key is taken by its message.

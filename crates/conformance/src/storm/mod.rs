@@ -5,10 +5,10 @@
 
 mod worker;
 
-use postrider_core::{MessagingError, MessagingService, QueueAdmin, QueueName};
+use postrider_core::{Feature, MessagingError, MessagingService, QueueAdmin, QueueName};
 use tokio::task::JoinSet;
 
-use crate::checker::{CheckOptions, DedupScope, Verdict, check};
+use crate::checker::{CheckOptions, DedupScope, LeasesOf, Verdict, check};
 use crate::exercise::Settings;
 use crate::harness::Harness;
 use crate::history::History;
@@ -166,6 +166,9 @@ async fn run_storm<H: Harness>(
     options.tolerance += history.lead();
     if let Some(window) = capabilities.limits.dedup_window {
         options.dedup = DedupScope::Window(window);
+    }
+    if weather == Weather::Faults && !capabilities.offers(Feature::PortableReceipts) {
+        options.leases = LeasesOf::Connections;
     }
     let verdict = check(&history.events(), &options);
     Ok(StormReport { seed: settings.seed, verdict })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use postrider_conformance::private_server::storm_on_a_killed_server;
+use postrider_conformance::private_server::{SHORT_STORM, storm_on_a_killed_server};
 use postrider_mysql::MysqlStore;
 
 use crate::{is_long, options};
@@ -11,5 +11,5 @@ use crate::{is_long, options};
 async fn a_server_that_is_killed_loses_nothing() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
     let open = |url: String| async move { MysqlStore::open(&url, options()).await?.connect() };
-    storm_on_a_killed_server(&script, "mysql", is_long(), open).await.unwrap();
+    storm_on_a_killed_server(&script, "mysql", SHORT_STORM, is_long(), open).await.unwrap();
 }

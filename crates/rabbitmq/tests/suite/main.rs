@@ -3,7 +3,9 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod cut_off;
 mod delays;
+mod killed;
 mod lawful;
 
 use postrider_core::Deadline;
@@ -64,6 +66,11 @@ async fn manage(method: &str, path: &str) -> Vec<u8> {
     stream.read_to_end(&mut answer).await.unwrap();
     let body = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
     answer.split_off(body)
+}
+
+/// Whether the long runs were asked for.
+fn is_long() -> bool {
+    std::env::var_os("POSTRIDER_LONG").is_some()
 }
 
 fn soon() -> Deadline {

@@ -1,0 +1,18 @@
+//! The broker itself is killed, and starts again on what it had made durable.
+
+use std::path::Path;
+use std::time::Duration;
+
+use postrider_conformance::private_server::storm_on_a_killed_server;
+use postrider_rabbitmq::{RabbitmqOptions, RabbitmqStore};
+
+use crate::is_long;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_killed_loses_nothing() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
+    let open = |url: String| async move { RabbitmqStore::new(&url, RabbitmqOptions::default())?.connect().await };
+    // Everything that the storm needs is there by then: the broker forgets queues that were made a moment before.
+    let storm = (1500, Duration::from_secs(3));
+    storm_on_a_killed_server(&script, "rabbitmq", storm, is_long(), open).await.unwrap();
+}
