@@ -163,8 +163,7 @@ impl Broker for RabbitmqBroker {
         // Made by us or not, it may have been deleted since.
         live.known.forget(queue);
         self.builder(&live).queue(queue).await?;
-        live.wait_until_lasting(queue).await;
-        Ok(())
+        live.wait_until_lasting(queue).await
     }
 
     async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, BatchFailure> {
@@ -177,15 +176,10 @@ impl Broker for RabbitmqBroker {
 
     async fn sent(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         // Almost always there is nothing to wait for, and nobody is asked.
-        if self.link().known().lasts_from(queue).is_none() {
+        if self.link().known().young(queue).is_none() {
             return Ok(());
         }
-        let live = self.link().live(deadline).await?;
-        live.wait_until_lasting(queue).await;
-        match live.is_up() {
-            true => Ok(()),
-            false => Err(crate::error::silent("send")),
-        }
+        self.link().live(deadline).await?.wait_until_lasting(queue).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, BatchFailure> {
@@ -245,7 +239,7 @@ impl Broker for RabbitmqBroker {
 
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), MessagingError> {
         let live = self.link().live(deadline).await?;
-        flags::set(&live, queue, &Flag::Paused, is_paused).await
+        flags::set(&live, queue, Flag::Paused, is_paused).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
@@ -267,14 +261,17 @@ impl Broker for RabbitmqBroker {
         names.extend(self.waiting(&live, &queue.dead_letters()).await?);
         live.known.forget(queue);
         live.known.forget(&queue.dead_letters());
-        for name in names {
-            topology::remove(&live, &name).await?;
+        for (name, is_lasting) in names.iter().zip(flags::are_lasting(&live, &names).await?) {
+            if is_lasting {
+                flags::set_lasting(&live, name, false).await?;
+            }
+            topology::remove(&live, name).await?;
         }
         let flags = all_levels().map(Flag::Waits).chain([Flag::Keyed, Flag::Paused]).collect::<Vec<_>>();
         for queue in [queue.clone(), queue.dead_letters()] {
             let set = flags::are_set(&live, &queue, &flags).await?;
             for (flag, _) in flags.iter().zip(set).filter(|(_, set)| *set) {
-                flags::set(&live, &queue, flag, false).await?;
+                flags::set(&live, &queue, *flag, false).await?;
             }
         }
         Ok(())

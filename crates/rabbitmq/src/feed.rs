@@ -163,10 +163,15 @@ impl Feed {
         }
     }
 
-    /// Ends a consumer without waiting, so that its acknowledgement does not bring it the next message.
-    pub(crate) async fn leave(&self, tag: &str) -> Result<(), MessagingError> {
-        let options = BasicCancelOptions { nowait: true };
-        answered("settle", self.channel.basic_cancel(tag.into(), options)).await
+    /// Ends a consumer and acknowledges the one message that it has, in one breath: the acknowledgement does not bring it
+    /// the next message, and nobody else has the next one before the broker has both words.
+    pub(crate) async fn ack_and_leave(&self, consumer: &str, tag: u64) -> Result<(), MessagingError> {
+        let mut settled = self.settled.lock().await;
+        settled.note(tag);
+        let cancel = self.channel.basic_cancel(consumer.into(), BasicCancelOptions { nowait: true });
+        let ack = self.channel.basic_ack(tag, BasicAckOptions::default());
+        // Polled in this order, before either is waited for.
+        answered("settle", futures_util::future::try_join(cancel, ack)).await.map(drop)
     }
 }
 

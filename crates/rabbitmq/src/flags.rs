@@ -18,7 +18,7 @@ use crate::topology::waiting_queue;
 pub(crate) const FLAGS: &str = "postrider:flags";
 
 /// Something that is said of a queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flag {
     /// Its messages are held back.
     Paused,
@@ -36,6 +36,11 @@ impl Flag {
             Self::Waits(level) => waiting_queue(queue, *level),
         }
     }
+}
+
+/// What is said of one of the broker's queues that has been there for a while.
+fn lasting(name: &str) -> String {
+    format!("{name}:lasts")
 }
 
 /// Makes the exchange and the queue, unless they are known to be there.
@@ -58,9 +63,27 @@ async fn make(live: &Live) -> Result<(), MessagingError> {
 }
 
 /// Sets or removes a flag.
-pub(crate) async fn set(live: &Live, queue: &QueueName, flag: &Flag, is_set: bool) -> Result<(), MessagingError> {
+pub(crate) async fn set(live: &Live, queue: &QueueName, flag: Flag, is_set: bool) -> Result<(), MessagingError> {
+    change(live, flag.key(queue), is_set).await
+}
+
+/// Which of these flags are set.
+pub(crate) async fn are_set(live: &Live, queue: &QueueName, flags: &[Flag]) -> Result<Vec<bool>, MessagingError> {
+    ask(live, flags.iter().map(|flag| flag.key(queue)).collect()).await
+}
+
+/// Says of one of the broker's queues that it has been there for a while, or takes that back.
+pub(crate) async fn set_lasting(live: &Live, name: &str, is_lasting: bool) -> Result<(), MessagingError> {
+    change(live, lasting(name), is_lasting).await
+}
+
+/// Which of the broker's queues have been there for a while.
+pub(crate) async fn are_lasting(live: &Live, names: &[String]) -> Result<Vec<bool>, MessagingError> {
+    ask(live, names.iter().map(|name| lasting(name)).collect()).await
+}
+
+async fn change(live: &Live, key: String, is_set: bool) -> Result<(), MessagingError> {
     make(live).await?;
-    let key = flag.key(queue);
     let change = |channel: Channel| async move {
         let none = FieldTable::default();
         match is_set {
@@ -71,18 +94,16 @@ pub(crate) async fn set(live: &Live, queue: &QueueName, flag: &Flag, is_set: boo
     live.ask("set a flag", change).await?.map_err(|error| failed("set a flag", error))
 }
 
-/// Which of these flags are set.
-pub(crate) async fn are_set(live: &Live, queue: &QueueName, flags: &[Flag]) -> Result<Vec<bool>, MessagingError> {
+async fn ask(live: &Live, keys: Vec<String>) -> Result<Vec<bool>, MessagingError> {
     make(live).await?;
-    let questions: Vec<_> = flags
-        .iter()
-        .map(|flag| {
-            let routing_key = flag.key(queue);
+    let questions: Vec<_> = keys
+        .into_iter()
+        .map(|routing_key| {
             let properties = BasicProperties::default().with_message_id(routing_key.as_str().into());
             Outgoing { exchange: FLAGS.to_owned(), routing_key, properties, body: bytes::Bytes::new() }
         })
         .collect();
-    let mut answers = Vec::with_capacity(flags.len());
+    let mut answers = Vec::with_capacity(questions.len());
     for answer in live.asker.publish(live, &questions).await {
         answers.push(match answer {
             // The queue of flags keeps nothing and may say so.

@@ -216,8 +216,7 @@ impl Place {
 
     /// Acknowledges the message and leaves the partition.
     pub(crate) async fn ack(self) -> Result<(), MessagingError> {
-        self.feed.leave(self.consumer.tag()).await?;
-        self.feed.ack(vec![self.tag]).await?;
+        self.feed.ack_and_leave(self.consumer.tag(), self.tag).await?;
         self.feed.catch_up().await?;
         self.feed.close().await
     }

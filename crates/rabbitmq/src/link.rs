@@ -123,13 +123,21 @@ impl Live {
         Ok(feed)
     }
 
-    /// Waits until what there is for a queue outlasts a crash of the broker.
-    pub(crate) async fn wait_until_lasting(&self, queue: &QueueName) {
-        while let Some(lasts) = self.known.lasts_from(queue)
-            && self.is_up()
-        {
+    /// Waits until what there is for a queue outlasts a crash of the broker, and says so for everybody. Answers whether
+    /// the connection held so long.
+    pub(crate) async fn wait_until_lasting(&self, queue: &QueueName) -> Result<(), MessagingError> {
+        let Some((names, lasts)) = self.known.young(queue) else { return Ok(()) };
+        while Instant::now() < lasts && self.is_up() {
             tokio::time::sleep_until(lasts.min(Instant::now() + Duration::from_millis(50))).await;
         }
+        if !self.is_up() {
+            return Err(silent("send"));
+        }
+        for name in &names {
+            crate::flags::set_lasting(self, name, true).await?;
+        }
+        self.known.note_lasting(&names);
+        Ok(())
     }
 
     async fn close(&self) {

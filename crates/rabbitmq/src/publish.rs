@@ -47,16 +47,6 @@ pub(crate) enum Published {
     NotSent(MessagingError),
 }
 
-impl Published {
-    /// What is left of it after the connection was lost before it was certain to last.
-    pub(crate) fn doubted(self) -> Self {
-        match self {
-            Self::Stored => Self::Unknown(silent("send")),
-            other => other,
-        }
-    }
-}
-
 /// A channel that messages go out on, one window at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Publisher {

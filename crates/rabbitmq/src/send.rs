@@ -123,7 +123,10 @@ impl RabbitmqBroker {
                 let index = partition_of(key, self.options().partitions);
                 (String::new(), partition(queue, index), stored.clone())
             }
-            _ if stored.wait.is_zero() => (String::new(), queue.to_string(), stored.clone()),
+            _ if stored.wait.is_zero() => {
+                self.builder(live).meet(queue.as_str()).await?;
+                (String::new(), queue.to_string(), stored.clone())
+            }
             _ => {
                 let steps = steps(stored.wait);
                 let flags: Vec<_> = levels(steps).map(Flag::Waits).collect();
@@ -139,7 +142,7 @@ impl RabbitmqBroker {
 
     /// Makes the parts of a queue that a message's way needs, and says so for everybody. The queue itself comes first.
     async fn prepare(&self, live: &Live, queue: &QueueName, flags: &[Flag]) -> Result<(), MessagingError> {
-        let new: Vec<_> = flags.iter().filter(|flag| !live.known.has_part(queue, flag)).collect();
+        let new: Vec<_> = flags.iter().copied().filter(|flag| !live.known.has_part(queue, *flag)).collect();
         if new.is_empty() {
             return Ok(());
         }
@@ -151,7 +154,7 @@ impl RabbitmqBroker {
             self.make(live, queue).await?;
         }
         for flag in new {
-            if *flag == Flag::Keyed {
+            if flag == Flag::Keyed {
                 self.builder(live).partitions(queue).await?;
             }
             flags::set(live, queue, flag, true).await?;

@@ -132,15 +132,14 @@ impl RabbitmqBroker {
         let (places, targets): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
         let fates = match self.link().live(Deadline::after(ANSWER)).await {
             Ok(live) => {
-                let fates = self.put(&live, &targets).await;
-                for (queue, _) in &targets {
+                let mut fates = self.put(&live, &targets).await;
+                for (fate, (queue, _)) in fates.iter_mut().zip(&targets) {
                     // A copy that a crash could still take with it is no reason to let go of the message.
-                    live.wait_until_lasting(queue).await;
+                    if let (Published::Stored, Err(error)) = (&*fate, live.wait_until_lasting(queue).await) {
+                        *fate = Published::Unknown(error);
+                    }
                 }
-                match live.is_up() {
-                    true => fates,
-                    false => fates.into_iter().map(Published::doubted).collect(),
-                }
+                fates
             }
             Err(error) => targets.iter().map(|_| Published::NotSent(error.clone())).collect(),
         };

@@ -32,7 +32,7 @@ use postrider_core::{Key, MessagingError, QueueName};
 use tokio::time::Instant;
 
 use crate::error::{NOT_FOUND, PRECONDITION_FAILED, code, failed, other_arguments};
-use crate::flags::Flag;
+use crate::flags::{self, Flag};
 use crate::link::{Live, lock};
 use crate::options::{QueueType, RabbitmqOptions};
 
@@ -55,7 +55,7 @@ pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(10 * ((1 << LEV
 /// it everything in it is out of reach, confirmed or not. After so long it lasts.
 const LASTS: Duration = Duration::from_millis(1000);
 
-/// What is known to be there, and what of it is new.
+/// What is known to be there, and since when, as long as it may be new.
 #[derive(Debug, Default)]
 pub(crate) struct Known(Mutex<HashMap<String, Option<Instant>>>);
 
@@ -68,18 +68,29 @@ impl Known {
         lock(&self.0).entry(name.into()).or_insert(None);
     }
 
-    /// Something was made a moment ago.
-    fn add_new(&self, name: &str) {
+    /// One of the broker's queues that may be new.
+    fn add_young(&self, name: &str) {
         lock(&self.0).insert(name.to_owned(), Some(Instant::now()));
     }
 
-    /// When everything that there is for a queue will have lasted; `None` when it has.
-    pub(crate) fn lasts_from(&self, queue: &QueueName) -> Option<Instant> {
+    /// What there is for a queue that may be new, and when it will have lasted.
+    pub(crate) fn young(&self, queue: &QueueName) -> Option<(Vec<String>, Instant)> {
         let (own, dead, parts) = (queue.as_str(), queue.dead_letters(), format!("{queue}:"));
         let is_of = |name: &str| name == own || name == dead.as_str() || name.starts_with(&parts);
         let known = lock(&self.0);
-        let newest = known.iter().filter(|(name, _)| is_of(name)).filter_map(|(_, made)| *made).max();
-        newest.map(|made| made + LASTS).filter(|lasts| *lasts > Instant::now())
+        let young = known.iter().filter_map(|(name, met)| met.filter(|_| is_of(name)).map(|met| (name.clone(), met)));
+        let (names, met): (Vec<_>, Vec<_>) = young.unzip();
+        met.into_iter().max().map(|met| (names, met + LASTS))
+    }
+
+    /// These have lasted.
+    pub(crate) fn note_lasting(&self, names: &[String]) {
+        let mut known = lock(&self.0);
+        for name in names {
+            if let Some(met) = known.get_mut(name) {
+                *met = None;
+            }
+        }
     }
 
     /// Something is not as it was known to be.
@@ -88,11 +99,11 @@ impl Known {
     }
 
     /// Whether a part of a queue is there and everybody is told.
-    pub(crate) fn has_part(&self, queue: &QueueName, flag: &Flag) -> bool {
+    pub(crate) fn has_part(&self, queue: &QueueName, flag: Flag) -> bool {
         self.has(&format!("{queue}:{flag:?}"))
     }
 
-    pub(crate) fn add_part(&self, queue: &QueueName, flag: &Flag) {
+    pub(crate) fn add_part(&self, queue: &QueueName, flag: Flag) {
         self.add(format!("{queue}:{flag:?}"));
     }
 
@@ -222,9 +233,7 @@ impl Builder<'_> {
         }
         let dead = queue.dead_letters();
         self.declare(dead.as_str(), arguments(self.options.queue_type, None)).await?;
-        self.declare(queue.as_str(), arguments(self.options.queue_type, Some(dead.as_str()))).await?;
-        self.live.known.add(queue.as_str());
-        Ok(())
+        self.declare(queue.as_str(), arguments(self.options.queue_type, Some(dead.as_str()))).await
     }
 
     /// The dead letters alone, for a queue that somebody else has made.
@@ -269,7 +278,6 @@ impl Builder<'_> {
             hand_on(&mut arguments, queue_type, &exchange(below(level)), None);
             self.declare(&name, arguments).await?;
             self.bind(&name, &exchange(Some(level)), &pattern(level, "1", &format!("#.{}", word(queue)))).await?;
-            self.live.known.add(name);
         }
         Ok(())
     }
@@ -300,19 +308,28 @@ impl Builder<'_> {
     }
 
     async fn declare(&self, name: &str, arguments: FieldTable) -> Result<(), MessagingError> {
-        let is_new = self.live.counts(name).await?.is_none();
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let declare = |channel: Channel| async move { channel.queue_declare(name.into(), durable, arguments).await };
         match self.live.ask("make a queue", declare).await? {
-            Ok(_) => {
-                if is_new && self.options.queue_type == QueueType::Quorum {
-                    self.live.known.add_new(name);
-                }
-                Ok(())
-            }
+            Ok(_) => self.meet(name).await,
             Err(error) if code(&error) == Some(PRECONDITION_FAILED) => Err(other_arguments(name, &error)),
             Err(error) => Err(failed("make a queue", error)),
         }
+    }
+
+    /// Notes one of the broker's queues. Unless somebody says that it has been there for a while it may be new, whoever
+    /// made it.
+    pub(crate) async fn meet(&self, name: &str) -> Result<(), MessagingError> {
+        if self.live.known.has(name) {
+            return Ok(());
+        }
+        let lasts = self.options.queue_type == QueueType::Classic
+            || flags::are_lasting(self.live, &[name.to_owned()]).await?[0];
+        match lasts {
+            true => self.live.known.add(name),
+            false => self.live.known.add_young(name),
+        }
+        Ok(())
     }
 
     async fn bind(&self, queue: &str, exchange: &str, pattern: &str) -> Result<(), MessagingError> {

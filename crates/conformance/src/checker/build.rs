@@ -384,6 +384,11 @@ impl<'a> Builder<'a> {
             if self.index.options.leases == LeasesOf::Connections {
                 // Those who died unread were copied by a receive, which says nothing of it.
                 message.copies += message.dead.iter().filter(|dead| dead.is_unread()).count();
+                if message.came_back() {
+                    // The store forgot that it was acknowledged, or had copied it before: it is counted.
+                    let deliveries: usize = message.stays.iter().map(|stay| stay.deliveries.len()).sum();
+                    message.copies = message.copies.max(deliveries);
+                }
             }
             for stay in &mut message.stays {
                 for delivered in &mut stay.deliveries {

@@ -109,6 +109,13 @@ impl<'a> MessageLog<'a> {
         }
     }
 
+    /// Whether it was delivered although an acknowledgement had been carried out.
+    pub(super) fn came_back(&self) -> bool {
+        let acks = self.settles.iter().filter(|settled| settled.is_ack() && settled.is_done());
+        let Some(first) = acks.min_by_key(|ack| ack.span.end) else { return false };
+        self.stays.iter().flat_map(|stay| &stay.deliveries).any(|delivered| first.span.is_before(delivered.span))
+    }
+
     /// The sends that may have made a message.
     pub(super) fn possible_sends(&self) -> impl Iterator<Item = &Sent<'a>> {
         self.sends.iter().filter(|sent| sent.may_exist())
