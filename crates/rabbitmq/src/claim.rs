@@ -163,7 +163,7 @@ impl RabbitmqBroker {
                 false => deliveries.extend(feed.finish(subscription).await?),
             }
             if deliveries.is_empty() {
-                return Ok(Vec::new());
+                return self.see_why(live, queue).await.map(|()| Vec::new());
             }
             let claimed = self.sort(live, &feed, queue, options, deliveries, since).await?;
             if !claimed.is_empty() {
@@ -171,6 +171,17 @@ impl RabbitmqBroker {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Nothing came, for a while. If the queue was deleted and made again meanwhile, the broker may have handed its messages
+    /// to a consumer that it has lost sight of: they come back when that channel ends. So the next look has another one,
+    /// and this one ends with the last lease on it.
+    async fn see_why(&self, live: &Live, queue: &QueueName) -> Result<(), MessagingError> {
+        live.leave_feed(queue.as_str()).await;
+        match live.counts(queue.as_str()).await? {
+            Some(_) => Ok(()),
+            None => self.recover(live, queue).await,
+        }
     }
 
     /// A queue that went away under its consumer is made again, or told of.

@@ -123,6 +123,11 @@ impl Live {
         Ok(feed)
     }
 
+    /// From now on messages of a queue are received on another channel. What was received on the old one stays there.
+    pub(crate) async fn leave_feed(&self, queue: &str) {
+        self.feeds.lock().await.remove(queue);
+    }
+
     /// Waits until what there is for a queue outlasts a crash of the broker, and says so for everybody. Answers whether
     /// the connection held so long.
     pub(crate) async fn wait_until_lasting(&self, queue: &QueueName) -> Result<(), MessagingError> {

@@ -12,7 +12,7 @@ use crate::is_long;
 async fn a_broker_that_is_killed_loses_nothing() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
     let open = |url: String| async move { RabbitmqStore::new(&url, RabbitmqOptions::default())?.connect().await };
-    // Everything that the storm needs is there by then: the broker forgets queues that were made a moment before.
-    let storm = (1500, Duration::from_secs(3));
+    // Everything that the storm needs has been there for a while by then: the broker forgets what was made a moment before.
+    let storm = (1500, Duration::from_secs(6));
     storm_on_a_killed_server(&script, "rabbitmq", storm, is_long(), open).await.unwrap();
 }

@@ -7,6 +7,7 @@ mod cut_off;
 mod delays;
 mod killed;
 mod lawful;
+mod queues;
 
 use postrider_core::Deadline;
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider, RabbitmqStore};

@@ -1,0 +1,186 @@
+//! Queues that are missing, deleted, made by others, or not what they were to be.
+
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use postrider_core::{
+    DeadLetters, Message, MessageId, MessagingError, MessagingService, Nack, QueueAdmin, QueueName, ReceiveOptions,
+};
+use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider};
+
+use crate::{connect_with, options, prefix, soon, url};
+
+fn queue(name: &str) -> QueueName {
+    QueueName::new(format!("{}_{name}", prefix())).unwrap()
+}
+
+/// A plain client, as any other program has it.
+async fn channel() -> Channel {
+    let connection = Connection::connect(&url(), ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    channel
+}
+
+async fn delete(queue: &QueueName) {
+    channel().await.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
+}
+
+async fn take(provider: &RabbitmqProvider, queue: &QueueName) -> postrider_core::QueuedMessage {
+    let options = ReceiveOptions::default().wait(Duration::from_secs(15));
+    provider.receive_messages(queue, &options, soon()).await.unwrap().pop().expect("a message")
+}
+
+#[tokio::test]
+async fn a_send_to_a_queue_that_may_not_be_made_is_an_error() {
+    let provider = connect_with(RabbitmqOptions { create_queues: false, ..options() }).await;
+    let missing = queue("missing");
+    let keyed = Message::new("k").ordering_key("k").unwrap();
+    for message in [Message::new("x"), keyed, Message::new("d").delay(Duration::from_secs(1))] {
+        let error = provider.send_message(&missing, message, soon()).await.unwrap_err();
+        assert!(matches!(&error, MessagingError::QueueNotFound { queue } if *queue == missing), "{error:?}");
+    }
+    let report = provider.verify_queues(&[missing.clone()], soon()).await.unwrap();
+    assert_eq!(report.missing, [missing]);
+}
+
+#[tokio::test]
+async fn of_a_batch_only_what_has_no_queue_fails() {
+    // More than a window of confirms, for two queues by turns: what came back must be told of the right ones.
+    let made = queue("made");
+    let admin = connect_with(options()).await;
+    admin.ensure_queue(&made, soon()).await.unwrap();
+    let provider = connect_with(RabbitmqOptions { create_queues: false, ..options() }).await;
+    let missing = queue("missing");
+    let sends = (0..1200).map(|n| {
+        let (provider, queue) = (provider.clone(), if n % 3 == 0 { made.clone() } else { missing.clone() });
+        async move { (n, provider.send_message(&queue, Message::new(format!("{n}")), soon()).await) }
+    });
+    let mut stored = 0;
+    for (n, sent) in futures_util::future::join_all(sends).await {
+        match sent {
+            Ok(_) if n % 3 == 0 => stored += 1,
+            Err(MessagingError::QueueNotFound { .. }) if n % 3 != 0 => {}
+            other => panic!("message {n}: {other:?}"),
+        }
+    }
+    let stats = admin.queue_stats(&made, soon()).await.unwrap();
+    assert_eq!((stored, stats.ready.value()), (400, Some(400)));
+    admin.delete_queue(&made, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_queue_that_was_deleted_is_made_again_by_a_send() {
+    let (provider, orders) = (connect_with(options()).await, queue("orders"));
+    provider.send_message(&orders, Message::new("first"), soon()).await.unwrap();
+    delete(&orders).await;
+    let second = provider.send_message(&orders, Message::new("second"), soon()).await.unwrap();
+    assert_eq!(take(&provider, &orders).await.id(), second);
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_queue_that_is_deleted_under_a_waiting_receiver_is_made_again_or_told_of() {
+    for create_queues in [true, false] {
+        let (admin, orders) = (connect_with(options()).await, queue("orders"));
+        admin.ensure_queue(&orders, soon()).await.unwrap();
+        let provider = connect_with(RabbitmqOptions { create_queues, ..options() }).await;
+        let waiting = {
+            let (provider, orders) = (provider.clone(), orders.clone());
+            let options = ReceiveOptions::default().wait(Duration::from_secs(20));
+            tokio::spawn(async move { provider.receive_messages(&orders, &options, soon()).await })
+        };
+        // Until the broker knows of the consumer.
+        let looking = channel().await;
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        while looking
+            .queue_declare(orders.as_str().into(), passive, FieldTable::default())
+            .await
+            .unwrap()
+            .consumer_count()
+            == 0
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        delete(&orders).await;
+        match create_queues {
+            true => {
+                let id = admin.send_message(&orders, Message::new("after"), soon()).await.unwrap();
+                assert_eq!(waiting.await.unwrap().unwrap()[0].id(), id);
+            }
+            false => {
+                let error = waiting.await.unwrap().unwrap_err();
+                assert!(matches!(error, MessagingError::QueueNotFound { .. }), "{error:?}");
+            }
+        }
+        admin.delete_queue(&orders, soon()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_queue_with_other_arguments_is_named_with_what_differs() {
+    let (provider, orders) = (connect_with(options()).await, queue("orders"));
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel().await.queue_declare(orders.as_str().into(), durable, FieldTable::default()).await.unwrap();
+    let error = provider.ensure_queue(&orders, soon()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, MessagingError::InvalidInput { .. }), "{error:?}");
+    for part in [orders.as_str(), "x-dead-letter-exchange", "current is none", "queue_type"] {
+        assert!(text.contains(part), "'{part}' is not in: {text}");
+    }
+    // It can be used as it is.
+    let id = provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+    let message = take(&provider, &orders).await;
+    assert_eq!(message.id(), id);
+    provider.nack_message(&orders, message, Nack::dead_letter("rejected"), soon()).await.unwrap();
+    assert_eq!(provider.get_dead_letter(&orders, id, soon()).await.unwrap().reason.as_str(), "rejected");
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn messages_of_other_clients_are_read_and_keep_their_ids() {
+    let (provider, orders) = (connect_with(options()).await, queue("orders"));
+    provider.ensure_queue(&orders, soon()).await.unwrap();
+    let channel = channel().await;
+    let mut headers = FieldTable::default();
+    headers.insert("tenant".into(), AMQPValue::LongString("acme".into()));
+    headers.insert("retries".into(), AMQPValue::LongInt(7));
+    headers.insert("not a name".into(), AMQPValue::Boolean(true));
+    let named = BasicProperties::default().with_message_id("order-7".into()).with_content_type("text/plain".into());
+    for (body, properties) in [("named", named.with_headers(headers)), ("unnamed", BasicProperties::default())] {
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let sent = channel.basic_publish("".into(), orders.as_str().into(), options, body.as_bytes(), properties).await;
+        sent.unwrap().await.unwrap();
+    }
+    let message = take(&provider, &orders).await;
+    assert_eq!(message.id(), MessageId::derived("rabbitmq", orders.as_str(), "order-7"));
+    assert_eq!(message.envelope.content_type.as_str(), "text/plain");
+    let headers: Vec<_> = message.envelope.headers.iter().collect();
+    assert_eq!(headers, [("retries", "7"), ("tenant", "acme")]);
+    provider.ack_message(&orders, message, soon()).await.unwrap();
+    let first = take(&provider, &orders).await;
+    let id = first.id();
+    provider.nack_message(&orders, first, Nack::Release, soon()).await.unwrap();
+    let again = take(&provider, &orders).await;
+    assert_eq!((again.id(), again.receive_count()), (id, 2));
+    // A copy of it keeps the name.
+    provider.nack_message(&orders, again, Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
+    let copy = take(&provider, &orders).await;
+    assert_eq!((copy.id(), copy.receive_count(), copy.envelope.attempts_count), (id, 3, 1));
+    provider.ack_message(&orders, copy, soon()).await.unwrap();
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_receipt_of_another_connection_says_what_to_use_instead() {
+    let (provider, orders) = (connect_with(options()).await, queue("orders"));
+    provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+    let receipt = take(&provider, &orders).await.into_receipt();
+    let other = connect_with(options()).await;
+    let error = other.ack_message(&orders, receipt.clone(), soon()).await.unwrap_err();
+    assert!(error.to_string().contains("postrider work"), "{error}");
+    provider.ack_message(&orders, receipt, soon()).await.unwrap();
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
