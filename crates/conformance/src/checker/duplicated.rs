@@ -94,6 +94,20 @@ mod tests {
     }
 
     #[test]
+    fn on_a_store_that_copies_first_what_came_back_is_counted() {
+        for leases in [LeasesOf::Store, LeasesOf::Connections] {
+            let mut story = acked(LeaseOutcome::Done);
+            story.options.leases = leases;
+            let again = story.receive(2_000..2_010, 1);
+            story.ack(2_020..2_030, again);
+            match leases {
+                LeasesOf::Store => drop(story.assert_accused(KIND, 2)),
+                LeasesOf::Connections => assert_eq!(story.assert_clean().counts.duplicates_after_unknown, 1),
+            }
+        }
+    }
+
+    #[test]
     fn an_acknowledged_message_does_not_come_back() {
         let mut story = acked(LeaseOutcome::Done);
         story.receive(31..40, 1);

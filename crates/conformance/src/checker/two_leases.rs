@@ -66,6 +66,7 @@ mod tests {
     use postrider_core::{Disposition, Nack};
 
     use super::*;
+    use crate::checker::LeasesOf;
     use crate::checker::story::{LEASE, Story, id, ms};
     use crate::history::{LeaseOutcome, Outcome};
 
@@ -93,6 +94,23 @@ mod tests {
         story.receive(10..12, 1);
         story.receive(900..1_006, 1);
         story.assert_clean();
+    }
+
+    #[test]
+    fn a_lease_of_a_connection_was_held_as_long_as_it_was_used() {
+        for is_used in [false, true] {
+            let mut story = sent();
+            story.options.leases = LeasesOf::Connections;
+            let token = story.receive(10..12, 1);
+            story.receive(400..450, 1);
+            if is_used {
+                // Whoever can still settle had not lost it.
+                story.ack(500..510, token);
+                assert!(story.verdict().found.contains_key(&KIND));
+            } else {
+                story.assert_clean();
+            }
+        }
     }
 
     #[test]
