@@ -342,11 +342,13 @@ impl<'a> Builder<'a> {
         if !call.outcome.may_have_happened() {
             return;
         }
-        let is_copied = match self.index.options.leases {
-            LeasesOf::Store => settled.is_dead_letter(),
-            LeasesOf::Connections => settled.is_dead_letter() || settled.retry_after().is_some(),
-        };
+        let is_retry = matches!(call.disposition, Disposition::Nack(Nack::Retry { .. }));
+        let is_copied = settled.is_dead_letter() || (is_retry && self.index.options.retries_are_copies);
         let (done, unknown_move) = (settled.is_done(), !settled.is_done() && is_copied);
+        if unknown_move && is_retry {
+            let birth = Birth { event: number, span: seen, delay: Duration::ZERO };
+            self.stay(call.id, settled.queue).births.push(birth);
+        }
         let message = self.message(call.id);
         message.unknown_moves += u32::from(unknown_move);
         message.settles.push(settled);
@@ -391,6 +393,8 @@ impl<'a> Builder<'a> {
                 }
             }
             for stay in &mut message.stays {
+                // Copies that were made by the use of a lease came last.
+                stay.births.sort_by_key(|birth| birth.span.start);
                 for delivered in &mut stay.deliveries {
                     delivered.extends.sort_by_key(|extend| extend.span.start);
                     delivered.lease = lease::bounds(delivered, &message.settles, self.index.options);

@@ -133,6 +133,26 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_retry_may_have_made_two_where_retries_are_copies() {
+        for retries_are_copies in [true, false] {
+            let mut story = Story::default();
+            story.options.retries_are_copies = retries_are_copies;
+            story.send(0..1, 1);
+            let token = story.receive(10..12, 1);
+            let retry = Disposition::Nack(Nack::retry_after(std::time::Duration::ZERO));
+            story.settle(20..30, token, retry, LeaseOutcome::Unknown);
+            for turn in 1..=2 {
+                let token = story.receive(turn * 1_000..turn * 1_000 + 10, 1);
+                story.ack(turn * 1_000 + 20..turn * 1_000 + 30, token);
+            }
+            match retries_are_copies {
+                true => drop(story.assert_clean()),
+                false => drop(story.assert_accused(KIND, 2)),
+            }
+        }
+    }
+
+    #[test]
     fn a_resend_after_an_unknown_outcome_may_have_made_two() {
         let mut story = Story::default();
         story.send_with(0..1, 1, |call| call.outcome = Outcome::Unknown);

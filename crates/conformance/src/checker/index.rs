@@ -78,7 +78,7 @@ pub(super) struct MessageLog<'a> {
     pub(super) settles: Vec<Settled<'a>>,
     /// When it may have been redriven.
     pub(super) redrives: Redrives,
-    /// Moves to or from the dead letters whose outcome is unknown. A store that copies and then deletes may have
+    /// Moves to or from the dead letters, and retries that are copies, whose outcome is unknown. A store that copies and then deletes may have
     /// stopped between the two, so each can leave one copy more.
     pub(super) unknown_moves: u32,
     pub(super) edited: Vec<BodyHash>,

@@ -60,6 +60,9 @@ pub struct CheckOptions {
     pub dedup: DedupScope,
     /// What a lease is bound to.
     pub leases: LeasesOf,
+    /// Whether a retry is a copy and then a delete, as on brokers that cannot change a message: one whose answer was lost
+    /// may leave both.
+    pub retries_are_copies: bool,
     /// How many findings of each kind are listed; all are counted.
     pub findings_per_kind: usize,
 }
@@ -72,6 +75,7 @@ impl Default for CheckOptions {
             clock_skew: Duration::ZERO,
             dedup: DedupScope::WhileAlive,
             leases: LeasesOf::Store,
+            retries_are_copies: false,
             findings_per_kind: 20,
         }
     }

@@ -164,11 +164,13 @@ async fn run_storm<H: Harness>(
     recorded.provider().close(soon()).await?;
     let mut options = CheckOptions::for_limits(&capabilities.limits);
     options.tolerance += history.lead();
+    options.retries_are_copies = settings.retries_are_copies;
     if let Some(window) = capabilities.limits.dedup_window {
         options.dedup = DedupScope::Window(window);
     }
     if weather == Weather::Faults && !capabilities.offers(Feature::PortableReceipts) {
         options.leases = LeasesOf::Connections;
+        options.retries_are_copies = true;
     }
     let verdict = check(&history.events(), &options);
     Ok(StormReport { seed: settings.seed, verdict })
