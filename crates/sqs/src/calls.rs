@@ -1,0 +1,259 @@
+//! Calls to SQS: in batches of what it takes at once, repeated when it throttles them, and never when their answers are
+//! lost.
+
+use std::collections::{HashMap, HashSet};
+use std::error::Error;
+use std::time::Duration;
+
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::config::http::HttpResponse;
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::types::{
+    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, Message,
+    MessageSystemAttributeName,
+};
+use futures_util::{StreamExt, stream};
+use tokio::time::{Instant, sleep};
+
+use crate::codec::Outgoing;
+use crate::error::{Cause, Failure};
+
+/// So many rows fit into a call.
+pub(crate) const MOST_ROWS: usize = 10;
+
+/// So many bytes fit into a call, and into a message.
+pub(crate) const MOST_BYTES: usize = 1024 * 1024;
+
+/// The first pause after a call was throttled, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+/// What becomes of each row of a call.
+pub(crate) type Rows<T> = Vec<Result<T, Failure>>;
+
+/// What SQS says of the rows of a call: which are done, and which have failed.
+type Answered = (Vec<String>, Vec<BatchResultErrorEntry>);
+
+/// The way to SQS.
+#[derive(Debug, Clone)]
+pub(crate) struct Calls {
+    pub(crate) client: Client,
+    pub(crate) timeout: Duration,
+    pub(crate) parallel: usize,
+}
+
+/// What is asked of a receive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Receive {
+    pub(crate) max: usize,
+    pub(crate) visibility: i32,
+    pub(crate) wait: i32,
+}
+
+impl Calls {
+    /// Makes a call, and makes it again as long as it is throttled.
+    pub(crate) async fn call<T, E, Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<T, Failure>
+    where
+        Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    {
+        let mut throttled = Throttled::new(self.timeout);
+        loop {
+            let failure = match tokio::time::timeout(self.timeout, call()).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) => Failure::of(error),
+                Err(_) => Failure::Unknown(Cause::new(format!("no answer came within {:?}", self.timeout))),
+            };
+            match failure {
+                Failure::Throttled(_) if throttled.waited().await => {}
+                failure => return Err(failure),
+            }
+        }
+    }
+
+    /// Receives messages.
+    pub(crate) async fn receive(&self, url: &str, receive: Receive) -> Result<Vec<Message>, Failure> {
+        let patient =
+            Self { timeout: self.timeout + Duration::from_secs(receive.wait.unsigned_abs().into()), ..self.clone() };
+        let answer = patient.call(|| {
+            self.client
+                .receive_message()
+                .queue_url(url)
+                .max_number_of_messages(i32::try_from(receive.max.clamp(1, MOST_ROWS)).unwrap_or(1))
+                .visibility_timeout(receive.visibility)
+                .wait_time_seconds(receive.wait)
+                .message_attribute_names("All")
+                .message_system_attribute_names(MessageSystemAttributeName::All)
+                .send()
+        });
+        Ok(answer.await?.messages.unwrap_or_default())
+    }
+
+    /// Sends messages to one queue: side by side, or one call after the other where their order matters.
+    pub(crate) async fn send(&self, url: &str, messages: Vec<Outgoing>, in_order: bool) -> Rows<()> {
+        let parallel = if in_order { 1 } else { self.parallel };
+        self.in_chunks(url, chunks(messages, |message| message.bytes), parallel).await
+    }
+
+    /// Deletes messages of one queue.
+    pub(crate) async fn delete(&self, url: &str, receipts: Vec<String>) -> Rows<()> {
+        let rows = receipts.into_iter().map(Delete).collect();
+        self.in_chunks(url, chunks(rows, |_| 0), self.parallel).await
+    }
+
+    /// Sets for how many seconds from now messages of one queue stay hidden.
+    pub(crate) async fn hide(&self, url: &str, receipts: Vec<(String, i32)>) -> Rows<()> {
+        let rows = receipts.into_iter().map(|(receipt, seconds)| Hide { receipt, seconds }).collect();
+        self.in_chunks(url, chunks(rows, |_| 0), self.parallel).await
+    }
+
+    /// Makes a call for each chunk.
+    async fn in_chunks<R: Row>(&self, url: &str, chunks: Vec<Vec<R>>, parallel: usize) -> Rows<()> {
+        let answered = stream::iter(chunks).map(|chunk| self.in_chunk(url, chunk)).buffered(parallel);
+        answered.collect::<Vec<_>>().await.into_iter().flatten().collect()
+    }
+
+    /// Makes a call, and makes it again for the rows that were throttled.
+    async fn in_chunk<R: Row>(&self, url: &str, chunk: Vec<R>) -> Rows<()> {
+        let mut throttled = Throttled::new(self.timeout);
+        let mut results: Rows<()> = chunk.iter().map(|_| Ok(())).collect();
+        let mut left: Vec<(usize, R)> = chunk.into_iter().enumerate().collect();
+        loop {
+            match R::call(self, url, &left).await {
+                Ok((done, failed)) => {
+                    let done: HashSet<String> = done.into_iter().collect();
+                    let failed: HashMap<&str, Failure> =
+                        failed.iter().map(|row| (row.id(), Failure::of_row(row))).collect();
+                    for (row, _) in &left {
+                        let name = row.to_string();
+                        results[*row] = match failed.get(name.as_str()) {
+                            Some(failure) => Err(failure.clone()),
+                            None if done.contains(&name) => Ok(()),
+                            None => Err(Failure::Unknown(Cause::new("SQS's answer does not speak of this row"))),
+                        };
+                    }
+                }
+                Err(failure) => left.iter().for_each(|(row, _)| results[*row] = Err(failure.clone())),
+            }
+            left.retain(|(row, _)| matches!(results[*row], Err(Failure::Throttled(_))));
+            if left.is_empty() || !throttled.waited().await {
+                return results;
+            }
+        }
+    }
+}
+
+/// A row of a call that takes several.
+trait Row: Sized + Send + Sync {
+    /// Makes the call.
+    fn call(calls: &Calls, url: &str, rows: &[(usize, Self)])
+    -> impl Future<Output = Result<Answered, Failure>> + Send;
+}
+
+impl Row for Outgoing {
+    async fn call(calls: &Calls, url: &str, rows: &[(usize, Self)]) -> Result<Answered, Failure> {
+        let entries = || rows.iter().filter_map(|(row, message)| message.entry(row.to_string()).ok()).collect();
+        let call = || calls.client.send_message_batch().queue_url(url).set_entries(Some(entries())).send();
+        let answer = calls.call(call).await?;
+        Ok((answer.successful.into_iter().map(|row| row.id).collect(), answer.failed))
+    }
+}
+
+/// A message to be deleted, by SQS's receipt.
+struct Delete(String);
+
+impl Row for Delete {
+    async fn call(calls: &Calls, url: &str, rows: &[(usize, Self)]) -> Result<Answered, Failure> {
+        let entry = |(row, Self(receipt)): &(usize, Self)| {
+            DeleteMessageBatchRequestEntry::builder().id(row.to_string()).receipt_handle(receipt).build().ok()
+        };
+        let entries = || rows.iter().filter_map(entry).collect();
+        let call = || calls.client.delete_message_batch().queue_url(url).set_entries(Some(entries())).send();
+        let answer = calls.call(call).await?;
+        Ok((answer.successful.into_iter().map(|row| row.id).collect(), answer.failed))
+    }
+}
+
+/// A message to be hidden, by SQS's receipt.
+struct Hide {
+    receipt: String,
+    seconds: i32,
+}
+
+impl Row for Hide {
+    async fn call(calls: &Calls, url: &str, rows: &[(usize, Self)]) -> Result<Answered, Failure> {
+        let entry = |(row, hide): &(usize, Self)| {
+            let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(row.to_string());
+            entry.receipt_handle(&hide.receipt).visibility_timeout(hide.seconds).build().ok()
+        };
+        let entries = || rows.iter().filter_map(entry).collect();
+        let call = || calls.client.change_message_visibility_batch().queue_url(url).set_entries(Some(entries())).send();
+        let answer = calls.call(call).await?;
+        Ok((answer.successful.into_iter().map(|row| row.id).collect(), answer.failed))
+    }
+}
+
+/// Rows, cut into what a call can take.
+fn chunks<R>(rows: Vec<R>, bytes: impl Fn(&R) -> usize) -> Vec<Vec<R>> {
+    let (mut chunks, mut chunk, mut total) = (Vec::new(), Vec::new(), 0);
+    for row in rows {
+        let size = bytes(&row);
+        if chunk.len() == MOST_ROWS || (!chunk.is_empty() && total + size > MOST_BYTES) {
+            chunks.push(std::mem::take(&mut chunk));
+            total = 0;
+        }
+        total += size;
+        chunk.push(row);
+    }
+    if !chunk.is_empty() {
+        chunks.push(chunk);
+    }
+    chunks
+}
+
+/// Pauses between calls that are throttled.
+struct Throttled {
+    pause: Duration,
+    until: Instant,
+}
+
+impl Throttled {
+    fn new(patience: Duration) -> Self {
+        Self { pause: PAUSES[0], until: Instant::now() + patience }
+    }
+
+    /// Waits before the next try; false when there is no time left for one.
+    async fn waited(&mut self) -> bool {
+        // Between half of it and all of it, so that those who were throttled together do not come back together.
+        let pause = self.pause.mul_f64(rand::random_range(0.5..=1.0));
+        if Instant::now() + pause >= self.until {
+            return false;
+        }
+        sleep(pause).await;
+        self.pause = (self.pause * 2).min(PAUSES[1]);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_ten_rows_and_a_mebibyte_at_most() {
+        let sizes = |rows: Vec<usize>| -> Vec<usize> { chunks(rows, |bytes| *bytes).iter().map(Vec::len).collect() };
+        assert_eq!(sizes(vec![1; 25]), [10, 10, 5]);
+        assert_eq!(sizes(vec![MOST_BYTES / 2, MOST_BYTES / 2, 1, MOST_BYTES]), [2, 1, 1]);
+        assert_eq!(sizes(Vec::new()), [0usize; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_and_end_in_time() {
+        let (start, mut throttled) = (Instant::now(), Throttled::new(Duration::from_secs(10)));
+        let mut tries = 0;
+        while throttled.waited().await {
+            tries += 1;
+        }
+        assert!((6..=20).contains(&tries), "{tries} tries");
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,51 @@
+//! The driver, set up.
+
+use std::time::Duration;
+
+use aws_config::{BehaviorVersion, Region};
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::config::retry::RetryConfig;
+use aws_sdk_sqs::config::timeout::TimeoutConfig;
+use aws_sdk_sqs::config::{Intercept, SharedCredentialsProvider};
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_http_client::{Builder, tls};
+use postrider_core::MessagingError;
+
+use crate::clock::SqsClock;
+use crate::url::{DEFAULT_REGION, SqsUrl};
+
+/// A plain client for the place that a URL names, with the credentials of the environment, a profile or a role. It repeats
+/// nothing by itself.
+pub async fn client(url: &str, connect_timeout: Duration) -> Result<Client, MessagingError> {
+    Ok(build(&SqsUrl::parse(url)?, connect_timeout, None::<SqsClock>).await.0)
+}
+
+/// The client, and what it gets its credentials from.
+pub(crate) async fn build(
+    url: &SqsUrl,
+    connect_timeout: Duration,
+    intercept: Option<impl Intercept + 'static>,
+) -> (Client, Option<SharedCredentialsProvider>) {
+    let http = Builder::new().tls_provider(tls::Provider::Rustls(CryptoMode::Ring)).build_https();
+    let timeouts = TimeoutConfig::builder().connect_timeout(connect_timeout).build();
+    let mut loader = aws_config::defaults(BehaviorVersion::latest())
+        .http_client(http)
+        // A call whose answer was lost may have been carried out: whether it is made again is not the driver's to decide.
+        .retry_config(RetryConfig::disabled())
+        .timeout_config(timeouts);
+    if let Some(region) = &url.region {
+        loader = loader.region(Region::new(region.clone()));
+    }
+    if let Some(endpoint) = &url.endpoint {
+        loader = loader.endpoint_url(endpoint);
+    }
+    let shared = loader.load().await;
+    let mut config = aws_sdk_sqs::config::Builder::from(&shared);
+    if shared.region().is_none() && url.endpoint.is_some() {
+        config = config.region(Region::new(DEFAULT_REGION));
+    }
+    if let Some(intercept) = intercept {
+        config = config.interceptor(intercept);
+    }
+    (Client::from_conf(config.build()), shared.credentials_provider())
+}

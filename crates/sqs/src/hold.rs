@@ -1,0 +1,159 @@
+//! Messages that are held for a moment: received, looked at, moved or removed, and let go.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use postrider_broker::{Held, Hold, Stored};
+use postrider_core::{MessagingError, QueueName, RowResults};
+
+use crate::calls::{MOST_ROWS, Receive};
+use crate::codec::Incoming;
+use crate::error::Failure;
+use crate::names::Side;
+use crate::store::SqsStore;
+use crate::waiting::seconds;
+
+/// For so long nobody else sees what is held. Who dies meanwhile holds it no longer.
+const HELD: Duration = Duration::from_secs(60);
+
+/// So many messages are taken before any is shown: SQS hands them out in no order, and this many are put into one.
+const AT_ONCE: usize = 1000;
+
+/// Messages of one queue that are held.
+#[derive(Debug)]
+pub struct SqsHold {
+    store: SqsStore,
+    queue: QueueName,
+    sides: Vec<(Side, String)>,
+    /// Where each message that is held is, and its receipt.
+    held: HashMap<u64, (usize, String)>,
+    /// What was taken and not shown yet.
+    taken: VecDeque<Held>,
+    next: u64,
+}
+
+impl SqsHold {
+    pub(crate) async fn new(store: &SqsStore, queue: &QueueName) -> Result<Self, MessagingError> {
+        let sides = store.shared.sides(queue).await?;
+        Ok(Self {
+            store: store.clone(),
+            queue: queue.clone(),
+            sides,
+            held: HashMap::new(),
+            taken: VecDeque::new(),
+            next: 0,
+        })
+    }
+
+    async fn take_more(&mut self) -> Result<(), MessagingError> {
+        let shared = self.store.shared.clone();
+        let mut taken: Vec<Held> = Vec::new();
+        for (number, (side, url)) in self.sides.clone().into_iter().enumerate() {
+            let mut wait = 0;
+            while taken.len() < AT_ONCE {
+                let receive = Receive { max: MOST_ROWS, visibility: seconds(HELD), wait };
+                let messages = match shared.calls.receive(&url, receive).await {
+                    Ok(messages) => messages,
+                    Err(Failure::Missing) => {
+                        shared.urls.gone(&self.queue, side);
+                        break;
+                    }
+                    Err(failure) => return Err(failure.into_error("look at messages", Some(&self.queue), Vec::new())),
+                };
+                if messages.is_empty() && wait > 0 {
+                    break;
+                }
+                // A look without a wait asks only some of SQS's servers: one that brings nothing says nothing yet.
+                wait = i32::from(messages.is_empty());
+                for message in messages {
+                    let now = |_| shared.clock.now();
+                    let Some(incoming) = Incoming::read(message, &self.queue, side, now) else { continue };
+                    self.held.insert(self.next, (number, incoming.receipt));
+                    taken.push(Held { stored: incoming.stored, place: self.next });
+                    self.next += 1;
+                }
+            }
+        }
+        let since = |held: &Held| held.stored.death.as_ref().map_or(held.stored.enqueued_at, |death| death.dead_at);
+        taken.sort_by_key(since);
+        self.taken.extend(taken);
+        Ok(())
+    }
+
+    /// The receipts of messages, by the side that they are on.
+    fn receipts(&self, places: &[u64]) -> Vec<(String, Vec<(u64, String)>)> {
+        let on = |side: usize| {
+            let own = places.iter().filter_map(move |place| {
+                let (number, receipt) = self.held.get(place)?;
+                (*number == side).then(|| (*place, receipt.clone()))
+            });
+            own.collect::<Vec<_>>()
+        };
+        self.sides.iter().enumerate().map(|(number, (_, url))| (url.clone(), on(number))).collect()
+    }
+
+    async fn delete(&mut self, places: &[u64]) -> Vec<(u64, Result<(), MessagingError>)> {
+        let mut results = Vec::new();
+        for (url, rows) in self.receipts(places) {
+            let (places, receipts): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+            for (place, answer) in places.into_iter().zip(self.store.shared.calls.delete(&url, receipts).await) {
+                if answer.is_ok() {
+                    self.held.remove(&place);
+                }
+                let failed = |failure: Failure| failure.into_error("remove a message", Some(&self.queue), Vec::new());
+                results.push((place, answer.map_err(failed)));
+            }
+        }
+        results
+    }
+}
+
+impl Hold for SqsHold {
+    async fn take(&mut self, count: usize) -> Result<Vec<Held>, MessagingError> {
+        if self.taken.is_empty() {
+            self.take_more().await?;
+        }
+        let count = count.min(self.taken.len());
+        Ok(self.taken.drain(..count).collect())
+    }
+
+    async fn remove(&mut self, places: &[u64]) -> Result<(), MessagingError> {
+        self.delete(places).await.into_iter().try_for_each(|(_, answer)| answer)
+    }
+
+    async fn move_to(
+        &mut self,
+        queue: &QueueName,
+        moved: Vec<(u64, Stored)>,
+    ) -> Result<RowResults<()>, MessagingError> {
+        let (places, copies): (Vec<_>, Vec<_>) = moved.into_iter().unzip();
+        let mut results = self.store.shared.store_copies(queue, &copies).await;
+        let is_copied = |place: &u64| places.iter().position(|own| own == place);
+        let copied: Vec<_> =
+            places.iter().zip(&results).filter(|(_, copied)| copied.is_ok()).map(|(place, _)| *place).collect();
+        for (place, answer) in self.delete(&copied).await {
+            if let (Some(row), Err(error)) = (is_copied(&place), answer) {
+                results[row] = Err(error);
+            }
+        }
+        Ok(results)
+    }
+
+    async fn put_back(self) -> Result<(), MessagingError> {
+        let mut places: Vec<_> = self.held.keys().copied().collect();
+        places.sort_unstable();
+        for (url, rows) in self.receipts(&places) {
+            let hidden = rows.into_iter().map(|(_, receipt)| (receipt, 0)).collect();
+            for answer in self.store.shared.calls.hide(&url, hidden).await {
+                match answer {
+                    // What is gone, or another's, needs no letting go.
+                    Ok(()) | Err(Failure::Stale(_) | Failure::Missing) => {}
+                    Err(failure) => {
+                        return Err(failure.into_error("let go of messages", Some(&self.queue), Vec::new()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

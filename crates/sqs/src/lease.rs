@@ -1,0 +1,194 @@
+//! The leases of this process, whichever connection they were received on.
+//!
+//! SQS's receipt is the lease there, and it fences late settles only now and then: a receipt whose time is over is
+//! accepted as long as nobody has received the message again, and some that speak its protocol accept it even then. So
+//! every lease is watched here as well, by this host's monotonic clock, and nothing is asked of SQS with one that is over.
+//! Receipts can be used on any connection of the process, which is why the table is the process's.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use postrider_broker::Stored;
+use postrider_core::{LeaseToken, MessagingError, ReceiptHandle, Timestamp};
+use tokio::time::Instant;
+
+use crate::receipt::Ticket;
+
+static LEASES: LazyLock<Mutex<Leases>> = LazyLock::new(Mutex::default);
+
+/// What a lease that ends elsewhere is shortened by: the clocks of two hosts are both compared with SQS's, which tells
+/// whole seconds.
+const MARGIN_ELSEWHERE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+struct Leases {
+    all: HashMap<LeaseToken, Lease>,
+    /// So many leases are looked at for those that are over before the next look.
+    next_look: usize,
+}
+
+#[derive(Debug)]
+struct Lease {
+    /// The queue in SQS.
+    url: String,
+    received: Instant,
+    ends: Instant,
+    /// Until then a receipt can seem to be valid.
+    remembered: Instant,
+    /// `None` once it is settled or released.
+    stored: Option<Stored>,
+}
+
+/// A lease that is valid now.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    /// The message; `None` when another process received it.
+    pub(crate) stored: Option<Stored>,
+    /// When it was received; `None` likewise.
+    pub(crate) received: Option<Instant>,
+    /// What is left of the lease.
+    pub(crate) left: Duration,
+}
+
+fn lock() -> MutexGuard<'static, Leases> {
+    LEASES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a lease is shortened by, because its request or its answer may have been on the way for a while: nobody knows
+/// when in a long poll SQS handed the message out. `took` is how long the call took.
+pub(crate) fn margin(visibility: Duration, took: Duration) -> Duration {
+    took.min(visibility / 10).min(Duration::from_secs(1))
+}
+
+/// Notes a lease: of a message in the queue with this URL, from a call that was answered at `received` and leases until
+/// `ends`.
+pub(crate) fn add(token: LeaseToken, url: &str, stored: Stored, received: Instant, ends: Instant) {
+    let mut leases = lock();
+    let now = Instant::now();
+    if leases.all.len() >= leases.next_look {
+        leases.all.retain(|_, lease| lease.remembered > now);
+        leases.next_look = (leases.all.len() * 2).max(1024);
+    }
+    let lease = Lease { url: url.to_owned(), received, ends, remembered: ends, stored: Some(stored) };
+    leases.all.insert(token, lease);
+}
+
+/// The lease of a receipt, if it is valid. `now` is SQS's time, by which a receipt of another process is judged.
+pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> Result<Held, MessagingError> {
+    match lock().all.get(&handle.token()) {
+        Some(lease) => {
+            let left = lease.ends.saturating_duration_since(Instant::now());
+            match &lease.stored {
+                Some(stored) if !left.is_zero() => {
+                    Ok(Held { stored: Some(stored.clone()), received: Some(lease.received), left })
+                }
+                _ => Err(handle.expired()),
+            }
+        }
+        None => {
+            let left = ticket.ends_at.since(now).saturating_sub(MARGIN_ELSEWHERE);
+            if left.is_zero() { Err(handle.expired()) } else { Ok(Held { stored: None, received: None, left }) }
+        }
+    }
+}
+
+/// A lease now ends at another time.
+pub(crate) fn extended(token: LeaseToken, ends: Instant) {
+    if let Some(lease) = lock().all.get_mut(&token) {
+        lease.ends = ends;
+        lease.remembered = lease.remembered.max(ends);
+    }
+}
+
+/// A lease is over. It is remembered as long as its receipt says that it is valid, also when another process received
+/// the message.
+pub(crate) fn over(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) {
+    let until = Instant::now() + ticket.ends_at.since(now) + MARGIN_ELSEWHERE;
+    let mut leases = lock();
+    match leases.all.get_mut(&handle.token()) {
+        Some(lease) => lease.stored = None,
+        None => {
+            let now = Instant::now();
+            let lease = Lease { url: String::new(), received: now, ends: now, remembered: until, stored: None };
+            leases.all.insert(handle.token(), lease);
+        }
+    }
+}
+
+/// The leases of a queue that is no more are over.
+pub(crate) fn queue_gone(url: &str) {
+    lock().all.values_mut().filter(|lease| lease.url == url).for_each(|lease| lease.stored = None);
+}
+
+/// The messages of a queue that are leased.
+pub(crate) fn leased(url: &str) -> Vec<Stored> {
+    let now = Instant::now();
+    let leases = lock();
+    let valid = leases.all.values().filter(|lease| lease.url == url && lease.ends > now);
+    valid.filter_map(|lease| lease.stored.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::{Message, MessageId, QueueName};
+
+    use super::*;
+    use crate::names::Side;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn lease(ends: Duration) -> (ReceiptHandle, Ticket) {
+        let (receipt, ends_at) = (MessageId::generate().to_string(), Timestamp::EPOCH.saturating_add(ends));
+        let ticket = Ticket { side: Side::Standard, ends_at, receipt };
+        (ticket.issue(&QueueName::new("q").unwrap(), MessageId::generate()), ticket)
+    }
+
+    fn is_over<T>(answer: Result<T, MessagingError>) -> bool {
+        matches!(answer, Err(MessagingError::VisibilityExpired { .. }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_ends_by_its_time_by_its_word_or_with_its_queue() {
+        let stored = Stored::new(&Message::new("x"), Timestamp::EPOCH);
+        let url = MessageId::generate().to_string();
+        let leased_for = |time| {
+            let (handle, ticket) = lease(time);
+            add(handle.token(), &url, stored.clone(), Instant::now(), Instant::now() + time);
+            (handle, ticket)
+        };
+        let (handle, ticket) = leased_for(MINUTE);
+        let check = |handle: &ReceiptHandle, ticket: &Ticket| check(handle, ticket, Timestamp::EPOCH);
+        assert_eq!(check(&handle, &ticket).unwrap().left, MINUTE);
+        extended(handle.token(), Instant::now() + MINUTE * 3);
+        tokio::time::advance(MINUTE * 2).await;
+        assert_eq!(check(&handle, &ticket).unwrap().left, MINUTE);
+        assert_eq!(leased(&url).len(), 1);
+        tokio::time::advance(MINUTE).await;
+        assert!(is_over(check(&handle, &ticket)));
+        let (settled, ticket) = leased_for(MINUTE);
+        over(&settled, &ticket, Timestamp::EPOCH);
+        assert!(is_over(check(&settled, &ticket)));
+        let (deleted, ticket) = leased_for(MINUTE);
+        queue_gone(&url);
+        assert!(is_over(check(&deleted, &ticket)) && leased(&url).is_empty());
+    }
+
+    #[test]
+    fn a_lease_of_another_process_is_judged_by_what_its_receipt_says() {
+        let (handle, ticket) = lease(MINUTE);
+        let at = |time| Timestamp::EPOCH.saturating_add(time);
+        let held = check(&handle, &ticket, at(MINUTE / 2)).unwrap();
+        assert!(held.stored.is_none() && held.received.is_none());
+        assert!(is_over(check(&handle, &ticket, at(MINUTE - MARGIN_ELSEWHERE))));
+        over(&handle, &ticket, at(MINUTE / 2));
+        assert!(is_over(check(&handle, &ticket, at(MINUTE / 2))), "settled here, it is over here");
+    }
+
+    #[test]
+    fn a_lease_is_shortened_by_what_nobody_knows_and_not_by_more() {
+        assert_eq!(margin(MINUTE, Duration::from_millis(5)), Duration::from_millis(5));
+        assert_eq!(margin(MINUTE, Duration::from_secs(20)), Duration::from_secs(1));
+        assert_eq!(margin(Duration::from_secs(1), Duration::from_secs(20)), Duration::from_millis(100));
+    }
+}

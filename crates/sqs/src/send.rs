@@ -1,0 +1,161 @@
+//! Sends.
+
+use std::collections::HashMap;
+
+use futures_util::future::join_all;
+use postrider_broker::Stored;
+use postrider_core::coalescer::SendRow;
+use postrider_core::service::check_sendable;
+use postrider_core::{MessageId, MessagingError, QueueName, RowResults};
+
+use crate::calls::Rows;
+use crate::codec::Outgoing;
+use crate::dedup::{self, Sending, Turn};
+use crate::error::Failure;
+use crate::names::Side;
+use crate::store::Shared;
+
+/// A message that is ready to go.
+struct Ready {
+    row: usize,
+    id: MessageId,
+    outgoing: Outgoing,
+    sending: Option<Sending>,
+}
+
+type Place = (QueueName, Side);
+
+/// Which side of a queue a message belongs to.
+fn side_of(stored: &Stored, queue: &QueueName) -> Side {
+    let has_key = stored.ordering_key.is_some() || stored.dedup_key.is_some();
+    if has_key && !queue.holds_dead_letters() { Side::Fifo } else { Side::Standard }
+}
+
+impl Shared {
+    /// Stores messages. Rows with a dedup key that somebody is sending with at this moment wait for that.
+    pub(crate) async fn send_rows(&self, rows: &[SendRow]) -> RowResults<MessageId> {
+        let mut results: Vec<Option<Result<MessageId, MessagingError>>> = rows.iter().map(|_| None).collect();
+        let mut pending: Vec<usize> = (0..rows.len()).collect();
+        let mut urls: HashMap<Place, Result<String, MessagingError>> = HashMap::new();
+        while !pending.is_empty() {
+            let (mut ready, mut waiting): (HashMap<Place, Vec<Ready>>, Vec<_>) = (HashMap::new(), Vec::new());
+            for row in pending.drain(..) {
+                let SendRow { queue, message } = &rows[row];
+                if let Err(error) = check_sendable(&self.capabilities, queue, message) {
+                    results[row] = Some(Err(error));
+                    continue;
+                }
+                let mut stored = Stored::new(message, self.clock.now());
+                let place = (queue.clone(), side_of(&stored, queue));
+                if !urls.contains_key(&place) {
+                    urls.insert(place.clone(), self.url_to_send(queue, place.1).await);
+                }
+                let turn = match (&urls[&place], &message.dedup_key) {
+                    (Err(error), _) => {
+                        results[row] = Some(Err(error.clone()));
+                        continue;
+                    }
+                    (Ok(_), None) => None,
+                    (Ok(url), Some(key)) => match dedup::turn(url, key, message.id) {
+                        Turn::Taken(first) => {
+                            results[row] = Some(Ok(first));
+                            continue;
+                        }
+                        Turn::Wait(other) => {
+                            waiting.push((row, other));
+                            continue;
+                        }
+                        Turn::Send(sending) => Some(sending),
+                    },
+                };
+                if let Some(sending) = &turn {
+                    stored.id = sending.id;
+                }
+                match Outgoing::new(&stored, place.1, true) {
+                    Ok(outgoing) => {
+                        let next = Ready { row, id: stored.id, outgoing, sending: turn };
+                        ready.entry(place).or_default().push(next);
+                    }
+                    Err(error) => results[row] = Some(Err(error)),
+                }
+            }
+            let sends = ready.into_iter().map(async |((queue, side), ready)| {
+                let outgoing = ready.iter().map(|ready| ready.outgoing.clone()).collect();
+                let answers = self.store(&queue, side, outgoing).await;
+                ready.into_iter().zip(answers).map(|(ready, answer)| end(&queue, ready, answer)).collect::<Vec<_>>()
+            });
+            for (row, result) in join_all(sends).await.into_iter().flatten() {
+                results[row] = Some(result);
+            }
+            for (row, mut other) in waiting {
+                // Nothing is ever sent: this is the end of the other's send.
+                while other.changed().await.is_ok() {}
+                pending.push(row);
+            }
+        }
+        let unanswered = || Err(MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None });
+        results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
+    }
+
+    /// Puts messages into one side of a queue. A queue that was deleted since it was last used is made again, if it may be.
+    pub(crate) async fn store(&self, queue: &QueueName, side: Side, outgoing: Vec<Outgoing>) -> Rows<()> {
+        let in_order = side == Side::Fifo;
+        let none = |error: &MessagingError, count: usize| -> Rows<()> {
+            (0..count).map(|_| Err(Failure::Known(error.clone()))).collect()
+        };
+        let url = match self.url_to_send(queue, side).await {
+            Ok(url) => url,
+            Err(error) => return none(&error, outgoing.len()),
+        };
+        let mut answers = self.calls.send(&url, outgoing.clone(), in_order).await;
+        let is_missing = |answer: &Result<(), Failure>| matches!(answer, Err(Failure::Missing));
+        if !answers.iter().any(is_missing) {
+            return answers;
+        }
+        self.urls.gone(queue, side);
+        let missing: Vec<usize> = (0..answers.len()).filter(|row| is_missing(&answers[*row])).collect();
+        let again = missing.iter().map(|row| outgoing[*row].clone()).collect();
+        let anew = match self.url_to_send(queue, side).await {
+            Ok(url) => self.calls.send(&url, again, in_order).await,
+            Err(error) => none(&error, missing.len()),
+        };
+        for (row, answer) in missing.into_iter().zip(anew) {
+            answers[row] = answer;
+        }
+        answers
+    }
+
+    /// Puts copies of messages into a queue, each on its side.
+    pub(crate) async fn store_copies(&self, queue: &QueueName, copies: &[Stored]) -> RowResults<()> {
+        let mut results: RowResults<()> = copies.iter().map(|_| Ok(())).collect();
+        for side in [Side::Standard, Side::Fifo] {
+            let (mut rows, mut outgoing) = (Vec::new(), Vec::new());
+            for (row, copy) in copies.iter().enumerate().filter(|(_, copy)| side_of(copy, queue) == side) {
+                match Outgoing::new(copy, side, false) {
+                    Ok(ready) => {
+                        rows.push(row);
+                        outgoing.push(ready);
+                    }
+                    Err(error) => results[row] = Err(error),
+                }
+            }
+            if rows.is_empty() {
+                continue;
+            }
+            for (row, answer) in rows.into_iter().zip(self.store(queue, side, outgoing).await) {
+                results[row] = answer.map_err(|failure| failure.into_error("send", Some(queue), vec![copies[row].id]));
+            }
+        }
+        results
+    }
+}
+
+fn end(queue: &QueueName, ready: Ready, answer: Result<(), Failure>) -> (usize, Result<MessageId, MessagingError>) {
+    match &answer {
+        Ok(()) => ready.sending.into_iter().for_each(Sending::done),
+        Err(Failure::Unknown(_)) => ready.sending.into_iter().for_each(Sending::unknown),
+        Err(_) => drop(ready.sending),
+    }
+    let id = ready.id;
+    (ready.row, answer.map(|()| id).map_err(|failure| failure.into_error("send", Some(queue), vec![id])))
+}

@@ -1,0 +1,91 @@
+//! What all connections to one place share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use aws_sdk_sqs::config::SharedCredentialsProvider;
+use postrider_core::{Capabilities, Deadline, MessagingError};
+
+use crate::calls::Calls;
+use crate::clock::SqsClock;
+use crate::names::Names;
+use crate::options::SqsOptions;
+use crate::pause::Pauses;
+use crate::queues::Urls;
+use crate::url::SqsUrl;
+use crate::{SqsProvider, capabilities, connect};
+
+/// Queues of SQS, or of something that speaks its protocol. Clones are the same store.
+#[derive(Debug, Clone)]
+pub struct SqsStore {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) calls: Calls,
+    pub(crate) clock: SqsClock,
+    pub(crate) names: Names,
+    pub(crate) urls: Urls,
+    pub(crate) pauses: Pauses,
+    /// Counts receives, so that neither side of a queue is always looked at first.
+    pub(crate) turns: AtomicUsize,
+    credentials: Option<SharedCredentialsProvider>,
+    pub(crate) options: SqsOptions,
+    pub(crate) capabilities: Capabilities,
+}
+
+impl Shared {
+    /// The access key that calls are signed with; why there is none, when there is none.
+    pub(crate) async fn credentials(&self) -> Result<String, String> {
+        use aws_credential_types::provider::ProvideCredentials;
+        match &self.credentials {
+            Some(provider) => match provider.provide_credentials().await {
+                Ok(credentials) => Ok(credentials.access_key_id().to_owned()),
+                Err(error) => Err(aws_sdk_sqs::error::DisplayErrorContext(&error).to_string()),
+            },
+            None => Err("the AWS environment, profile and role offer none".to_owned()),
+        }
+    }
+}
+
+impl SqsStore {
+    /// Opens the place that a URL names, `sqs://region[/prefix]` or `sqs+http://host:port[/prefix]`, with the credentials
+    /// of the environment, a profile or a role. Fails when nobody answers there.
+    pub async fn open(url: &str, options: SqsOptions) -> Result<Self, MessagingError> {
+        let store = Self::prepare(url, options).await?;
+        store.shared.look(Deadline::default()).await?;
+        Ok(store)
+    }
+
+    /// The same without asking whether anybody is there.
+    pub(crate) async fn prepare(url: &str, options: SqsOptions) -> Result<Self, MessagingError> {
+        options.check()?;
+        let (place, clock) = (SqsUrl::parse(url)?, SqsClock::new());
+        let (client, credentials) = connect::build(&place, options.connect_timeout, Some(clock.clone())).await;
+        if client.config().region().is_none() {
+            return Err(MessagingError::invalid(
+                "URL",
+                "it names no region and the environment has none; write sqs://region/prefix or set AWS_REGION",
+            ));
+        }
+        let calls = Calls { client, timeout: options.call_timeout, parallel: options.parallel_calls };
+        let shared = Shared {
+            calls,
+            clock,
+            names: Names::new(&place.prefix),
+            urls: Urls::default(),
+            pauses: Pauses::default(),
+            turns: AtomicUsize::new(0),
+            credentials,
+            capabilities: capabilities::of(&options),
+            options,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// One more connection, in the sense of the contract: each is closed by itself.
+    pub fn connect(&self) -> Result<SqsProvider, MessagingError> {
+        SqsProvider::new(self.clone())
+    }
+}

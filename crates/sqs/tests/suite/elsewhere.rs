@@ -1,0 +1,71 @@
+//! Receipts that another process uses.
+
+use std::time::Duration;
+
+use postrider_conformance::processes::WorkerProcess;
+use postrider_core::{
+    DeadLetterQuery, DeadLetters, Message, MessagingError, MessagingService, Nack, ReceiptHandle, ReceiveOptions,
+};
+use postrider_sqs::{SqsOptions, SqsStore};
+
+use crate::{Emulator, Place, queue, soon};
+
+const URL: &str = "POSTRIDER_SQS_ELSEWHERE_URL";
+const RECEIPTS: &str = "POSTRIDER_SQS_ELSEWHERE_RECEIPTS";
+
+/// The other process: it has five receipts and nothing else.
+#[tokio::test]
+async fn the_other_process() {
+    let (Ok(url), Ok(receipts)) = (std::env::var(URL), std::env::var(RECEIPTS)) else { return };
+    let provider = SqsStore::open(&url, SqsOptions::default()).await.unwrap().connect().unwrap();
+    let receipts: Vec<ReceiptHandle> = receipts.split(' ').map(|text| text.parse().unwrap()).collect();
+    let orders = queue("orders");
+    let [acked, released, extended, retried, buried] = receipts.as_slice() else {
+        panic!("{} receipts", receipts.len())
+    };
+    provider.ack_message(&orders, acked.clone(), soon()).await.unwrap();
+    let again = provider.ack_message(&orders, acked.clone(), soon()).await;
+    assert!(matches!(again, Err(MessagingError::VisibilityExpired { .. })), "{again:?}");
+    provider.nack_message(&orders, released.clone(), Nack::Release, soon()).await.unwrap();
+    provider.extend_visibility(&orders, extended, Duration::from_secs(300), soon()).await.unwrap();
+    provider.nack_message(&orders, retried.clone(), Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
+    let refused = provider.nack_message(&orders, buried.clone(), Nack::dead_letter("no"), soon()).await.unwrap_err();
+    assert!(matches!(refused, MessagingError::NotSupported { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("dead-letter it there"), "{refused}");
+}
+
+#[tokio::test]
+async fn another_process_can_ack_release_extend_and_retry_but_not_dead_letter() {
+    let place = Place::new(Emulator::Ministack);
+    let (provider, orders) = (place.connect().await, queue("orders"));
+    let messages = (0..5).map(|n| Message::new(n.to_string())).collect();
+    for row in provider.send_batch(&orders, messages, soon()).await.unwrap() {
+        row.unwrap();
+    }
+    let mut receipts = Vec::new();
+    while receipts.len() < 5 {
+        let options =
+            ReceiveOptions::batch(5 - receipts.len()).visibility(Duration::from_secs(60)).wait(Duration::from_secs(5));
+        for message in provider.receive_messages(&orders, &options, soon()).await.unwrap() {
+            receipts.push(message.into_receipt());
+        }
+    }
+    let text: Vec<_> = receipts.iter().map(ToString::to_string).collect();
+    let variables = [(URL, place.url()), (RECEIPTS, text.join(" "))];
+    let other = WorkerProcess::start("elsewhere::the_other_process", &variables).unwrap();
+    assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap(), "see what it printed above");
+    let mut back = Vec::new();
+    while back.len() < 2 {
+        let options = ReceiveOptions::batch(5).visibility(Duration::from_secs(60)).wait(Duration::from_secs(5));
+        for message in provider.receive_messages(&orders, &options, soon()).await.unwrap() {
+            back.push(message.into_receipt().message_id());
+        }
+    }
+    back.sort_unstable();
+    let mut expected = [receipts[1].message_id(), receipts[3].message_id()];
+    expected.sort_unstable();
+    assert_eq!(back, expected);
+    let dead = provider.list_dead_letters(&orders, &DeadLetterQuery::default(), soon()).await.unwrap();
+    assert_eq!(dead.letters, []);
+    place.leave().await;
+}

@@ -1,0 +1,75 @@
+//! The way to SQS fails, and nothing that was accepted is lost.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use postrider_conformance::faults::{Fault, STEPS, lost_answers_are_told, silence_is_given_up, storm_through};
+use postrider_conformance::proxy::FaultProxy;
+use postrider_conformance::{Settings, StormReport, StormSettings};
+use postrider_sqs::{SqsOptions, SqsStore};
+
+use crate::{Emulator, Place, is_long};
+
+/// A storm on a queue of its own.
+async fn storm_under(fault: Fault) -> StormReport {
+    let place = Place::new(Emulator::Ministack);
+    let open = |url: String| async move {
+        // The emulator is here: what has not come by then will not come.
+        let options = SqsOptions { call_timeout: Duration::from_secs(5), ..SqsOptions::default() };
+        SqsStore::open(&url, options).await?.connect()
+    };
+    let messages = if is_long() { 5_000 } else { 200 };
+    let storm = StormSettings { messages, senders: 2, receivers: 3 };
+    let settings = Settings { storm, unit: Duration::from_secs(1), retries_are_copies: true, ..Settings::default() };
+    let report = storm_through(fault, &place.url(), open, &settings).await.unwrap();
+    let verdict = &report.verdict;
+    assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);
+    place.leave().await;
+    report
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_in_a_loop_lose_nothing() {
+    storm_under(Fault::Cuts).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_lost_lose_nothing() {
+    let counts = storm_under(Fault::LostAnswers).await.verdict.counts;
+    assert!(counts.unknown_sends + counts.unknown_acks > 0, "no answer was lost: {counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_is_away_for_seconds_loses_nothing() {
+    storm_under(Fault::Away(Duration::from_secs(2))).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_told_as_an_unknown_outcome() {
+    for emulator in Emulator::ALL {
+        let place = Place::new(emulator);
+        let proxy = FaultProxy::before(&place.url()).await.unwrap();
+        let provider = SqsStore::open(&proxy.url(), SqsOptions::default()).await.unwrap().connect().unwrap();
+        let told = lost_answers_are_told(&proxy, &provider).await.unwrap();
+        assert!(told.unknown_sends > 0 && told.carried_out > 0 && told.unknown_acks > 0, "{emulator:?}: {told:?}");
+        place.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_falls_silent_is_given_up() {
+    let place = Place::new(Emulator::Ministack);
+    let tries = (0..STEPS).map(|passing| {
+        let place = &place;
+        async move {
+            let proxy = FaultProxy::before(&place.url()).await.unwrap();
+            let options = SqsOptions { call_timeout: Duration::from_secs(1), ..SqsOptions::default() };
+            let provider = SqsStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
+            silence_is_given_up(&proxy, &provider, passing).await
+        }
+    });
+    for outcome in join_all(tries).await {
+        outcome.unwrap();
+    }
+    place.leave().await;
+}
