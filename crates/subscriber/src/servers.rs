@@ -5,6 +5,7 @@ use postrider_mysql::mysql_async::prelude::Queryable;
 use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
 use postrider_pgmq::{PgmqOptions, PgmqStore};
 use postrider_postgres::{PostgresOptions, PostgresStore, tokio_postgres};
+use postrider_sqs::{SqsOptions, SqsStore};
 
 /// Where a server is, or how to start one.
 fn server(variable: &str, service: &str) -> String {
@@ -110,5 +111,25 @@ impl OnMariadb {
         let mut client = mysql_async::Conn::from_url(url).await.unwrap();
         client.query_drop(statement).await.unwrap();
         client.disconnect().await.unwrap();
+    }
+}
+
+/// Queues of SQS, on an emulator. They are everybody's, and their names are the test's own.
+pub(crate) struct OnSqs {
+    prefix: String,
+}
+
+impl OnSqs {
+    pub(crate) fn new() -> Self {
+        Self { prefix: format!("{}-", own_name()) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("{}{}", server("POSTRIDER_SQS_URL", "sqs"), self.prefix)
+    }
+
+    /// The store, by a URL that may lead through something to the emulator.
+    pub(crate) async fn store(&self, url: &str) -> Result<SqsStore, MessagingError> {
+        SqsStore::open(url, SqsOptions::default()).await
     }
 }

@@ -25,7 +25,7 @@ use crate::engine::{Desk, Engine};
 use crate::error::HandlerError;
 use crate::flush::FlushLoop;
 use crate::held::{Held, LeaseTimes, Phase};
-use crate::servers::{OnMariadb, OnPgmq, OnPostgres};
+use crate::servers::{OnMariadb, OnPgmq, OnPostgres, OnSqs};
 use crate::shutdown::Shutdown;
 use crate::subscriber::Subscriber;
 
@@ -250,4 +250,11 @@ async fn the_law_holds_through_a_subscriber_on_pgmq() {
     let store = place.store(&place.url()).await.unwrap();
     assert_lawful(move || std::future::ready(store.connect())).await;
     place.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_law_holds_through_a_subscriber_on_sqs() {
+    let place = OnSqs::new();
+    let store = place.store(&place.url()).await.unwrap();
+    assert_lawful(move || std::future::ready(store.connect())).await;
 }

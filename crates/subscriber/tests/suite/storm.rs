@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::closure::handler;
 use crate::is_long;
 use crate::place::Place;
-use crate::servers::{OnMariadb, OnPgmq, OnPostgres};
+use crate::servers::{OnMariadb, OnPgmq, OnPostgres, OnSqs};
 use flaky::Flaky;
 
 /// How many messages share a key: enough to meet, and few enough that a large storm comes to its end.
@@ -180,6 +180,7 @@ where
     sender.record_final(&[queue()], Deadline::default()).await.unwrap();
     let mut options = CheckOptions::for_limits(&sender.capabilities().limits);
     options.tolerance += history.lead();
+    options.retries_are_copies = sender.provider_name() == "sqs";
     Storm { verdict: check(&history.events(), &options), generations }
 }
 
@@ -244,6 +245,19 @@ async fn nothing_is_lost_doubled_or_reordered_on_pgmq() {
     assert_weathered(&storm);
     beside.delete_queue(&queue(), Deadline::default()).await.unwrap();
     place.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_on_sqs() {
+    let place = OnSqs::new();
+    let proxy = Arc::new(FaultProxy::before(&place.url()).await.unwrap());
+    let beside = place.store(&place.url()).await.unwrap().connect().unwrap();
+    let behind = place.store(&proxy.url()).await.unwrap();
+    let open = || async { behind.connect().unwrap() };
+    let count = if is_long() { 5_000 } else { 200 };
+    let storm = storm_under_faults(beside.clone(), open, count, MOST_GENERATIONS, Some(proxy)).await;
+    assert_weathered(&storm);
+    beside.delete_queue(&queue(), Deadline::default()).await.unwrap();
 }
 
 /// The same storm on stores that keep everything but one rule: the checker must say so.
