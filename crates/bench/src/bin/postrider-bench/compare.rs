@@ -13,7 +13,7 @@ use crate::Failure;
 use crate::args::Args;
 use crate::case::Case;
 use crate::raw::sqlite::Raw;
-use crate::server::{Bar, Task};
+use crate::server::{Bar, Server, Task};
 
 /// How many messages a second the latency of a server is measured with.
 const SERVER_PACE: usize = 100;
@@ -144,6 +144,8 @@ impl<'a> Comparison<'a> {
         let load = self.args.load();
         match case {
             Case::Lone => Load { callers: 1, messages: a_tenth(load.messages), ..load },
+            // An emulator does as much in a second as a server in a tenth.
+            Case::On(Server::Sqs, _) => Load { messages: a_tenth(load.messages), ..load },
             Case::On(_, Task::Latency) => Load { pace: self.args.pace.unwrap_or(SERVER_PACE), ..load },
             _ => load,
         }

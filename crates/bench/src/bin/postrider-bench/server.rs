@@ -8,6 +8,7 @@ use std::fmt;
 
 use postrider_bench::{Bench, Latency, Load, Measured, Workload};
 use postrider_core::{Deadline, Provider};
+use postrider_sqs::{SqsOptions, SqsStore};
 
 use crate::Failure;
 use crate::case::Case;
@@ -20,6 +21,7 @@ pub(crate) enum Server {
     Postgres,
     Mysql,
     Pgmq,
+    Sqs,
 }
 
 /// What is done with a server.
@@ -51,13 +53,14 @@ impl fmt::Display for Bar {
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 3] = [Self::Postgres, Self::Mysql, Self::Pgmq];
+    pub(crate) const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Pgmq, Self::Sqs];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
             Self::Mysql => "mysql",
             Self::Pgmq => "pgmq",
+            Self::Sqs => "sqs",
         }
     }
 
@@ -69,6 +72,7 @@ impl Server {
             (Self::Postgres, Task::Latency) => Bar::Times { p50: 1.5, p99: 2.0 },
             (Self::Mysql, _) => Bar::Rate(0.4),
             (Self::Pgmq, _) => Bar::Rate(0.7),
+            (Self::Sqs, _) => Bar::Rate(0.8),
         }
     }
 
@@ -79,6 +83,7 @@ impl Server {
             Self::Postgres => &Task::ALL,
             Self::Mysql => &[Task::SendOne, Task::SendBatch, Task::DrainNone, Task::DrainAll],
             Self::Pgmq => &[Task::SendBatch, Task::DrainNone],
+            Self::Sqs => &[Task::SendOne, Task::SendBatch, Task::DrainNone],
         }
     }
 
@@ -113,6 +118,12 @@ impl Server {
                 let providers = (place.open().await?, place.open().await?);
                 let measured = measure(providers, task, load).await;
                 place.remove().await?;
+                Ok(row(self, task, load, measured?, driver))
+            }
+            Self::Sqs => {
+                let driver = drive(raw::sqs::Raw::open(&url).await?, task, load).await?;
+                let open = async || SqsStore::open(&url, SqsOptions::default()).await?.connect();
+                let measured = measure((open().await?, open().await?), task, load).await;
                 Ok(row(self, task, load, measured?, driver))
             }
             Self::Pgmq => {
