@@ -8,6 +8,8 @@ mod pgmq;
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sqs")]
+mod sqs;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +24,9 @@ use postrider_mysql::{MysqlOptions, MysqlStore};
 use postrider_pgmq::{PgmqOptions, PgmqStore};
 #[cfg(feature = "postgres")]
 use postrider_postgres::{PostgresOptions, PostgresStore};
-#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres"))]
+#[cfg(feature = "sqs")]
+use postrider_sqs::{SqsOptions, SqsStore};
+#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqs"))]
 use {crate::config::StoreUrl, std::sync::Arc, tokio::sync::OnceCell};
 #[cfg(feature = "sqlite")]
 use {
@@ -54,6 +58,9 @@ enum Kind {
     /// The same.
     #[cfg(feature = "pgmq")]
     Pgmq { url: StoreUrl, options: Box<PgmqOptions>, store: Arc<OnceCell<PgmqStore>> },
+    /// The same.
+    #[cfg(feature = "sqs")]
+    Sqs { url: StoreUrl, options: Box<SqsOptions>, store: Arc<OnceCell<SqsStore>> },
 }
 
 /// A step of a store's schema.
@@ -76,6 +83,8 @@ pub(crate) const FORMS: &[&str] = &[
     "mysql://user@host/database",
     #[cfg(feature = "pgmq")]
     "pgmq+postgres://user@host/database",
+    #[cfg(feature = "sqs")]
+    "sqs://region/prefix",
 ];
 
 impl Endpoint {
@@ -119,6 +128,12 @@ impl Endpoint {
                 options: Box::new(pgmq::options(settings)),
                 store: Arc::default(),
             })),
+            #[cfg(feature = "sqs")]
+            "sqs" | "sqs+http" | "sqs+https" => Ok(Self(Kind::Sqs {
+                url: StoreUrl::new(url),
+                options: Box::new(sqs::options(settings)),
+                store: Arc::default(),
+            })),
             _ if ProviderKind::of_scheme(scheme).is_some() => {
                 invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
             }
@@ -151,6 +166,8 @@ impl Endpoint {
             Kind::Mysql { .. } => self.clone(),
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { .. } => self.clone(),
+            #[cfg(feature = "sqs")]
+            Kind::Sqs { .. } => self.clone(),
         }
     }
 
@@ -166,6 +183,8 @@ impl Endpoint {
             Kind::Mysql { .. } => false,
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { .. } => false,
+            #[cfg(feature = "sqs")]
+            Kind::Sqs { .. } => false,
         }
     }
 
@@ -193,6 +212,11 @@ impl Endpoint {
             Kind::Pgmq { url, options, store } => {
                 let open = || PgmqStore::open(url.as_str(), (**options).clone());
                 Ok(MessagingProvider::Pgmq(store.get_or_try_init(open).await?.connect()?))
+            }
+            #[cfg(feature = "sqs")]
+            Kind::Sqs { url, options, store } => {
+                let open = || SqsStore::open(url.as_str(), (**options).clone());
+                Ok(MessagingProvider::Sqs(store.get_or_try_init(open).await?.connect()?))
             }
         }
     }
@@ -233,6 +257,10 @@ impl Endpoint {
                 let (url, options) = (url.clone(), Box::new(options));
                 (findings, Self(Kind::Mysql { url, options, store: Arc::default() }))
             }
+            #[cfg(feature = "sqs")]
+            Kind::Sqs { url, options, .. } => {
+                (SqsStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
+            }
         };
         if examine::is_usable(&findings) {
             findings.extend(match unchanged.connect().await {
@@ -270,6 +298,9 @@ impl Endpoint {
                 let steps = PgmqStore::pending_migrations(url.as_str(), (**options).clone()).await?;
                 Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
             }
+            // There is nothing to bring up to date: what a message needs travels with it.
+            #[cfg(feature = "sqs")]
+            Kind::Sqs { .. } => Ok(Vec::new()),
         }
     }
 
@@ -297,6 +328,8 @@ impl Endpoint {
                 let steps = PgmqStore::migrate(url.as_str(), (**options).clone()).await?;
                 Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
             }
+            #[cfg(feature = "sqs")]
+            Kind::Sqs { .. } => Ok(Vec::new()),
         }
     }
 }
@@ -336,6 +369,8 @@ impl fmt::Display for Endpoint {
             Kind::Mysql { url, .. } => write!(f, "{url}"),
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { url, .. } => write!(f, "{url}"),
+            #[cfg(feature = "sqs")]
+            Kind::Sqs { url, .. } => write!(f, "{url}"),
         }
     }
 }

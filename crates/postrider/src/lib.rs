@@ -65,6 +65,8 @@ pub use postrider_pgmq as pgmq;
 pub use postrider_postgres as postgres;
 #[cfg(feature = "sqlite")]
 pub use postrider_sqlite as sqlite;
+#[cfg(feature = "sqs")]
+pub use postrider_sqs as sqs;
 #[cfg(feature = "subscriber")]
 pub use postrider_subscriber as subscriber;
 pub use provider::MessagingProvider;

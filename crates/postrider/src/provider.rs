@@ -22,6 +22,9 @@ pub enum MessagingProvider {
     /// In queues of PGMQ.
     #[cfg(feature = "pgmq")]
     Pgmq(postrider_pgmq::PgmqProvider),
+    /// In queues of SQS.
+    #[cfg(feature = "sqs")]
+    Sqs(postrider_sqs::SqsProvider),
     /// A provider that is not built in.
     Custom(SharedProvider),
 }
@@ -46,6 +49,8 @@ macro_rules! each {
             Self::Mysql($provider) => $call,
             #[cfg(feature = "pgmq")]
             Self::Pgmq($provider) => $call,
+            #[cfg(feature = "sqs")]
+            Self::Sqs($provider) => $call,
             Self::Custom($provider) => $call,
         }
     };

@@ -67,6 +67,8 @@ fn a_url_that_nobody_could_use_is_wrong_usage_for_every_command() {
         ("pgmq+postgres://host:port/mail", "invalid URL"),
         ("pgmq+postgres://host/mail?sslrootcert=/authority.pem", "of no use without sslmode="),
         ("mysql://host:port/mail", "invalid URL"),
+        ("sqs+http://key:secret@host/", "credentials come from the AWS environment"),
+        ("sqs://eu-central-1/a.b", "in its prefix"),
         ("mysql://rider@host", "it names no database"),
         ("mysql://host/mail?ssl-ca=/authority.pem", "of no use without ssl-mode="),
     ] {

@@ -33,6 +33,7 @@ pub(super) struct Asked {
     pub(super) mysql_url: Option<StoreUrl>,
     pub(super) pgmq_url: Option<StoreUrl>,
     pub(super) rabbitmq_url: Option<StoreUrl>,
+    pub(super) sqs_url: Option<StoreUrl>,
     pub(super) state_url: Option<StoreUrl>,
 }
 

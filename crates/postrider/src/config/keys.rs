@@ -10,6 +10,7 @@ mod pgmq;
 mod postgres;
 mod rabbitmq;
 mod sqlite;
+mod sqs;
 mod workflow;
 
 use std::time::Duration;
@@ -47,6 +48,7 @@ pub(super) const POSTGRES_URL: &str = "common.messaging.postgres.url";
 pub(super) const MYSQL_URL: &str = "common.messaging.mysql.url";
 pub(super) const PGMQ_URL: &str = "common.messaging.pgmq.url";
 pub(super) const RABBITMQ_URL: &str = "common.messaging.rabbitmq.url";
+pub(super) const SQS_URL: &str = "common.messaging.sqs.url";
 pub(super) const STATE_URL: &str = "state.url";
 
 /// The sections, in the order of the reference page.
@@ -74,6 +76,7 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section { name: "common.messaging.pgmq", meaning: "Read when messages are kept in queues of PGMQ." },
     Section { name: "common.messaging.rabbitmq", meaning: "Read when messages are kept in RabbitMQ." },
+    Section { name: "common.messaging.sqs", meaning: "Read when messages are kept in queues of SQS." },
     Section {
         name: "common.queues",
         meaning: "The names of a workflow's queues. A namespace's steps wait in \
@@ -105,8 +108,17 @@ const STATE: &[Key] = &[Key {
               folder.",
 }];
 
-const SECTIONED: [&[Key]; 8] =
-    [messaging::KEYS, sqlite::KEYS, postgres::KEYS, mysql::KEYS, pgmq::KEYS, rabbitmq::KEYS, workflow::KEYS, STATE];
+const SECTIONED: [&[Key]; 9] = [
+    messaging::KEYS,
+    sqlite::KEYS,
+    postgres::KEYS,
+    mysql::KEYS,
+    pgmq::KEYS,
+    rabbitmq::KEYS,
+    sqs::KEYS,
+    workflow::KEYS,
+    STATE,
+];
 
 /// Every key, section by section.
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {

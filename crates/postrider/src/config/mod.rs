@@ -40,7 +40,7 @@ pub use postrider_core::ArchivePolicy;
 pub use reference::reference_page;
 pub use settings::{
     CommonConfig, DeadLetterConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind,
-    RabbitMqConfig, SqliteConfig, Synchronous,
+    RabbitMqConfig, SqliteConfig, SqsConfig, Synchronous,
 };
 pub use sources::Sources;
 pub use store_url::StoreUrl;

@@ -46,6 +46,8 @@ pub struct MessagingConfig {
     pub pgmq: PgmqConfig,
     /// What only RabbitMQ knows.
     pub rabbitmq: RabbitMqConfig,
+    /// What only SQS knows.
+    pub sqs: SqsConfig,
 }
 
 impl Default for MessagingConfig {
@@ -64,6 +66,7 @@ impl Default for MessagingConfig {
             mysql: MysqlConfig::default(),
             pgmq: PgmqConfig::default(),
             rabbitmq: RabbitMqConfig::default(),
+            sqs: SqsConfig::default(),
         }
     }
 }
@@ -280,6 +283,23 @@ impl Default for RabbitMqConfig {
     }
 }
 
+/// What only SQS knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SqsConfig {
+    /// How many calls are under way at the same time for one batch.
+    pub parallel_calls: u32,
+    /// How long connecting may take.
+    pub connection_timeout: Duration,
+    /// How long SQS may take to answer.
+    pub call_timeout: Duration,
+}
+
+impl Default for SqsConfig {
+    fn default() -> Self {
+        Self { parallel_calls: 16, connection_timeout: Duration::from_secs(10), call_timeout: Duration::from_secs(10) }
+    }
+}
+
 /// The stores that a configuration can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -296,6 +316,8 @@ pub enum ProviderKind {
     Pgmq,
     /// RabbitMQ.
     RabbitMq,
+    /// Queues of SQS.
+    Sqs,
 }
 
 /// A value that is chosen by name.
@@ -365,5 +387,6 @@ impl Named for ProviderKind {
         ("mysql", Self::Mysql),
         ("pgmq", Self::Pgmq),
         ("rabbitmq", Self::RabbitMq),
+        ("sqs", Self::Sqs),
     ];
 }

@@ -38,6 +38,7 @@ impl ProviderKind {
             Self::Mysql => &["mysql", "mariadb"],
             Self::Pgmq => &["pgmq+postgres", "pgmq+postgresql"],
             Self::RabbitMq => &["amqp", "amqps"],
+            Self::Sqs => &["sqs", "sqs+http", "sqs+https"],
         }
     }
 
@@ -67,7 +68,7 @@ impl ProviderKind {
     fn keeps_state(self) -> bool {
         match self {
             Self::Memory | Self::Sqlite | Self::Postgres | Self::Mysql | Self::Pgmq => true,
-            Self::RabbitMq => false,
+            Self::RabbitMq | Self::Sqs => false,
         }
     }
 }
@@ -153,6 +154,7 @@ fn address(kind: ProviderKind, draft: &Draft) -> Result<Option<(StoreUrl, &Setti
         ProviderKind::Mysql => (asked.mysql_url.clone(), keys::MYSQL_URL),
         ProviderKind::Pgmq => (asked.pgmq_url.clone(), keys::PGMQ_URL),
         ProviderKind::RabbitMq => (asked.rabbitmq_url.clone(), keys::RABBITMQ_URL),
+        ProviderKind::Sqs => (asked.sqs_url.clone(), keys::SQS_URL),
         ProviderKind::Memory => return Ok(None),
     };
     let said = url.zip(draft.given(key));
@@ -178,6 +180,9 @@ fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> 
         }
         Some(ProviderKind::Pgmq) => {
             Err(draft.refuse(keys::PROVIDER, "name the server in common.messaging.pgmq.url, or in url"))
+        }
+        Some(ProviderKind::Sqs) => {
+            Err(draft.refuse(keys::PROVIDER, "name the region in common.messaging.sqs.url, or in url"))
         }
     }
 }

@@ -70,7 +70,7 @@ fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
 #[test]
 fn urls_that_lead_nowhere_say_what_can_be_used() {
     let forms = "use memory: or sqlite:/path/file.db or postgres://user@host/database or \
-                 mysql://user@host/database or pgmq+postgres://user@host/database";
+                 mysql://user@host/database or pgmq+postgres://user@host/database or sqs://region/prefix";
     for (url, text) in [
         ("orders", &*format!("'orders' has no scheme; {forms}")),
         ("kafka://host", &*format!("scheme 'kafka' is not known; {forms}")),

@@ -11,6 +11,7 @@ use postrider::config::{MessagingConfig, PgmqConfig, PostgresConfig};
 use postrider::mysql::mysql_async;
 use postrider::{Endpoint, MessagingError, MessagingProvider};
 use postrider_conformance::guarantees::{Section, page};
+use postrider_conformance::proxy::FaultProxy;
 use postrider_conformance::{Harness, Settings, StormSettings};
 use postrider_sqlite::rusqlite::Connection;
 
@@ -115,6 +116,30 @@ impl Database {
     }
 }
 
+/// Where an emulator of SQS is.
+fn emulator_url() -> String {
+    std::env::var("POSTRIDER_SQS_URL").unwrap_or_else(|_| {
+        panic!(
+            "POSTRIDER_SQS_URL is not set: start an emulator with `scripts/services up sqs`, then \
+             `eval \"$(scripts/services env)\"`"
+        )
+    })
+}
+
+/// Cuts every connection, for a while.
+fn cuts(proxy: Arc<FaultProxy>) -> impl Fn() -> BoxFuture<'static, Result<(), MessagingError>> + Send + Sync + 'static {
+    move || {
+        let proxy = proxy.clone();
+        Box::pin(async move {
+            for _ in 0..15 {
+                proxy.cut();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(())
+        })
+    }
+}
+
 /// A MariaDB database of this test's own.
 struct Tables {
     server: String,
@@ -178,6 +203,8 @@ async fn guarantees_page_is_up_to_date() {
     let database = Database::new("POSTRIDER_POSTGRES_URL");
     let pgmq = Database::new("POSTRIDER_PGMQ_URL");
     let tables = Tables::new().await;
+    let proxy = Arc::new(FaultProxy::before(&emulator_url()).await.unwrap());
+    let queues: Endpoint = format!("{}guarantees-", proxy.url()).parse().unwrap();
     let tried = [
         Store::at("memory:").try_law("All workers share one store in the suite's process."),
         Store::at(&format!("sqlite:{}", file.display())).restarted_by(move || lock_for_a_moment(file.clone())).try_law(
@@ -195,6 +222,13 @@ async fn guarantees_page_is_up_to_date() {
         Store { endpoint: pgmq.endpoint(), restart: None }.restarted_by(pgmq.cut()).try_law(
             "Tried on PGMQ 1.11.1, loaded as plain SQL. The workers share a database and a pool of connections. For L14 \
              the server ends all of their sessions, again and again. [More about it](pgmq.md).",
+        ),
+        Store { endpoint: queues, restart: None }.restarted_by(cuts(proxy)).try_law(
+            "Tried on an **emulator**, ministack, and all but L1 on a second one, moto; not on Amazon's service. Neither \
+             can show what the service alone does: messages that a standard queue hands out twice or out of order, counts \
+             that lag, throttling, what becomes of a late receipt there. Moto deletes by a late receipt, which our own \
+             fence keeps from being sent. The workers share a client; for L14 all of their connections are cut, again and \
+             again. [More about it](sqs.md).",
         ),
     ];
 

@@ -6,9 +6,9 @@
 #[cfg(all(feature = "postgres", feature = "subscriber"))]
 mod breaker;
 // The pages, and the settings of the embedded file, are about everything that a default build has.
-#[cfg(all(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite"))]
+#[cfg(all(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite", feature = "sqs"))]
 mod guarantees;
-#[cfg(all(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite"))]
+#[cfg(all(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite", feature = "sqs"))]
 mod pages;
 #[cfg(feature = "postgres")]
 mod server;

@@ -91,6 +91,11 @@ fn every_section_is_read() {
         prefetch_count = 30
         heartbeat_seconds = 10
         connection_timeout_seconds = 5
+        [common.messaging.sqs]
+        url = "sqs://not-chosen"
+        parallel_calls = 4
+        connection_timeout_seconds = 6
+        call_timeout_seconds = 7.5
         [common.messaging.postgres]
         url = "postgres://not/chosen"
         schema = "mail"
@@ -196,6 +201,11 @@ fn every_section_is_read() {
             prefetch_count: 30,
             heartbeat: Duration::from_secs(10),
             connection_timeout: Duration::from_secs(5),
+        },
+        sqs: SqsConfig {
+            parallel_calls: 4,
+            connection_timeout: Duration::from_secs(6),
+            call_timeout: Duration::from_millis(7500),
         },
     };
     assert_eq!(*messaging, expected);
@@ -350,7 +360,9 @@ fn state_is_kept_with_the_messages_or_in_the_embedded_file() {
     let embedded = "sqlite:/home/ann/.local/share/postrider/postrider.db";
     assert_eq!(state(url("sqlite:/mail.db")).unwrap(), "sqlite:/mail.db");
     assert_eq!(state(url("pgmq+postgres://host/mail")).unwrap(), "pgmq+postgres://host/mail");
-    assert_eq!(state(url("amqp://host")).unwrap(), embedded);
+    for broker in ["amqp://host", "sqs://eu-central-1/app-", "sqs+http://127.0.0.1:4566/"] {
+        assert_eq!(state(url(broker)).unwrap(), embedded);
+    }
     assert_eq!(state(url("amqp://host").flag("--state", keys::STATE_URL, "sqlite:/s.db")).unwrap(), "sqlite:/s.db");
     let homeless = Sources::none().flag("--url", keys::URL, "amqp://host");
     assert_eq!(
@@ -482,6 +494,6 @@ fn a_provider_that_this_program_does_not_have_is_told_as_such() {
     let error = load("[common.messaging]\nprovider = 'rabbitmq'").and_then(|config| config.endpoint().map(drop));
     let text = error.unwrap_err().to_string();
     assert!(text.contains("postrider.toml:2:1: common.messaging.provider = "), "{text}");
-    let others = ": this program cannot use it yet; use memory or sqlite or postgres or mysql or pgmq";
+    let others = ": this program cannot use it yet; use memory or sqlite or postgres or mysql or pgmq or sqs";
     assert!(text.ends_with(others), "{text}");
 }
