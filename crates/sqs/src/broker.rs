@@ -93,20 +93,9 @@ impl Broker for SqsStore {
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
         let mut hold = self.hold(queue, deadline).await?;
-        let mut purged = 0;
-        loop {
-            let some = hold.take(usize::MAX).await?;
-            if some.is_empty() {
-                return Ok(purged);
-            }
-            let places: Vec<_> = some.iter().map(|held| held.place).collect();
-            if let Err(error) = hold.remove(&places).await {
-                // The error says more than a failure to let go of the rest.
-                let _ = hold.put_back().await;
-                return Err(error);
-            }
-            purged += places.len() as u64;
-        }
+        let purged = empty(&mut hold).await;
+        let back = hold.put_back().await;
+        purged.and_then(|purged| back.map(|()| purged))
     }
 
     async fn delete_queue(&self, queue: &QueueName, _: Deadline) -> Result<(), MessagingError> {
@@ -123,5 +112,18 @@ impl Broker for SqsStore {
 
     async fn close(&self, _: Deadline) -> Result<(), MessagingError> {
         Ok(())
+    }
+}
+
+/// Removes all that can be held, and answers how many that were.
+async fn empty(hold: &mut SqsHold) -> Result<u64, MessagingError> {
+    let mut removed = 0;
+    loop {
+        let some: Vec<_> = hold.take(usize::MAX).await?.iter().map(|held| held.place).collect();
+        if some.is_empty() {
+            return Ok(removed);
+        }
+        hold.remove(&some).await?;
+        removed += some.len() as u64;
     }
 }

@@ -196,9 +196,9 @@ mod tests {
         let long = (QueueAttributeName::MessageRetentionPeriod, "1209600");
         let policy = (QueueAttributeName::RedrivePolicy, r#"{"deadLetterTargetArn":"a","maxReceiveCount":1000}"#);
         assert_eq!(checks(Side::Standard, false, &[long.clone(), policy.clone()]), [""; 0]);
-        assert_eq!(checks(Side::Standard, true, &[long.clone()]), [""; 0]);
-        assert_eq!(checks(Side::Fifo, false, &[long.clone()]), [""; 0]);
-        assert_eq!(checks(Side::Standard, false, &[long.clone()]), ["dead letters"]);
+        assert_eq!(checks(Side::Standard, true, std::slice::from_ref(&long)), [""; 0]);
+        assert_eq!(checks(Side::Fifo, false, std::slice::from_ref(&long)), [""; 0]);
+        assert_eq!(checks(Side::Standard, false, std::slice::from_ref(&long)), ["dead letters"]);
         let short = (QueueAttributeName::MessageRetentionPeriod, "345600");
         let delayed = (QueueAttributeName::DelaySeconds, "5");
         let bare = (QueueAttributeName::VisibilityTimeout, "0");

@@ -32,12 +32,20 @@ struct Leases {
 struct Lease {
     /// The queue in SQS.
     url: String,
-    received: Instant,
     ends: Instant,
     /// Until then a receipt can seem to be valid.
     remembered: Instant,
-    /// `None` once it is settled or released.
-    stored: Option<Stored>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Received here, at that moment.
+    Ours { stored: Box<Stored>, received: Instant },
+    /// Received by another process, and extended by this one.
+    Theirs,
+    /// Settled or released.
+    Over,
 }
 
 /// A lease that is valid now.
@@ -70,7 +78,12 @@ pub(crate) fn add(token: LeaseToken, url: &str, stored: Stored, received: Instan
         leases.all.retain(|_, lease| lease.remembered > now);
         leases.next_look = (leases.all.len() * 2).max(1024);
     }
-    let lease = Lease { url: url.to_owned(), received, ends, remembered: ends, stored: Some(stored) };
+    let lease = Lease {
+        url: url.to_owned(),
+        ends,
+        remembered: ends,
+        state: State::Ours { stored: Box::new(stored), received },
+    };
     leases.all.insert(token, lease);
 }
 
@@ -79,11 +92,13 @@ pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> 
     match lock().all.get(&handle.token()) {
         Some(lease) => {
             let left = lease.ends.saturating_duration_since(Instant::now());
-            match &lease.stored {
-                Some(stored) if !left.is_zero() => {
-                    Ok(Held { stored: Some(stored.clone()), received: Some(lease.received), left })
+            match &lease.state {
+                _ if left.is_zero() => Err(handle.expired()),
+                State::Ours { stored, received } => {
+                    Ok(Held { stored: Some((**stored).clone()), received: Some(*received), left })
                 }
-                _ => Err(handle.expired()),
+                State::Theirs => Ok(Held { stored: None, received: None, left }),
+                State::Over => Err(handle.expired()),
             }
         }
         None => {
@@ -94,31 +109,29 @@ pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> 
 }
 
 /// A lease now ends at another time.
-pub(crate) fn extended(token: LeaseToken, ends: Instant) {
-    if let Some(lease) = lock().all.get_mut(&token) {
-        lease.ends = ends;
-        lease.remembered = lease.remembered.max(ends);
-    }
+pub(crate) fn extended(handle: &ReceiptHandle, ticket: &Ticket, ends: Instant, now: Timestamp) {
+    let mut leases = lock();
+    let lease = leases.all.entry(handle.token()).or_insert_with(|| of_another(ticket, State::Theirs, now));
+    lease.ends = ends;
+    lease.remembered = lease.remembered.max(ends);
 }
 
-/// A lease is over. It is remembered as long as its receipt says that it is valid, also when another process received
-/// the message.
+/// A lease that another process has received, remembered for as long as its receipt says that it is valid.
+fn of_another(ticket: &Ticket, state: State, now: Timestamp) -> Lease {
+    let ends = Instant::now() + ticket.ends_at.since(now) + MARGIN_ELSEWHERE;
+    Lease { url: String::new(), ends, remembered: ends, state }
+}
+
+/// A lease is over. That is remembered as long as its receipt says that it is valid.
 pub(crate) fn over(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) {
-    let until = Instant::now() + ticket.ends_at.since(now) + MARGIN_ELSEWHERE;
     let mut leases = lock();
-    match leases.all.get_mut(&handle.token()) {
-        Some(lease) => lease.stored = None,
-        None => {
-            let now = Instant::now();
-            let lease = Lease { url: String::new(), received: now, ends: now, remembered: until, stored: None };
-            leases.all.insert(handle.token(), lease);
-        }
-    }
+    let lease = leases.all.entry(handle.token()).or_insert_with(|| of_another(ticket, State::Over, now));
+    lease.state = State::Over;
 }
 
 /// The leases of a queue that is no more are over.
 pub(crate) fn queue_gone(url: &str) {
-    lock().all.values_mut().filter(|lease| lease.url == url).for_each(|lease| lease.stored = None);
+    lock().all.values_mut().filter(|lease| lease.url == url).for_each(|lease| lease.state = State::Over);
 }
 
 /// The messages of a queue that are leased.
@@ -126,7 +139,12 @@ pub(crate) fn leased(url: &str) -> Vec<Stored> {
     let now = Instant::now();
     let leases = lock();
     let valid = leases.all.values().filter(|lease| lease.url == url && lease.ends > now);
-    valid.filter_map(|lease| lease.stored.clone()).collect()
+    valid
+        .filter_map(|lease| match &lease.state {
+            State::Ours { stored, .. } => Some((**stored).clone()),
+            State::Theirs | State::Over => None,
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -160,7 +178,7 @@ mod tests {
         let (handle, ticket) = leased_for(MINUTE);
         let check = |handle: &ReceiptHandle, ticket: &Ticket| check(handle, ticket, Timestamp::EPOCH);
         assert_eq!(check(&handle, &ticket).unwrap().left, MINUTE);
-        extended(handle.token(), Instant::now() + MINUTE * 3);
+        extended(&handle, &ticket, Instant::now() + MINUTE * 3, Timestamp::EPOCH);
         tokio::time::advance(MINUTE * 2).await;
         assert_eq!(check(&handle, &ticket).unwrap().left, MINUTE);
         assert_eq!(leased(&url).len(), 1);
@@ -181,6 +199,8 @@ mod tests {
         let held = check(&handle, &ticket, at(MINUTE / 2)).unwrap();
         assert!(held.stored.is_none() && held.received.is_none());
         assert!(is_over(check(&handle, &ticket, at(MINUTE - MARGIN_ELSEWHERE))));
+        extended(&handle, &ticket, Instant::now() + MINUTE * 5, at(MINUTE / 2));
+        assert!(check(&handle, &ticket, at(MINUTE * 2)).is_ok(), "extended here, it is valid here");
         over(&handle, &ticket, at(MINUTE / 2));
         assert!(is_over(check(&handle, &ticket, at(MINUTE / 2))), "settled here, it is over here");
     }

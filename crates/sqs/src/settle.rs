@@ -222,7 +222,7 @@ impl Shared {
             match answer {
                 Ok(()) => {
                     let ends = started + Duration::from_secs(seconds.unsigned_abs().into());
-                    lease::extended(row.handle.token(), ends);
+                    lease::extended(&row.handle, &row.ticket, ends, self.clock.now());
                     by_target.entry(to).or_default().push((row, *copy));
                 }
                 Err(failure) => results.push((row.number, Err(self.refused(place, REPLACE, &row, failure)))),
@@ -286,10 +286,8 @@ impl Shared {
             for ((row, seconds), answer) in rows.into_iter().zip(self.calls.hide(&url, hidden).await) {
                 results[row.number] = match answer {
                     Ok(()) => {
-                        lease::extended(
-                            row.handle.token(),
-                            started + Duration::from_secs(seconds.unsigned_abs().into()),
-                        );
+                        let ends = started + Duration::from_secs(seconds.unsigned_abs().into());
+                        lease::extended(&row.handle, &row.ticket, ends, self.clock.now());
                         Ok(())
                     }
                     Err(failure) => Err(self.refused(&place, "extend", &row, failure)),

@@ -28,6 +28,7 @@ async fn the_other_process() {
     assert!(matches!(again, Err(MessagingError::VisibilityExpired { .. })), "{again:?}");
     provider.nack_message(&orders, released.clone(), Nack::Release, soon()).await.unwrap();
     provider.extend_visibility(&orders, extended, Duration::from_secs(300), soon()).await.unwrap();
+    provider.extend_visibility(&orders, extended, Duration::from_secs(300), soon()).await.unwrap();
     provider.nack_message(&orders, retried.clone(), Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
     let refused = provider.nack_message(&orders, buried.clone(), Nack::dead_letter("no"), soon()).await.unwrap_err();
     assert!(matches!(refused, MessagingError::NotSupported { .. }), "{refused:?}");
