@@ -26,6 +26,9 @@ const IN_TURNS: Duration = Duration::from_secs(1);
 /// A wait that is too short for SQS, which waits for whole seconds, is a look after each of these.
 const SHORT: Duration = Duration::from_millis(200);
 
+/// For so long a receive goes on gathering once it has something: the leases of the first run meanwhile.
+const GATHERING: Duration = Duration::from_secs(1);
+
 /// Messages that one call brought.
 struct Brought {
     messages: Vec<Incoming>,
@@ -120,6 +123,7 @@ impl SqsStore {
         let visibility = seconds(options.visibility);
         let mut read = Read::default();
         let mut wait = i32::try_from(wait.as_secs()).unwrap_or(0);
+        let mut started = Instant::now();
         loop {
             let missing = wanted - read.claimed.len();
             // One message a call from a FIFO queue: a batch would have several of a key, and charge all of them.
@@ -152,12 +156,15 @@ impl SqsStore {
                 }
                 return Ok(read.claimed);
             }
+            let is_enough = !read.claimed.is_empty() && started.elapsed() > GATHERING;
             // More than was asked for can come when several calls ask for the rest.
-            if !is_full || read.claimed.len() >= wanted {
+            if !is_full || is_enough || read.claimed.len() >= wanted {
                 self.give_back_beyond(&mut read.claimed, wanted).await;
                 return Ok(read.claimed);
             }
-            wait = 0;
+            if wait > 0 {
+                (wait, started) = (0, Instant::now());
+            }
         }
     }
 
