@@ -4,12 +4,14 @@
 //! remembers: whoever sends with the key again is told the first one's id, and SQS is not asked.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use postrider_core::{Key, MessageId};
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::codec::Outgoing;
 
 static SENT: LazyLock<Mutex<HashMap<Place, Entry>>> = LazyLock::new(Mutex::default);
 
@@ -30,7 +32,7 @@ enum Entry {
     /// SQS has it.
     Sent { first: MessageId, until: Instant },
     /// Nobody knows whether SQS has it.
-    Perhaps { first: MessageId, until: Instant },
+    Perhaps { first: MessageId, until: Instant, message: Arc<Outgoing> },
 }
 
 /// What a sender with a dedup key has to do.
@@ -48,8 +50,7 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) struct Sending {
     place: Place,
-    /// The id to send with. That of an earlier send whose outcome nobody knows: if SQS has that one, it is the message
-    /// with the key, and if not, this one is.
+    /// The id to send with. That of an earlier send whose outcome nobody knows, if there was one.
     pub(crate) id: MessageId,
     /// What is known when nothing comes of it.
     end: Option<Entry>,
@@ -74,8 +75,9 @@ pub(crate) fn turn(url: &str, key: &Key, id: MessageId) -> Turn {
     let (id, end) = match sent.get(&place) {
         Some(Entry::Sending { done }) => return Turn::Wait(done.clone()),
         Some(Entry::Sent { first, until }) if *until > now => return Turn::Taken(*first),
-        Some(Entry::Perhaps { first, until }) if *until > now => {
-            (*first, Some(Entry::Perhaps { first: *first, until: *until }))
+        Some(Entry::Perhaps { first, until, message }) if *until > now => {
+            let (first, until, message) = (*first, *until, message.clone());
+            (first, Some(Entry::Perhaps { first, until, message }))
         }
         _ => (id, None),
     };
@@ -85,14 +87,24 @@ pub(crate) fn turn(url: &str, key: &Key, id: MessageId) -> Turn {
 }
 
 impl Sending {
+    /// The message of an earlier send whose outcome nobody knows, to be sent instead: if SQS has it, it is the message with
+    /// the key, and if not, it is now.
+    pub(crate) fn earlier(&self) -> Option<Outgoing> {
+        match &self.end {
+            Some(Entry::Perhaps { message, .. }) => Some((**message).clone()),
+            _ => None,
+        }
+    }
+
     /// SQS has it.
     pub(crate) fn done(mut self) {
         self.end = Some(Entry::Sent { first: self.id, until: Instant::now() + WINDOW + MARGIN });
     }
 
     /// Nobody knows whether SQS has it.
-    pub(crate) fn unknown(mut self) {
-        self.end = Some(Entry::Perhaps { first: self.id, until: Instant::now() + WINDOW + MARGIN });
+    pub(crate) fn unknown(mut self, message: Outgoing) {
+        let (until, message) = (Instant::now() + WINDOW + MARGIN, Arc::new(message));
+        self.end = Some(Entry::Perhaps { first: self.id, until, message });
     }
 }
 
@@ -136,9 +148,12 @@ mod tests {
         tokio::time::advance(MARGIN).await;
         let again = send(turn(&url, &key, ids[1]));
         assert_eq!(again.id, ids[1]);
-        again.unknown();
+        let stored =
+            postrider_broker::Stored::new(&postrider_core::Message::new("first"), postrider_core::Timestamp::EPOCH);
+        again.unknown(Outgoing::new(&stored, crate::names::Side::Fifo, true).unwrap());
         let repeated = send(turn(&url, &key, ids[2]));
         assert_eq!(repeated.id, ids[1], "if SQS has the first, that is the message");
+        assert!(repeated.earlier().is_some(), "and it is what is sent");
         drop(repeated);
         let failed = send(turn(&url, &key, ids[2]));
         assert_eq!(failed.id, ids[1], "a later failure says nothing of the first");

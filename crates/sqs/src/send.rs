@@ -71,7 +71,8 @@ impl Shared {
                 if let Some(sending) = &turn {
                     stored.id = sending.id;
                 }
-                match Outgoing::new(&stored, place.1, true) {
+                let earlier = turn.as_ref().and_then(Sending::earlier);
+                match earlier.map_or_else(|| Outgoing::new(&stored, place.1, true), Ok) {
                     Ok(outgoing) => {
                         let next = Ready { row, id: stored.id, outgoing, sending: turn };
                         ready.entry(place).or_default().push(next);
@@ -153,7 +154,9 @@ impl Shared {
 fn end(queue: &QueueName, ready: Ready, answer: Result<(), Failure>) -> (usize, Result<MessageId, MessagingError>) {
     match &answer {
         Ok(()) => ready.sending.into_iter().for_each(Sending::done),
-        Err(Failure::Unknown(_)) => ready.sending.into_iter().for_each(Sending::unknown),
+        Err(Failure::Unknown(_)) => {
+            ready.sending.into_iter().for_each(|sending| sending.unknown(ready.outgoing.clone()))
+        }
         Err(_) => drop(ready.sending),
     }
     let id = ready.id;
