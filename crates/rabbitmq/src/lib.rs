@@ -14,6 +14,7 @@
 mod broker;
 mod capabilities;
 mod claim;
+mod doctor;
 mod error;
 mod feed;
 mod flags;
@@ -33,6 +34,7 @@ mod wire;
 
 pub use broker::RabbitmqBroker;
 pub use hold::RabbitmqHold;
+pub use lapin;
 pub use options::{QueueType, RabbitmqOptions};
 pub use store::RabbitmqStore;
 

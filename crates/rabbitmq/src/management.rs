@@ -13,6 +13,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::Url;
 
@@ -29,6 +31,7 @@ pub(crate) struct Management {
     url: Url,
     vhost: String,
     authorization: String,
+    ca_file: Option<String>,
 }
 
 /// A queue, as it is told of.
@@ -47,6 +50,34 @@ pub(crate) struct QueueInfo {
     pub(crate) policy: Option<String>,
     #[serde(default)]
     pub(crate) operator_policy: Option<String>,
+}
+
+/// A way from an exchange, as it is told of.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Binding {
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) routing_key: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Health {
+    status: String,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    alarms: Vec<Alarm>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Alarm {
+    node: String,
+    resource: String,
 }
 
 /// The broker, as it is told of.
@@ -80,7 +111,7 @@ impl Management {
             user => (decoded(user), decoded(url.password().unwrap_or_default())),
         };
         let authorization = format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes()));
-        Ok(Self { url, vhost: uri.vhost.clone(), authorization })
+        Ok(Self { url, vhost: uri.vhost.clone(), authorization, ca_file: options.ca_file.clone() })
     }
 
     /// All queues that users have made or named.
@@ -112,6 +143,27 @@ impl Management {
         self.get(&["api", "overview"], deadline).await
     }
 
+    /// Every way from an exchange of the virtual host.
+    pub(crate) async fn bindings(&self, deadline: Deadline) -> Result<Vec<Binding>, MessagingError> {
+        self.get(&["api", "bindings", &self.vhost], deadline).await
+    }
+
+    /// The names of the exchanges of the virtual host.
+    pub(crate) async fn exchanges(&self, deadline: Deadline) -> Result<Vec<String>, MessagingError> {
+        let exchanges: Vec<Named> = self.get(&["api", "exchanges", &self.vhost], deadline).await?;
+        Ok(exchanges.into_iter().map(|exchange| exchange.name).collect())
+    }
+
+    /// What the nodes lack, each with its node's name; empty when nothing.
+    pub(crate) async fn alarms(&self, deadline: Deadline) -> Result<Vec<String>, MessagingError> {
+        let health: Health = self.get(&["api", "health", "checks", "alarms"], deadline).await?;
+        if health.status == "ok" {
+            return Ok(Vec::new());
+        }
+        let told: Vec<_> = health.alarms.iter().map(|alarm| format!("{} on {}", alarm.resource, alarm.node)).collect();
+        Ok(if told.is_empty() { vec![health.reason] } else { told })
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &[&str], deadline: Deadline) -> Result<T, MessagingError> {
         let fetch = self.fetch(path);
         let body = deadline.limit(fetch).await.unwrap_or_else(|| Err(self.unreachable("no answer in time".into())))?;
@@ -133,18 +185,40 @@ impl Management {
         let answer = match url.scheme() {
             "https" => {
                 let name = host.clone().try_into().map_err(|error| failed(&error))?;
-                let stream = tls()?.connect(name, stream).await.map_err(|error| failed(&error))?;
+                let stream = self.tls()?.connect(name, stream).await.map_err(|error| failed(&error))?;
                 exchange(TokioIo::new(stream), request).await
             }
             _ => exchange(TokioIo::new(stream), request).await,
         };
         let (status, body) = answer.map_err(|error| failed(&error))?;
         match status {
-            200 => Ok(body),
+            // A check that fails tells so in its body.
+            200 | 503 => Ok(body),
             401 => Err(failed(&"it does not know the user, or the user lacks the tag 'management' or 'monitoring'")),
             404 => Err(failed(&"it knows nothing of it")),
             status => Err(failed(&format!("it answered {status}"))),
         }
+    }
+
+    fn tls(&self) -> Result<TlsConnector, MessagingError> {
+        let mut roots = RootCertStore::empty();
+        let certificates = match &self.ca_file {
+            Some(file) => CertificateDer::pem_file_iter(file)
+                .and_then(Iterator::collect)
+                .map_err(|error| self.unreachable(format!("'{file}' cannot be read: {error}")))?,
+            None => rustls_native_certs::load_native_certs().certs,
+        };
+        for certificate in certificates {
+            // One that cannot be read is one that nothing is checked against.
+            let _ = roots.add(certificate);
+        }
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| MessagingError::invalid("TLS", error.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(TlsConnector::from(Arc::new(config)))
     }
 
     fn unreachable(&self, why: String) -> MessagingError {
@@ -178,21 +252,6 @@ fn percent_decoded(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn tls() -> Result<TlsConnector, MessagingError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in rustls_native_certs::load_native_certs().certs {
-        // One that cannot be read is one that nothing is checked against.
-        let _ = roots.add(certificate);
-    }
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| MessagingError::invalid("TLS", error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>) -> Result<(u16, Bytes), hyper::Error>

@@ -1,11 +1,12 @@
 //! How a broker is used.
 
+use std::fmt;
 use std::time::Duration;
 
 use postrider_core::Limits;
 
 /// How a broker is used.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RabbitmqOptions {
     /// The virtual host; `None` is the one that the URL names.
     pub vhost: Option<String>,
@@ -32,6 +33,30 @@ pub struct RabbitmqOptions {
     pub limits: Limits,
     /// What the broker calls this connection.
     pub connection_name: String,
+}
+
+impl fmt::Debug for RabbitmqOptions {
+    /// Without the password that `management_url` may have.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |url: &String| match url.rsplit_once('@') {
+            Some((_, address)) => format!("***@{address}"),
+            None => url.clone(),
+        };
+        f.debug_struct("RabbitmqOptions")
+            .field("vhost", &self.vhost)
+            .field("queue_type", &self.queue_type)
+            .field("partitions", &self.partitions)
+            .field("prefetch_count", &self.prefetch_count)
+            .field("heartbeat", &self.heartbeat)
+            .field("connection_timeout", &self.connection_timeout)
+            .field("consumer_timeout", &self.consumer_timeout)
+            .field("management_url", &self.management_url.as_ref().map(shown))
+            .field("ca_file", &self.ca_file)
+            .field("create_queues", &self.create_queues)
+            .field("limits", &self.limits)
+            .field("connection_name", &self.connection_name)
+            .finish()
+    }
 }
 
 /// A kind of queue.

@@ -1,10 +1,12 @@
 //! A broker, by its URL.
 
+use std::fmt;
 use std::time::Duration;
 
 use lapin::uri::AMQPUri;
 use postrider_broker::BrokerProvider;
 use postrider_core::MessagingError;
+use url::Url;
 
 use crate::RabbitmqProvider;
 use crate::broker::RabbitmqBroker;
@@ -12,10 +14,23 @@ use crate::options::RabbitmqOptions;
 
 /// A broker that can be connected to any number of times. Each connection is one of AMQP's, because what one has received
 /// no other can settle.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RabbitmqStore {
-    uri: AMQPUri,
-    options: RabbitmqOptions,
+    pub(crate) uri: AMQPUri,
+    pub(crate) options: RabbitmqOptions,
+}
+
+impl fmt::Debug for RabbitmqStore {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let authority = &self.uri.authority;
+        f.debug_struct("RabbitmqStore")
+            .field("host", &authority.host)
+            .field("port", &authority.port)
+            .field("vhost", &self.uri.vhost)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
 }
 
 impl RabbitmqStore {
@@ -26,12 +41,18 @@ impl RabbitmqStore {
         if options.partitions == 0 {
             return Err(MessagingError::invalid("partitions", "0 would leave keys no place; 1 is the least"));
         }
-        if let Some(vhost) = &options.vhost {
-            uri.vhost.clone_from(vhost);
-        }
-        // Without a path the default one is meant, as every other client has it.
-        if uri.vhost.is_empty() {
-            uri.vhost = "/".to_owned();
+        // An empty path names none, as every other client has it.
+        let path = Url::parse(url).map_err(|error| invalid(error.to_string()))?;
+        let names_one = !matches!(path.path(), "" | "/");
+        match &options.vhost {
+            Some(vhost) if names_one && *vhost != uri.vhost => {
+                let (named, vhost) = (uri.vhost.escape_debug(), vhost.escape_debug());
+                let why = format!("the URL names '{named}' and the setting '{vhost}'; leave one out");
+                return Err(MessagingError::invalid("virtual host", why));
+            }
+            Some(vhost) => uri.vhost.clone_from(vhost),
+            None if names_one => {}
+            None => "/".clone_into(&mut uri.vhost),
         }
         let seconds = options.heartbeat.as_nanos().div_ceil(Duration::from_secs(1).as_nanos());
         uri.query.heartbeat = Some(u16::try_from(seconds).unwrap_or(u16::MAX));
@@ -41,5 +62,41 @@ impl RabbitmqStore {
     /// Opens a connection.
     pub async fn connect(&self) -> Result<RabbitmqProvider, MessagingError> {
         BrokerProvider::new(RabbitmqBroker::connect(self.uri.clone(), self.options.clone()).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vhost(url: &str, setting: Option<&str>) -> Result<String, String> {
+        let options = RabbitmqOptions { vhost: setting.map(Into::into), ..RabbitmqOptions::default() };
+        RabbitmqStore::new(url, options).map(|store| store.uri.vhost).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_virtual_host_is_named_once() {
+        for (url, setting, used) in [
+            ("amqp://host", None, "/"),
+            ("amqp://host/", None, "/"),
+            ("amqp://host/%2f", None, "/"),
+            ("amqp://host/mail", None, "mail"),
+            ("amqp://host", Some("mail"), "mail"),
+            ("amqp://host/", Some("mail"), "mail"),
+            ("amqp://host/mail", Some("mail"), "mail"),
+            ("amqps://host/%2fa%2fb?heartbeat=3", Some("/a/b"), "/a/b"),
+        ] {
+            assert_eq!(vhost(url, setting).as_deref(), Ok(used), "{url} {setting:?}");
+        }
+        let text = vhost("amqp://host/%2f", Some("mail")).unwrap_err();
+        assert!(text.contains("the URL names '/' and the setting 'mail'; leave one out"), "{text}");
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let management_url = Some("http://rider:secret@host:15672".to_owned());
+        let options = RabbitmqOptions { management_url, ..RabbitmqOptions::default() };
+        let shown = format!("{:?}", RabbitmqStore::new("amqp://rider:secret@host/mail", options).unwrap());
+        assert!(shown.contains("mail") && shown.contains("host:15672") && !shown.contains("secret"), "{shown}");
     }
 }

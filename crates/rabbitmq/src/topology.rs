@@ -37,7 +37,7 @@ use crate::link::{Live, lock};
 use crate::options::{QueueType, RabbitmqOptions};
 
 /// The broker's own limit of deliveries: far above any that is meant, because a queue's arguments can never be changed.
-const BACKSTOP: i32 = 1_000_000_000;
+pub(crate) const BACKSTOP: i32 = 1_000_000_000;
 
 /// The shortest wait.
 const UNIT: Duration = Duration::from_millis(10);
@@ -164,24 +164,24 @@ pub(crate) fn delay_route(queue: &QueueName, steps: u32) -> (String, String) {
 }
 
 /// The exchange of a level; without one, the last, which leads to the queues themselves.
-fn exchange(level: Option<u32>) -> String {
+pub(crate) fn exchange(level: Option<u32>) -> String {
     match level {
         Some(level) => format!("postrider:delay:{level}"),
         None => "postrider:delay:out".to_owned(),
     }
 }
 
-fn below(level: u32) -> Option<u32> {
+pub(crate) fn below(level: u32) -> Option<u32> {
     level.checked_sub(1)
 }
 
 /// A queue's name as one word of a routing key.
-fn word(queue: &QueueName) -> String {
+pub(crate) fn word(queue: &QueueName) -> String {
     queue.as_str().replace('.', ":")
 }
 
 /// A pattern of routing keys: the bit of a level, then whatever `rest` says.
-fn pattern(level: u32, bit: &str, rest: &str) -> String {
+pub(crate) fn pattern(level: u32, bit: &str, rest: &str) -> String {
     let higher = usize::try_from(LEVELS - 1 - level).unwrap_or(0);
     let mut words = vec!["*"; higher];
     words.extend([bit, rest]);

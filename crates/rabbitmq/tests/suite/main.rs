@@ -6,6 +6,7 @@
 mod cut_off;
 mod delays;
 mod killed;
+mod doctor;
 mod lawful;
 mod queues;
 
@@ -55,13 +56,21 @@ async fn end_connections(name: &str) {
 
 /// A request to the management interface.
 async fn manage(method: &str, path: &str) -> Vec<u8> {
+    manage_with(method, path, "").await
+}
+
+/// A request that says something.
+async fn manage_with(method: &str, path: &str, body: &str) -> Vec<u8> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let url = url::Url::parse(&management_url()).unwrap();
     let user = format!("{}:{}", url.username(), url.password().unwrap());
     let login = data_encoding::BASE64.encode(user.as_bytes());
     let (host, port) = (url.host_str().unwrap(), url.port().unwrap());
     let mut stream = tokio::net::TcpStream::connect((host, port)).await.unwrap();
-    let request = format!("{method} {path} HTTP/1.0\r\nhost: {host}\r\nauthorization: Basic {login}\r\n\r\n");
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.0\r\nhost: {host}\r\nauthorization: Basic {login}\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();
