@@ -165,7 +165,8 @@ impl Management {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &[&str], deadline: Deadline) -> Result<T, MessagingError> {
-        let fetch = self.fetch(path);
+        // On the heap: everybody who counts messages would carry its size otherwise.
+        let fetch = Box::pin(self.fetch(path));
         let body = deadline.limit(fetch).await.unwrap_or_else(|| Err(self.unreachable("no answer in time".into())))?;
         serde_json::from_slice(&body).map_err(|error| self.unreachable(format!("its answer is no JSON: {error}")))
     }
