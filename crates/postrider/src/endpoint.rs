@@ -6,6 +6,8 @@ mod mysql;
 mod pgmq;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqs")]
@@ -24,17 +26,21 @@ use postrider_mysql::{MysqlOptions, MysqlStore};
 use postrider_pgmq::{PgmqOptions, PgmqStore};
 #[cfg(feature = "postgres")]
 use postrider_postgres::{PostgresOptions, PostgresStore};
+#[cfg(feature = "rabbitmq")]
+use postrider_rabbitmq::{RabbitmqOptions, RabbitmqStore};
 #[cfg(feature = "sqs")]
 use postrider_sqs::{SqsOptions, SqsStore};
-#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqs"))]
-use {crate::config::StoreUrl, std::sync::Arc, tokio::sync::OnceCell};
 #[cfg(feature = "sqlite")]
 use {
     postrider_sqlite::{SqliteOptions, SqliteStore},
     sqlite::Folder,
     std::path::PathBuf,
 };
+#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqs"))]
+use {std::sync::Arc, tokio::sync::OnceCell};
 
+#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "rabbitmq"))]
+use crate::config::StoreUrl;
 use crate::config::{MessagingConfig, ProviderKind};
 use crate::examine;
 use crate::provider::MessagingProvider;
@@ -58,6 +64,9 @@ enum Kind {
     /// The same.
     #[cfg(feature = "pgmq")]
     Pgmq { url: StoreUrl, options: Box<PgmqOptions>, store: Arc<OnceCell<PgmqStore>> },
+    /// Each connection is one of the broker's: only the one that received a message can settle it.
+    #[cfg(feature = "rabbitmq")]
+    Rabbitmq { url: StoreUrl, options: Box<RabbitmqOptions> },
     /// The same.
     #[cfg(feature = "sqs")]
     Sqs { url: StoreUrl, options: Box<SqsOptions>, store: Arc<OnceCell<SqsStore>> },
@@ -83,6 +92,8 @@ pub(crate) const FORMS: &[&str] = &[
     "mysql://user@host/database",
     #[cfg(feature = "pgmq")]
     "pgmq+postgres://user@host/database",
+    #[cfg(feature = "rabbitmq")]
+    "amqp://user@host/vhost",
     #[cfg(feature = "sqs")]
     "sqs://region/prefix",
 ];
@@ -128,6 +139,11 @@ impl Endpoint {
                 options: Box::new(pgmq::options(settings)),
                 store: Arc::default(),
             })),
+            #[cfg(feature = "rabbitmq")]
+            "amqp" | "amqps" => {
+                let options = Box::new(rabbitmq::options(settings));
+                Ok(Self(Kind::Rabbitmq { url: StoreUrl::new(url), options }))
+            }
             #[cfg(feature = "sqs")]
             "sqs" | "sqs+http" | "sqs+https" => Ok(Self(Kind::Sqs {
                 url: StoreUrl::new(url),
@@ -166,6 +182,8 @@ impl Endpoint {
             Kind::Mysql { .. } => self.clone(),
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { .. } => self.clone(),
+            #[cfg(feature = "rabbitmq")]
+            Kind::Rabbitmq { .. } => self.clone(),
             #[cfg(feature = "sqs")]
             Kind::Sqs { .. } => self.clone(),
         }
@@ -183,6 +201,8 @@ impl Endpoint {
             Kind::Mysql { .. } => false,
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { .. } => false,
+            #[cfg(feature = "rabbitmq")]
+            Kind::Rabbitmq { .. } => false,
             #[cfg(feature = "sqs")]
             Kind::Sqs { .. } => false,
         }
@@ -212,6 +232,11 @@ impl Endpoint {
             Kind::Pgmq { url, options, store } => {
                 let open = || PgmqStore::open(url.as_str(), (**options).clone());
                 Ok(MessagingProvider::Pgmq(store.get_or_try_init(open).await?.connect()?))
+            }
+            #[cfg(feature = "rabbitmq")]
+            Kind::Rabbitmq { url, options } => {
+                let store = RabbitmqStore::new(url.as_str(), (**options).clone())?;
+                Ok(MessagingProvider::Rabbitmq(store.connect().await?))
             }
             #[cfg(feature = "sqs")]
             Kind::Sqs { url, options, store } => {
@@ -257,6 +282,10 @@ impl Endpoint {
                 let (url, options) = (url.clone(), Box::new(options));
                 (findings, Self(Kind::Mysql { url, options, store: Arc::default() }))
             }
+            #[cfg(feature = "rabbitmq")]
+            Kind::Rabbitmq { url, options } => {
+                (Box::pin(RabbitmqStore::examine(url.as_str(), (**options).clone(), deadline)).await?, self.clone())
+            }
             #[cfg(feature = "sqs")]
             Kind::Sqs { url, options, .. } => {
                 (SqsStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
@@ -298,6 +327,8 @@ impl Endpoint {
                 let steps = PgmqStore::pending_migrations(url.as_str(), (**options).clone()).await?;
                 Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
             }
+            #[cfg(feature = "rabbitmq")]
+            Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
             // There is nothing to bring up to date: what a message needs travels with it.
             #[cfg(feature = "sqs")]
             Kind::Sqs { .. } => Ok(Vec::new()),
@@ -328,6 +359,8 @@ impl Endpoint {
                 let steps = PgmqStore::migrate(url.as_str(), (**options).clone()).await?;
                 Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
             }
+            #[cfg(feature = "rabbitmq")]
+            Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
             #[cfg(feature = "sqs")]
             Kind::Sqs { .. } => Ok(Vec::new()),
         }
@@ -369,6 +402,8 @@ impl fmt::Display for Endpoint {
             Kind::Mysql { url, .. } => write!(f, "{url}"),
             #[cfg(feature = "pgmq")]
             Kind::Pgmq { url, .. } => write!(f, "{url}"),
+            #[cfg(feature = "rabbitmq")]
+            Kind::Rabbitmq { url, .. } => write!(f, "{url}"),
             #[cfg(feature = "sqs")]
             Kind::Sqs { url, .. } => write!(f, "{url}"),
         }

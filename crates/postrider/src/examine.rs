@@ -15,8 +15,11 @@ const MOST_QUEUES: usize = 500;
 
 /// Whether the store behind a connection can be used by a program with these findings.
 pub(crate) fn is_usable(findings: &[Finding]) -> bool {
-    let is_fatal = |finding: &Finding| {
-        finding.severity == Severity::Problem && ["connection", "schema", "rights"].contains(&finding.check)
+    let is_fatal = |finding: &Finding| match finding.check {
+        "connection" | "schema" | "rights" => finding.severity == Severity::Problem,
+        // A broker lists its queues there and nowhere else.
+        "management" => finding.severity != Severity::Fine,
+        _ => false,
     };
     !findings.iter().any(is_fatal)
 }

@@ -37,6 +37,8 @@ impl MessagingProvider {
             Self::Mysql(provider) => Some(IdempotencyRecords::Mysql(provider.clone())),
             #[cfg(feature = "pgmq")]
             Self::Pgmq(_) => None,
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(_) => None,
             #[cfg(feature = "sqs")]
             Self::Sqs(_) => None,
             Self::Custom(_) => None,

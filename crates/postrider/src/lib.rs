@@ -63,6 +63,8 @@ pub use postrider_mysql as mysql;
 pub use postrider_pgmq as pgmq;
 #[cfg(feature = "postgres")]
 pub use postrider_postgres as postgres;
+#[cfg(feature = "rabbitmq")]
+pub use postrider_rabbitmq as rabbitmq;
 #[cfg(feature = "sqlite")]
 pub use postrider_sqlite as sqlite;
 #[cfg(feature = "sqs")]

@@ -22,6 +22,9 @@ pub enum MessagingProvider {
     /// In queues of PGMQ.
     #[cfg(feature = "pgmq")]
     Pgmq(postrider_pgmq::PgmqProvider),
+    /// In queues of a RabbitMQ broker.
+    #[cfg(feature = "rabbitmq")]
+    Rabbitmq(postrider_rabbitmq::RabbitmqProvider),
     /// In queues of SQS.
     #[cfg(feature = "sqs")]
     Sqs(postrider_sqs::SqsProvider),
@@ -49,6 +52,8 @@ macro_rules! each {
             Self::Mysql($provider) => $call,
             #[cfg(feature = "pgmq")]
             Self::Pgmq($provider) => $call,
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq($provider) => $call,
             #[cfg(feature = "sqs")]
             Self::Sqs($provider) => $call,
             Self::Custom($provider) => $call,

@@ -94,6 +94,12 @@ impl Draft {
         })
     }
 
+    /// Notes that a key has its value from there.
+    pub(super) fn take_from(&mut self, key: &'static str, origin: &Origin) {
+        let setting = Setting { origin: origin.clone(), ..self.setting(key) };
+        self.given.insert(key, setting);
+    }
+
     /// A problem with the value that a key has, given or not.
     pub(super) fn refuse(&self, key: &str, why: impl Into<String>) -> Problem {
         let Setting { key, value, origin } = self.setting(key);

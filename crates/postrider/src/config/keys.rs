@@ -48,6 +48,7 @@ pub(super) const POSTGRES_URL: &str = "common.messaging.postgres.url";
 pub(super) const MYSQL_URL: &str = "common.messaging.mysql.url";
 pub(super) const PGMQ_URL: &str = "common.messaging.pgmq.url";
 pub(super) const RABBITMQ_URL: &str = "common.messaging.rabbitmq.url";
+pub(super) const RABBITMQ_VHOST: &str = "common.messaging.rabbitmq.vhost";
 pub(super) const SQS_URL: &str = "common.messaging.sqs.url";
 pub(super) const STATE_URL: &str = "state.url";
 

@@ -37,6 +37,8 @@ pub(super) enum Kind {
         range: (Duration, Duration),
     },
     Text(At<String>),
+    /// A text that need not be there.
+    OptionalText(At<Option<String>>),
     /// A text with one value that is allowed, and why no other is.
     FixedText(&'static str, &'static str),
     Path(At<Option<PathBuf>>),
@@ -75,6 +77,7 @@ impl Key {
             Kind::Seconds { at, range } => *at(draft) = within(value.seconds()?, range)?,
             Kind::Duration { at, range } => *at(draft) = within(value.duration()?, range)?,
             Kind::Text(at) => *at(draft) = not_empty(value)?.into(),
+            Kind::OptionalText(at) => *at(draft) = Some(not_empty(value)?.into()),
             Kind::FixedText(allowed, _) => return (value.text()? == *allowed).then_some(()),
             // Only a shell knows what '~' stands for; a folder of that name is never meant.
             Kind::Path(at) => *at(draft) = Some(not_empty(value).filter(|path| !path.starts_with('~'))?.into()),
@@ -107,6 +110,7 @@ impl Key {
             Kind::Seconds { at, .. } => at(draft).as_secs_f64().to_string(),
             Kind::Duration { at, .. } => duration_text::show(*at(draft)),
             Kind::Text(at) => at(draft).clone(),
+            Kind::OptionalText(at) => at(draft).clone()?,
             Kind::FixedText(allowed, _) => (*allowed).into(),
             Kind::Path(at) => at(draft).as_ref()?.display().to_string(),
             Kind::Url(at) => at(draft).as_ref()?.to_string(),
@@ -139,7 +143,7 @@ impl Kind {
             Self::Duration { range: (least, most), .. } => {
                 format!("duration, {} to {}", duration_text::show(*least), duration_text::show(*most))
             }
-            Self::Text(_) => "text".into(),
+            Self::Text(_) | Self::OptionalText(_) => "text".into(),
             Self::FixedText(allowed, _) => format!("only `{allowed}`"),
             Self::Path(_) => "path".into(),
             Self::Url(_) => "URL".into(),
@@ -171,7 +175,7 @@ impl Kind {
                     duration_text::show(*most)
                 )
             }
-            Self::Text(_) => "use a text that is not empty".into(),
+            Self::Text(_) | Self::OptionalText(_) => "use a text that is not empty".into(),
             Self::FixedText(allowed, why) => format!("only {allowed} is allowed; {why}"),
             Self::Path(_) => "use a path that is not empty and does not begin with '~'".into(),
             Self::Url(_) => "use a URL, like sqlite:/path/file.db".into(),
@@ -194,6 +198,7 @@ impl Kind {
             | Self::RetryCount => false,
             Self::Duration { .. }
             | Self::Text(_)
+            | Self::OptionalText(_)
             | Self::FixedText(..)
             | Self::Path(_)
             | Self::Url(_)

@@ -40,7 +40,7 @@ pub use postrider_core::ArchivePolicy;
 pub use reference::reference_page;
 pub use settings::{
     CommonConfig, DeadLetterConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind,
-    RabbitMqConfig, SqliteConfig, SqsConfig, Synchronous,
+    RabbitMqConfig, RabbitMqQueueType, SqliteConfig, SqsConfig, Synchronous,
 };
 pub use sources::Sources;
 pub use store_url::StoreUrl;
@@ -72,6 +72,9 @@ impl Config {
         kept(check_batch_sizes(&draft), &mut problems);
         let router = kept(router(&draft), &mut problems);
         let store = kept(store::choose(&draft, sources), &mut problems);
+        if let Some(store) = &store {
+            kept(store::choose_vhost(&mut draft, store), &mut problems);
+        }
         let (Some(retry), Some(router), Some(store), []) = (retry, router, store, &problems[..]) else {
             return Err(ConfigError::new(problems));
         };

@@ -104,7 +104,10 @@ fn meaning(key: &Key) -> String {
         keys::PROVIDER => {
             let usable = ProviderKind::NAMES.iter().filter(|(_, kind)| kind.can_be_used());
             let usable: Vec<_> = usable.map(|(name, _)| format!("`{name}`")).collect();
-            format!(" Today: {}; the others cannot be used yet.", usable.join(", "))
+            match usable.len() == ProviderKind::NAMES.len() {
+                true => String::new(),
+                false => format!(" Today: {}; the others cannot be used yet.", usable.join(", ")),
+            }
         }
         _ => String::new(),
     };

@@ -1,9 +1,11 @@
 //! The values of a configuration, each with its default.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use postrider_core::{ArchivePolicy, Limits, MessagingError, QueuesConfig, ReceiveOptions, RetryStrategy};
 
+use super::store_url::StoreUrl;
 use crate::breaker::BreakerSettings;
 
 /// Settings that every part of a system shares.
@@ -262,25 +264,49 @@ impl Default for PgmqConfig {
 /// What only RabbitMQ knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RabbitMqConfig {
-    /// The virtual host.
-    pub vhost: String,
+    /// The virtual host; `None` is the one that the URL names.
+    pub vhost: Option<String>,
+    /// What kind of queues are made.
+    pub queue_type: RabbitMqQueueType,
+    /// How many partitions a queue has whose messages have keys.
+    pub partitions: u32,
     /// How many messages the broker hands over before the first is settled.
     pub prefetch_count: u32,
     /// How often the connection shows that it is alive.
     pub heartbeat: Duration,
     /// How long connecting may take.
     pub connection_timeout: Duration,
+    /// The broker's own `consumer_timeout`.
+    pub consumer_timeout: Duration,
+    /// Where the management interface answers; `None` is the usual port of the broker's host.
+    pub management_url: Option<StoreUrl>,
+    /// The certificates that the broker's is checked against; `None` takes the system's.
+    pub ca_file: Option<PathBuf>,
 }
 
 impl Default for RabbitMqConfig {
     fn default() -> Self {
         Self {
-            vhost: "/".into(),
-            prefetch_count: 10,
+            vhost: None,
+            queue_type: RabbitMqQueueType::Quorum,
+            partitions: 8,
+            prefetch_count: 200,
             heartbeat: Duration::from_secs(60),
             connection_timeout: Duration::from_secs(30),
+            consumer_timeout: Duration::from_secs(1800),
+            management_url: None,
+            ca_file: None,
         }
     }
+}
+
+/// What kind of queues are made on RabbitMQ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RabbitMqQueueType {
+    /// Replicated, and counts its deliveries.
+    Quorum,
+    /// On one node, and counts nothing.
+    Classic,
 }
 
 /// What only SQS knows.
@@ -372,6 +398,10 @@ impl<T: Named> Choice for Option<T> {
 
 impl Named for Synchronous {
     const NAMES: &'static [(&'static str, Self)] = &[("full", Self::Full), ("normal", Self::Normal)];
+}
+
+impl Named for RabbitMqQueueType {
+    const NAMES: &'static [(&'static str, Self)] = &[("quorum", Self::Quorum), ("classic", Self::Classic)];
 }
 
 impl Named for ArchivePolicy {

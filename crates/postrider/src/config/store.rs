@@ -187,6 +187,24 @@ fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> 
     }
 }
 
+/// The virtual host that a broker's URL names is the one that is used; a key in the same source, or in one above it, must
+/// name the same.
+pub(super) fn choose_vhost(draft: &mut Draft, store: &Store) -> Result<(), Problem> {
+    let named = (store.kind == Some(ProviderKind::RabbitMq)).then(|| store.url.path()).flatten();
+    let Some(named) = named else { return Ok(()) };
+    let by_key = draft.given(keys::RABBITMQ_VHOST).cloned();
+    if let Some(by_key) = by_key.filter(|by_key| by_key.origin.layer() >= store.url_origin.layer())
+        && draft.common.messaging.rabbitmq.vhost.as_ref() != Some(&named)
+    {
+        let url = Setting { key: keys::URL.into(), value: store.url.to_string(), origin: store.url_origin.clone() };
+        let why = format!("the URL names the virtual host '{}'; leave one out", named.escape_debug());
+        return Err(Problem::conflict(url, by_key, why));
+    }
+    draft.common.messaging.rabbitmq.vhost = Some(named);
+    draft.take_from(keys::RABBITMQ_VHOST, &store.url_origin);
+    Ok(())
+}
+
 /// What is said of a provider that the configuration knows and this program does not have.
 pub(super) fn cannot_be_used() -> String {
     let usable = ProviderKind::NAMES.iter().filter(|(_, kind)| kind.can_be_used()).map(|(name, _)| *name);

@@ -29,6 +29,24 @@ impl StoreUrl {
     pub fn scheme(&self) -> Option<&str> {
         self.0.split_once(':').map(|(scheme, _)| scheme)
     }
+
+    /// What is behind the server's name, decoded; `None` when there is nothing.
+    pub(super) fn path(&self) -> Option<String> {
+        let (_, rest) = self.0.split_once("://")?;
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        // A password may have a slash in it.
+        let server = rest.rsplit_once('@').map_or(rest, |(_, server)| server);
+        let (_, path) = server.split_once('/').filter(|(_, path)| !path.is_empty())?;
+        let mut bytes = Vec::with_capacity(path.len());
+        let mut left = path.as_bytes();
+        while let [first, tail @ ..] = left {
+            let escaped = tail.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+            let escaped = escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            bytes.push(escaped.unwrap_or(*first));
+            left = if escaped.is_some() { &tail[2..] } else { tail };
+        }
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
 }
 
 impl fmt::Display for StoreUrl {

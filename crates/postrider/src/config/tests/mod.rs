@@ -88,9 +88,14 @@ fn every_section_is_read() {
         [common.messaging.rabbitmq]
         url = "amqp://rider:secret@broker:5672/"
         vhost = "mail"
+        queue_type = "classic"
+        partitions = 3
         prefetch_count = 30
         heartbeat_seconds = 10
         connection_timeout_seconds = 5
+        consumer_timeout_seconds = 600
+        management_url = "https://watch:secret@broker:15671"
+        ca_file = "/authority.pem"
         [common.messaging.sqs]
         url = "sqs://not-chosen"
         parallel_calls = 4
@@ -197,10 +202,15 @@ fn every_section_is_read() {
             statement_timeout: Duration::from_secs(9),
         },
         rabbitmq: RabbitMqConfig {
-            vhost: "mail".into(),
+            vhost: Some("mail".into()),
+            queue_type: RabbitMqQueueType::Classic,
+            partitions: 3,
             prefetch_count: 30,
             heartbeat: Duration::from_secs(10),
             connection_timeout: Duration::from_secs(5),
+            consumer_timeout: Duration::from_secs(600),
+            management_url: Some(StoreUrl::new("https://watch:secret@broker:15671")),
+            ca_file: Some("/authority.pem".into()),
         },
         sqs: SqsConfig {
             parallel_calls: 4,
@@ -213,6 +223,33 @@ fn every_section_is_read() {
     let seconds = Duration::from_secs;
     let linear = RetryStrategy::linear(seconds(1), seconds(2), seconds(300));
     assert_eq!(*retry, linear.with_max_attempts(4));
+}
+
+#[test]
+fn a_virtual_host_is_named_by_the_url_or_by_its_key() {
+    let toml = |url: &str| format!("[common.messaging]\nprovider = 'rabbitmq'\nrabbitmq.url = '{url}'\n");
+    let vhost = |text: &str, variables: &[(&str, &str)]| {
+        let folder = Folder::new();
+        let file = folder.write("postrider.toml", text);
+        let config = Config::load(&defaults().file(file).environment(variables.iter().copied()))?;
+        let rows = config.describe().to_vec();
+        let row = rows.into_iter().find(|row| row.key == keys::RABBITMQ_VHOST).unwrap();
+        assert_eq!(row.value, config.common().messaging.rabbitmq.vhost);
+        Ok::<_, ConfigError>(row.value.map(|value| format!("{value} ({})", folder.without(&row.origin))))
+    };
+    let named = |text: &str| vhost(text, &[]).unwrap().unwrap_or_default();
+    assert_eq!(named(&toml("amqp://host")), "");
+    assert_eq!(named(&toml("amqp://host/%2f")), "/ (postrider.toml:3:10)");
+    assert_eq!(named(&(toml("amqp://a:b/c@host/") + "rabbitmq.vhost = 'mail'")), "mail (postrider.toml:4:10)");
+    assert_eq!(named(&(toml("amqp://host/mail") + "rabbitmq.vhost = 'mail'")), "mail (postrider.toml:3:10)");
+    let both = toml("amqp://host") + "rabbitmq.vhost = 'mail'";
+    let above = vhost(&both, &[("POSTRIDER_URL", "amqp://host/other")]).unwrap();
+    assert_eq!(above.as_deref(), Some("other (POSTRIDER_URL)"), "a URL from a higher source decides");
+    let disagree = toml("amqp://rider:secret@host/other") + "rabbitmq.vhost = 'mail'";
+    let text = vhost(&disagree, &[]).unwrap_err().to_string();
+    assert!(text.contains("the URL names the virtual host 'other'; leave one out"), "{text}");
+    assert!(text.contains("rabbitmq.vhost = 'mail'") && !text.contains("secret"), "{text}");
+    vhost(&toml("amqp://host/a"), &[("POSTRIDER__COMMON__MESSAGING__RABBITMQ__VHOST", "b")]).unwrap_err();
 }
 
 #[test]
@@ -230,6 +267,7 @@ fn every_key_can_be_set_by_its_variable() {
                 keys::PROVIDER => "sqlite",
                 retry::STRATEGY => "no_retry",
                 "common.messaging.sqlite.synchronous" => "normal",
+                "common.messaging.rabbitmq.queue_type" => "classic",
                 name if name.ends_with(".archive") => "none",
                 "common.messaging.sqlite.wal_limit_bytes" => "70000",
                 _ => "4",
@@ -438,7 +476,10 @@ fn a_value_that_belongs_to_another_store_is_shown_to_have_no_effect() {
     let of = |config: &Config, key: &str| {
         config.describe().iter().find(|row| row.key == key).and_then(|row| row.without_effect.clone())
     };
-    let rabbitmq = "takes effect when messages are kept in rabbitmq, which this program cannot do";
+    let rabbitmq = match cfg!(feature = "rabbitmq") {
+        true => "takes effect when messages are kept in rabbitmq",
+        false => "takes effect when messages are kept in rabbitmq, which this program cannot do",
+    };
     assert_eq!(of(&config, "common.messaging.rabbitmq.vhost").as_deref(), Some(rabbitmq));
     assert_eq!(of(&config, "common.messaging.max_message_bytes"), None);
     assert_eq!(of(&config, "common.messaging.dead_letter.enabled"), None);
@@ -450,6 +491,7 @@ fn a_value_that_belongs_to_another_store_is_shown_to_have_no_effect() {
     }
 }
 
+#[cfg(not(feature = "rabbitmq"))]
 #[test]
 fn a_provider_that_is_not_here_is_refused_with_those_that_are() {
     let config = load("[common.messaging]\nurl = 'amqp://host'\n").unwrap();
@@ -489,6 +531,7 @@ fn a_strategy_without_limits_has_those_of_the_default_one() {
     assert_eq!(attempts("[common.retry]\nstrategy = 'no_retry'"), (Some(1), None));
 }
 
+#[cfg(not(feature = "rabbitmq"))]
 #[test]
 fn a_provider_that_this_program_does_not_have_is_told_as_such() {
     let error = load("[common.messaging]\nprovider = 'rabbitmq'").and_then(|config| config.endpoint().map(drop));
