@@ -39,7 +39,7 @@ use {
 #[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqs"))]
 use {std::sync::Arc, tokio::sync::OnceCell};
 
-#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "rabbitmq"))]
+#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "rabbitmq", feature = "sqs"))]
 use crate::config::StoreUrl;
 use crate::config::{MessagingConfig, ProviderKind};
 use crate::examine;

@@ -3,6 +3,7 @@
 pub(crate) mod mysql;
 pub(crate) mod pgmq;
 pub(crate) mod postgres;
+pub(crate) mod rabbitmq;
 pub(crate) mod sqlite;
 pub(crate) mod sqs;
 
@@ -34,3 +35,10 @@ pub(crate) trait RawServer {
 
 /// How many connections send one row at a time.
 pub(crate) const SENDERS: usize = 8;
+
+/// In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
+pub(crate) async fn in_a_task<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::spawn(work).await?
+}

@@ -3,6 +3,7 @@
 mod mysql;
 mod pgmq;
 mod postgres;
+mod rabbitmq;
 
 use std::fmt;
 
@@ -21,6 +22,7 @@ pub(crate) enum Server {
     Postgres,
     Mysql,
     Pgmq,
+    Rabbitmq,
     Sqs,
 }
 
@@ -53,13 +55,14 @@ impl fmt::Display for Bar {
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Pgmq, Self::Sqs];
+    pub(crate) const ALL: [Self; 5] = [Self::Postgres, Self::Mysql, Self::Pgmq, Self::Rabbitmq, Self::Sqs];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
             Self::Mysql => "mysql",
             Self::Pgmq => "pgmq",
+            Self::Rabbitmq => "rabbitmq",
             Self::Sqs => "sqs",
         }
     }
@@ -72,6 +75,8 @@ impl Server {
             (Self::Postgres, Task::Latency) => Bar::Times { p50: 1.5, p99: 2.0 },
             (Self::Mysql, _) => Bar::Rate(0.4),
             (Self::Pgmq, _) => Bar::Rate(0.7),
+            (Self::Rabbitmq, Task::Latency) => Bar::Times { p50: 2.0, p99: 3.0 },
+            (Self::Rabbitmq, _) => Bar::Rate(0.8),
             (Self::Sqs, _) => Bar::Rate(0.8),
         }
     }
@@ -83,6 +88,8 @@ impl Server {
             Self::Postgres => &Task::ALL,
             Self::Mysql => &[Task::SendOne, Task::SendBatch, Task::DrainNone, Task::DrainAll],
             Self::Pgmq => &[Task::SendBatch, Task::DrainNone],
+            // A broker keeps nothing of what is acknowledged.
+            Self::Rabbitmq => &[Task::SendOne, Task::SendBatch, Task::DrainNone, Task::Latency],
             Self::Sqs => &[Task::SendOne, Task::SendBatch, Task::DrainNone],
         }
     }
@@ -90,7 +97,10 @@ impl Server {
     /// Where the server is.
     pub(crate) fn url(self) -> Result<String, Failure> {
         let name = self.name();
-        let variable = format!("POSTRIDER_{}_URL", name.to_uppercase());
+        let variable = match self {
+            Self::Rabbitmq => "POSTRIDER_AMQP_URL".to_owned(),
+            _ => format!("POSTRIDER_{}_URL", name.to_uppercase()),
+        };
         std::env::var(&variable).map_err(|_| {
             format!(
                 "{variable} is not set; start a server with `scripts/services up {name}`, then \
@@ -138,6 +148,13 @@ impl Server {
                 place.remove().await?;
                 let driver = Driven::PerSecond(load.messages as f64 / elapsed.as_secs_f64());
                 Ok(row(self, task, load, measured?, driver))
+            }
+            Self::Rabbitmq => {
+                let driver = drive_rabbitmq(raw::rabbitmq::Raw::open(&url).await?, task, load).await?;
+                // As many at once as the driver has on their way.
+                let load = &Load { batch: raw::rabbitmq::WINDOW, ..load.clone() };
+                let providers = (rabbitmq::open(&url).await?, rabbitmq::open(&url).await?);
+                Ok(row(self, task, load, measure(providers, task, load).await?, driver))
             }
         }
     }
@@ -192,6 +209,25 @@ async fn drive(raw: impl RawServer, task: Task, load: &Load) -> Result<Driven, F
     };
     raw.remove().await?;
     Ok(Driven::PerSecond(rows as f64 / elapsed?.as_secs_f64()))
+}
+
+/// The same callers, the same window.
+async fn drive_rabbitmq(raw: raw::rabbitmq::Raw, task: Task, load: &Load) -> Result<Driven, Failure> {
+    let elapsed = match task {
+        Task::SendOne => raw.send_one(load.messages, load.callers, load.size).await,
+        Task::SendBatch => raw.send(load.messages, load.size).await,
+        Task::DrainNone | Task::DrainAll => match raw.send(load.messages, load.size).await {
+            Ok(_) => raw.drain(load.messages).await,
+            Err(error) => Err(error),
+        },
+        Task::Latency => {
+            let times = raw.latency(load.latency_messages(), load.pace, load.size).await;
+            raw.remove().await?;
+            return Ok(Driven::Times(Latency::new(times?)));
+        }
+    };
+    raw.remove().await?;
+    Ok(Driven::PerSecond(load.messages as f64 / elapsed?.as_secs_f64()))
 }
 
 /// The workload on the provider. Latency goes from one connection to another that shares nothing with it, as between

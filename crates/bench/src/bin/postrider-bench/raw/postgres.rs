@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::Failure;
-use crate::raw::{RawServer, SENDERS};
+use crate::raw::{RawServer, SENDERS, in_a_task};
 
 /// A schema of its own, so that it meets nobody else's table.
 pub(crate) struct Raw {
@@ -68,13 +68,6 @@ async fn connect(url: &str) -> Result<Client, Failure> {
     // A task, because the client waits for what the connection does.
     tokio::spawn(connection);
     Ok(client)
-}
-
-/// In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
-async fn in_a_task<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-) -> Result<T, Failure> {
-    tokio::spawn(work).await?
 }
 
 impl RawServer for Raw {
