@@ -44,6 +44,7 @@ URLs:
   postgres://user@host/database           a schema of a PostgreSQL database, made when it is not there
   mysql://user@host/database              tables of a MariaDB or MySQL database
   pgmq+postgres://user@host/database      queues of PGMQ in a PostgreSQL database
+  amqp://user@host/vhost                  queues of a RabbitMQ broker; amqps:// with TLS
   sqs://region/prefix                     queues of Amazon SQS whose names begin with the prefix
   sqs+http://host:port/prefix             the same, of something that speaks its protocol
 Without one: what 'postrider config' says; at first, a file in your data folder.

@@ -69,7 +69,12 @@ fn main() -> ExitCode {
 }
 
 /// Each command's future lives in a frame of its own, and then on the heap: together they are larger than a small stack.
-fn on_runtime<F: Future<Output = Result<(), Failure>>>(command: impl FnOnce() -> F) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?.block_on(Box::pin(command()))
+/// The thread has a stack that is never small, where the first one has what a shell's limit leaves it.
+fn on_runtime<F: Future<Output = Result<(), Failure>>>(command: impl FnOnce() -> F + Send) -> Result<(), Failure> {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?.block_on(Box::pin(command()))
+    };
+    let ended = std::thread::scope(|scope| scope.spawn(run).join());
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use postrider::{
-    Bytes, Deadline, Envelope, Headers, MessageId, MessagingService, Nack, QueueName, QueuedMessage, ReceiptHandle,
-    Settlement, Timestamp,
+    Bytes, Deadline, Envelope, Feature, Headers, MessageId, MessagingService, Nack, QueueName, QueuedMessage,
+    ReceiptHandle, Settlement, Support, Timestamp,
 };
 use serde::Serialize;
 
@@ -22,6 +22,8 @@ use crate::values;
 ///
 /// Each is leased: until the lease ends nobody else receives it. Settle it by the receipt that is printed, with 'ack',
 /// 'nack' or 'release', or let --ack do it. An empty queue prints nothing on stdout and is no failure.
+///
+/// On a broker (amqp:) no other process can settle: without --ack the messages go back when this one ends.
 ///
 /// Every read counts as a delivery, and a message that was delivered --max-deliveries times without being settled goes to
 /// the dead letters instead of being printed; 'release' takes a delivery back. To look without any of this, use 'peek'.
@@ -117,11 +119,15 @@ pub(crate) async fn run(global: &Global, command: Receive) -> Result<(), Failure
         note_why_nothing_comes(&session, &command.queue).await?;
     }
 
+    let not_portable = match session.provider.capabilities().support(Feature::PortableReceipts) {
+        Support::Refused { why } if !command.ack => Some(why.clone()),
+        _ => None,
+    };
     let mut printed = Vec::new();
     let mut messages = messages.into_iter();
     let mut result = Ok(());
     for message in messages.by_ref() {
-        let (id, (shown, receipt)) = (message.id(), print(&session, message, command.ack));
+        let (id, (shown, receipt)) = (message.id(), print(&session, message, command.ack || not_portable.is_some()));
         if let Err(failure) = shown {
             // A row that did not arrive is nobody's receipt.
             let unseen = std::iter::once(receipt).chain(messages.by_ref().map(QueuedMessage::into_receipt));
@@ -131,6 +137,9 @@ pub(crate) async fn run(global: &Global, command: Receive) -> Result<(), Failure
         }
         printed.push((id, receipt));
     }
+    if let Some(why) = not_portable.filter(|_| !printed.is_empty()) {
+        note(format!("no other process can use the receipts, and the messages go back now: {why}"));
+    }
     if command.ack && !printed.is_empty() {
         result = acknowledge(&session, printed).await.and(result);
     }
@@ -138,11 +147,12 @@ pub(crate) async fn run(global: &Global, command: Receive) -> Result<(), Failure
     result.and(closed)
 }
 
-fn print(session: &Session, message: QueuedMessage, acks: bool) -> (Result<(), Failure>, ReceiptHandle) {
+/// A receipt is shown to people unless it is `spent` when this process ends.
+fn print(session: &Session, message: QueuedMessage, spent: bool) -> (Result<(), Failure>, ReceiptHandle) {
     let (body, envelope, receipt) = message.into_parts();
     let row = Row::of(&body, &envelope, &receipt);
     let shown =
-        session.out.row(&row, ForPeople { body: &body, envelope: &envelope, receipt: (!acks).then_some(&receipt) });
+        session.out.row(&row, ForPeople { body: &body, envelope: &envelope, receipt: (!spent).then_some(&receipt) });
     (shown, receipt)
 }
 

@@ -3,6 +3,7 @@
 mod bad_files;
 mod bad_input;
 mod bench;
+mod broker;
 mod configuration;
 mod dead_letters;
 mod demo;

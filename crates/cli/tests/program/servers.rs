@@ -71,6 +71,7 @@ fn a_url_that_nobody_could_use_is_wrong_usage_for_every_command() {
         ("sqs://eu-central-1/a.b", "in its prefix"),
         ("mysql://rider@host", "it names no database"),
         ("mysql://host/mail?ssl-ca=/authority.pem", "of no use without ssl-mode="),
+        ("amqp://host:port/mail", "invalid URL"),
     ] {
         for run in all_end(&place, url, 2) {
             assert!(run.stdout.is_empty() && run.stderr.contains(words), "{url}: {run:?}");

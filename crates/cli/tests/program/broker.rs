@@ -1,0 +1,127 @@
+//! A broker, on which a message is settled by whoever received it and by nobody else.
+
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::place::{Place, text};
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!(
+            "{name} is not set: start a server with `scripts/services up rabbitmq`, then \
+             `eval \"$(scripts/services env)\"`"
+        )
+    })
+}
+
+/// The program on a broker, with a queue of the test's own, which goes with it.
+struct OnBroker {
+    place: Place,
+    queue: String,
+}
+
+impl OnBroker {
+    fn new() -> Self {
+        let management = variable("POSTRIDER_AMQP_MANAGEMENT_URL");
+        let place = Place::bare()
+            .at(variable("POSTRIDER_AMQP_URL"))
+            .with("POSTRIDER__COMMON__MESSAGING__RABBITMQ__MANAGEMENT_URL", management);
+        let id = postrider::MessageId::generate().as_uuid().simple().to_string();
+        Self { place, queue: format!("cli_{}", &id[20..]) }
+    }
+}
+
+impl Drop for OnBroker {
+    fn drop(&mut self) {
+        // What the test says counts.
+        let _ = self.place.command(crate::place::PROGRAM).args(["queues", "delete", &self.queue, "--yes"]).status();
+    }
+}
+
+#[test]
+fn a_receipt_is_said_to_be_of_no_use_when_it_is_printed_and_when_it_is_used() {
+    let OnBroker { place, queue } = &OnBroker::new();
+    let id = place.send(&[queue, "hello"]);
+    let instead = "`postrider work`, or `postrider receive --ack`";
+    let run = place.run(&["receive", queue, "--wait", "20s"]).done();
+    assert!(run.stdout.contains("hello") && !run.stdout.contains("receipt:"), "{run:?}");
+    assert!(run.stderr.contains("no other process can use the receipts, and the messages go back now"), "{run:?}");
+    assert!(run.stderr.contains(instead), "{run:?}");
+
+    let run = place.run(&["--json", "receive", queue, "--wait", "20s"]).done();
+    let row = &run.rows()[0];
+    assert_eq!((&row["id"], &row["receive_count"]), (&json!(id), &json!(2)), "it went back, and that counts");
+    let receipt = text(&row["receipt"]);
+    for args in [&["ack", &receipt][..], &["nack", &receipt], &["release", &receipt], &["extend", &receipt, "5s"]] {
+        let run = place.run(&[&["--json"], args].concat()).failed(1);
+        assert_eq!(run.outcomes(), ["invalid"], "{args:?}");
+        assert!(run.stderr.contains("it was received on another connection"), "{run:?}");
+        assert!(run.stderr.contains(instead), "{run:?}");
+    }
+
+    let run = place.run(&["receive", queue, "--wait", "20s", "--ack"]).done();
+    assert!(run.stdout.contains("hello") && !run.stderr.contains("receipts"), "{run:?}");
+    assert_eq!(place.row(&["stats", queue])["ready"], 0);
+    assert_eq!(place.run(&["receive", queue]).done().stderr, "", "nothing was received, so nothing goes back");
+}
+
+#[test]
+fn every_command_works_on_a_broker() {
+    let OnBroker { place, queue } = &OnBroker::new();
+    place.run_with(&["send", queue, "--lines"], b"1\n2\n3\n").done();
+    place.send(&[queue, "later", "--delay", "1h"]);
+    let stats = place.row(&["stats", queue]);
+    assert_eq!((&stats["ready"], &stats["delayed"]), (&json!(3), &json!(1)));
+    assert!(place.rows(&["queues"]).iter().any(|row| row["queue"] == queue.as_str()));
+    assert_eq!(place.rows(&["peek", queue, "--max", "2"]).len(), 2);
+
+    place.run(&["pause", queue]).done();
+    let run = place.run(&["receive", queue]).done();
+    assert!(run.stdout.is_empty() && run.stderr.contains("is paused"), "{run:?}");
+    place.run(&["resume", queue]).done();
+
+    // 65 dead-letters at once.
+    let work = ["work", queue, "--drain", "--", "sh", "-c", "grep -q 2 && exit 65; exit 0"];
+    let mut command = place.command(crate::place::PROGRAM);
+    let output = command.args(work).stdin(Stdio::null()).output().expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    let letter = place.row(&["dlq", "list", queue]);
+    assert_eq!(letter["body"], "2");
+    place.run(&["dlq", "redrive", queue, "--all"]).done();
+    assert_eq!(place.row(&["receive", queue, "--wait", "20s", "--ack"])["body"], "2");
+
+    place.run(&["purge", queue, "--yes"]).done();
+    let stats = place.row(&["stats", queue]);
+    assert_eq!((&stats["ready"], &stats["delayed"], &stats["dead"]), (&json!(0), &json!(0), &json!(0)));
+    let checks: Vec<_> = place.rows(&["doctor"]).iter().map(|row| text(&row["check"])).collect();
+    for check in ["connection", "rights", "version", "management", "alarms", "queues"] {
+        assert!(checks.contains(&check.to_owned()), "{checks:?}");
+    }
+    let run = place.run(&["migrate"]).done();
+    assert!(run.stderr.contains("nothing is missing"), "{run:?}");
+    let url = variable("POSTRIDER_AMQP_URL");
+    let run = place.run(&["bench", &url, "--messages", "200", "--archive", "none"]).failed(2);
+    assert!(run.stderr.contains("has no archive; leave --archive out"), "{run:?}");
+    assert_eq!(place.rows(&["bench", &url, "--messages", "200", "--workload", "send-one,drain"]).len(), 2);
+    let rules = place.rows(&["verify", &url, "--rules", "L1,L3", "--messages", "0"]);
+    assert!(rules.iter().all(|row| row["outcome"] != "broken"), "{rules:?}");
+}
+
+#[test]
+fn a_virtual_host_is_named_once() {
+    let place = Place::bare().with("POSTRIDER__COMMON__MESSAGING__RABBITMQ__VHOST", "mail");
+    let of = |url: &str| {
+        let run = place.run(&["--json", "config", "--url", url]);
+        let rows = if run.code == 0 { run.rows() } else { Vec::new() };
+        let row = rows.iter().find(|row| row["key"] == "common.messaging.rabbitmq.vhost");
+        row.map(|row| text(&row["value"]))
+    };
+    assert_eq!(of("amqp://host").as_deref(), Some("mail"));
+    assert_eq!(of("amqp://host/mail").as_deref(), Some("mail"));
+    // A flag is above the environment.
+    assert_eq!(of("amqp://host/other").as_deref(), Some("other"));
+    let run = place.at("amqp://rider:secret@host/other").run(&["stats"]).failed(2);
+    assert!(run.stderr.contains("the URL names the virtual host 'other'; leave one out"), "{run:?}");
+    assert!(!run.stderr.contains("secret"), "{run:?}");
+}
