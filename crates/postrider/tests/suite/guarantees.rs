@@ -9,14 +9,14 @@ use futures_util::future::{BoxFuture, LocalBoxFuture, join_all};
 use mysql_async::prelude::Queryable;
 use postrider::config::{MessagingConfig, PgmqConfig, PostgresConfig};
 use postrider::mysql::mysql_async;
-use postrider::{Endpoint, MessagingError, MessagingProvider};
+use postrider::{Config, Endpoint, MessagingError, MessagingProvider, Sources};
 use postrider_conformance::guarantees::{Section, page};
 use postrider_conformance::proxy::FaultProxy;
 use postrider_conformance::{Harness, Settings, StormSettings};
 use postrider_sqlite::rusqlite::Connection;
 
 use crate::pages::ensure_up_to_date;
-use crate::server::{postgres_client, server_url};
+use crate::server::{manage, postgres_client, server_url};
 
 /// Takes a store away and brings it back.
 type Restart = Arc<dyn Fn() -> BoxFuture<'static, Result<(), MessagingError>> + Send + Sync>;
@@ -194,6 +194,55 @@ impl Tables {
     }
 }
 
+/// A virtual host of this test's own.
+struct VirtualHost(String);
+
+impl VirtualHost {
+    async fn new() -> Self {
+        let name = format!("guarantees_{}", std::process::id());
+        manage("PUT", &format!("/api/vhosts/{name}"), "{}").await;
+        Self(name)
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        let url = server_url("POSTRIDER_AMQP_URL");
+        let (broker, _) = url.rsplit_once('/').unwrap();
+        let toml = format!(
+            "[common.messaging]\nurl = '{broker}/{}'\n[common.messaging.rabbitmq]\nmanagement_url = '{}'\n",
+            self.0,
+            server_url("POSTRIDER_AMQP_MANAGEMENT_URL")
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("postrider.toml");
+        std::fs::write(&file, toml).unwrap();
+        Config::load(&Sources::none().file(file)).unwrap().endpoint().unwrap()
+    }
+
+    /// Ends every connection of the workers, for a while.
+    fn cut(&self) -> impl Fn() -> BoxFuture<'static, Result<(), MessagingError>> + Send + Sync + 'static {
+        let path = format!("/api/vhosts/{}/connections", self.0);
+        move || {
+            let path = path.clone();
+            Box::pin(async move {
+                for _ in 0..15 {
+                    let all: Vec<serde_json::Value> = serde_json::from_str(&manage("GET", &path, "").await).unwrap();
+                    for connection in all {
+                        let name = connection["name"].as_str().unwrap().replace(' ', "%20").replace('>', "%3E");
+                        // It may have ended by itself.
+                        manage("DELETE", &format!("/api/connections/{name}"), "").await;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Ok(())
+            })
+        }
+    }
+
+    async fn remove(&self) {
+        manage("DELETE", &format!("/api/vhosts/{}", self.0), "").await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn guarantees_page_is_up_to_date() {
     // In main memory where that is a place for files: what is measured here is no matter of the disk's speed.
@@ -203,6 +252,7 @@ async fn guarantees_page_is_up_to_date() {
     let database = Database::new("POSTRIDER_POSTGRES_URL");
     let pgmq = Database::new("POSTRIDER_PGMQ_URL");
     let tables = Tables::new().await;
+    let broker = VirtualHost::new().await;
     let proxy = Arc::new(FaultProxy::before(&emulator_url()).await.unwrap());
     let queues: Endpoint = format!("{}guarantees-", proxy.url()).parse().unwrap();
     let tried = [
@@ -223,6 +273,10 @@ async fn guarantees_page_is_up_to_date() {
             "Tried on PGMQ 1.11.1, loaded as plain SQL. The workers share a database and a pool of connections. For L14 \
              the server ends all of their sessions, again and again. [More about it](pgmq.md).",
         ),
+        Store { endpoint: broker.endpoint(), restart: None }.restarted_by(broker.cut()).try_law(
+            "Tried on RabbitMQ 3.10 with quorum queues, on one node. Every worker has a connection of its own, as other \
+             processes do. For L14 the broker ends all of them, again and again. [More about it](rabbitmq.md).",
+        ),
         Store { endpoint: queues, restart: None }.restarted_by(cuts(proxy)).try_law(
             "Tried on an **emulator**, ministack, and all but L1 on a second one, moto; not on Amazon's service. Neither \
              can show what the service alone does: messages that a standard queue hands out twice or out of order, counts \
@@ -239,5 +293,6 @@ async fn guarantees_page_is_up_to_date() {
     database.remove().await;
     pgmq.remove().await;
     tables.remove().await;
+    broker.remove().await;
     ensure_up_to_date("guarantees.md", &page(&sections), "guarantees");
 }

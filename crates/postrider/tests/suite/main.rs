@@ -6,9 +6,23 @@
 #[cfg(all(feature = "postgres", feature = "subscriber"))]
 mod breaker;
 // The pages, and the settings of the embedded file, are about everything that a default build has.
-#[cfg(all(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite", feature = "sqs"))]
+#[cfg(all(
+    feature = "mysql",
+    feature = "pgmq",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "sqlite",
+    feature = "sqs"
+))]
 mod guarantees;
-#[cfg(all(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqlite", feature = "sqs"))]
+#[cfg(all(
+    feature = "mysql",
+    feature = "pgmq",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "sqlite",
+    feature = "sqs"
+))]
 mod pages;
 #[cfg(feature = "postgres")]
 mod server;
@@ -16,3 +30,5 @@ mod server;
 mod sqlite_settings;
 #[cfg(all(feature = "sqlite", feature = "subscriber"))]
 mod subscriber_guide;
+#[cfg(all(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "rabbitmq", feature = "sqlite"))]
+mod switching;

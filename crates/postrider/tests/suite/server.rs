@@ -12,7 +12,7 @@ pub(crate) fn postgres_url() -> String {
 pub(crate) fn server_url(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!(
-            "{variable} is not set: start a server with `scripts/services up postgres pgmq`, then \
+            "{variable} is not set: start a server with `scripts/services up postgres mysql pgmq rabbitmq`, then \
              `eval \"$(scripts/services env)\"`"
         )
     })
@@ -24,6 +24,19 @@ pub(crate) async fn postgres_client(url: &str) -> tokio_postgres::Client {
         tokio_postgres::connect(url.strip_prefix("pgmq+").unwrap_or(url), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client
+}
+
+/// Asks the broker's management interface, by the program that scripts/services needs as well.
+pub(crate) async fn manage(method: &str, path: &str, body: &str) -> String {
+    let mut curl = std::process::Command::new("curl");
+    curl.args(["-qsS", "--max-time", "30", "--noproxy", "*", "-X", method]);
+    if !body.is_empty() {
+        curl.args(["-H", "content-type: application/json", "-d", body]);
+    }
+    curl.arg(server_url("POSTRIDER_AMQP_MANAGEMENT_URL") + path);
+    let output = tokio::task::spawn_blocking(move || curl.output()).await.unwrap().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A schema of a test's own.
