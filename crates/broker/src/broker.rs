@@ -71,6 +71,11 @@ pub trait Broker: Clone + Debug + Send + Sync + 'static {
         CoalescerConfig::new(Self::PROVIDER)
     }
 
+    /// How many batches of messages are sent at the same time. Those with ordering keys go one after the other.
+    fn senders(&self) -> usize {
+        1
+    }
+
     /// Whether the broker answers.
     fn health_check(&self, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
 

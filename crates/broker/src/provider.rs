@@ -1,6 +1,7 @@
 //! A connection: what callers use.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer};
@@ -35,6 +36,9 @@ impl<B> Clone for BrokerProvider<B> {
 struct Inner<B> {
     broker: B,
     coalescer: Coalescer,
+    /// Messages without keys go out by turns, so that the broker is not idle while a batch waits for its answer.
+    senders: Vec<Coalescer>,
+    turn: AtomicUsize,
     returns: Arc<Returns>,
     under_way: UnderWay,
 }
@@ -42,15 +46,30 @@ struct Inner<B> {
 impl<B: Broker> BrokerProvider<B> {
     /// What callers use of a connection to a broker.
     pub fn new(broker: B) -> Result<Self, MessagingError> {
-        let (coalescer, drivers) = Coalescer::new(Executor { broker: broker.clone() }, broker.batches())?;
-        // A task, because callers who are not polled must not hold up the others.
-        drivers.spawn();
+        let coalescer = || {
+            let (coalescer, drivers) = Coalescer::new(Executor { broker: broker.clone() }, broker.batches())?;
+            // A task, because callers who are not polled must not hold up the others.
+            drivers.spawn();
+            Ok::<_, MessagingError>(coalescer)
+        };
+        let senders = (1..broker.senders()).map(|_| coalescer()).collect::<Result<Vec<_>, _>>()?;
+        let coalescer = coalescer()?;
         let giver = broker.clone();
         let returns = Returns::new(move |receipts| {
             let broker = giver.clone();
             async move { broker.give_up(&receipts).await }
         });
-        Ok(Self { inner: Arc::new(Inner { broker, coalescer, returns, under_way: UnderWay::new(B::PROVIDER) }) })
+        let (under_way, turn) = (UnderWay::new(B::PROVIDER), AtomicUsize::new(0));
+        Ok(Self { inner: Arc::new(Inner { broker, coalescer, senders, turn, returns, under_way }) })
+    }
+
+    /// Who sends these messages. Those with keys go one way, in the order in which they came.
+    fn sender(&self, messages: &[Message]) -> &Coalescer {
+        let Inner { coalescer, senders, turn, .. } = &*self.inner;
+        if senders.is_empty() || messages.iter().any(|message| message.ordering_key.is_some()) {
+            return coalescer;
+        }
+        &senders[turn.fetch_add(1, Ordering::Relaxed) % senders.len()]
     }
 
     /// The connection behind this.
@@ -152,7 +171,7 @@ impl<B: Broker> MessagingService for BrokerProvider<B> {
         deadline: Deadline,
     ) -> Result<RowResults<MessageId>, MessagingError> {
         self.begin("send", deadline)?;
-        let mut rows = self.inner.coalescer.send(queue, messages, deadline).await?;
+        let mut rows = self.sender(&messages).send(queue, messages, deadline).await?;
         if rows.iter().any(Result::is_ok)
             && let Err(error) = self.broker().sent(queue, deadline).await
         {
@@ -232,7 +251,10 @@ impl<B: Broker> MessagingService for BrokerProvider<B> {
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
         self.inner.under_way.close();
-        let closed = self.inner.coalescer.close(deadline).await;
+        let mut closed = self.inner.coalescer.close(deadline).await;
+        for sender in &self.inner.senders {
+            closed = closed.and(sender.close(deadline).await);
+        }
         self.inner.under_way.finish(deadline).await?;
         self.broker().close(deadline).await?;
         closed

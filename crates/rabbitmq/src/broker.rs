@@ -151,6 +151,11 @@ impl Broker for RabbitmqBroker {
         self.options().create_queues
     }
 
+    fn senders(&self) -> usize {
+        // One of them for what has keys.
+        crate::link::SENDERS + 1
+    }
+
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
         let live = self.link().live(deadline).await?;
         // Any request that the broker must answer will do.

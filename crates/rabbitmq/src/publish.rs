@@ -56,6 +56,11 @@ pub(crate) struct Publisher {
 type Sending<'a> = Pin<Box<dyn Future<Output = Result<PublisherConfirm, lapin::Error>> + Send + 'a>>;
 
 impl Publisher {
+    /// Whether nobody is sending.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.channel.try_lock().is_ok()
+    }
+
     /// Sends messages in their order, and answers what became of each.
     pub(crate) async fn publish(&self, live: &Live, messages: &[Outgoing]) -> Vec<Published> {
         let mut place = self.channel.lock().await;

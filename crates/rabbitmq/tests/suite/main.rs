@@ -5,8 +5,8 @@
 
 mod cut_off;
 mod delays;
-mod killed;
 mod doctor;
+mod killed;
 mod lawful;
 mod queues;
 
