@@ -33,8 +33,6 @@ pub struct Settings {
     pub parallel: usize,
     /// The storm whose history is checked at the end.
     pub storm: StormSettings,
-    /// Whether a retry is a copy and then a delete, so that one whose answer was lost may leave two messages.
-    pub retries_are_copies: bool,
     /// What the names of the suite's queues begin with. They are removed at the end.
     pub prefix: String,
     /// Told of every test that has ended.
@@ -52,7 +50,6 @@ impl Default for Settings {
             unit: Duration::from_millis(200),
             parallel: 8,
             storm: StormSettings::default(),
-            retries_are_copies: false,
             prefix: format!("pv{:08x}", rand::random::<u32>()),
             observer: None,
         }

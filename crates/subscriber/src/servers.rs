@@ -5,6 +5,7 @@ use postrider_mysql::mysql_async::prelude::Queryable;
 use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
 use postrider_pgmq::{PgmqOptions, PgmqStore};
 use postrider_postgres::{PostgresOptions, PostgresStore, tokio_postgres};
+use postrider_rabbitmq::{RabbitmqOptions, RabbitmqStore};
 use postrider_sqs::{SqsOptions, SqsStore};
 
 /// Where a server is, or how to start one.
@@ -131,5 +132,20 @@ impl OnSqs {
     /// The store, by a URL that may lead through something to the emulator.
     pub(crate) async fn store(&self, url: &str) -> Result<SqsStore, MessagingError> {
         SqsStore::open(url, SqsOptions::default()).await
+    }
+}
+
+/// Queues of a RabbitMQ broker. They are everybody's; a test removes its own.
+pub(crate) struct OnRabbitmq;
+
+impl OnRabbitmq {
+    pub(crate) fn url(&self) -> String {
+        server("POSTRIDER_AMQP_URL", "rabbitmq")
+    }
+
+    /// The store, by a URL that may lead through something to the broker.
+    pub(crate) fn store(&self, url: &str) -> RabbitmqStore {
+        let management_url = Some(server("POSTRIDER_AMQP_MANAGEMENT_URL", "rabbitmq"));
+        RabbitmqStore::new(url, RabbitmqOptions { management_url, ..RabbitmqOptions::default() }).unwrap()
     }
 }

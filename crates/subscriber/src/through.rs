@@ -25,7 +25,7 @@ use crate::engine::{Desk, Engine};
 use crate::error::HandlerError;
 use crate::flush::FlushLoop;
 use crate::held::{Held, LeaseTimes, Phase};
-use crate::servers::{OnMariadb, OnPgmq, OnPostgres, OnSqs};
+use crate::servers::{OnMariadb, OnPgmq, OnPostgres, OnRabbitmq, OnSqs};
 use crate::shutdown::Shutdown;
 use crate::subscriber::Subscriber;
 
@@ -257,4 +257,14 @@ async fn the_law_holds_through_a_subscriber_on_sqs() {
     let place = OnSqs::new();
     let store = place.store(&place.url()).await.unwrap();
     assert_lawful(move || std::future::ready(store.connect())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_law_holds_through_a_subscriber_on_rabbitmq() {
+    let store = OnRabbitmq.store(&OnRabbitmq.url());
+    let open = move || {
+        let store = store.clone();
+        async move { store.connect().await }
+    };
+    assert_lawful(open).await;
 }

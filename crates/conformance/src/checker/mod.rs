@@ -39,7 +39,7 @@ mod story;
 
 use std::time::Duration;
 
-use postrider_core::Limits;
+use postrider_core::{Capabilities, Feature, Limits};
 
 use crate::history::Event;
 use finding::Findings;
@@ -81,10 +81,33 @@ impl Default for CheckOptions {
     }
 }
 
+/// What befalls the way to a store while a history is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Nothing.
+    Clear,
+    /// Connections are cut, answers lost, servers killed.
+    Faulty,
+}
+
 impl CheckOptions {
     /// For a provider with these limits.
     pub fn for_limits(limits: &Limits) -> Self {
         Self { time_resolution: limits.time_resolution, ..Self::default() }
+    }
+
+    /// For a provider with these capabilities.
+    pub fn for_provider(capabilities: &Capabilities, way: Way) -> Self {
+        let mut options = Self::for_limits(&capabilities.limits);
+        if let Some(window) = capabilities.limits.dedup_window {
+            options.dedup = DedupScope::Window(window);
+        }
+        // A store that cannot take a delivery back cannot change a message at all: it copies.
+        options.retries_are_copies = !capabilities.offers(Feature::FreeRelease);
+        if way == Way::Faulty && !capabilities.offers(Feature::PortableReceipts) {
+            options.leases = LeasesOf::Connections;
+        }
+        options
     }
 }
 

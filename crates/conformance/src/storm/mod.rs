@@ -5,10 +5,10 @@
 
 mod worker;
 
-use postrider_core::{Feature, MessagingError, MessagingService, QueueAdmin, QueueName};
+use postrider_core::{MessagingError, MessagingService, QueueAdmin, QueueName};
 use tokio::task::JoinSet;
 
-use crate::checker::{CheckOptions, DedupScope, LeasesOf, Verdict, check};
+use crate::checker::{CheckOptions, Verdict, Way, check};
 use crate::exercise::Settings;
 use crate::harness::Harness;
 use crate::history::History;
@@ -162,16 +162,12 @@ async fn run_storm<H: Harness>(
     recorded.record_final(std::slice::from_ref(&queue), soon()).await?;
     recorded.provider().delete_queue(&queue, soon()).await?;
     recorded.provider().close(soon()).await?;
-    let mut options = CheckOptions::for_limits(&capabilities.limits);
+    let way = match weather {
+        Weather::Calm => Way::Clear,
+        Weather::Faults => Way::Faulty,
+    };
+    let mut options = CheckOptions::for_provider(&capabilities, way);
     options.tolerance += history.lead();
-    options.retries_are_copies = settings.retries_are_copies;
-    if let Some(window) = capabilities.limits.dedup_window {
-        options.dedup = DedupScope::Window(window);
-    }
-    if weather == Weather::Faults && !capabilities.offers(Feature::PortableReceipts) {
-        options.leases = LeasesOf::Connections;
-        options.retries_are_copies = true;
-    }
     let verdict = check(&history.events(), &options);
     Ok(StormReport { seed: settings.seed, verdict })
 }

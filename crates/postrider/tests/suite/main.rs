@@ -30,5 +30,12 @@ mod server;
 mod sqlite_settings;
 #[cfg(all(feature = "sqlite", feature = "subscriber"))]
 mod subscriber_guide;
-#[cfg(all(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "rabbitmq", feature = "sqlite"))]
+#[cfg(all(
+    feature = "mysql",
+    feature = "pgmq",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "sqlite",
+    feature = "sqs"
+))]
 mod switching;

@@ -40,6 +40,7 @@ impl Store {
             Self::at("mysql", "POSTRIDER_MYSQL_URL"),
             Self::at("pgmq", "POSTRIDER_PGMQ_URL").with(format!("schema = '{schema}'")),
             Self::at("rabbitmq", "POSTRIDER_AMQP_URL").with(format!("management_url = '{management}'")),
+            Self::at("sqs", "POSTRIDER_SQS_URL"),
         ]
     }
 

@@ -20,7 +20,7 @@ async fn storm_under(fault: Fault) -> StormReport {
     };
     let messages = if is_long() { 5_000 } else { 200 };
     let storm = StormSettings { messages, senders: 2, receivers: 3 };
-    let settings = Settings { storm, unit: Duration::from_secs(1), retries_are_copies: true, ..Settings::default() };
+    let settings = Settings { storm, unit: Duration::from_secs(1), ..Settings::default() };
     let report = storm_through(fault, &place.url(), open, &settings).await.unwrap();
     let verdict = &report.verdict;
     assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);

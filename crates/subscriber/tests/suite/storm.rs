@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use postrider_conformance::Harness;
 use postrider_conformance::broken::{Fault, SimulatedStore};
-use postrider_conformance::checker::{CheckOptions, FindingKind, Verdict, check};
+use postrider_conformance::checker::{CheckOptions, FindingKind, Verdict, Way, check};
 use postrider_conformance::faults::Fault as NetworkFault;
 use postrider_conformance::history::History;
 use postrider_conformance::proxy::FaultProxy;
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::closure::handler;
 use crate::is_long;
 use crate::place::Place;
-use crate::servers::{OnMariadb, OnPgmq, OnPostgres, OnSqs};
+use crate::servers::{OnMariadb, OnPgmq, OnPostgres, OnRabbitmq, OnSqs};
 use flaky::Flaky;
 
 /// How many messages share a key: enough to meet, and few enough that a large storm comes to its end.
@@ -178,9 +178,8 @@ where
         }
     }
     sender.record_final(&[queue()], Deadline::default()).await.unwrap();
-    let mut options = CheckOptions::for_limits(&sender.capabilities().limits);
+    let mut options = CheckOptions::for_provider(sender.capabilities(), Way::Faulty);
     options.tolerance += history.lead();
-    options.retries_are_copies = sender.provider_name() == "sqs";
     Storm { verdict: check(&history.events(), &options), generations }
 }
 
@@ -254,6 +253,20 @@ async fn nothing_is_lost_doubled_or_reordered_on_sqs() {
     let beside = place.store(&place.url()).await.unwrap().connect().unwrap();
     let behind = place.store(&proxy.url()).await.unwrap();
     let open = || async { behind.connect().unwrap() };
+    let count = if is_long() { 5_000 } else { 200 };
+    let storm = storm_under_faults(beside.clone(), open, count, MOST_GENERATIONS, Some(proxy)).await;
+    assert_weathered(&storm);
+    beside.delete_queue(&queue(), Deadline::default()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_reordered_on_rabbitmq() {
+    let proxy = Arc::new(FaultProxy::before(&OnRabbitmq.url()).await.unwrap());
+    let beside = OnRabbitmq.store(&OnRabbitmq.url()).connect().await.unwrap();
+    let behind = OnRabbitmq.store(&proxy.url());
+    // What a run left that was cut short is not part of this one.
+    beside.delete_queue(&queue(), Deadline::default()).await.unwrap();
+    let open = || async { behind.connect().await.unwrap() };
     let count = if is_long() { 5_000 } else { 200 };
     let storm = storm_under_faults(beside.clone(), open, count, MOST_GENERATIONS, Some(proxy)).await;
     assert_weathered(&storm);
