@@ -26,7 +26,7 @@ use crate::publish::Publisher;
 use crate::topology::Known;
 
 /// How many batches without keys go out at the same time.
-pub(crate) const SENDERS: usize = 16;
+pub(crate) const SENDERS: usize = 4;
 /// How long a call waits for a connection that is being opened again.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The first pause between two tries.

@@ -40,19 +40,23 @@ impl Harness for Apart {
 async fn every_rule_holds_and_nothing_is_left_behind() {
     let prefix = prefix();
     let harness = Apart { options: RabbitmqOptions { connection_name: prefix.clone(), ..options() } };
-    let mut settings = Settings { parallel: 4, prefix: prefix.clone(), ..Settings::default() };
-    if let Ok(only) = std::env::var("ONLY") {
-        settings.rules.retain(|rule| only.split(',').any(|o| format!("{rule:?}") == o));
-    }
+    let settings = Settings { parallel: 4, prefix: prefix.clone(), ..Settings::default() };
     let report = exercise(harness, settings).await.unwrap();
-    println!("{report}");
-    for rule in &report.rules {
-        for test in &rule.tests {
-            println!("{} {:?}", test.name, test.outcome);
-        }
-    }
     assert!(report.is_lawful(), "{report}");
-    let _ = (Feature::Priority, Outcome::Holds);
+    // All that is left out is what RabbitMQ refuses, and the clock of a worker, which nobody can set wrong here.
+    for test in report.rules.iter().flat_map(|rule| &rule.tests) {
+        let is_left_out = match &test.outcome {
+            Outcome::NotExercised(_) => test.name == "l16_a_workers_clock_moves_no_lease_and_no_due_time",
+            outcome => matches!(outcome, Outcome::Refused(_)),
+        };
+        assert!(test.outcome == Outcome::Holds || is_left_out, "{}: {report}", test.name);
+    }
+    let refused: Vec<_> = report.capabilities.iter().filter(|(_, support)| !support.is_offered()).collect();
+    let refused: Vec<_> = refused.into_iter().map(|(feature, _)| feature).collect();
+    assert_eq!(
+        refused,
+        [Feature::Dedup, Feature::PortableReceipts, Feature::FreeRelease, Feature::Priority, Feature::ReceiveById]
+    );
     let mut left = connect_with(options()).await.list_queues(soon()).await.unwrap();
     left.retain(|queue| queue.as_str().starts_with(&prefix));
     assert_eq!(left, [], "the suite left queues behind");

@@ -42,7 +42,7 @@ async fn a_send_to_a_queue_that_may_not_be_made_is_an_error() {
         let error = provider.send_message(&missing, message, soon()).await.unwrap_err();
         assert!(matches!(&error, MessagingError::QueueNotFound { queue } if *queue == missing), "{error:?}");
     }
-    let report = provider.verify_queues(&[missing.clone()], soon()).await.unwrap();
+    let report = provider.verify_queues(std::slice::from_ref(&missing), soon()).await.unwrap();
     assert_eq!(report.missing, [missing]);
 }
 
