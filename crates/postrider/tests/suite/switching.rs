@@ -1,6 +1,6 @@
 //! The same program on every store, by nothing but its configuration.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postrider::config::{Config, Sources};
 use postrider::{
@@ -121,13 +121,14 @@ impl Program {
         self.settle(Settlement::ack(plain)).await;
 
         // Delayed.
-        self.send(Message::new("late").delay(Duration::from_millis(300))).await;
-        let at_once = ReceiveOptions::batch(1);
-        assert!(self.provider.receive_messages(&self.queue, &at_once, soon()).await.unwrap().is_empty());
+        let (before, delay) = (Instant::now(), Duration::from_millis(300));
+        self.send(Message::new("late").delay(delay)).await;
         let late = self.one().await;
         assert_eq!(&late.message[..], b"late");
+        assert!(before.elapsed() >= delay, "it came after {:?}", before.elapsed());
         self.settle(Settlement::ack(late)).await;
 
+        let at_once = ReceiveOptions::batch(1);
         // Keyed: one at a time, in order, and a retry keeps its place.
         for body in ["a", "b"] {
             self.send(Message::new(body).ordering_key("customer").unwrap()).await;
