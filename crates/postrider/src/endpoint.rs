@@ -329,9 +329,8 @@ impl Endpoint {
             }
             #[cfg(feature = "rabbitmq")]
             Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
-            // There is nothing to bring up to date: what a message needs travels with it.
             #[cfg(feature = "sqs")]
-            Kind::Sqs { .. } => Ok(Vec::new()),
+            Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
         }
     }
 
@@ -362,7 +361,7 @@ impl Endpoint {
             #[cfg(feature = "rabbitmq")]
             Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
             #[cfg(feature = "sqs")]
-            Kind::Sqs { .. } => Ok(Vec::new()),
+            Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
         }
     }
 }

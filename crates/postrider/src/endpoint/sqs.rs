@@ -1,8 +1,10 @@
 //! SQS as the configuration describes it.
 
-use postrider_sqs::SqsOptions;
+use postrider_core::MessagingError;
+use postrider_sqs::{SqsOptions, SqsStore};
 
-use crate::config::MessagingConfig;
+use super::Migration;
+use crate::config::{MessagingConfig, StoreUrl};
 
 /// How the settings say that SQS is used.
 pub(super) fn options(settings: &MessagingConfig) -> SqsOptions {
@@ -13,6 +15,11 @@ pub(super) fn options(settings: &MessagingConfig) -> SqsOptions {
         call_timeout: settings.sqs.call_timeout,
         limits: settings.limits(),
     }
+}
+
+/// There are none: what a message needs travels with it. Whoever asks shall hear of a place where nobody answers.
+pub(super) async fn migrations(url: &StoreUrl, options: &SqsOptions) -> Result<Vec<Migration>, MessagingError> {
+    SqsStore::open(url.as_str(), options.clone()).await.map(|_| Vec::new())
 }
 
 #[cfg(test)]

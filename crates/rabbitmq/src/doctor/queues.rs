@@ -232,7 +232,7 @@ fn judge_queue(queue: &QueueInfo, part: Part, options: &RabbitmqOptions) -> Vec<
         let found = format!("'{name}' is a {kind} queue, and queue_type says {said}: it cannot be made, only used");
         let fix =
             format!("set common.messaging.rabbitmq.queue_type = \"{kind}\", or make the queue anew, once it is empty");
-        findings.push(Finding::new("queue type", Severity::Problem, found, fix));
+        findings.push(Finding::new("queue type", Severity::Warning, found, fix));
     } else if options.queue_type == QueueType::Classic && part == Part::Ready {
         let found =
             format!("'{name}' is a classic queue: it is on one node, and counts no delivery that ends with its worker");

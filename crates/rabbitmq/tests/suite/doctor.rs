@@ -77,7 +77,7 @@ async fn what_postrider_makes_is_fine_and_another_kind_of_queue_is_not() {
     assert!(unread.iter().any(|finding| finding.found.contains("nobody reads the partitions 2, 3")), "{unread:#?}");
     let classic = RabbitmqOptions { queue_type: postrider_rabbitmq::QueueType::Classic, ..options() };
     let other = mine(&examine(classic).await);
-    assert!(other.iter().any(|finding| finding.check == "queue type" && finding.severity == Severity::Problem));
+    assert!(other.iter().any(|finding| finding.check == "queue type" && finding.severity == Severity::Warning));
     provider.delete_queue(&queue, soon()).await.unwrap();
 }
 
