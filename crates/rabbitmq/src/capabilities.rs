@@ -52,6 +52,11 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
             "queues in which messages wait for fixed times, rounded up to 10 ms and to one part in 256; a message with a \
              key waits in a worker's hand, from when a worker first sees it",
         ),
+        (
+            F::DeliveryLimit,
+            "by the broker's count of returns: a delayed message with a key that a worker had in hand when it ended counts \
+             as delivered, and so does a message that was lost on its way with its connection",
+        ),
         (F::Expiry, "judged by the worker's clock on reading"),
         (F::Pause, "a flag at the broker, which Postrider's workers ask for; other clients do not"),
         (F::Peek, "the messages are received and returned: hidden for a moment, and counted as delivered"),

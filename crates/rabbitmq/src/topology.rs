@@ -267,7 +267,9 @@ impl Builder<'_> {
         }
         for level in levels(steps) {
             let name = waiting_queue(queue, level);
-            if self.live.known.has(&name) {
+            // The queue alone is not enough: what comes to its exchange and finds no way stays where it is.
+            let bound = format!("{name}:bound");
+            if self.live.known.has(&bound) {
                 continue;
             }
             let mut arguments = FieldTable::default();
@@ -278,6 +280,7 @@ impl Builder<'_> {
             hand_on(&mut arguments, queue_type, &exchange(below(level)), None);
             self.declare(&name, arguments).await?;
             self.bind(&name, &exchange(Some(level)), &pattern(level, "1", &format!("#.{}", word(queue)))).await?;
+            self.live.known.add(bound);
         }
         Ok(())
     }

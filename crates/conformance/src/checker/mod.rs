@@ -63,6 +63,9 @@ pub struct CheckOptions {
     /// Whether a retry is a copy and then a delete, as on brokers that cannot change a message: one whose answer was lost
     /// may leave both.
     pub retries_are_copies: bool,
+    /// Whether the store counts more than the deliveries that were answered, as brokers do: whatever they handed over and
+    /// got back.
+    pub counts_returns: bool,
     /// How many findings of each kind are listed; all are counted.
     pub findings_per_kind: usize,
 }
@@ -76,6 +79,7 @@ impl Default for CheckOptions {
             dedup: DedupScope::WhileAlive,
             leases: LeasesOf::Store,
             retries_are_copies: false,
+            counts_returns: false,
             findings_per_kind: 20,
         }
     }
@@ -104,6 +108,7 @@ impl CheckOptions {
         }
         // A store that cannot take a delivery back cannot change a message at all: it copies.
         options.retries_are_copies = !capabilities.offers(Feature::FreeRelease);
+        options.counts_returns = options.retries_are_copies;
         if way == Way::Faulty && !capabilities.offers(Feature::PortableReceipts) {
             options.leases = LeasesOf::Connections;
         }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use postrider_core::DeadLetterReason;
 
+use super::contents;
 use super::finding::{FindingKind, Findings};
 use super::index::{Dead, Index, MessageLog};
-use super::{LeasesOf, contents};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) {
     for message in &index.messages {
@@ -82,10 +82,10 @@ fn check_record(index: &Index<'_>, findings: &mut Findings, message: &MessageLog
     let queue = index.queue(stay.queue);
     if record.reason == DeadLetterReason::MAX_RECEIVE_COUNT {
         let limit = queue.least_limit.map_or(1, u64::from);
-        let seen = match index.options.leases {
-            LeasesOf::Store => stay.deliveries.len() as u64 + queue.unknown_receives,
-            // What was handed over and lost on the way is known to the store alone.
-            LeasesOf::Connections => u64::from(record.deliveries_count),
+        let seen = match index.options.counts_returns {
+            false => stay.deliveries.len() as u64 + queue.unknown_receives,
+            // What was handed over and came back unseen is known to the store alone.
+            true => u64::from(record.deliveries_count),
         };
         if seen.min(u64::from(record.deliveries_count)) < limit {
             add(
