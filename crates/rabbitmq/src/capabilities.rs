@@ -54,8 +54,8 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
         ),
         (
             F::DeliveryLimit,
-            "by the broker's count of returns: a delayed message with a key that a worker had in hand when it ended counts \
-             as delivered, and so does a message that was lost on its way with its connection",
+            "by the broker's count of returns: a message with a key that a worker had in hand, delayed or next in turn, and \
+             gave back unwanted counts as delivered, and so does a message that was lost on its way with its connection",
         ),
         (F::Expiry, "judged by the worker's clock on reading"),
         (F::Pause, "a flag at the broker, which Postrider's workers ask for; other clients do not"),

@@ -274,6 +274,7 @@ impl RabbitmqBroker {
                     for fate in self.put(live, &[(target.clone(), letter)]).await {
                         accepted("dead-letter", &target, id, fate)?;
                     }
+                    keyed.forget(id);
                     place.ack().await?;
                 } else if !stored.wait.is_zero() && !keyed.has_waited(stored.id) {
                     keyed.keep_in_hand(Head { stored, place, since });

@@ -162,17 +162,6 @@ impl Feed {
             false => Ok(()),
         }
     }
-
-    /// Ends a consumer and acknowledges the one message that it has, in one breath: the acknowledgement does not bring it
-    /// the next message, and nobody else has the next one before the broker has both words.
-    pub(crate) async fn ack_and_leave(&self, consumer: &str, tag: u64) -> Result<(), MessagingError> {
-        let mut settled = self.settled.lock().await;
-        settled.note(tag);
-        let cancel = self.channel.basic_cancel(consumer.into(), BasicCancelOptions { nowait: true });
-        let ack = self.channel.basic_ack(tag, BasicAckOptions::default());
-        // Polled in this order, before either is waited for.
-        answered("settle", futures_util::future::try_join(cancel, ack)).await.map(drop)
-    }
 }
 
 impl Subscription {
@@ -189,10 +178,6 @@ impl Subscription {
     /// The next message if it comes in time.
     pub(crate) async fn next_within(&mut self, time: Duration) -> Option<Result<Delivery, MessagingError>> {
         tokio::time::timeout(time, self.next()).await.ok().flatten()
-    }
-
-    pub(crate) fn tag(&self) -> &str {
-        &self.tag
     }
 }
 

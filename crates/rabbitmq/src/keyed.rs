@@ -1,9 +1,11 @@
 //! Messages with keys: partitions, of each of which one consumer at a time is served.
 //!
 //! A worker that takes a message of a partition becomes its consumer, on a channel of its own, and stays it until the
-//! message is settled: nobody gets the next one before. Acknowledged, the partition is left first and the message is
-//! acknowledged then, so that the broker does not hand over the next one to somebody who has not asked for it. Everything
-//! else that ends a lease closes the channel, and the broker puts the message back to the head.
+//! message is settled: nobody gets the next one before. When it is acknowledged the broker hands over the next one, asked
+//! for or not; it waits in hand for a moment and goes back when nobody wants it, charged with a delivery that was none. To
+//! leave the partition first would spare that, and would give the next message to somebody else although the
+//! acknowledgement may never arrive. Everything else that ends a lease closes the channel, and the broker puts the message
+//! back to the head.
 //!
 //! A failed message that is to be retried later waits in the worker's hand, unsettled, and so does a delayed one: its key
 //! is held. When its time has come it goes back to the head, and whoever looks next gets it.
@@ -26,7 +28,10 @@ use crate::wire::{self, Arrived};
 /// How long the broker may take to hand over a message that is there.
 const HAND_OVER: Duration = Duration::from_millis(500);
 
-/// How long a delayed message is kept past its time for somebody to take it.
+/// How long the broker may take to hand over the next message of a partition.
+const NEXT: Duration = Duration::from_millis(50);
+
+/// How long a message is kept past its time for somebody to take it.
 const UNWANTED: Duration = Duration::from_secs(1);
 
 /// What this connection does with the partitions of queues.
@@ -153,7 +158,7 @@ impl Keyed {
         lock(&self.waited).contains(&id)
     }
 
-    /// Keeps a delayed message until it is due, and its partition with it. It is handed out from here, and goes back when
+    /// Keeps a message until it is due, and its partition with it. It is handed out from here, and goes back when
     /// nobody wants it then.
     pub(crate) fn keep_in_hand(self: &Arc<Self>, head: Head) {
         let (id, wait) = (head.stored.id, head.stored.wait);
@@ -214,11 +219,25 @@ impl Place {
         &self.keyed
     }
 
-    /// Acknowledges the message and leaves the partition.
+    /// Acknowledges the message. The broker hands over the next one then, which waits here for somebody who wants it.
     pub(crate) async fn ack(self) -> Result<(), MessagingError> {
-        self.feed.ack_and_leave(self.consumer.tag(), self.tag).await?;
+        self.feed.ack(vec![self.tag]).await?;
         self.feed.catch_up().await?;
-        self.feed.close().await
+        tokio::spawn(self.go_on());
+        Ok(())
+    }
+
+    /// Waits for the next message of the partition, and leaves it when there is none.
+    async fn go_on(mut self) {
+        match self.consumer.next_within(NEXT).await {
+            Some(Ok(delivery)) => {
+                let Arrived { stored, tag } = wire::read(&self.keyed.queue, delivery);
+                self.tag = tag;
+                let keyed = self.keyed.clone();
+                keyed.keep_in_hand(Head { stored, place: self, since: Instant::now() });
+            }
+            Some(Err(_)) | None => self.give_back_after(Duration::ZERO),
+        }
     }
 
     /// Puts the message back to the head and leaves the partition.
