@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer};
+use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer, CoalescerConfig, Lanes};
 use postrider_core::receive_options::check_visibility;
 use postrider_core::{
     Capabilities, Deadline, Feature, Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage,
@@ -36,40 +36,71 @@ impl<B> Clone for BrokerProvider<B> {
 struct Inner<B> {
     broker: B,
     coalescer: Coalescer,
-    /// Messages without keys go out by turns, so that the broker is not idle while a batch waits for its answer.
-    senders: Vec<Coalescer>,
-    turn: AtomicUsize,
+    /// Messages without keys go out by whoever is free, so that the broker is not idle while a batch waits for its answer.
+    senders: Vec<Sender>,
     returns: Arc<Returns>,
     under_way: UnderWay,
+}
+
+/// One of several ways for batches of messages.
+#[derive(Debug)]
+struct Sender {
+    coalescer: Coalescer,
+    /// How many calls it has.
+    calls: AtomicUsize,
+}
+
+/// A call at a sender, until it ends.
+struct Call<'a> {
+    coalescer: &'a Coalescer,
+    calls: Option<&'a AtomicUsize>,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if let Some(calls) = self.calls {
+            calls.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl<B: Broker> BrokerProvider<B> {
     /// What callers use of a connection to a broker.
     pub fn new(broker: B) -> Result<Self, MessagingError> {
-        let coalescer = || {
-            let (coalescer, drivers) = Coalescer::new(Executor { broker: broker.clone() }, broker.batches())?;
+        let coalescer = |lanes| {
+            let config = CoalescerConfig { lanes, ..broker.batches() };
+            let (coalescer, drivers) = Coalescer::new(Executor { broker: broker.clone() }, config)?;
             // A task, because callers who are not polled must not hold up the others.
             drivers.spawn();
             Ok::<_, MessagingError>(coalescer)
         };
-        let senders = (1..broker.senders()).map(|_| coalescer()).collect::<Result<Vec<_>, _>>()?;
-        let coalescer = coalescer()?;
+        // It has sends only, and needs one driver.
+        let sender = |_| Ok(Sender { coalescer: coalescer(Lanes::Merged)?, calls: AtomicUsize::new(0) });
+        let senders = (1..broker.senders()).map(sender).collect::<Result<Vec<_>, MessagingError>>()?;
+        let coalescer = coalescer(Lanes::Separate)?;
         let giver = broker.clone();
         let returns = Returns::new(move |receipts| {
             let broker = giver.clone();
             async move { broker.give_up(&receipts).await }
         });
-        let (under_way, turn) = (UnderWay::new(B::PROVIDER), AtomicUsize::new(0));
-        Ok(Self { inner: Arc::new(Inner { broker, coalescer, senders, turn, returns, under_way }) })
+        let under_way = UnderWay::new(B::PROVIDER);
+        Ok(Self { inner: Arc::new(Inner { broker, coalescer, senders, returns, under_way }) })
     }
 
-    /// Who sends these messages. Those with keys go one way, in the order in which they came.
-    fn sender(&self, messages: &[Message]) -> &Coalescer {
-        let Inner { coalescer, senders, turn, .. } = &*self.inner;
-        if senders.is_empty() || messages.iter().any(|message| message.ordering_key.is_some()) {
-            return coalescer;
+    /// Who sends these messages: the first who is free, or has the fewest calls. Those with keys go one way, in the order
+    /// in which they came.
+    fn sender(&self, messages: &[Message]) -> Call<'_> {
+        let Inner { coalescer, senders, .. } = &*self.inner;
+        let has_keys = messages.iter().any(|message| message.ordering_key.is_some());
+        let calls = |sender: &&Sender| sender.calls.load(Ordering::Relaxed);
+        let free = || senders.iter().find(|sender| calls(sender) == 0).or_else(|| senders.iter().min_by_key(calls));
+        match free().filter(|_| !has_keys) {
+            Some(Sender { coalescer, calls }) => {
+                calls.fetch_add(1, Ordering::Relaxed);
+                Call { coalescer, calls: Some(calls) }
+            }
+            None => Call { coalescer, calls: None },
         }
-        &senders[turn.fetch_add(1, Ordering::Relaxed) % senders.len()]
     }
 
     /// The connection behind this.
@@ -171,7 +202,10 @@ impl<B: Broker> MessagingService for BrokerProvider<B> {
         deadline: Deadline,
     ) -> Result<RowResults<MessageId>, MessagingError> {
         self.begin("send", deadline)?;
-        let mut rows = self.sender(&messages).send(queue, messages, deadline).await?;
+        let mut rows = {
+            let call = self.sender(&messages);
+            call.coalescer.send(queue, messages, deadline).await?
+        };
         if rows.iter().any(Result::is_ok)
             && let Err(error) = self.broker().sent(queue, deadline).await
         {
@@ -253,7 +287,7 @@ impl<B: Broker> MessagingService for BrokerProvider<B> {
         self.inner.under_way.close();
         let mut closed = self.inner.coalescer.close(deadline).await;
         for sender in &self.inner.senders {
-            closed = closed.and(sender.close(deadline).await);
+            closed = closed.and(sender.coalescer.close(deadline).await);
         }
         self.inner.under_way.finish(deadline).await?;
         self.broker().close(deadline).await?;

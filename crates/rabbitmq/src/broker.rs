@@ -22,6 +22,10 @@ use crate::management::Management;
 use crate::options::RabbitmqOptions;
 use crate::topology::{self, all_levels, partition, waiting_queue};
 
+/// How many batches are sent at the same time. They share a channel that never waits, so small ones cost no more than
+/// large ones do, and a caller waits for fewer others.
+const SENDERS: usize = 65;
+
 /// How often a hint is looked for.
 const HINT: Duration = Duration::from_millis(250);
 
@@ -152,8 +156,7 @@ impl Broker for RabbitmqBroker {
     }
 
     fn senders(&self) -> usize {
-        // One of them for what has keys.
-        crate::link::SENDERS + 1
+        SENDERS
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {

@@ -104,7 +104,7 @@ async fn ask(live: &Live, keys: Vec<String>) -> Result<Vec<bool>, MessagingError
         })
         .collect();
     let mut answers = Vec::with_capacity(questions.len());
-    for answer in live.asker.publish(live, &questions).await {
+    for answer in live.asker.publish(live, questions).await {
         answers.push(match answer {
             // The queue of flags keeps nothing and may say so.
             Published::Stored | Published::Refused => true,

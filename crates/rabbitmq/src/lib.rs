@@ -21,6 +21,7 @@ mod flags;
 mod hold;
 mod keyed;
 mod leases;
+mod line;
 mod link;
 mod management;
 mod options;

@@ -25,8 +25,6 @@ use crate::options::RabbitmqOptions;
 use crate::publish::Publisher;
 use crate::topology::Known;
 
-/// How many batches without keys go out at the same time.
-pub(crate) const SENDERS: usize = 4;
 /// How long a call waits for a connection that is being opened again.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The first pause between two tries.
@@ -39,10 +37,8 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(20);
 /// One connection, as long as it lasts.
 pub(crate) struct Live {
     connection: Connection,
-    /// Messages with keys go out here, and copies of messages.
+    /// Messages go out here.
     pub(crate) publisher: Publisher,
-    /// All others go out on one of these.
-    publishers: [Publisher; SENDERS],
     /// Flags are asked for here: their answers must not mix with those of messages.
     pub(crate) asker: Publisher,
     /// One at a time: a request that fails takes its channel with it.
@@ -63,18 +59,11 @@ impl Live {
         Self {
             connection,
             publisher: Publisher::default(),
-            publishers: Default::default(),
             asker: Publisher::default(),
             admin: AsyncMutex::default(),
             feeds: AsyncMutex::default(),
             known,
         }
-    }
-
-    /// A channel for messages that need no order: one that nobody is at, if there is one.
-    pub(crate) fn any_publisher(&self) -> &Publisher {
-        let idle = self.publishers.iter().find(|publisher| publisher.is_idle());
-        idle.unwrap_or_else(|| &self.publishers[rand::random_range(0..SENDERS)])
     }
 
     pub(crate) fn is_up(&self) -> bool {

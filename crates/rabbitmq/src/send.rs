@@ -111,9 +111,7 @@ impl RabbitmqBroker {
                 Err(error) => return targets.iter().map(|_| Published::NotSent(error.clone())).collect(),
             }
         }
-        let has_keys = targets.iter().any(|(_, stored)| stored.ordering_key.is_some());
-        let publisher = if has_keys { &live.publisher } else { live.any_publisher() };
-        publisher.publish(live, &messages).await
+        live.publisher.publish(live, messages).await
     }
 
     /// The way of a message: straight into its queue, into its key's partition, or through what makes it wait.
