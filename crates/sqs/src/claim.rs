@@ -233,7 +233,7 @@ impl Shared {
             } else if !is_dead && incoming.stored.deliveries >= options.max_receive_count {
                 read.buried.push((incoming, DeadLetterReason::MAX_RECEIVE_COUNT));
             } else {
-                read.claimed.push(self.deliver(queue, side, url, incoming, brought.answered, ends));
+                read.claimed.push(self.deliver(queue, side, url, incoming, brought.asked, ends));
             }
         }
     }
@@ -244,7 +244,7 @@ impl Shared {
         side: Side,
         url: &str,
         incoming: Incoming,
-        received: Instant,
+        asked: Instant,
         ends: Instant,
     ) -> Claimed {
         let Incoming { mut stored, receipt, .. } = incoming;
@@ -254,7 +254,7 @@ impl Shared {
         let receipt = Ticket { side, ends_at, receipt }.issue(queue, stored.id);
         let claimed =
             Claimed { body: stored.body.clone(), envelope: stored.envelope(queue, ends_at), receipt: receipt.clone() };
-        lease::add(receipt.token(), url, stored, received, ends);
+        lease::add(receipt.token(), url, stored, asked, ends);
         claimed
     }
 

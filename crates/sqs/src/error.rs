@@ -117,7 +117,9 @@ impl Failure {
         if THROTTLED.contains(&code) || status == 429 {
             return Self::Throttled(cause);
         }
-        if STALE.contains(&code) {
+        // The lease of a message that cannot be hidden for so long is none the worse for it.
+        let is_too_long = cause.text.contains("for parameter VisibilityTimeout");
+        if STALE.contains(&code) && !is_too_long {
             return Self::Stale(cause);
         }
         // A server that fails may have done its work before.
@@ -191,4 +193,20 @@ fn is_before_sending(error: &(dyn Error + 'static)) -> bool {
         next = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_over_is_told_from_one_that_cannot_be_so_long() {
+        let said = |reason: &str| {
+            Failure::coded("InvalidParameterValue", Cause::new(format!("InvalidParameterValue: Value 1 {reason}")), 400)
+        };
+        let over = said("for parameter ReceiptHandle is invalid. Reason: Message does not exist");
+        assert!(matches!(over, Failure::Stale(_)), "{over:?}");
+        let long = said("for parameter VisibilityTimeout is invalid. Reason: it is beyond the limit");
+        assert!(matches!(long, Failure::Refused(_)), "{long:?}");
+    }
 }

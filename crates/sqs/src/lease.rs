@@ -40,8 +40,8 @@ struct Lease {
 
 #[derive(Debug)]
 enum State {
-    /// Received here, at that moment.
-    Ours { stored: Box<Stored>, received: Instant },
+    /// Received here, by a call that was made at that moment.
+    Ours { stored: Box<Stored>, asked: Instant },
     /// Received by another process, and extended by this one.
     Theirs,
     /// Settled or released.
@@ -53,8 +53,8 @@ enum State {
 pub(crate) struct Held {
     /// The message; `None` when another process received it.
     pub(crate) stored: Option<Stored>,
-    /// When it was received; `None` likewise.
-    pub(crate) received: Option<Instant>,
+    /// When the call was made that brought it; `None` likewise.
+    pub(crate) asked: Option<Instant>,
     /// What is left of the lease.
     pub(crate) left: Duration,
 }
@@ -69,21 +69,17 @@ pub(crate) fn margin(visibility: Duration, took: Duration) -> Duration {
     took.min(visibility / 10).min(Duration::from_secs(1))
 }
 
-/// Notes a lease: of a message in the queue with this URL, from a call that was answered at `received` and leases until
+/// Notes a lease: of a message in the queue with this URL, from a call that was made at `asked` and leases until
 /// `ends`.
-pub(crate) fn add(token: LeaseToken, url: &str, stored: Stored, received: Instant, ends: Instant) {
+pub(crate) fn add(token: LeaseToken, url: &str, stored: Stored, asked: Instant, ends: Instant) {
     let mut leases = lock();
     let now = Instant::now();
     if leases.all.len() >= leases.next_look {
         leases.all.retain(|_, lease| lease.remembered > now);
         leases.next_look = (leases.all.len() * 2).max(1024);
     }
-    let lease = Lease {
-        url: url.to_owned(),
-        ends,
-        remembered: ends,
-        state: State::Ours { stored: Box::new(stored), received },
-    };
+    let lease =
+        Lease { url: url.to_owned(), ends, remembered: ends, state: State::Ours { stored: Box::new(stored), asked } };
     leases.all.insert(token, lease);
 }
 
@@ -94,16 +90,16 @@ pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> 
             let left = lease.ends.saturating_duration_since(Instant::now());
             match &lease.state {
                 _ if left.is_zero() => Err(handle.expired()),
-                State::Ours { stored, received } => {
-                    Ok(Held { stored: Some((**stored).clone()), received: Some(*received), left })
+                State::Ours { stored, asked } => {
+                    Ok(Held { stored: Some((**stored).clone()), asked: Some(*asked), left })
                 }
-                State::Theirs => Ok(Held { stored: None, received: None, left }),
+                State::Theirs => Ok(Held { stored: None, asked: None, left }),
                 State::Over => Err(handle.expired()),
             }
         }
         None => {
             let left = ticket.ends_at.since(now).saturating_sub(MARGIN_ELSEWHERE);
-            if left.is_zero() { Err(handle.expired()) } else { Ok(Held { stored: None, received: None, left }) }
+            if left.is_zero() { Err(handle.expired()) } else { Ok(Held { stored: None, asked: None, left }) }
         }
     }
 }
@@ -197,7 +193,7 @@ mod tests {
         let (handle, ticket) = lease(MINUTE);
         let at = |time| Timestamp::EPOCH.saturating_add(time);
         let held = check(&handle, &ticket, at(MINUTE / 2)).unwrap();
-        assert!(held.stored.is_none() && held.received.is_none());
+        assert!(held.stored.is_none() && held.asked.is_none());
         assert!(is_over(check(&handle, &ticket, at(MINUTE - MARGIN_ELSEWHERE))));
         extended(&handle, &ticket, Instant::now() + MINUTE * 5, at(MINUTE / 2));
         assert!(check(&handle, &ticket, at(MINUTE * 2)).is_ok(), "extended here, it is valid here");

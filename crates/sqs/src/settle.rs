@@ -100,7 +100,7 @@ impl Shared {
                 }
                 // A copy would lose its place; the message of another process has none to make a copy of; and a dead
                 // letter keeps its record.
-                _ => Step::Hide(hidden_for("retry delay", after, held.received)?),
+                _ => Step::Hide(hidden_for("retry delay", after, held.asked)?),
             },
             Disposition::Nack(Nack::DeadLetter { .. }) if queue.holds_dead_letters() => {
                 return Err(MessagingError::invalid(
@@ -260,7 +260,7 @@ impl Shared {
         for (number, ExtendRow { receipt, extension }) in rows.iter().enumerate() {
             match self
                 .held(receipt)
-                .and_then(|(ticket, held)| Ok((ticket, hidden_for("visibility", *extension, held.received)?)))
+                .and_then(|(ticket, held)| Ok((ticket, hidden_for("visibility", *extension, held.asked)?)))
             {
                 Ok((ticket, seconds)) => {
                     let place = (receipt.queue().clone(), ticket.side);
@@ -305,19 +305,21 @@ impl Shared {
     }
 }
 
-/// For how many seconds a message is hidden while its copy is made: never shorter than its lease.
+/// For how many seconds a message is hidden while its copy is made: as long as its lease, and as long as a copy may take.
+/// SQS refuses a second too many, so these are cut and not rounded up; none would give the message back.
 fn renewed(held: &Held) -> i32 {
-    seconds(held.left.max(WHILE_COPYING.min(possible(held.received))))
+    let possible = i32::try_from(possible(held.asked).as_secs()).unwrap_or(i32::MAX);
+    seconds(held.left.max(WHILE_COPYING)).min(possible.max(1))
 }
 
-/// For how long SQS can hide a message yet: it counts from its receive.
-fn possible(received: Option<Instant>) -> Duration {
-    LONGEST_HIDE.saturating_sub(received.map_or(Duration::ZERO, |received| received.elapsed()))
+/// For how long SQS can hide a message yet: it counts from when it was asked for it.
+fn possible(asked: Option<Instant>) -> Duration {
+    LONGEST_HIDE.saturating_sub(asked.map_or(Duration::ZERO, |asked| asked.elapsed()))
 }
 
 /// A time in SQS's seconds, if SQS can hide a message for so long.
-fn hidden_for(what: &'static str, time: Duration, received: Option<Instant>) -> Result<i32, MessagingError> {
-    let (seconds, possible) = (seconds(time), possible(received));
+fn hidden_for(what: &'static str, time: Duration, asked: Option<Instant>) -> Result<i32, MessagingError> {
+    let (seconds, possible) = (seconds(time), possible(asked));
     if Duration::from_secs(seconds.unsigned_abs().into()) > possible {
         return Err(MessagingError::invalid(
             what,
@@ -347,5 +349,20 @@ mod tests {
         assert!(error.contains("3600 s of them"), "{error}");
         // Nobody knows when another process received it.
         assert!(hidden_for("x", hour * 12, None).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_renewed_for_long_enough_and_never_for_a_second_too_many() {
+        let hour = Duration::from_secs(3600);
+        let asked = Some(Instant::now());
+        let lasting = |left| renewed(&Held { stored: None, asked, left });
+        tokio::time::advance(Duration::from_millis(300)).await;
+        assert_eq!(lasting(Duration::from_secs(2)), 30);
+        assert_eq!(lasting(hour - Duration::from_millis(300)), 3600);
+        assert_eq!(lasting(hour * 12 - Duration::from_millis(300)), 43_199);
+        tokio::time::advance(hour * 12 - Duration::from_secs(10)).await;
+        assert_eq!(lasting(Duration::from_millis(9700)), 9);
+        tokio::time::advance(hour).await;
+        assert_eq!(lasting(Duration::from_millis(1)), 1);
     }
 }

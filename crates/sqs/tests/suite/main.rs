@@ -3,13 +3,16 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod calls;
 mod doctor;
 mod elsewhere;
 mod faults;
 mod foreign;
 mod lawful;
+mod leases;
 mod moto;
 mod queues;
+mod stand_in;
 mod throttling;
 
 use std::time::Duration;

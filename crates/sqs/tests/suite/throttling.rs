@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use postrider_core::{Message, MessagingError, MessagingService};
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
+use crate::stand_in::{refused, stand_in, taken, url_of};
 use crate::{queue, soon};
 
 /// How an endpoint answers sends.
@@ -24,76 +23,25 @@ enum Answer {
 
 /// An endpoint that answers the first `times` sends so, and then takes them. Counts the sends.
 async fn endpoint(answer: Answer, times: usize) -> (String, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("sqs+http://{}/", listener.local_addr().unwrap());
     let sends = Arc::new(AtomicUsize::new(0));
     let counted = sends.clone();
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            tokio::spawn(serve(stream, answer, times, counted.clone()));
-        }
-    });
-    (url, sends)
-}
-
-async fn serve(mut stream: TcpStream, answer: Answer, times: usize, sends: Arc<AtomicUsize>) {
-    while let Some((action, body)) = request(&mut stream).await {
-        let (status, json) = match action.as_str() {
-            "ListQueues" => (200, "{}".to_owned()),
-            "GetQueueUrl" => (200, r#"{"QueueUrl":"http://127.0.0.1/0/orders"}"#.to_owned()),
-            "SendMessageBatch" if sends.fetch_add(1, Ordering::SeqCst) < times => match answer {
-                Answer::Throttled => {
-                    (400, r#"{"__type":"com.amazonaws.sqs#ThrottlingException","message":"slow"}"#.to_owned())
-                }
-                Answer::Failed => (500, r#"{"__type":"InternalFailure","message":"oops"}"#.to_owned()),
-                Answer::ThrottledRow => (200, rows(&body, true)),
-            },
-            "SendMessageBatch" => (200, rows(&body, false)),
-            other => panic!("nobody asks for {other}"),
-        };
-        let head = format!(
-            "HTTP/1.1 {status} X\r\ncontent-type: application/x-amz-json-1.0\r\ncontent-length: {}\r\n\r\n",
-            json.len()
-        );
-        stream.write_all((head + &json).as_bytes()).await.unwrap();
-    }
-}
-
-/// The next request: what it asks for, and its body.
-async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
-    let mut bytes = Vec::new();
-    loop {
-        let text = String::from_utf8_lossy(&bytes).to_string();
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let field = |name: &str| {
-                let mut lines = head.lines();
-                lines.find_map(|line| {
-                    line.to_lowercase().starts_with(name).then(|| line.split_once(": ").unwrap().1.to_owned())
-                })
-            };
-            if body.len() >= field("content-length").unwrap().parse::<usize>().unwrap() {
-                let target = field("x-amz-target").unwrap();
-                return Some((target.rsplit('.').next().unwrap().to_owned(), body.to_owned()));
+    let url = stand_in(move |action, body| {
+        let counted = counted.clone();
+        async move {
+            match action.as_str() {
+                "ListQueues" => (200, "{}".to_owned()),
+                "GetQueueUrl" => url_of(&body),
+                "SendMessageBatch" if counted.fetch_add(1, Ordering::SeqCst) < times => match answer {
+                    Answer::Throttled => refused("ThrottlingException"),
+                    Answer::Failed => (500, r#"{"__type":"InternalFailure","message":"oops"}"#.to_owned()),
+                    Answer::ThrottledRow => taken(&body, true),
+                },
+                "SendMessageBatch" => taken(&body, false),
+                other => panic!("nobody asks for {other}"),
             }
         }
-        let mut more = [0; 4096];
-        match stream.read(&mut more).await {
-            Ok(count) if count > 0 => bytes.extend_from_slice(&more[..count]),
-            _ => return None,
-        }
-    }
-}
-
-/// The answer to a batch: all rows are taken, or all but the first.
-fn rows(body: &str, throttles_first: bool) -> String {
-    let ids: Vec<_> = (0..10).filter(|id| body.contains(&format!("\"Id\":\"{id}\""))).collect();
-    let (failed, done) = ids.split_at(usize::from(throttles_first));
-    let done: Vec<_> =
-        done.iter().map(|id| format!(r#"{{"Id":"{id}","MessageId":"m","MD5OfMessageBody":"x"}}"#)).collect();
-    let failed: Vec<_> =
-        failed.iter().map(|id| format!(r#"{{"Id":"{id}","SenderFault":true,"Code":"RequestThrottled"}}"#)).collect();
-    format!(r#"{{"Successful":[{}],"Failed":[{}]}}"#, done.join(","), failed.join(","))
+    });
+    (url.await, sends)
 }
 
 async fn connect(url: &str, call_timeout: Duration) -> SqsProvider {

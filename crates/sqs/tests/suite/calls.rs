@@ -1,0 +1,161 @@
+//! What SQS is asked, and how often.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use postrider_core::{Message, MessagingService, ReceiveOptions, Timestamp};
+use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::stand_in::{refused, rows_of, stand_in, taken, url_of};
+use crate::{queue, soon};
+
+async fn connect(url: &str) -> SqsProvider {
+    SqsStore::open(url, SqsOptions::default()).await.unwrap().connect().unwrap()
+}
+
+#[tokio::test]
+async fn senders_who_wait_at_the_same_moment_go_out_in_calls_of_ten() {
+    let (calls, arrived, held) =
+        (Arc::new(Mutex::new(Vec::new())), Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
+    let url = stand_in({
+        let (calls, arrived, held) = (calls.clone(), arrived.clone(), held.clone());
+        move |action, body| {
+            let (calls, arrived, held) = (calls.clone(), arrived.clone(), held.clone());
+            async move {
+                match action.as_str() {
+                    "ListQueues" => (200, "{}".to_owned()),
+                    "GetQueueUrl" => url_of(&body),
+                    "SendMessageBatch" => {
+                        calls.lock().unwrap().push(rows_of(&body));
+                        arrived.notify_one();
+                        drop(held.acquire().await.unwrap());
+                        taken(&body, false)
+                    }
+                    other => panic!("nobody asks for {other}"),
+                }
+            }
+        }
+    });
+    let (provider, orders) = (connect(&url.await).await, queue("orders"));
+    let send = || provider.send_message(&orders, Message::new("x"), soon());
+    let others = async {
+        arrived.notified().await;
+        let sends = join_all((0..100).map(|_| send()));
+        let go_on = async {
+            tokio::task::yield_now().await;
+            held.add_permits(1);
+        };
+        tokio::join!(sends, go_on).0
+    };
+    let (first, others) = tokio::join!(send(), others);
+    first.unwrap();
+    for sent in others {
+        sent.unwrap();
+    }
+    let calls = calls.lock().unwrap();
+    assert_eq!((calls[0], calls[1..].len()), (1, 10), "{calls:?}");
+    assert!(calls[1..].iter().all(|rows| *rows == 10), "{calls:?}");
+}
+
+/// An endpoint that has one message at most, and hands it out once a test says that its delay has passed.
+#[derive(Default)]
+struct Place {
+    message: Option<Value>,
+    is_due: bool,
+    delays: Vec<i64>,
+    deleted: usize,
+    waits: Vec<i64>,
+}
+
+impl Place {
+    fn answer(&mut self, action: &str, body: &str) -> (u16, String) {
+        let asked: Value = serde_json::from_str(body).unwrap();
+        let done = json!({ "Successful": [{ "Id": "0", "MessageId": "m", "MD5OfMessageBody": "x" }], "Failed": [] });
+        let answer = match action {
+            "ListQueues" | "ListQueueTags" => json!({}),
+            "GetQueueUrl" if body.contains(".fifo") => return refused("QueueDoesNotExist"),
+            "GetQueueUrl" => return url_of(body),
+            "SendMessageBatch" => {
+                let entry = asked["Entries"][0].clone();
+                self.delays.push(entry["DelaySeconds"].as_i64().unwrap());
+                self.message = Some(entry);
+                done
+            }
+            "DeleteMessageBatch" => {
+                self.deleted += 1;
+                done
+            }
+            "ReceiveMessage" => {
+                self.waits.push(asked["WaitTimeSeconds"].as_i64().unwrap());
+                let is_due = std::mem::take(&mut self.is_due);
+                match self.message.take_if(|_| is_due) {
+                    Some(sent) => json!({ "Messages": [self.received(&sent)] }),
+                    None => json!({}),
+                }
+            }
+            other => panic!("nobody asks for {other}"),
+        };
+        (200, answer.to_string())
+    }
+
+    fn received(&self, sent: &Value) -> Value {
+        let now = Timestamp::now().as_micros() / 1000;
+        let delay = self.delays.last().copied().unwrap_or_default();
+        json!({
+            "MessageId": "m",
+            "ReceiptHandle": "r",
+            "Body": sent["MessageBody"],
+            "MessageAttributes": sent["MessageAttributes"],
+            "Attributes": {
+                "SentTimestamp": (now - delay * 1000).to_string(),
+                "ApproximateFirstReceiveTimestamp": now.to_string(),
+                "ApproximateReceiveCount": "1",
+            },
+        })
+    }
+}
+
+async fn place() -> (SqsProvider, Arc<Mutex<Place>>) {
+    let place = Arc::new(Mutex::new(Place::default()));
+    let known = place.clone();
+    let url = stand_in(move |action, body| {
+        let answer = known.lock().unwrap().answer(&action, &body);
+        async move { answer }
+    });
+    (connect(&url.await).await, place)
+}
+
+#[tokio::test]
+async fn a_message_with_a_long_delay_is_sent_on_until_it_is_due() {
+    let ((provider, place), orders) = (place().await, queue("orders"));
+    let sent = Message::new("later").header("tenant", "acme").unwrap().delay(Duration::from_secs(3600));
+    let id = provider.send_message(&orders, sent, soon()).await.unwrap();
+    for hop in 1..4 {
+        place.lock().unwrap().is_due = true;
+        let early = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
+        assert!(early.is_empty(), "after {hop} quarters of an hour");
+        assert_eq!(place.lock().unwrap().deleted, hop, "the message that was sent on is removed");
+    }
+    assert_eq!(place.lock().unwrap().delays, [900; 4]);
+    place.lock().unwrap().is_due = true;
+    let due = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
+    let [due] = due.as_slice() else { panic!("{due:?}") };
+    assert_eq!((due.id(), &due.message[..]), (id, b"later".as_slice()));
+    assert_eq!(due.envelope.headers.get("tenant"), Some("acme"));
+    assert_eq!((due.envelope.receive_count, due.envelope.attempts_count), (1, 0), "a hop is no delivery");
+}
+
+#[tokio::test]
+async fn a_receive_that_waits_is_a_long_poll() {
+    let ((provider, place), orders) = (place().await, queue("orders"));
+    provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+    place.lock().unwrap().is_due = true;
+    let options = ReceiveOptions::default().wait(Duration::from_secs(7));
+    let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
+    assert_eq!(received.len(), 1);
+    // What is left of the seven seconds, in whole ones.
+    assert!(matches!(place.lock().unwrap().waits[..], [5..=7]), "{:?}", place.lock().unwrap().waits);
+}
