@@ -12,6 +12,7 @@
 //! second message. `PurgeQueue`: it takes leased messages too. FIFO queues for everything: a tenth of the throughput for
 //! an order that most messages do not need.
 
+mod attributes;
 mod broker;
 mod calls;
 mod capabilities;
@@ -29,6 +30,7 @@ mod options;
 mod pause;
 mod queues;
 mod receipt;
+mod rights;
 mod send;
 mod settle;
 mod stats;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use postrider_core::{Finding, MessagingService, Severity};
+use postrider_core::{Finding, Message, MessagingService, Severity};
 use postrider_sqs::aws_sdk_sqs::types::QueueAttributeName;
 use postrider_sqs::{SqsOptions, SqsStore};
 
-use crate::{Emulator, Place, queue, soon};
+use crate::stand_in::{refused, stand_in, url_of};
+use crate::{Emulator, Place, queue, soon, take};
 
 async fn examine(place: &Place, options: SqsOptions) -> Vec<Finding> {
     SqsStore::examine(&place.url(), options, soon()).await.unwrap()
@@ -37,6 +38,85 @@ async fn a_queue_that_would_lose_messages_is_found_and_a_good_one_is_not() {
         assert_eq!(found(&findings, "dead letters"), [Severity::Warning, Severity::Problem], "{findings:?}");
         place.leave().await;
     }
+}
+
+#[tokio::test]
+async fn a_look_changes_nothing() {
+    for emulator in Emulator::ALL {
+        let place = Place::new(emulator);
+        let (provider, orders) = (place.connect().await, queue("orders"));
+        provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+        provider.send_message(&orders, Message::new("x").ordering_key("k").unwrap(), soon()).await.unwrap();
+        let client = postrider_sqs::client(&place.url(), Duration::from_secs(5)).await.unwrap();
+        let seen = async || {
+            let urls = client.list_queues().queue_name_prefix(&place.prefix).send().await.unwrap().queue_urls.unwrap();
+            let mut seen = Vec::new();
+            for url in urls {
+                let ask = client.get_queue_attributes().queue_url(&url).attribute_names(QueueAttributeName::All);
+                let mut attributes = ask.send().await.unwrap().attributes.unwrap();
+                // Moto gives the moment at which it is asked.
+                attributes.remove(&QueueAttributeName::LastModifiedTimestamp);
+                seen.push((url, attributes));
+            }
+            seen.sort_by(|one, other| one.0.cmp(&other.0));
+            seen
+        };
+        let before = seen().await;
+        assert_eq!(before.len(), 3);
+        let findings = examine(&place, SqsOptions::default()).await;
+        assert_eq!(found(&findings, "permissions"), []);
+        assert_eq!(seen().await, before, "{emulator:?}");
+        for _ in 0..2 {
+            assert_eq!(take(&provider, &orders).await.envelope.receive_count, 1, "a look counts as no delivery");
+        }
+        place.leave().await;
+    }
+}
+
+/// An endpoint with one queue and its dead letters, where some things are not allowed.
+async fn strict<const N: usize>(forbidden: [&'static str; N]) -> Vec<Finding> {
+    let url = stand_in(move |action, body| async move {
+        match action.as_str() {
+            // Batches are not rights of their own.
+            action if forbidden.contains(&action.trim_end_matches("Batch")) => refused("AccessDeniedException"),
+            "ListQueues" => (200, r#"{"QueueUrls":["http://127.0.0.1/0/orders"]}"#.to_owned()),
+            "GetQueueUrl" if body.contains(".fifo") => refused("QueueDoesNotExist"),
+            "GetQueueUrl" | "CreateQueue" => url_of(&body),
+            "GetQueueAttributes" | "ListQueueTags" => (200, "{}".to_owned()),
+            "SendMessageBatch" => refused("EmptyBatchRequest"),
+            "ReceiveMessage" => refused("InvalidParameterValue"),
+            "DeleteMessage" | "ChangeMessageVisibility" => refused("ReceiptHandleIsInvalid"),
+            other => panic!("nobody asks for {other}"),
+        }
+    });
+    let findings = SqsStore::examine(&url.await, SqsOptions::default(), soon()).await.unwrap();
+    findings.into_iter().filter(|finding| finding.check == "permissions").collect()
+}
+
+#[tokio::test]
+async fn rights_that_are_missing_are_named_with_the_queues_and_what_fails_without() {
+    assert_eq!(strict([]).await, []);
+    let rights = [
+        ("GetQueueAttributes", "statistics"),
+        ("CreateQueue", "created"),
+        ("SendMessage", "sent"),
+        ("ReceiveMessage", "received"),
+        ("DeleteMessage", "delivered again"),
+        ("ChangeMessageVisibility", "extended"),
+    ];
+    for (right, fails) in rights {
+        let findings = strict([right]).await;
+        let [finding] = findings.as_slice() else { panic!("{right}: {findings:?}") };
+        assert_eq!(finding.severity, Severity::Warning);
+        for part in [&format!("sqs:{right} is not possible on 'orders', 'orders_dlq'"), fails, "AccessDenied"] {
+            assert!(finding.found.contains(part), "{part}: {finding:?}");
+        }
+    }
+    let all = strict(["SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility"]).await;
+    assert_eq!(all.len(), 4, "{all:?}");
+    assert_eq!(strict(["ListQueues"]).await.len(), 1);
+    let tags = strict(["ListQueueTags"]).await;
+    assert!(tags.len() == 1 && tags[0].found.contains("on 'orders': a pause"), "{tags:?}");
 }
 
 #[tokio::test]
