@@ -29,6 +29,8 @@ pub struct SqsHold {
     held: HashMap<u64, (usize, String)>,
     /// What was taken and not shown yet.
     taken: VecDeque<Held>,
+    /// Whether all that could be taken was.
+    is_swept: bool,
     next: u64,
 }
 
@@ -41,6 +43,7 @@ impl SqsHold {
             sides,
             held: HashMap::new(),
             taken: VecDeque::new(),
+            is_swept: false,
             next: 0,
         })
     }
@@ -74,6 +77,7 @@ impl SqsHold {
                 }
             }
         }
+        self.is_swept = taken.len() < AT_ONCE;
         let since = |held: &Held| held.stored.death.as_ref().map_or(held.stored.enqueued_at, |death| death.dead_at);
         taken.sort_by_key(since);
         self.taken.extend(taken);
@@ -110,7 +114,7 @@ impl SqsHold {
 
 impl Hold for SqsHold {
     async fn take(&mut self, count: usize) -> Result<Vec<Held>, MessagingError> {
-        if self.taken.is_empty() {
+        if self.taken.is_empty() && !self.is_swept {
             self.take_more().await?;
         }
         let count = count.min(self.taken.len());

@@ -18,8 +18,11 @@ use crate::receipt::Ticket;
 use crate::store::Shared;
 use crate::waiting::{LONGEST_HIDE, seconds};
 
-/// For at least so long a message is hidden while its copy is made.
-const WHILE_COPYING: Duration = Duration::from_secs(30);
+/// So many calls are made while a message is hidden for its copy: the one that hides it, the copy, and the delete.
+const CALLS_OF_A_COPY: u32 = 3;
+
+/// For no longer a message is hidden for its copy alone: whoever dies meanwhile leaves it hidden.
+const LONGEST_COPY: Duration = Duration::from_secs(30);
 
 /// A row whose lease is valid.
 pub(crate) struct Row {
@@ -44,6 +47,11 @@ enum Step {
 type Place = (QueueName, Side);
 
 impl Shared {
+    /// For how many seconds a message is hidden while its copy is made.
+    fn renewed(&self, held: &Held) -> i32 {
+        renewed(held, LONGEST_COPY.min(self.calls.timeout.saturating_mul(CALLS_OF_A_COPY)))
+    }
+
     /// Reads a receipt and finds its lease.
     fn held(&self, handle: &ReceiptHandle) -> Result<(Ticket, Held), MessagingError> {
         let ticket = Ticket::read(handle)?;
@@ -96,7 +104,7 @@ impl Shared {
             Disposition::Nack(Nack::Retry { after, error }) => match held.stored.clone() {
                 Some(stored) if ticket.side == Side::Standard && !queue.holds_dead_letters() => {
                     let copy = Box::new(stored.retried(after, error.as_deref()));
-                    Step::Replace { copy, to: queue, renewed: renewed(&held) }
+                    Step::Replace { copy, to: queue, renewed: self.renewed(&held) }
                 }
                 // A copy would lose its place; the message of another process has none to make a copy of; and a dead
                 // letter keeps its record.
@@ -114,7 +122,7 @@ impl Shared {
             Disposition::Nack(Nack::DeadLetter { reason, error }) => match held.stored.clone() {
                 Some(stored) => {
                     let copy = Box::new(stored.buried(&reason, error.as_deref(), self.clock.now()));
-                    Step::Replace { copy, to: queue.dead_letters(), renewed: renewed(&held) }
+                    Step::Replace { copy, to: queue.dead_letters(), renewed: self.renewed(&held) }
                 }
                 None => {
                     return Err(MessagingError::NotSupported {
@@ -205,7 +213,8 @@ impl Shared {
     }
 
     /// Puts copies where they belong and removes the originals. Their leases are renewed first: a receipt whose lease is
-    /// over leaves no copy behind, and nobody receives the original meanwhile.
+    /// over leaves no copy behind, and nobody receives the original meanwhile. For the caller they end when they would
+    /// have: a settle that fails is no extension.
     async fn replace(
         &self,
         place: &Place,
@@ -213,18 +222,13 @@ impl Shared {
         rows: Vec<(Row, Box<Stored>, QueueName, i32)>,
     ) -> Vec<(usize, Result<(), MessagingError>)> {
         const REPLACE: &str = "settle";
-        let started = Instant::now();
         let renewals = rows.iter().map(|(row, _, _, seconds)| (row.ticket.receipt.clone(), *seconds)).collect();
         let renewed = self.calls.hide(url, renewals).await;
         let mut results = Vec::new();
         let mut by_target: HashMap<QueueName, Vec<(Row, Stored)>> = HashMap::new();
-        for ((row, copy, to, seconds), answer) in rows.into_iter().zip(renewed) {
+        for ((row, copy, to, _), answer) in rows.into_iter().zip(renewed) {
             match answer {
-                Ok(()) => {
-                    let ends = started + Duration::from_secs(seconds.unsigned_abs().into());
-                    lease::extended(&row.handle, &row.ticket, ends, self.clock.now());
-                    by_target.entry(to).or_default().push((row, *copy));
-                }
+                Ok(()) => by_target.entry(to).or_default().push((row, *copy)),
                 Err(failure) => results.push((row.number, Err(self.refused(place, REPLACE, &row, failure)))),
             }
         }
@@ -307,9 +311,9 @@ impl Shared {
 
 /// For how many seconds a message is hidden while its copy is made: as long as its lease, and as long as a copy may take.
 /// SQS refuses a second too many, so these are cut and not rounded up; none would give the message back.
-fn renewed(held: &Held) -> i32 {
+fn renewed(held: &Held, copying: Duration) -> i32 {
     let possible = i32::try_from(possible(held.asked).as_secs()).unwrap_or(i32::MAX);
-    seconds(held.left.max(WHILE_COPYING)).min(possible.max(1))
+    seconds(held.left.max(copying)).min(possible.max(1))
 }
 
 /// For how long SQS can hide a message yet: it counts from when it was asked for it.
@@ -355,7 +359,7 @@ mod tests {
     async fn a_lease_is_renewed_for_long_enough_and_never_for_a_second_too_many() {
         let hour = Duration::from_secs(3600);
         let asked = Some(Instant::now());
-        let lasting = |left| renewed(&Held { stored: None, asked, left });
+        let lasting = |left| renewed(&Held { stored: None, asked, left }, LONGEST_COPY);
         tokio::time::advance(Duration::from_millis(300)).await;
         assert_eq!(lasting(Duration::from_secs(2)), 30);
         assert_eq!(lasting(hour - Duration::from_millis(300)), 3600);

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use postrider_core::{Message, MessagingService, ReceiveOptions, Timestamp};
+use postrider_core::{
+    DeadLetterQuery, DeadLetters, Message, MessagingError, MessagingService, Nack, ReceiveOptions, Timestamp,
+};
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -65,6 +67,7 @@ async fn senders_who_wait_at_the_same_moment_go_out_in_calls_of_ten() {
 struct Place {
     message: Option<Value>,
     is_due: bool,
+    loses_sends: bool,
     delays: Vec<i64>,
     deleted: usize,
     waits: Vec<i64>,
@@ -78,6 +81,8 @@ impl Place {
             "ListQueues" | "ListQueueTags" => json!({}),
             "GetQueueUrl" if body.contains(".fifo") => return refused("QueueDoesNotExist"),
             "GetQueueUrl" => return url_of(body),
+            "SendMessageBatch" if self.loses_sends => return (500, "{}".to_owned()),
+            "ChangeMessageVisibilityBatch" => done,
             "SendMessageBatch" => {
                 let entry = asked["Entries"][0].clone();
                 self.delays.push(entry["DelaySeconds"].as_i64().unwrap());
@@ -158,4 +163,32 @@ async fn a_receive_that_waits_is_a_long_poll() {
     assert_eq!(received.len(), 1);
     // What is left of the seven seconds, in whole ones.
     assert!(matches!(place.lock().unwrap().waits[..], [5..=7]), "{:?}", place.lock().unwrap().waits);
+}
+
+#[tokio::test]
+async fn an_end_that_was_seen_is_not_looked_for_again() {
+    let ((provider, place), orders) = (place().await, queue("orders"));
+    let dead = provider.list_dead_letters(&orders, &DeadLetterQuery::default(), soon()).await.unwrap();
+    assert!(dead.letters.is_empty());
+    // A look that may have missed something, and one that asks all of SQS.
+    assert_eq!(place.lock().unwrap().waits, [0, 1]);
+}
+
+#[tokio::test]
+async fn a_settle_of_which_nobody_knows_the_outcome_extends_no_lease() {
+    let ((provider, place), orders) = (place().await, queue("orders"));
+    provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+    place.lock().unwrap().is_due = true;
+    let options = ReceiveOptions::default().visibility(Duration::from_secs(1));
+    let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
+    let over = tokio::time::Instant::now() + Duration::from_secs(1);
+    let receipt = received.into_iter().next().expect("a message").into_receipt();
+    place.lock().unwrap().loses_sends = true;
+    let nack = Nack::retry_after(Duration::ZERO);
+    let unknown = provider.nack_message(&orders, receipt.clone(), nack, soon()).await;
+    assert!(matches!(unknown, Err(MessagingError::OutcomeUnknown { .. })), "{unknown:?}");
+    tokio::time::sleep_until(over).await;
+    let late = provider.ack_message(&orders, receipt, soon()).await;
+    assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{late:?}");
+    assert_eq!(place.lock().unwrap().deleted, 0);
 }
