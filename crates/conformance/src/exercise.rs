@@ -31,6 +31,9 @@ pub struct Settings {
     pub unit: Duration,
     /// How many tests run at the same time.
     pub parallel: usize,
+    /// How many messages go through in one call at most: more than fit into the parameters of one SQL statement, unless
+    /// the store is too slow for that.
+    pub rows: usize,
     /// The storm whose history is checked at the end.
     pub storm: StormSettings,
     /// What the names of the suite's queues begin with. They are removed at the end.
@@ -49,6 +52,7 @@ impl Default for Settings {
             rules: Rule::ALL.to_vec(),
             unit: Duration::from_millis(200),
             parallel: 8,
+            rows: 7000,
             storm: StormSettings::default(),
             prefix: format!("pv{:08x}", rand::random::<u32>()),
             observer: None,

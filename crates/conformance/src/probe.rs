@@ -67,13 +67,15 @@ pub(crate) struct Probe<'a, H: Harness> {
     pub(crate) provider: H::Provider,
     /// A short time: leases that must run out last this long. Long enough for several round trips.
     pub(crate) unit: Duration,
+    /// How many messages go through in one call at most.
+    pub(crate) rows: usize,
     prefix: String,
     queues: Mutex<Vec<QueueName>>,
 }
 
 impl<'a, H: Harness> Probe<'a, H> {
     pub(crate) fn new(harness: &'a H, provider: H::Provider, settings: &Settings, prefix: String) -> Self {
-        Self { harness, provider, unit: settings.unit, prefix, queues: Mutex::new(Vec::new()) }
+        Self { harness, provider, unit: settings.unit, rows: settings.rows, prefix, queues: Mutex::new(Vec::new()) }
     }
 
     /// How long a test waits for what must happen before it says that it does not: longer on a slow store.
@@ -170,7 +172,7 @@ impl<'a, H: Harness> Probe<'a, H> {
         let received = self.take_up_to(&self.provider, queue, count, options).await?;
         if received.len() < count {
             let (came, patience) = (received.len(), self.patience());
-            return violation(format!("only {came} of {count} messages came within {patience:?}"));
+            return violation(format!("only {came} of {count} messages came, and no other within {patience:?}"));
         }
         Ok(received)
     }
@@ -182,7 +184,7 @@ impl<'a, H: Harness> Probe<'a, H> {
         count: usize,
         options: &ReceiveOptions,
     ) -> Result<Vec<QueuedMessage>, Stop> {
-        let end = Instant::now() + self.patience();
+        let mut end = Instant::now() + self.patience();
         let mut received = Vec::new();
         while received.len() < count {
             let left = end.saturating_duration_since(Instant::now());
@@ -195,6 +197,9 @@ impl<'a, H: Harness> Probe<'a, H> {
             if more.is_empty() {
                 // A store that does not wait is polled, with a pause between looks.
                 tokio::time::sleep(self.unit / 10).await;
+            } else {
+                // A slow store is waited for as long as it brings something.
+                end = Instant::now() + self.patience();
             }
             received.extend(more);
         }

@@ -203,11 +203,19 @@ where
     P: Provider + Clone,
     Fut: Future<Output = Result<P, MessagingError>> + Send,
 {
+    assert_lawful_with(settings(), open).await;
+}
+
+async fn assert_lawful_with<P, Fut>(settings: Settings, open: impl Fn() -> Fut + Send + Sync + 'static)
+where
+    P: Provider + Clone,
+    Fut: Future<Output = Result<P, MessagingError>> + Send,
+{
     let through = move || {
         let opened = open();
         async move { Ok(Through::new(opened.await?)) }
     };
-    let report = exercise(through, settings()).await.unwrap();
+    let report = exercise(through, settings).await.unwrap();
     assert!(report.is_lawful(), "{report}");
 }
 
@@ -256,7 +264,9 @@ async fn the_law_holds_through_a_subscriber_on_pgmq() {
 async fn the_law_holds_through_a_subscriber_on_sqs() {
     let place = OnSqs::new();
     let store = place.store(&place.url()).await.unwrap();
-    assert_lawful(move || std::future::ready(store.connect())).await;
+    // An emulator in Python, ten messages a call.
+    let settings = Settings { rows: 1000, ..settings() };
+    assert_lawful_with(settings, move || std::future::ready(store.connect())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -156,21 +156,20 @@ pub(super) async fn l1_rows_of_one_batch_with_one_dedup_key_yield_one_message<H:
     probe.nothing(&queue, "one message had the dedup key").await
 }
 
-/// More rows than fit into the parameters of one SQL statement.
 pub(super) async fn l1_thousands_of_rows_go_through_in_one_call<H: Harness>(probe: &Probe<'_, H>) -> Check {
-    const ROWS: usize = 7000;
+    let rows = probe.rows;
     let queue = probe.queue("rows_thousands").await?;
-    let messages = (0..ROWS).map(|n| Message::new(n.to_string())).collect();
+    let messages = (0..rows).map(|n| Message::new(n.to_string())).collect();
     let patience = Deadline::after(PATIENCE * 10);
     let sent = probe.provider.send_batch(&queue, messages, patience).await?;
     let sent = sent.into_iter().collect::<Result<HashSet<_>, _>>()?;
-    ensure_same("the number of ids", sent.len(), ROWS)?;
-    let received = probe.take_all(&queue, ROWS, &probe.long()).await?;
+    ensure_same("the number of ids", sent.len(), rows)?;
+    let received = probe.take_all(&queue, rows, &probe.long()).await?;
     let seen: HashSet<_> = received.iter().map(postrider_core::QueuedMessage::id).collect();
-    ensure(seen == sent, || format!("{} of {ROWS} messages arrived", seen.len()))?;
+    ensure(seen == sent, || format!("{} of {rows} messages arrived", seen.len()))?;
     let acks = received.into_iter().map(postrider_core::Settlement::ack).collect();
-    let rows = probe.provider.settle(acks, Deadline::after(PATIENCE * 10)).await?;
-    let failed = rows.iter().filter(|row| row.is_err()).count();
+    let acked = probe.provider.settle(acks, Deadline::after(PATIENCE * 10)).await?;
+    let failed = acked.iter().filter(|row| row.is_err()).count();
     ensure_same("the number of acks that failed", failed, 0)
 }
 

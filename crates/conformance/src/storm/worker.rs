@@ -261,22 +261,23 @@ async fn use_stale<P: Provider>(
 pub(super) async fn drain<P: Provider>(provider: &Recorded<P>, plan: &Plan) -> Result<(), MessagingError> {
     let end = Instant::now() + PATIENCE * 6;
     let options = ReceiveOptions::batch(50).visibility(plan.lease).wait(plan.unit).max_receive_count(LIMIT);
-    let mut empty_looks = 0;
+    // A store that cannot count exactly is taken at its silence, which must outlast every lease of the storm.
+    let silence = (plan.lease + plan.unit * 2).max(PATIENCE / 2);
+    let mut silent_since = None;
     while Instant::now() < end {
         let received = go_on(provider.receive_messages(&plan.queue, &options, soon()).await)?.unwrap_or_default();
-        empty_looks = if received.is_empty() { empty_looks + 1 } else { 0 };
+        silent_since = if received.is_empty() { silent_since.or_else(|| Some(Instant::now())) } else { None };
         for message in received {
             go_on(provider.ack_message(&plan.queue, message, soon()).await)?;
         }
         let Some(stats) = go_on(provider.queue_stats(&plan.queue, soon()).await)? else { continue };
-        // A store that cannot count exactly is taken at its silence, which must outlast every lease of the storm.
         let numbers = [stats.ready, stats.in_flight, stats.delayed];
         let is_empty = if numbers.iter().all(|number| matches!(number, Measured::Exact(_))) {
             stats.message_count() == Some(0)
         } else {
-            plan.unit * empty_looks > PATIENCE
+            silent_since.is_some_and(|since| since.elapsed() > silence)
         };
-        if is_empty && empty_looks > 0 {
+        if is_empty && silent_since.is_some() {
             break;
         }
     }

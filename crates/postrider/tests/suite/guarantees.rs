@@ -278,11 +278,12 @@ async fn guarantees_page_is_up_to_date() {
              processes do. For L14 the broker ends all of them, again and again. [More about it](rabbitmq.md).",
         ),
         Store { endpoint: queues, restart: None }.restarted_by(cuts(proxy)).try_law(
-            "Tried on an **emulator**, ministack, and all but L1 on a second one, moto; not on Amazon's service. Neither \
-             can show what the service alone does: messages that a standard queue hands out twice or out of order, counts \
-             that lag, throttling, what becomes of a late receipt there. Moto deletes by a late receipt, which our own \
-             fence keeps from being sent. The workers share a client; for L14 all of their connections are cut, again and \
-             again. [More about it](sqs.md).",
+            "Tried on an **emulator**, ministack, and with fewer messages on a second one, moto; not on Amazon's service. \
+             Neither can show what the service alone does: messages that a standard queue hands out twice or out of order, \
+             counts that lag, throttling, what becomes of a late receipt there. Moto deletes by a late receipt, which our \
+             own fence keeps from being sent, and hands one message to two who receive at the same moment, so that is not \
+             judged there. The workers share a client; for L14 all of their connections are cut, again and again. [More \
+             about it](sqs.md).",
         ),
     ];
 

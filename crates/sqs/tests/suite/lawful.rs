@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use postrider_conformance::proxy::FaultProxy;
-use postrider_conformance::{ClockShift, Harness, Outcome, Rule, Settings, StormSettings, exercise};
+use postrider_conformance::{ClockShift, Harness, Outcome, Settings, StormSettings, exercise};
 use postrider_core::{Feature, MessagingError, QueueAdmin};
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 
-use crate::{Emulator, Place, soon};
+use crate::{Emulator, Place, is_long, soon};
 
 /// Every worker opens the store for itself, as other processes do, and reaches it through a network that can be cut.
 struct Apart {
@@ -41,7 +41,8 @@ impl Harness for Apart {
     }
 }
 
-async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings) {
+/// Tries the law. `unfit` are the tests of which the emulator by itself decides what comes of them.
+async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings, unfit: &[&str]) {
     let place = Place::new(emulator);
     let harness = Apart { proxy: FaultProxy::before(&place.url()).await.unwrap(), options };
     let report = exercise(harness, settings).await.unwrap();
@@ -54,7 +55,8 @@ async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings) {
             let is_refused = matches!(test.outcome, Outcome::Refused(_));
             // A key is taken for five minutes, whatever becomes of its message.
             let is_windowed = matches!(test.outcome, Outcome::NotExercised(_)) && test.name.contains("dedup_key");
-            assert!(test.outcome == Outcome::Holds || is_refused || is_windowed, "{}: {report}", test.name);
+            let is_unfit = unfit.contains(&test.name);
+            assert!(test.outcome == Outcome::Holds || is_refused || is_windowed || is_unfit, "{}: {report}", test.name);
         }
     }
     let left = place.connect().await.list_queues(soon()).await.unwrap();
@@ -63,17 +65,19 @@ async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_on_ministack_and_nothing_is_left_behind() {
-    let settings = Settings { parallel: 8, ..Settings::default() };
-    law_on(Emulator::Ministack, SqsOptions::default(), settings).await;
+    let (messages, rows) = if is_long() { (2000, 7000) } else { (300, 1000) };
+    let storm = StormSettings { messages, ..StormSettings::default() };
+    let settings = Settings { parallel: 32, storm, rows, ..Settings::default() };
+    law_on(Emulator::Ministack, SqsOptions::default(), settings, &[]).await;
 }
 
-/// Moto looks at every message of a queue for each that it hands out, and locks nothing meanwhile: seven thousand rows,
-/// which rule 1 sends and receives, take it longer than anybody waits, and several calls at once hand one message out
-/// twice. So rule 1 is left to `moto.rs`, and there is one call at a time for a batch.
+/// Moto looks at every message of a queue for each that it hands out, and locks nothing meanwhile: several calls at once
+/// hand one message out twice. So there are few messages, one call at a time for a batch, and nobody judges what several
+/// receivers get.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_other_rules_hold_on_moto_and_nothing_is_left_behind() {
+async fn every_rule_but_concurrent_receives_holds_on_moto_and_nothing_is_left_behind() {
     let storm = StormSettings { messages: 60, senders: 1, receivers: 1 };
-    let rules = Rule::ALL.iter().copied().filter(|rule| *rule != Rule::L1).collect();
     let options = SqsOptions { parallel_calls: 1, ..SqsOptions::default() };
-    law_on(Emulator::Moto, options, Settings { parallel: 4, storm, rules, ..Settings::default() }).await;
+    let settings = Settings { parallel: 32, storm, rows: 60, ..Settings::default() };
+    law_on(Emulator::Moto, options, settings, &["l2_concurrent_receivers_share_nothing"]).await;
 }

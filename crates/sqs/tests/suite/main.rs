@@ -10,7 +10,6 @@ mod faults;
 mod foreign;
 mod lawful;
 mod leases;
-mod moto;
 mod queues;
 mod stand_in;
 mod throttling;
