@@ -371,6 +371,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_came_back_on_a_confirm_that_was_just_passed_by_is_seen_in_time() {
+        let (orders, receiver) = mpsc::unbounded_channel();
+        let (of_a, a_confirmed) = oneshot::channel();
+        let (of_b, mut b_confirmed) = oneshot::channel::<()>();
+        let (mut of_a, mut a_confirmed) = (Some(of_a), Some(a_confirmed));
+        // Between the look at the first and the look at the second both are completed, the first one first.
+        let mut second = Some(async move {
+            std::future::poll_fn(|now| Pin::new(&mut b_confirmed).poll(now)).await.unwrap();
+            of_a.take().unwrap().send(Ok((Published::Stored, back("b")))).unwrap();
+            Ok((Published::Stored, None))
+        });
+        let cell = std::sync::Mutex::new(move |key: &str| -> Sending {
+            match key {
+                "a" => {
+                    let confirmed = a_confirmed.take().unwrap();
+                    Box::pin(async move { confirmed.await.unwrap() })
+                }
+                _ => Box::pin(second.take().unwrap()),
+            }
+        });
+        let publish = move |message: Outgoing| cell.lock().unwrap()(&message.routing_key);
+        tokio::spawn(Line::by(Box::new(publish), receiver).run());
+        let [a, b] = ["a", "b"].map(|key| {
+            let (answer, fates) = oneshot::channel();
+            orders.send(Order { messages: vec![message(key, 1)], answer }).unwrap();
+            fates
+        });
+        settle().await;
+        of_b.send(()).unwrap();
+        assert!(matches!(b.await.unwrap()[..], [Published::Unroutable]));
+        assert!(matches!(a.await.unwrap()[..], [Published::Stored]));
+    }
+
+    #[tokio::test]
     async fn once_something_came_back_nobody_is_answered_before_everything_is_confirmed() {
         let mut line = ByHand::new();
         let ((mut a, of_a), (mut b, of_b), (mut c, of_c)) =

@@ -117,15 +117,15 @@ impl RabbitmqBroker {
     /// The way of a message: straight into its queue, into its key's partition, or through what makes it wait.
     async fn route(&self, live: &Live, queue: &QueueName, stored: &Stored) -> Result<Outgoing, MessagingError> {
         let is_dead = queue.holds_dead_letters();
-        let (exchange, routing_key, stored) = match &stored.ordering_key {
+        let (exchange, routing_key, properties) = match &stored.ordering_key {
             Some(key) if !is_dead => {
                 self.prepare(live, queue, &[Flag::Keyed]).await?;
                 let index = partition_of(key, self.options().partitions);
-                (String::new(), partition(queue, index), stored.clone())
+                (String::new(), partition(queue, index), wire::properties(stored))
             }
             _ if stored.wait.is_zero() => {
                 self.builder(live).meet(queue.as_str()).await?;
-                (String::new(), queue.to_string(), stored.clone())
+                (String::new(), queue.to_string(), wire::properties(stored))
             }
             _ => {
                 let steps = steps(stored.wait);
@@ -134,10 +134,11 @@ impl RabbitmqBroker {
                 self.builder(live).delay(queue, steps).await?;
                 let (exchange, key) = delay_route(queue, steps);
                 // The whole wait is over when it arrives.
-                (exchange, key, Stored { wait: std::time::Duration::ZERO, ..stored.clone() })
+                let arriving = Stored { wait: std::time::Duration::ZERO, ..stored.clone() };
+                (exchange, key, wire::properties(&arriving))
             }
         };
-        Ok(Outgoing { exchange, routing_key, properties: wire::properties(&stored), body: stored.body })
+        Ok(Outgoing { exchange, routing_key, properties, body: stored.body.clone() })
     }
 
     /// Makes the parts of a queue that a message's way needs, and says so for everybody. The queue itself comes first.

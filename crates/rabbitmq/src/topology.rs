@@ -17,7 +17,7 @@
 //! messages in one queue wait equally long, and nobody needs to be there for it. No queue ever expires, and no message has
 //! a time to live of its own: behind one that waits longer it would come too late.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -55,47 +55,54 @@ pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(10 * ((1 << LEV
 /// it everything in it is out of reach, confirmed or not. After so long it lasts.
 const LASTS: Duration = Duration::from_millis(1000);
 
-/// What is known to be there, and since when, as long as it may be new.
+/// What is known to be there.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<HashMap<String, Option<Instant>>>);
+pub(crate) struct Known(Mutex<Names>);
+
+#[derive(Debug, Default)]
+struct Names {
+    known: HashSet<String>,
+    /// Those of them that may be new, and since when they are known. Almost always there are none, and every send asks.
+    young: HashMap<String, Instant>,
+}
 
 impl Known {
     pub(crate) fn has(&self, name: &str) -> bool {
-        lock(&self.0).contains_key(name)
+        lock(&self.0).known.contains(name)
     }
 
     pub(crate) fn add(&self, name: impl Into<String>) {
-        lock(&self.0).entry(name.into()).or_insert(None);
+        lock(&self.0).known.insert(name.into());
     }
 
     /// One of the broker's queues that may be new.
     fn add_young(&self, name: &str) {
-        lock(&self.0).insert(name.to_owned(), Some(Instant::now()));
+        let mut names = lock(&self.0);
+        names.known.insert(name.to_owned());
+        names.young.insert(name.to_owned(), Instant::now());
     }
 
     /// What there is for a queue that may be new, and when it will have lasted.
     pub(crate) fn young(&self, queue: &QueueName) -> Option<(Vec<String>, Instant)> {
+        let names = lock(&self.0);
+        if names.young.is_empty() {
+            return None;
+        }
         let (own, dead, parts) = (queue.as_str(), queue.dead_letters(), format!("{queue}:"));
         let is_of = |name: &str| name == own || name == dead.as_str() || name.starts_with(&parts);
-        let known = lock(&self.0);
-        let young = known.iter().filter_map(|(name, met)| met.filter(|_| is_of(name)).map(|met| (name.clone(), met)));
+        let young = names.young.iter().filter(|(name, _)| is_of(name)).map(|(name, met)| (name.clone(), *met));
         let (names, met): (Vec<_>, Vec<_>) = young.unzip();
         met.into_iter().max().map(|met| (names, met + LASTS))
     }
 
     /// These have lasted.
     pub(crate) fn note_lasting(&self, names: &[String]) {
-        let mut known = lock(&self.0);
-        for name in names {
-            if let Some(met) = known.get_mut(name) {
-                *met = None;
-            }
-        }
+        lock(&self.0).young.retain(|young, _| !names.contains(young));
     }
 
     /// Something is not as it was known to be.
     pub(crate) fn forget_all(&self) {
-        lock(&self.0).clear();
+        *lock(&self.0) = Names::default();
     }
 
     /// Whether a part of a queue is there and everybody is told.
@@ -110,7 +117,10 @@ impl Known {
     /// Forgets everything of a queue.
     pub(crate) fn forget(&self, queue: &QueueName) {
         let (own, parts) = (queue.as_str(), format!("{queue}:"));
-        lock(&self.0).retain(|name, _| name != own && !name.starts_with(&parts));
+        let is_other = |name: &str| name != own && !name.starts_with(&parts);
+        let mut names = lock(&self.0);
+        names.known.retain(|name| is_other(name));
+        names.young.retain(|name, _| is_other(name));
     }
 }
 
