@@ -3,6 +3,7 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod closed;
 mod cut_off;
 mod delays;
 mod doctor;
