@@ -9,6 +9,7 @@ mod delays;
 mod doctor;
 mod killed;
 mod lawful;
+mod memory;
 mod queues;
 
 use postrider_core::Deadline;
