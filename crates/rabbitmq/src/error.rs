@@ -1,9 +1,13 @@
 //! What the broker's errors mean.
 
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use lapin::ErrorKind;
+use lapin::uri::AMQPScheme;
 use postrider_core::{MessagingError, QueueName};
+use tokio_rustls::rustls;
 
 use crate::PROVIDER;
 
@@ -45,6 +49,69 @@ pub(crate) fn failed(operation: &'static str, error: lapin::Error) -> MessagingE
             detail: format!("the connection was lost during {operation}: {error}"),
             source: Some(Arc::new(error)),
         },
+    }
+}
+
+/// A broker that was reached and is not trusted, whatever is tried again.
+#[derive(Debug)]
+struct Distrusted(lapin::Error);
+
+impl fmt::Display for Distrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: the broker's certificate is not trusted; name the host that it was made for, and with ca_file the file of \
+             the authority that signed it",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for Distrusted {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// Why a connection was not opened.
+pub(crate) fn unreached(place: &str, scheme: &AMQPScheme, error: lapin::Error) -> MessagingError {
+    let tls = match error.kind() {
+        ErrorKind::IOError(error) => error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()),
+        _ => None,
+    };
+    if let Some(rustls::Error::InvalidCertificate(_)) = tls {
+        let source = Arc::new(Distrusted(error));
+        return MessagingError::Provider { provider: PROVIDER, operation: "connect", source, retryable: false };
+    }
+    let told = words(&error);
+    let meaning = match (scheme, error.kind()) {
+        (_, ErrorKind::ProtocolError(_)) if code(&error) == Some(ACCESS_REFUSED) => {
+            "; check user, password and virtual host"
+        }
+        (AMQPScheme::AMQPS, _) if tls.is_some() => {
+            "; if that port is not for TLS, write amqp:// or the port that is, often 5671"
+        }
+        (AMQPScheme::AMQP, kind) if is_no_answer(kind) => {
+            "; if that port is for TLS, write amqps:// or the port that is not, often 5672"
+        }
+        _ => "",
+    };
+    MessagingError::Connection {
+        provider: PROVIDER,
+        detail: format!("{place}: {told}{meaning}"),
+        source: Some(Arc::new(error)),
+    }
+}
+
+/// Whether somebody was there and did not speak AMQP.
+fn is_no_answer(kind: &ErrorKind) -> bool {
+    use io::ErrorKind as Io;
+    match kind {
+        ErrorKind::ParsingError(_) => true,
+        ErrorKind::IOError(error) => {
+            matches!(error.kind(), Io::ConnectionReset | Io::ConnectionAborted | Io::UnexpectedEof | Io::BrokenPipe)
+        }
+        _ => false,
     }
 }
 

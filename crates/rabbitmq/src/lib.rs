@@ -31,6 +31,7 @@ mod settle;
 mod stats;
 mod store;
 mod topology;
+mod trust;
 mod wire;
 
 pub use broker::RabbitmqBroker;

@@ -12,18 +12,19 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
-use lapin::uri::AMQPUri;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Channel, Connection, ConnectionProperties, DefaultConnectionBuilder, Event};
 use postrider_core::{Deadline, MessagingError, QueueName};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::Instant;
 
 use crate::PROVIDER;
-use crate::error::{failed, silent};
+use crate::error::{failed, silent, unreached};
 use crate::feed::Feed;
 use crate::options::RabbitmqOptions;
 use crate::publish::Publisher;
 use crate::topology::Known;
+use crate::trust;
 
 /// How long a call waits for a connection that is being opened again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -248,41 +249,28 @@ struct Way {
 
 impl Way {
     async fn connect(&self) -> Result<Live, MessagingError> {
-        let unreachable = |detail: String, source: Option<lapin::Error>| MessagingError::Connection {
-            provider: PROVIDER,
-            detail,
-            source: source.map(|source| Arc::new(source) as _),
-        };
         let properties =
             ConnectionProperties::default().with_connection_name(self.options.connection_name.clone().into());
+        let trusted = match self.uri.scheme {
+            AMQPScheme::AMQP => None,
+            AMQPScheme::AMQPS => Some(trust::config(self.options.ca_file.as_deref())?),
+        };
         let connect = async {
             let mut builder = DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties);
-            if let Some(certificates) = &self.options.ca_file {
-                let certificates = std::fs::read_to_string(certificates)?;
-                let config = lapin::tcp::OwnedTLSConfig { identity: None, cert_chain: Some(certificates) };
-                builder = builder.with_tls_config(config);
+            if let Some(trusted) = trusted {
+                builder = builder.with_tls_config(trusted);
             }
             builder.connect().await
         };
         match tokio::time::timeout(self.options.connection_timeout, connect).await {
             Ok(Ok(connection)) => Ok(Live::new(connection, self.known.clone())),
-            Ok(Err(error)) => Err(unreachable(format!("{}: {}", self.place, explain(&error)), Some(error))),
-            Err(_) => {
-                let time = self.options.connection_timeout;
-                Err(unreachable(format!("{}: no answer within {time:?}", self.place), None))
-            }
+            Ok(Err(error)) => Err(unreached(&self.place, &self.uri.scheme, error)),
+            Err(_) => Err(MessagingError::Connection {
+                provider: PROVIDER,
+                detail: format!("{}: no answer within {:?}", self.place, self.options.connection_timeout),
+                source: None,
+            }),
         }
-    }
-}
-
-/// The broker ends the connection of somebody whom it does not know without a word.
-fn explain(error: &lapin::Error) -> String {
-    match crate::error::code(error) {
-        Some(crate::error::ACCESS_REFUSED) => {
-            format!("{}; check user, password and virtual host", crate::error::words(error))
-        }
-        Some(_) => crate::error::words(error),
-        None => error.to_string(),
     }
 }
 

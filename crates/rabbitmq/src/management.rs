@@ -13,13 +13,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::Url;
 
 use crate::PROVIDER;
 use crate::options::RabbitmqOptions;
+use crate::trust;
 
 /// Where it answers when nobody says otherwise.
 const USUAL_PORT: u16 = 15672;
@@ -203,13 +202,7 @@ impl Management {
 
     fn tls(&self) -> Result<TlsConnector, MessagingError> {
         let mut roots = RootCertStore::empty();
-        let certificates = match &self.ca_file {
-            Some(file) => CertificateDer::pem_file_iter(file)
-                .and_then(Iterator::collect)
-                .map_err(|error| self.unreachable(format!("'{file}' cannot be read: {error}")))?,
-            None => rustls_native_certs::load_native_certs().certs,
-        };
-        for certificate in certificates {
+        for certificate in trust::authorities(self.ca_file.as_deref())? {
             // One that cannot be read is one that nothing is checked against.
             let _ = roots.add(certificate);
         }

@@ -11,6 +11,7 @@ mod killed;
 mod lawful;
 mod memory;
 mod queues;
+mod tls;
 
 use postrider_core::Deadline;
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider, RabbitmqStore};
