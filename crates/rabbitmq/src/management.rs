@@ -1,5 +1,6 @@
 //! The broker's management interface: what AMQP does not tell.
 
+use std::fmt;
 use std::sync::Arc;
 
 use data_encoding::BASE64;
@@ -25,12 +26,19 @@ const USUAL_PORT: u16 = 15672;
 const USUAL_TLS_PORT: u16 = 15671;
 
 /// The way to it.
-#[derive(Debug)]
 pub(crate) struct Management {
     url: Url,
     vhost: String,
     authorization: String,
     ca_file: Option<String>,
+}
+
+impl fmt::Debug for Management {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = (self.url.host_str(), self.url.port_or_known_default());
+        f.debug_struct("Management").field("place", &place).field("vhost", &self.vhost).finish_non_exhaustive()
+    }
 }
 
 /// A queue, as it is told of.
@@ -258,4 +266,21 @@ where
     let response = sender.send_request(request).await?;
     let status = response.status().as_u16();
     Ok((status, response.into_body().collect().await?.to_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let uri: AMQPUri = "amqp://rider:secret@host/mail".parse().unwrap();
+        for management_url in [None, Some("http://rider:secret@host:1".to_owned())] {
+            let options = RabbitmqOptions { management_url, ..RabbitmqOptions::default() };
+            let management = Management::new(&uri, &options).unwrap();
+            let shown = format!("{management:?}");
+            assert!(shown.contains("host") && shown.contains("mail"), "{shown}");
+            assert!(!shown.contains("secret") && !shown.contains(&management.authorization), "{shown}");
+        }
+    }
 }
