@@ -38,7 +38,7 @@ struct Inner {
     link: Link,
     options: RabbitmqOptions,
     capabilities: Capabilities,
-    management: Management,
+    management: Arc<Management>,
     leases: Arc<Leases>,
     keyed: AllKeyed,
     /// What makes the receipts of this connection different from those of all others.
@@ -49,8 +49,8 @@ struct Inner {
 
 impl RabbitmqBroker {
     pub(crate) async fn connect(uri: AMQPUri, options: RabbitmqOptions) -> Result<Self, MessagingError> {
-        let management = Management::new(&uri, &options)?;
-        let link = Link::open(uri, &options).await?;
+        let management = Arc::new(Management::new(&uri, &options)?);
+        let link = Link::open(uri, &options, management.clone()).await?;
         let (open, is_open) = watch::channel(());
         let leases = Arc::new(Leases::default());
         let broker = Self(Arc::new(Inner {

@@ -116,13 +116,12 @@ fn is_no_answer(kind: &ErrorKind) -> bool {
 }
 
 /// A queue that exists and is not the one that was to be made.
-pub(crate) fn other_arguments(queue: &str, error: &lapin::Error) -> MessagingError {
+pub(crate) fn other_arguments(queue: &str, what_differs: &str) -> MessagingError {
     MessagingError::invalid(
         "queue",
         format!(
-            "'{queue}' exists with other arguments: {}. Use it as it is by sending to it without making it, choose its \
-             kind with queue_type, or delete it once it is empty",
-            words(error)
+            "'{queue}' exists with other arguments: {what_differs}. Use it as it is by sending to it without making it, choose its \
+             kind with queue_type, or delete it once it is empty"
         ),
     )
 }

@@ -14,6 +14,7 @@
 mod broker;
 mod capabilities;
 mod claim;
+mod differences;
 mod doctor;
 mod error;
 mod feed;

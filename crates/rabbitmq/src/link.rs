@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::PROVIDER;
 use crate::error::{failed, silent, unreached};
 use crate::feed::Feed;
+use crate::management::Management;
 use crate::options::RabbitmqOptions;
 use crate::publish::Publisher;
 use crate::topology::Known;
@@ -47,6 +48,7 @@ pub(crate) struct Live {
     feeds: AsyncMutex<HashMap<String, Arc<Feed>>>,
     /// What is known to be there. It outlives the connection: the broker keeps it.
     pub(crate) known: Arc<Known>,
+    pub(crate) management: Arc<Management>,
 }
 
 impl fmt::Debug for Live {
@@ -56,7 +58,7 @@ impl fmt::Debug for Live {
 }
 
 impl Live {
-    fn new(connection: Connection, known: Arc<Known>) -> Self {
+    fn new(connection: Connection, known: Arc<Known>, management: Arc<Management>) -> Self {
         Self {
             connection,
             publisher: Publisher::default(),
@@ -64,6 +66,7 @@ impl Live {
             admin: AsyncMutex::default(),
             feeds: AsyncMutex::default(),
             known,
+            management,
         }
     }
 
@@ -190,10 +193,14 @@ pub(crate) struct Link {
 
 impl Link {
     /// Opens the first connection, and fails when that fails.
-    pub(crate) async fn open(uri: AMQPUri, options: &RabbitmqOptions) -> Result<Self, MessagingError> {
+    pub(crate) async fn open(
+        uri: AMQPUri,
+        options: &RabbitmqOptions,
+        management: Arc<Management>,
+    ) -> Result<Self, MessagingError> {
         let place: Arc<str> = format!("{}:{}", uri.authority.host, uri.authority.port).into();
         let known = Arc::new(Known::default());
-        let way = Way { uri, options: options.clone(), place: place.clone(), known: known.clone() };
+        let way = Way { uri, options: options.clone(), place: place.clone(), known: known.clone(), management };
         let first = Arc::new(way.connect().await?);
         let (tell, state) = watch::channel(State::Up(first.clone()));
         let (stop, stopped) = watch::channel(false);
@@ -245,6 +252,7 @@ struct Way {
     options: RabbitmqOptions,
     place: Arc<str>,
     known: Arc<Known>,
+    management: Arc<Management>,
 }
 
 impl Way {
@@ -263,7 +271,7 @@ impl Way {
             builder.connect().await
         };
         match tokio::time::timeout(self.options.connection_timeout, connect).await {
-            Ok(Ok(connection)) => Ok(Live::new(connection, self.known.clone())),
+            Ok(Ok(connection)) => Ok(Live::new(connection, self.known.clone(), self.management.clone())),
             Ok(Err(error)) => Err(unreached(&self.place, &self.uri.scheme, error)),
             Err(_) => Err(MessagingError::Connection {
                 provider: PROVIDER,

@@ -57,6 +57,10 @@ pub(crate) struct QueueInfo {
     pub(crate) policy: Option<String>,
     #[serde(default)]
     pub(crate) operator_policy: Option<String>,
+    #[serde(default)]
+    pub(crate) durable: Option<bool>,
+    #[serde(default)]
+    pub(crate) auto_delete: Option<bool>,
 }
 
 /// A way from an exchange, as it is told of.
@@ -134,11 +138,16 @@ impl Management {
         self.get(&["api", "queues", &self.vhost], deadline).await
     }
 
+    /// Everything that is told of one of them.
+    pub(crate) async fn queue(&self, name: &str, deadline: Deadline) -> Result<QueueInfo, MessagingError> {
+        self.get(&["api", "queues", &self.vhost, name], deadline).await
+    }
+
     /// How many messages of these queues are held, some seconds ago.
     pub(crate) async fn unsettled(&self, names: &[String], deadline: Deadline) -> Result<u64, MessagingError> {
         let mut total = 0;
         for name in names {
-            let queue: QueueInfo = self.get(&["api", "queues", &self.vhost, name], deadline).await?;
+            let queue = self.queue(name, deadline).await?;
             let count = queue.messages_unacknowledged;
             total += count.ok_or_else(|| self.unreachable("it has not counted the queue's messages yet".to_owned()))?;
         }

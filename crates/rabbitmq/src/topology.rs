@@ -27,11 +27,12 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
-use postrider_core::{Key, MessagingError, QueueName};
+use postrider_core::{Deadline, Key, MessagingError, QueueName};
 
 use tokio::time::Instant;
 
-use crate::error::{NOT_FOUND, PRECONDITION_FAILED, code, failed, other_arguments};
+use crate::differences::differences;
+use crate::error::{NOT_FOUND, PRECONDITION_FAILED, code, failed, other_arguments, words};
 use crate::flags::{self, Flag};
 use crate::link::{Live, lock};
 use crate::options::{QueueType, RabbitmqOptions};
@@ -54,6 +55,9 @@ pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(10 * ((1 << LEV
 /// A quorum queue that was made within about half a second before the broker's crash comes back without a leader, and with
 /// it everything in it is out of reach, confirmed or not. After so long it lasts.
 const LASTS: Duration = Duration::from_millis(1000);
+
+/// How long the management interface may take to tell why a queue is another one.
+const TELLING: Duration = Duration::from_secs(2);
 
 /// What is known to be there.
 #[derive(Debug, Default)]
@@ -322,12 +326,24 @@ impl Builder<'_> {
 
     async fn declare(&self, name: &str, arguments: FieldTable) -> Result<(), MessagingError> {
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let wanted = arguments.clone();
         let declare = |channel: Channel| async move { channel.queue_declare(name.into(), durable, arguments).await };
         match self.live.ask("make a queue", declare).await? {
             Ok(_) => self.meet(name).await,
-            Err(error) if code(&error) == Some(PRECONDITION_FAILED) => Err(other_arguments(name, &error)),
+            Err(error) if code(&error) == Some(PRECONDITION_FAILED) => {
+                Err(other_arguments(name, &self.what_differs(name, &wanted, &error).await))
+            }
             Err(error) => Err(failed("make a queue", error)),
         }
+    }
+
+    /// All that the management interface tells, or else what the broker said.
+    async fn what_differs(&self, name: &str, wanted: &FieldTable, error: &lapin::Error) -> String {
+        match self.live.management.queue(name, Deadline::after(TELLING)).await {
+            Ok(found) => Some(differences(&found, wanted)).filter(|told| !told.is_empty()).map(|told| told.join(", ")),
+            Err(_) => None,
+        }
+        .unwrap_or_else(|| words(error))
     }
 
     /// Notes one of the broker's queues. Unless somebody says that it has been there for a while it may be new, whoever
