@@ -77,9 +77,12 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
         capabilities = capabilities.with(feature, Support::refused(why));
     }
     if options.queue_type == QueueType::Classic {
-        let cost = "a classic queue tells whether a message came back, not how often: a message that kills its worker \
-                    counts as delivered twice at most, and a limit of three is never reached that way";
-        capabilities = capabilities.with(F::DeliveryLimit, Support::emulated(cost));
+        let why = "a classic queue tells whether a message came back, not how often: a message that kills its worker \
+                   counts as delivered twice and is never given up. Retries are counted. Use quorum queues";
+        capabilities = capabilities.with(F::DeliveryLimit, Support::refused(why));
+        let why = "a message with a key is retried by giving it back, and a classic queue does not count that: one that always \
+                   fails would hold its key for ever. Use quorum queues";
+        capabilities = capabilities.with(F::OrderByKey, Support::refused(why));
     }
     capabilities
 }

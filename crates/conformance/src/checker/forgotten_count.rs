@@ -45,8 +45,9 @@ fn nothing_is_forgotten(index: &Index<'_>, findings: &mut Findings, message: &Me
     let queue = &index.queue(stay.queue).name;
     for (place, delivered) in stay.deliveries.iter().enumerate() {
         let delivery = delivered.delivery;
+        let counted = if index.options.counts_deliveries { deliveries[place] + 1 } else { 1 };
         let checks = [
-            ("receive_count", delivery.receive_count, deliveries[place] + 1),
+            ("receive_count", delivery.receive_count, counted),
             ("attempts_count", delivery.attempts_count, attempts[place]),
         ];
         for (name, count, least) in checks {
@@ -131,6 +132,23 @@ mod tests {
         let mut story = Story::default();
         story.send(0..1, 1);
         story.receive_with(10..12, &[1], count(0, 0));
+        story.assert_accused(FORGOTTEN, 8);
+    }
+
+    #[test]
+    fn a_store_that_counts_no_deliveries_must_still_tell_of_one_and_of_failures() {
+        let mut story = delivered_once();
+        story.options.counts_deliveries = false;
+        story.receive_with(1_100..1_110, &[1], count(1, 0));
+        story.assert_clean();
+        story.receive_with(2_200..2_210, &[1], count(0, 0));
+        story.assert_accused(FORGOTTEN, 8);
+        let mut story = Story::default();
+        story.options.counts_deliveries = false;
+        story.send(0..1, 1);
+        let token = story.receive(10..12, 1);
+        story.settle(20..30, token, Disposition::Nack(Nack::retry_after(ms(0))), LeaseOutcome::Done);
+        story.receive_with(1_100..1_110, &[1], count(2, 0));
         story.assert_accused(FORGOTTEN, 8);
     }
 

@@ -66,6 +66,8 @@ pub struct CheckOptions {
     /// Whether the store counts more than the deliveries that were answered, as brokers do: whatever they handed over and
     /// got back.
     pub counts_returns: bool,
+    /// Whether the store counts deliveries at all. On one that does not, a count may be too low; it is never above a limit.
+    pub counts_deliveries: bool,
     /// How many findings of each kind are listed; all are counted.
     pub findings_per_kind: usize,
 }
@@ -80,6 +82,7 @@ impl Default for CheckOptions {
             leases: LeasesOf::Store,
             retries_are_copies: false,
             counts_returns: false,
+            counts_deliveries: true,
             findings_per_kind: 20,
         }
     }
@@ -109,6 +112,7 @@ impl CheckOptions {
         // A store that cannot take a delivery back cannot change a message at all: it copies.
         options.retries_are_copies = !capabilities.offers(Feature::FreeRelease);
         options.counts_returns = options.retries_are_copies;
+        options.counts_deliveries = capabilities.offers(Feature::DeliveryLimit);
         if way == Way::Faulty && !capabilities.offers(Feature::PortableReceipts) {
             options.leases = LeasesOf::Connections;
         }

@@ -73,7 +73,7 @@ fn check_record(index: &Index<'_>, findings: &mut Findings, message: &MessageLog
         message.settles.iter().filter(|settled| settled.is_release()).map(|settled| settled.call.token).collect();
     let counted = stay.deliveries.iter().filter(|d| !released.contains(&d.delivery.token)).count();
     let kept = record.deliveries_count as usize;
-    if message.copies == 1 && message.redrives.is_empty() && kept < counted {
+    if index.options.counts_deliveries && message.copies == 1 && message.redrives.is_empty() && kept < counted {
         add(10, format!("its record tells of {kept} deliveries, and there were {counted}"));
     }
     if message.settles.iter().any(|settled| settled.queue == stay.queue && settled.is_dead_letter()) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use postrider_conformance::{Harness, Outcome, Settings, exercise};
 use postrider_core::{Feature, MessagingError, QueueAdmin};
-use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider, RabbitmqStore};
+use postrider_rabbitmq::{QueueType, RabbitmqOptions, RabbitmqProvider, RabbitmqStore};
 
 use tokio::time::Instant;
 
@@ -38,8 +38,17 @@ impl Harness for Apart {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_and_nothing_is_left_behind() {
+    exercise_on(QueueType::Quorum).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_that_needs_no_count_of_deliveries_holds_on_classic_queues() {
+    exercise_on(QueueType::Classic).await;
+}
+
+async fn exercise_on(queue_type: QueueType) {
     let prefix = prefix();
-    let harness = Apart { options: RabbitmqOptions { connection_name: prefix.clone(), ..options() } };
+    let harness = Apart { options: RabbitmqOptions { connection_name: prefix.clone(), queue_type, ..options() } };
     let settings = Settings { parallel: 4, prefix: prefix.clone(), ..Settings::default() };
     let report = exercise(harness, settings).await.unwrap();
     assert!(report.is_lawful(), "{report}");
@@ -53,10 +62,13 @@ async fn every_rule_holds_and_nothing_is_left_behind() {
     }
     let refused: Vec<_> = report.capabilities.iter().filter(|(_, support)| !support.is_offered()).collect();
     let refused: Vec<_> = refused.into_iter().map(|(feature, _)| feature).collect();
-    assert_eq!(
-        refused,
-        [Feature::Dedup, Feature::PortableReceipts, Feature::FreeRelease, Feature::Priority, Feature::ReceiveById]
-    );
+    let mut never = vec![Feature::Dedup, Feature::PortableReceipts, Feature::FreeRelease];
+    if queue_type == QueueType::Classic {
+        // It does not count how often a message came back.
+        never.extend([Feature::DeliveryLimit, Feature::OrderByKey]);
+    }
+    never.extend([Feature::Priority, Feature::ReceiveById]);
+    assert_eq!(refused, never);
     let mut left = connect_with(options()).await.list_queues(soon()).await.unwrap();
     left.retain(|queue| queue.as_str().starts_with(&prefix));
     assert_eq!(left, [], "the suite left queues behind");
