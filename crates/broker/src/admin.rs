@@ -121,11 +121,15 @@ async fn look<B: Broker>(
     let mut hold = broker.hold(queue, deadline).await?;
     let (mut seen, now) = (Vec::new(), Timestamp::now());
     while seen.len() < limit {
-        let more = hold.take(limit - seen.len()).await?;
-        if more.is_empty() {
-            break;
+        match hold.take(limit - seen.len()).await {
+            Ok(more) if more.is_empty() => break,
+            Ok(more) => seen.extend(more.into_iter().map(|held| held.stored.into_peeked(now))),
+            Err(error) => {
+                // What was taken before must not stay hidden; the first failure tells more than a second one would.
+                let _ = hold.put_back().await;
+                return Err(error);
+            }
         }
-        seen.extend(more.into_iter().map(|held| held.stored.into_peeked(now)));
     }
     hold.put_back().await?;
     Ok(seen)

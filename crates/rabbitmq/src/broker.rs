@@ -10,7 +10,7 @@ use postrider_core::{
     Capabilities, Deadline, MessageId, MessagingError, QueueName, QueueStats, ReceiptHandle, ReceiveOptions,
     RowResults, Settlement, WakeUps,
 };
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::PROVIDER;
 use crate::flags::{self, Flag};
@@ -187,7 +187,13 @@ impl Broker for RabbitmqBroker {
         if self.link().known().young(queue).is_none() {
             return Ok(());
         }
-        self.link().live(deadline).await?.wait_until_lasting(queue).await
+        let (link, queue) = (self.link().clone(), queue.clone());
+        // A task, because a caller may look away for long, and others ask on the same channel.
+        let wait = tokio::spawn(async move { link.live(deadline).await?.wait_until_lasting(&queue).await });
+        match deadline.limit(wait).await {
+            Some(Ok(waited)) => waited,
+            Some(Err(_)) | None => Err(crate::error::silent("send")),
+        }
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, BatchFailure> {
@@ -215,17 +221,26 @@ impl Broker for RabbitmqBroker {
 
     async fn wake_ups(&self, queue: &QueueName, _: Deadline) -> Result<WakeUps, MessagingError> {
         let (broker, queue) = (self.clone(), queue.clone());
-        let hints = futures_util::stream::unfold((broker, queue), |(broker, queue)| async move {
+        let (tell, hints) = mpsc::channel(1);
+        // A task, because whoever listens may look away for long, and a question that nobody goes on with would keep the
+        // channel that all questions are asked on.
+        tokio::spawn(async move {
             loop {
-                tokio::time::sleep(HINT).await;
+                tokio::select! {
+                    () = tell.closed() => return,
+                    () = tokio::time::sleep(HINT) => {}
+                }
                 match broker.has_ready(&queue).await {
-                    Ok(true) => return Some(((), (broker, queue))),
-                    Err(MessagingError::Closed { .. }) => return None,
+                    // One that is not taken yet is enough.
+                    Ok(true) => drop(tell.try_send(())),
+                    Err(MessagingError::Closed { .. }) => return,
                     Ok(false) | Err(_) => {}
                 }
             }
         });
-        Ok(WakeUps::new(hints))
+        Ok(WakeUps::new(futures_util::stream::unfold(hints, |mut hints| async move {
+            hints.recv().await.map(|()| ((), hints))
+        })))
     }
 
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {

@@ -49,7 +49,7 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
         ),
         (
             F::Delay,
-            "queues in which messages wait for fixed times, rounded up to 10 ms and to one part in 256; a message with a \
+            "queues in which messages wait for fixed times, rounded up to 10 ms and to one part in 128; a message with a \
              key waits in a worker's hand, from when a worker first sees it",
         ),
         (

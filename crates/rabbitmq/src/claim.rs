@@ -240,7 +240,7 @@ impl RabbitmqBroker {
         let (letters, tags): (Vec<_>, Vec<_>) =
             dead.into_iter().map(|(stored, tag)| ((queue.dead_letters(), stored), tag)).unzip();
         let (mut gone, mut kept, mut failure) = (Vec::new(), Vec::new(), None);
-        for ((tag, fate), (place, stored)) in tags.into_iter().zip(self.put(live, &letters).await).zip(&letters) {
+        for ((tag, fate), (place, stored)) in tags.into_iter().zip(self.store(live, &letters).await).zip(&letters) {
             match accepted("dead-letter", place, stored.id, fate) {
                 Ok(()) => gone.push(tag),
                 Err(error) => {
@@ -271,7 +271,7 @@ impl RabbitmqBroker {
                     has_dead = true;
                     let letter = stored.buried(&reason, None, Timestamp::now());
                     let (id, target) = (letter.id, queue.dead_letters());
-                    for fate in self.put(live, &[(target.clone(), letter)]).await {
+                    for fate in self.store(live, &[(target.clone(), letter)]).await {
                         accepted("dead-letter", &target, id, fate)?;
                     }
                     keyed.forget(id);

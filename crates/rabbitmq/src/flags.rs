@@ -99,7 +99,9 @@ async fn ask(live: &Live, keys: Vec<String>) -> Result<Vec<bool>, MessagingError
     let questions: Vec<_> = keys
         .into_iter()
         .map(|routing_key| {
-            let properties = BasicProperties::default().with_message_id(routing_key.as_str().into());
+            // Each has a name of its own, so that nobody takes the answer to an older one for its own.
+            let name = format!("{:016x}", rand::random::<u64>());
+            let properties = BasicProperties::default().with_message_id(name.into());
             Outgoing { exchange: FLAGS.to_owned(), routing_key, properties, body: bytes::Bytes::new() }
         })
         .collect();

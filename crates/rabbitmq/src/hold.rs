@@ -130,7 +130,7 @@ impl Hold for RabbitmqHold {
     ) -> Result<RowResults<()>, MessagingError> {
         let (places, targets): (Vec<_>, Vec<_>) =
             moved.into_iter().map(|(place, stored)| (place, (queue.clone(), stored))).unzip();
-        let fates = self.broker.put(&self.live, &targets).await;
+        let fates = self.broker.store(&self.live, &targets).await;
         let (mut rows, mut gone) = (Vec::with_capacity(places.len()), Vec::new());
         for ((place, fate), (queue, stored)) in places.into_iter().zip(fates).zip(&targets) {
             let row = accepted("move", queue, stored.id, fate);

@@ -37,12 +37,13 @@ mod wire;
 
 pub use broker::RabbitmqBroker;
 pub use hold::RabbitmqHold;
+/// The client that this is built on, for programs that use the broker beside it.
 pub use lapin;
 pub use options::{QueueType, RabbitmqOptions};
 pub use store::RabbitmqStore;
 
 /// The provider's name in receipts and errors.
-pub const PROVIDER: &str = "rabbitmq";
+const PROVIDER: &str = "rabbitmq";
 
 /// A connection to a broker, in the sense of the contract.
 pub type RabbitmqProvider = postrider_broker::BrokerProvider<RabbitmqBroker>;

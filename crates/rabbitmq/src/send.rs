@@ -93,6 +93,18 @@ impl RabbitmqBroker {
         fates
     }
 
+    /// The same for what takes the place of a message: until a copy outlasts a crash it is no reason to let go of that.
+    pub(crate) async fn store(&self, live: &Live, targets: &[Target]) -> Vec<Published> {
+        let mut fates = self.put(live, targets).await;
+        for (fate, (queue, _)) in fates.iter_mut().zip(targets) {
+            // Almost always there is nothing to wait for.
+            if let (Published::Stored, Err(error)) = (&*fate, live.wait_until_lasting(queue).await) {
+                *fate = Published::Unknown(error);
+            }
+        }
+        fates
+    }
+
     /// Makes a queue, or the place of its dead letters.
     pub(crate) async fn make(&self, live: &Live, queue: &QueueName) -> Result<(), MessagingError> {
         let builder = self.builder(live);

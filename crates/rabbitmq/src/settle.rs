@@ -131,16 +131,7 @@ impl RabbitmqBroker {
         }
         let (places, targets): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
         let fates = match self.link().live(Deadline::after(ANSWER)).await {
-            Ok(live) => {
-                let mut fates = self.put(&live, &targets).await;
-                for (fate, (queue, _)) in fates.iter_mut().zip(&targets) {
-                    // A copy that a crash could still take with it is no reason to let go of the message.
-                    if let (Published::Stored, Err(error)) = (&*fate, live.wait_until_lasting(queue).await) {
-                        *fate = Published::Unknown(error);
-                    }
-                }
-                fates
-            }
+            Ok(live) => self.store(&live, &targets).await,
             Err(error) => targets.iter().map(|_| Published::NotSent(error.clone())).collect(),
         };
         for ((place, fate), (queue, stored)) in places.into_iter().zip(fates).zip(&targets) {

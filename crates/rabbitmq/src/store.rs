@@ -41,6 +41,10 @@ impl RabbitmqStore {
         if options.partitions == 0 {
             return Err(MessagingError::invalid("partitions", "0 would leave keys no place; 1 is the least"));
         }
+        if options.prefetch_count == 0 {
+            let why = "0 would let the broker send a whole queue at once; 1 is the least";
+            return Err(MessagingError::invalid("prefetch_count", why));
+        }
         // An empty path names none, as every other client has it.
         let path = Url::parse(url).map_err(|error| invalid(error.to_string()))?;
         let names_one = !matches!(path.path(), "" | "/");
@@ -90,6 +94,17 @@ mod tests {
         }
         let text = vhost("amqp://host/%2f", Some("mail")).unwrap_err();
         assert!(text.contains("the URL names '/' and the setting 'mail'; leave one out"), "{text}");
+    }
+
+    #[test]
+    fn settings_that_would_let_nothing_or_everything_through_are_refused() {
+        for (options, what) in [
+            (RabbitmqOptions { partitions: 0, ..RabbitmqOptions::default() }, "partitions"),
+            (RabbitmqOptions { prefetch_count: 0, ..RabbitmqOptions::default() }, "prefetch_count"),
+        ] {
+            let error = RabbitmqStore::new("amqp://localhost", options).unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains("1 is the least"), "{error}");
+        }
     }
 
     #[test]

@@ -46,7 +46,7 @@ const UNIT: Duration = Duration::from_millis(10);
 /// How many waits there are, each twice as long as the one before: a little over sixty days together.
 const LEVELS: u32 = 29;
 
-/// A delay has so many bits; the rest is rounded up. It comes at most one part in 256 later for it.
+/// A delay has so many bits; the rest is rounded up. It comes at most one part in 128 later for it.
 const BITS: u32 = 8;
 
 /// The longest delay: every bit set.
@@ -247,7 +247,9 @@ impl Builder<'_> {
         }
         let dead = queue.dead_letters();
         self.declare(dead.as_str(), arguments(self.options.queue_type, None)).await?;
-        self.declare(queue.as_str(), arguments(self.options.queue_type, Some(dead.as_str()))).await
+        self.declare(queue.as_str(), arguments(self.options.queue_type, Some(dead.as_str()))).await?;
+        // It may have been deleted while messages were waiting: they must find it again.
+        self.way_out(queue).await
     }
 
     /// The dead letters alone, for a queue that somebody else has made.
@@ -274,11 +276,7 @@ impl Builder<'_> {
     /// The way that a delay takes.
     pub(crate) async fn delay(&self, queue: &QueueName, steps: u32) -> Result<(), MessagingError> {
         self.ladder().await?;
-        let out = format!("{queue}:delay");
-        if !self.live.known.has(&out) {
-            self.bind(queue.as_str(), &exchange(None), &format!("#.{}", word(queue))).await?;
-            self.live.known.add(out);
-        }
+        self.way_out(queue).await?;
         for level in levels(steps) {
             let name = waiting_queue(queue, level);
             // The queue alone is not enough: what comes to its exchange and finds no way stays where it is.
@@ -299,6 +297,19 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Where messages that have waited come into their queue.
+    async fn way_out(&self, queue: &QueueName) -> Result<(), MessagingError> {
+        let out = format!("{queue}:delay");
+        if self.live.known.has(&out) {
+            return Ok(());
+        }
+        let make = |channel: Channel| async move { declare_exchange(&channel, None).await };
+        self.live.ask("make the exchanges for delays", make).await?.map_err(|error| failed("send", error))?;
+        self.bind(queue.as_str(), &exchange(None), &format!("#.{}", word(queue))).await?;
+        self.live.known.add(out);
+        Ok(())
+    }
+
     /// The exchanges that all delays share.
     async fn ladder(&self) -> Result<(), MessagingError> {
         const LADDER: &str = "postrider:delay";
@@ -306,10 +317,8 @@ impl Builder<'_> {
             return Ok(());
         }
         let build = |channel: Channel| async move {
-            let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
             for level in [None].into_iter().chain((0..LEVELS).map(Some)) {
-                let name = exchange(level).into();
-                channel.exchange_declare(name, ExchangeKind::Topic, durable, FieldTable::default()).await?;
+                declare_exchange(&channel, level).await?;
                 if let Some(level) = level {
                     let (next, this) = (exchange(below(level)).into(), exchange(Some(level)).into());
                     let past = pattern(level, "0", "#").into();
@@ -368,6 +377,11 @@ impl Builder<'_> {
         };
         self.live.ask("bind a queue", bind).await?.map_err(|error| failed("bind a queue", error))
     }
+}
+
+async fn declare_exchange(channel: &Channel, level: Option<u32>) -> Result<(), lapin::Error> {
+    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    channel.exchange_declare(exchange(level).into(), ExchangeKind::Topic, durable, FieldTable::default()).await
 }
 
 /// Removes what is ready in a queue, and answers how many that were.

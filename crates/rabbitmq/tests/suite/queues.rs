@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
@@ -78,6 +79,36 @@ async fn a_queue_that_was_deleted_is_made_again_by_a_send() {
     delete(&orders).await;
     let second = provider.send_message(&orders, Message::new("second"), soon()).await.unwrap();
     assert_eq!(take(&provider, &orders).await.id(), second);
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_waits_comes_into_a_queue_that_was_deleted_and_made_again() {
+    let (provider, orders) = (connect_with(options()).await, queue("orders"));
+    let waits = Message::new("waits").delay(Duration::from_secs(2));
+    let waits = provider.send_message(&orders, waits, soon()).await.unwrap();
+    delete(&orders).await;
+    let plain = provider.send_message(&orders, Message::new("plain"), soon()).await.unwrap();
+    for id in [plain, waits] {
+        let message = take(&provider, &orders).await;
+        assert_eq!(message.id(), id);
+        provider.ack_message(&orders, message, soon()).await.unwrap();
+    }
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn hints_that_nobody_listens_to_keep_nobody_waiting() {
+    let (provider, orders) = (connect_with(options()).await, queue("orders"));
+    provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+    let mut hints = provider.subscribe(&orders, soon()).await.unwrap();
+    // Looked at now and then, as by somebody who is busy with something else.
+    let mut seen = 0;
+    while seen < 3 {
+        seen += usize::from(futures_util::FutureExt::now_or_never(hints.next()).flatten().is_some());
+        provider.health_check(soon()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     provider.delete_queue(&orders, soon()).await.unwrap();
 }
 
