@@ -16,7 +16,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use lapin::options::BasicPublishOptions;
@@ -55,9 +56,31 @@ type Publish = Box<dyn Fn(Outgoing) -> Sending + Send>;
 /// A message that is on its way.
 struct Open {
     sending: Sending,
+    /// Says when there is something new to see of it.
+    bell: Arc<Bell>,
     begun: Instant,
     bytes: usize,
     whose: Whose,
+}
+
+/// Rung when a message's confirm is completed, and before the next one is. So whoever has seen a later one hears it.
+#[derive(Debug)]
+struct Bell {
+    has_rung: AtomicBool,
+    line: Waker,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Rung already, the line knows.
+        if !self.has_rung.swap(true, Ordering::AcqRel) {
+            self.line.wake_by_ref();
+        }
+    }
 }
 
 /// Whose message it is.
@@ -126,7 +149,7 @@ impl Line {
     fn go_on(&mut self, now: &mut Context<'_>) -> Poll<()> {
         loop {
             let is_over = self.begin(now);
-            let has_heard = self.listen(now);
+            let has_heard = self.listen();
             if let Some(error) = self.broken.take() {
                 self.end(&error);
                 return Poll::Ready(());
@@ -183,20 +206,22 @@ impl Line {
         let name = name(&message.routing_key, &message.properties);
         let bytes = message.body.len();
         let mut sending = (self.publish)(message);
+        let bell = Arc::new(Bell { has_rung: AtomicBool::new(false), line: now.waker().clone() });
         // The order of the first looks is the order of the messages.
-        if let Poll::Ready(confirmed) = sending.as_mut().poll(now) {
+        if let Poll::Ready(confirmed) = sending.as_mut().poll(&mut Context::from_waker(&bell.clone().into())) {
             sending = Box::pin(std::future::ready(confirmed));
+            bell.has_rung.store(true, Ordering::Release);
         }
         self.open_bytes += bytes;
-        self.open.push(Open { sending, begun: Instant::now(), bytes, whose: Whose { order, place, name } });
+        self.open.push(Open { sending, bell, begun: Instant::now(), bytes, whose: Whose { order, place, name } });
     }
 
     /// Tells everybody what is certain by now. Answers whether there was anything to hear.
-    fn listen(&mut self, now: &mut Context<'_>) -> bool {
-        let mut seen = self.look(now);
+    fn listen(&mut self) -> bool {
+        let mut seen = self.look();
         let has_heard = !seen.is_empty();
         while !seen.is_empty() {
-            let later = self.look(now);
+            let later = self.look();
             match self.returned.is_empty() {
                 true => seen.into_iter().for_each(|(whose, fate)| self.answer(whose, fate)),
                 false => self.held.append(&mut seen),
@@ -210,11 +235,17 @@ impl Line {
     }
 
     /// What has been confirmed since the last look.
-    fn look(&mut self, now: &mut Context<'_>) -> Vec<(Whose, Published)> {
+    fn look(&mut self) -> Vec<(Whose, Published)> {
         let mut seen = Vec::new();
         let mut index = 0;
         while let Some(open) = self.open.get_mut(index) {
-            let Poll::Ready(confirmed) = open.sending.as_mut().poll(now) else {
+            // Taken down before the look, so that what happens after the look is not missed.
+            if !open.bell.has_rung.load(Ordering::Relaxed) || !open.bell.has_rung.swap(false, Ordering::AcqRel) {
+                index += 1;
+                continue;
+            }
+            let waker = open.bell.clone().into();
+            let Poll::Ready(confirmed) = open.sending.as_mut().poll(&mut Context::from_waker(&waker)) else {
                 index += 1;
                 continue;
             };
