@@ -14,16 +14,13 @@ use tokio::time::Instant;
 use crate::PROVIDER;
 use crate::broker::RabbitmqBroker;
 use crate::error::missing;
-use crate::feed::{Feed, NoFeed};
+use crate::feed::{Feed, HAND_OVER, NoFeed};
 use crate::flags::{self, Flag};
 use crate::keyed::Head;
 use crate::leases::{At, Lease};
 use crate::link::Live;
 use crate::send::accepted;
 use crate::wire::{self, Arrived};
-
-/// How long the broker may take to hand over a message that is there.
-const HAND_OVER: Duration = Duration::from_millis(500);
 
 /// How often a waiting receiver looks whether its queue was paused, or has got messages with keys.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

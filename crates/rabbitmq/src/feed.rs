@@ -22,15 +22,16 @@ use tokio::time::Instant;
 use crate::error::{NOT_FOUND, code, failed};
 use crate::link::answered;
 
-/// How long a message that was given back is looked for.
-const SEE_AGAIN: Duration = Duration::from_millis(300);
+/// How long the broker may take to hand over a message that is there, or to show one that was given back.
+pub(crate) const HAND_OVER: Duration = Duration::from_millis(500);
 
 /// A channel for one queue.
 #[derive(Debug)]
 pub(crate) struct Feed {
     queue: String,
     channel: Channel,
-    /// Held while a consumer is made: the allowance is set for whichever consumer comes next. Keeps the last allowance.
+    /// Held while a consumer is made: the allowance is set for whichever consumer comes next. Keeps the last allowance;
+    /// zero, which nobody asks for, when it is not known.
     subscribing: Mutex<u16>,
     /// Held while settlements are written: see [`Settled`].
     settled: Mutex<Settled>,
@@ -82,6 +83,8 @@ impl Feed {
         let tag = format!("c{}", self.consumers.fetch_add(1, Ordering::Relaxed));
         let mut allowed = self.subscribing.lock().await;
         if *allowed != count {
+            // Unknown until the broker answers: what is not answered in time may still be done.
+            *allowed = 0;
             answered("receive", self.channel.basic_qos(count, BasicQosOptions::default())).await?;
             *allowed = count;
         }
@@ -145,16 +148,6 @@ impl Feed {
         answered("settle", look).await.map(|queue| queue.message_count())
     }
 
-    /// Waits until so many messages that were given back can be seen by everybody: the broker takes a moment for it.
-    /// Others may have taken them, so it does not wait for long.
-    pub(crate) async fn see_again(&self, count: usize) -> Result<(), MessagingError> {
-        let end = Instant::now() + SEE_AGAIN;
-        while (self.catch_up().await? as usize) < count && Instant::now() < end {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        Ok(())
-    }
-
     /// Gives everything back that is held on this channel.
     pub(crate) async fn close(&self) -> Result<(), MessagingError> {
         match self.is_open() {
@@ -162,6 +155,19 @@ impl Feed {
             false => Ok(()),
         }
     }
+}
+
+/// Waits until so many messages that were given back can be seen by everybody: the broker takes a moment for it. Others
+/// may have taken them, so it does not wait for long. `ready` answers how many can be seen, or none when the queue is gone.
+pub(crate) async fn see_again<F>(count: usize, ready: impl Fn() -> F) -> Result<(), MessagingError>
+where
+    F: Future<Output = Result<Option<u32>, MessagingError>>,
+{
+    let end = Instant::now() + HAND_OVER;
+    while ready().await?.is_some_and(|ready| (ready as usize) < count) && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(())
 }
 
 impl Subscription {

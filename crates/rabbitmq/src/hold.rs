@@ -2,21 +2,15 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use postrider_broker::{Held, Hold, Stored};
 use postrider_core::{MessagingError, QueueName, RowResults};
 
-use tokio::time::Instant;
-
 use crate::broker::RabbitmqBroker;
-use crate::feed::{Feed, NoFeed};
+use crate::feed::{Feed, HAND_OVER, NoFeed, see_again};
 use crate::link::Live;
 use crate::send::accepted;
 use crate::wire;
-
-/// How long the broker may take to hand over a message that is there.
-const HAND_OVER: Duration = Duration::from_millis(500);
 
 /// So many messages are taken with one consumer.
 const MOST: usize = 1000;
@@ -83,21 +77,6 @@ impl RabbitmqHold {
     }
 }
 
-impl RabbitmqHold {
-    /// Waits until messages that were put back can be seen again: the broker answers a moment before. Others may have
-    /// taken them, so not for long.
-    async fn see_again(&self, source: &str, count: usize) -> Result<(), MessagingError> {
-        let end = Instant::now() + HAND_OVER;
-        while Instant::now() < end {
-            if self.live.counts(source).await?.is_none_or(|counts| counts.ready as usize >= count) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        Ok(())
-    }
-}
-
 impl Hold for RabbitmqHold {
     async fn take(&mut self, count: usize) -> Result<Vec<Held>, MessagingError> {
         while let Some(source) = self.sources.last().cloned() {
@@ -148,7 +127,8 @@ impl Hold for RabbitmqHold {
             let left =
                 self.taken.iter().filter(|(of, tag)| *of == index && !self.removed.contains(&(*of, *tag))).count();
             feed.close().await?;
-            self.see_again(feed.queue(), left).await?;
+            let ready = || async { Ok(self.live.counts(feed.queue()).await?.map(|counts| counts.ready)) };
+            see_again(left, ready).await?;
         }
         Ok(())
     }

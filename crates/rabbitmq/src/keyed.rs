@@ -20,13 +20,10 @@ use postrider_core::{MessageId, MessagingError, QueueName};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::feed::{Feed, NoFeed, Subscription};
+use crate::feed::{Feed, HAND_OVER, NoFeed, Subscription};
 use crate::link::{Live, lock};
 use crate::topology::partition;
 use crate::wire::{self, Arrived};
-
-/// How long the broker may take to hand over a message that is there.
-const HAND_OVER: Duration = Duration::from_millis(500);
 
 /// How long the broker may take to hand over the next message of a partition.
 const NEXT: Duration = Duration::from_millis(50);

@@ -16,7 +16,7 @@ use postrider_core::{
 
 use crate::PROVIDER;
 use crate::broker::RabbitmqBroker;
-use crate::feed::Feed;
+use crate::feed::{Feed, see_again};
 use crate::keyed::Place;
 use crate::leases::{At, Lease};
 use crate::link::ANSWER;
@@ -233,7 +233,7 @@ impl OnFeed {
             self.feed.give_back(self.give_back).await?;
             self.feed.catch_up().await?;
             match self.feed.queue().ends_with(DEAD_LETTER_SUFFIX) {
-                true => self.feed.see_again(returned).await,
+                true => see_again(returned, || async { self.feed.catch_up().await.map(Some) }).await,
                 false => Ok(()),
             }
         };
