@@ -262,28 +262,46 @@ impl RabbitmqBroker {
         let keyed = self.keyed().of(queue, self.options().partitions);
         let mut claimed = Vec::new();
         for _ in 0..MOST_ROUNDS {
-            let mut has_dead = false;
-            for Head { stored, place, since } in keyed.take(live, wanted - claimed.len()).await? {
-                if let Some(reason) = doom(&stored, queue, options) {
+            let heads = match keyed.take(live, wanted - claimed.len()).await {
+                Err(error) if claimed.is_empty() => return Err(error),
+                heads => heads.unwrap_or_default(),
+            };
+            let (mut has_dead, mut failure) = (false, None);
+            for head in heads {
+                if let Some(reason) = doom(&head.stored, queue, options) {
                     has_dead = true;
-                    let letter = stored.buried(&reason, None, Timestamp::now());
-                    let (id, target) = (letter.id, queue.dead_letters());
-                    for fate in self.store(live, &[(target.clone(), letter)]).await {
-                        accepted("dead-letter", &target, id, fate)?;
-                    }
-                    keyed.forget(id);
-                    place.ack().await?;
-                } else if !stored.wait.is_zero() && !keyed.has_waited(stored.id) {
-                    keyed.keep_in_hand(Head { stored, place, since });
+                    failure = self.bury_head(live, queue, head, &reason).await.err().or(failure);
+                } else if !head.stored.wait.is_zero() && !keyed.has_waited(head.stored.id) {
+                    keyed.keep_in_hand(head);
                 } else {
+                    let Head { stored, place, since } = head;
                     claimed.push(self.lease(queue, options, stored, At::Partition(place), since));
                 }
             }
-            if !has_dead || claimed.len() >= wanted {
-                break;
+            match failure {
+                // What was leased must be told, and the next look meets the failure again.
+                Some(error) if claimed.is_empty() => return Err(error),
+                None if has_dead && claimed.len() < wanted => {}
+                _ => break,
             }
         }
         Ok(claimed)
+    }
+
+    async fn bury_head(
+        &self,
+        live: &Live,
+        queue: &QueueName,
+        head: Head,
+        reason: &DeadLetterReason,
+    ) -> Result<(), MessagingError> {
+        let letter = head.stored.buried(reason, None, Timestamp::now());
+        let (id, target) = (letter.id, queue.dead_letters());
+        for fate in self.store(live, &[(target.clone(), letter)]).await {
+            accepted("dead-letter", &target, id, fate)?;
+        }
+        head.place.keyed().forget(id);
+        head.place.ack().await
     }
 
     fn lease(

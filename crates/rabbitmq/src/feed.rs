@@ -5,6 +5,7 @@
 //! no message for a delivery that was none.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -43,6 +44,60 @@ pub(crate) struct Feed {
 pub(crate) struct Subscription {
     consumer: Consumer,
     tag: String,
+}
+
+/// The consumer of a queue that serves one at a time, on a channel of its own.
+///
+/// A consumer that is cancelled while it holds messages hands over the ones behind them to somebody else. So the channel
+/// is closed first, whatever ends this: then everything goes back in order.
+#[derive(Debug)]
+pub(crate) struct Sole {
+    feed: Arc<Feed>,
+    /// None only when it was never served, or at the end.
+    consumer: Option<Box<Subscription>>,
+}
+
+impl Drop for Sole {
+    fn drop(&mut self) {
+        let (feed, consumer) = (self.feed.clone(), self.consumer.take());
+        // Without a runtime nothing is written any more, and the connection ends with everything on it.
+        if feed.is_open()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move {
+                if let Err(error) = feed.close().await {
+                    tracing::debug!(?error, "a channel was not closed; the broker does it when the connection ends");
+                }
+                drop(consumer);
+            });
+        }
+    }
+}
+
+impl Sole {
+    /// Waits to be served with up to `count` messages.
+    pub(crate) async fn subscribe(queue: &str, channel: Channel, count: u16) -> Result<Self, NoFeed> {
+        let mut sole = Self { feed: Arc::new(Feed::new(queue, channel)), consumer: None };
+        sole.consumer = Some(Box::new(sole.feed.subscribe(count).await?));
+        Ok(sole)
+    }
+
+    pub(crate) fn feed(&self) -> &Arc<Feed> {
+        &self.feed
+    }
+
+    /// The next message if it comes in time.
+    pub(crate) async fn next_within(&mut self, time: Duration) -> Option<Result<Delivery, MessagingError>> {
+        self.consumer.as_mut()?.next_within(time).await
+    }
+
+    /// Up to `count` messages, as long as they come in time.
+    pub(crate) async fn up_to(&mut self, count: usize) -> Result<Vec<Delivery>, MessagingError> {
+        match &mut self.consumer {
+            Some(consumer) => consumer.up_to(count).await,
+            None => Ok(Vec::new()),
+        }
+    }
 }
 
 /// Why nothing can be received.
@@ -184,6 +239,17 @@ impl Subscription {
     /// The next message if it comes in time.
     pub(crate) async fn next_within(&mut self, time: Duration) -> Option<Result<Delivery, MessagingError>> {
         tokio::time::timeout(time, self.next()).await.ok().flatten()
+    }
+
+    /// Up to `count` messages, as long as they come in time.
+    pub(crate) async fn up_to(&mut self, count: usize) -> Result<Vec<Delivery>, MessagingError> {
+        let mut deliveries = Vec::new();
+        while deliveries.len() < count
+            && let Some(delivery) = self.next_within(HAND_OVER).await
+        {
+            deliveries.push(delivery?);
+        }
+        Ok(deliveries)
     }
 }
 

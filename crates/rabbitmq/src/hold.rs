@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use lapin::message::Delivery;
 use postrider_broker::{Held, Hold, Stored};
 use postrider_core::{MessagingError, QueueName, RowResults};
 
 use crate::broker::RabbitmqBroker;
-use crate::feed::{Feed, HAND_OVER, NoFeed, see_again};
+use crate::feed::{Feed, NoFeed, Sole, see_again};
 use crate::link::Live;
 use crate::send::accepted;
 use crate::wire;
@@ -24,6 +25,8 @@ pub struct RabbitmqHold {
     /// The broker's queues that are still to be looked at, the next one last.
     sources: Vec<String>,
     feeds: Vec<Arc<Feed>>,
+    /// The consumers of partitions: each ends with its channel, and not before.
+    soles: Vec<Sole>,
     /// By their places: the channel, and the number on it.
     taken: Vec<(usize, u64)>,
     /// Those of them that are gone.
@@ -33,7 +36,16 @@ pub struct RabbitmqHold {
 impl RabbitmqHold {
     pub(crate) fn new(broker: RabbitmqBroker, live: Arc<Live>, queue: QueueName, mut sources: Vec<String>) -> Self {
         sources.reverse();
-        Self { broker, live, queue, sources, feeds: Vec::new(), taken: Vec::new(), removed: HashSet::new() }
+        Self {
+            broker,
+            live,
+            queue,
+            sources,
+            feeds: Vec::new(),
+            soles: Vec::new(),
+            taken: Vec::new(),
+            removed: HashSet::new(),
+        }
     }
 
     /// The feed of the source that is looked at.
@@ -48,33 +60,62 @@ impl RabbitmqHold {
 
     async fn take_from(&mut self, source: &str, count: usize) -> Result<Vec<Held>, MessagingError> {
         let counts = self.live.counts(source).await?;
-        let ready = counts.filter(|counts| counts.ready > 0).map_or(0, |counts| counts.ready as usize);
-        let wanted = count.min(ready).min(MOST);
+        let wanted = counts.map_or(0, |counts| counts.ready as usize).min(count);
         if wanted == 0 {
             return Ok(Vec::new());
         }
+        match source == self.queue.as_str() {
+            true => self.take_plain(source, wanted.min(MOST)).await,
+            false => self.take_partition(source, wanted).await,
+        }
+    }
+
+    async fn take_plain(&mut self, source: &str, wanted: usize) -> Result<Vec<Held>, MessagingError> {
         let index = self.feed(source).await?;
         let feed = self.feeds[index].clone();
-        let mut subscription = match feed.subscribe(u16::try_from(wanted).unwrap_or(u16::MAX)).await {
+        let mut subscription = match feed.subscribe(allowance(wanted)).await {
             Ok(subscription) => subscription,
             Err(NoFeed::Missing) => return Ok(Vec::new()),
             Err(NoFeed::Failed(error)) => return Err(error),
         };
-        let mut deliveries = Vec::new();
-        while deliveries.len() < wanted
-            && let Some(delivery) = subscription.next_within(HAND_OVER).await
-        {
-            deliveries.push(delivery?);
-        }
+        let mut deliveries = subscription.up_to(wanted).await?;
         deliveries.extend(feed.finish(subscription).await?);
+        Ok(self.note(index, deliveries))
+    }
+
+    /// All that is wanted of a partition at once: its consumer gets no more while it holds that, and nobody else does.
+    async fn take_partition(&mut self, source: &str, wanted: usize) -> Result<Vec<Held>, MessagingError> {
+        if self.feeds.iter().any(|feed| feed.queue() == source) {
+            return Ok(Vec::new());
+        }
+        let mut sole = match Sole::subscribe(source, self.live.channel("look").await?, allowance(wanted)).await {
+            Ok(sole) => sole,
+            Err(NoFeed::Missing) => return Ok(Vec::new()),
+            Err(NoFeed::Failed(error)) => return Err(error),
+        };
+        let deliveries = sole.up_to(wanted).await?;
+        if deliveries.is_empty() {
+            // A worker is at it. Whatever is handed over when that one leaves must go back at once.
+            return sole.feed().close().await.map(|()| Vec::new());
+        }
+        self.feeds.push(sole.feed().clone());
+        self.soles.push(sole);
+        Ok(self.note(self.feeds.len() - 1, deliveries))
+    }
+
+    fn note(&mut self, index: usize, deliveries: Vec<Delivery>) -> Vec<Held> {
         let mut held = Vec::with_capacity(deliveries.len());
         for delivery in deliveries {
             let arrived = wire::read(&self.queue, delivery);
             held.push(Held { stored: arrived.stored, place: self.taken.len() as u64 });
             self.taken.push((index, arrived.tag));
         }
-        Ok(held)
+        held
     }
+}
+
+fn allowance(wanted: usize) -> u16 {
+    u16::try_from(wanted).unwrap_or(u16::MAX)
 }
 
 impl Hold for RabbitmqHold {

@@ -20,7 +20,7 @@ use postrider_core::{MessageId, MessagingError, QueueName};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::feed::{Feed, HAND_OVER, NoFeed, Subscription};
+use crate::feed::{HAND_OVER, NoFeed, Sole};
 use crate::link::{Live, lock};
 use crate::topology::partition;
 use crate::wire::{self, Arrived};
@@ -73,23 +73,13 @@ pub(crate) struct Keyed {
     waited: Mutex<HashSet<MessageId>>,
 }
 
-/// A partition that this connection is the consumer of.
+/// A partition that this connection is the consumer of. However it is left, the message goes back to the head if it was not
+/// acknowledged.
 #[derive(Debug)]
 pub(crate) struct Place {
-    keyed: Arc<Keyed>,
-    index: usize,
-    feed: Arc<Feed>,
-    /// Kept to the end: dropped, it would be cancelled, and the next message would go to somebody else while this one is
-    /// still held.
-    consumer: Subscription,
+    consumer: Sole,
     tag: u64,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.keyed.taken[self.index].store(false, Ordering::Release);
-        self.keyed.news.notify_waiters();
-    }
+    entered: Entered,
 }
 
 /// A message of a partition, and the partition.
@@ -110,21 +100,30 @@ impl Keyed {
             if heads.len() == wanted {
                 break;
             }
-            let Some(free) = self.try_enter(index) else { continue };
-            let name = partition(&self.queue, u32::try_from(index).unwrap_or(0));
-            match live.counts(&name).await? {
-                // Somebody else's: their messages that are not leased count as ready too.
-                Some(counts) if counts.ready > 0 && counts.consumers == 0 => {}
-                _ => continue,
+            match self.look_at(live, index).await {
+                Ok(head) => heads.extend(head),
+                // What is here already need not go back.
+                Err(_) if !heads.is_empty() => break,
+                Err(error) => return Err(error),
             }
-            heads.extend(self.take_head(live, &name, free).await?);
         }
         Ok(heads)
     }
 
+    /// Takes the first message of a partition if nobody is at it.
+    async fn look_at(self: &Arc<Self>, live: &Live, index: usize) -> Result<Option<Head>, MessagingError> {
+        let Some(free) = self.try_enter(index) else { return Ok(None) };
+        let name = partition(&self.queue, u32::try_from(index).unwrap_or(0));
+        match live.counts(&name).await? {
+            // Somebody else's: their messages that are not leased count as ready too.
+            Some(counts) if counts.ready > 0 && counts.consumers == 0 => self.take_head(live, &name, free).await,
+            _ => Ok(None),
+        }
+    }
+
     fn try_enter(self: &Arc<Self>, index: usize) -> Option<Entered> {
         let was_taken = self.taken[index].swap(true, Ordering::AcqRel);
-        (!was_taken).then(|| Entered { keyed: self.clone(), index, is_kept: false })
+        (!was_taken).then(|| Entered { keyed: self.clone(), index, is_served: false })
     }
 
     async fn take_head(
@@ -133,20 +132,19 @@ impl Keyed {
         name: &str,
         mut entered: Entered,
     ) -> Result<Option<Head>, MessagingError> {
-        let feed = Arc::new(Feed::new(name, live.channel("receive").await?));
-        let mut subscription = match feed.subscribe(1).await {
-            Ok(subscription) => subscription,
+        let mut consumer = match Sole::subscribe(name, live.channel("receive").await?, 1).await {
+            Ok(consumer) => consumer,
             Err(NoFeed::Missing) => return Ok(None),
             Err(NoFeed::Failed(error)) => return Err(error),
         };
-        let Some(delivery) = subscription.next_within(HAND_OVER).await else {
-            // Another worker was faster. Closed and not cancelled: a message that comes now must go back to the head.
-            feed.close().await?;
+        let Some(delivery) = consumer.next_within(HAND_OVER).await else {
+            // Another worker was faster.
+            consumer.feed().close().await?;
             return Ok(None);
         };
         let Arrived { stored, tag } = wire::read(&self.queue, delivery?);
-        entered.is_kept = true;
-        let place = Place { keyed: self.clone(), index: entered.index, feed, consumer: subscription, tag };
+        entered.is_served = true;
+        let place = Place { consumer, tag, entered };
         Ok(Some(Head { stored, place, since: Instant::now() }))
     }
 
@@ -192,34 +190,37 @@ impl Keyed {
     }
 }
 
-/// A partition that is looked at.
+/// A partition that this connection is at: nobody else of it is, until this is dropped.
+#[derive(Debug)]
 struct Entered {
     keyed: Arc<Keyed>,
     index: usize,
-    is_kept: bool,
+    /// Whether there was a message: then others may find one when this ends.
+    is_served: bool,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        if !self.is_kept {
-            self.keyed.taken[self.index].store(false, Ordering::Release);
+        self.keyed.taken[self.index].store(false, Ordering::Release);
+        if self.is_served {
+            self.keyed.news.notify_waiters();
         }
     }
 }
 
 impl Place {
     pub(crate) fn is_open(&self) -> bool {
-        self.feed.is_open()
+        self.consumer.feed().is_open()
     }
 
     pub(crate) fn keyed(&self) -> &Arc<Keyed> {
-        &self.keyed
+        &self.entered.keyed
     }
 
     /// Acknowledges the message. The broker hands over the next one then, which waits here for somebody who wants it.
     pub(crate) async fn ack(self) -> Result<(), MessagingError> {
-        self.feed.ack(vec![self.tag]).await?;
-        self.feed.catch_up().await?;
+        self.consumer.feed().ack(vec![self.tag]).await?;
+        self.consumer.feed().catch_up().await?;
         tokio::spawn(self.go_on());
         Ok(())
     }
@@ -228,9 +229,9 @@ impl Place {
     async fn go_on(mut self) {
         match self.consumer.next_within(NEXT).await {
             Some(Ok(delivery)) => {
-                let Arrived { stored, tag } = wire::read(&self.keyed.queue, delivery);
+                let keyed = self.keyed().clone();
+                let Arrived { stored, tag } = wire::read(&keyed.queue, delivery);
                 self.tag = tag;
-                let keyed = self.keyed.clone();
                 keyed.keep_in_hand(Head { stored, place: self, since: Instant::now() });
             }
             Some(Err(_)) | None => self.give_back_after(Duration::ZERO),
@@ -239,7 +240,7 @@ impl Place {
 
     /// Puts the message back to the head and leaves the partition.
     pub(crate) async fn give_back(self) -> Result<(), MessagingError> {
-        self.feed.close().await
+        self.consumer.feed().close().await
     }
 
     /// Keeps the message in hand for so long, and its key with it, then puts it back.

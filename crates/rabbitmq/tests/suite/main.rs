@@ -7,6 +7,7 @@ mod closed;
 mod cut_off;
 mod delays;
 mod doctor;
+mod keyed;
 mod killed;
 mod lawful;
 mod memory;
