@@ -271,10 +271,10 @@ impl RabbitmqBroker {
                 if let Some(reason) = doom(&head.stored, queue, options) {
                     has_dead = true;
                     failure = self.bury_head(live, queue, head, &reason).await.err().or(failure);
-                } else if !head.stored.wait.is_zero() && !keyed.has_waited(head.stored.id) {
+                } else if head.must_wait() {
                     keyed.keep_in_hand(head);
                 } else {
-                    let Head { stored, place, since } = head;
+                    let Head { stored, place, since, .. } = head;
                     claimed.push(self.lease(queue, options, stored, At::Partition(place), since));
                 }
             }
@@ -300,7 +300,6 @@ impl RabbitmqBroker {
         for fate in self.store(live, &[(target.clone(), letter)]).await {
             accepted("dead-letter", &target, id, fate)?;
         }
-        head.place.keyed().forget(id);
         head.place.ack().await
     }
 

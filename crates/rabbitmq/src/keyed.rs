@@ -10,8 +10,8 @@
 //! A failed message that is to be retried later waits in the worker's hand, unsettled, and so does a delayed one: its key
 //! is held. When its time has come it goes back to the head, and whoever looks next gets it.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +31,10 @@ const NEXT: Duration = Duration::from_millis(50);
 /// How long a message is kept past its time for somebody to take it.
 const UNWANTED: Duration = Duration::from_secs(1);
 
+/// So many messages of a partition are handed out in a row while others may have some. With fewer, more of them would wait in
+/// hand for a slow worker, in vain.
+const TURN: u32 = 8;
+
 /// What this connection does with the partitions of queues.
 #[derive(Debug, Default)]
 pub(crate) struct AllKeyed(Mutex<HashMap<QueueName, Arc<Keyed>>>);
@@ -42,10 +46,10 @@ impl AllKeyed {
         let keyed = all.entry(queue.clone()).or_insert_with(|| {
             Arc::new(Keyed {
                 queue: queue.clone(),
-                taken: (0..partitions).map(|_| AtomicBool::new(false)).collect(),
+                partitions: (0..partitions).map(|_| Partition::default()).collect(),
+                // Workers that start together do not all go to the same partition.
+                next: AtomicUsize::new(rand::random_range(0..partitions.max(1)) as usize),
                 news: Notify::new(),
-                in_hand: Mutex::default(),
-                waited: Mutex::default(),
             })
         });
         keyed.clone()
@@ -63,14 +67,28 @@ impl AllKeyed {
 #[derive(Debug)]
 pub(crate) struct Keyed {
     queue: QueueName,
-    /// Whether this connection is at a partition.
-    taken: Vec<AtomicBool>,
+    partitions: Vec<Partition>,
+    /// The partition whose turn it is.
+    next: AtomicUsize,
     /// A partition may have something now.
     pub(crate) news: Notify,
-    /// Delayed messages that wait here, each with the time at which it is due.
-    in_hand: Mutex<Vec<(Instant, Head)>>,
-    /// Delayed messages that have waited here.
-    waited: Mutex<HashSet<MessageId>>,
+}
+
+#[derive(Debug, Default)]
+struct Partition {
+    /// Whether this connection is at it.
+    is_taken: AtomicBool,
+    /// Held for a few moves.
+    hand: Mutex<Hand>,
+}
+
+/// What this connection has of a partition that nobody has leased.
+#[derive(Debug, Default)]
+struct Hand {
+    /// The first message, and the time at which it is due.
+    kept: Option<(Instant, Head)>,
+    /// The last delayed message that has waited here. It stays the first until it is gone, so no other needs to be known.
+    waited: Option<MessageId>,
 }
 
 /// A partition that this connection is the consumer of. However it is left, the message goes back to the head if it was not
@@ -79,6 +97,8 @@ pub(crate) struct Keyed {
 pub(crate) struct Place {
     consumer: Sole,
     tag: u64,
+    /// How many messages were handed over since it was this partition's turn.
+    in_a_row: u32,
     entered: Entered,
 }
 
@@ -87,21 +107,43 @@ pub(crate) struct Place {
 pub(crate) struct Head {
     pub(crate) stored: Stored,
     pub(crate) place: Place,
+    /// When the broker handed it over: it takes back what it waits for too long.
     pub(crate) since: Instant,
+    has_waited: bool,
+}
+
+impl Head {
+    fn new(stored: Stored, place: Place) -> Self {
+        Self { stored, place, since: Instant::now(), has_waited: false }
+    }
+
+    /// Whether its delay is not over yet, as far as this connection knows.
+    pub(crate) fn must_wait(&self) -> bool {
+        !self.stored.wait.is_zero() && !self.has_waited
+    }
 }
 
 impl Keyed {
     /// Takes the first messages of up to `wanted` partitions that nobody is at.
+    ///
+    /// What is in hand already goes first, because it would go back charged; but only for a while, and then it waits for
+    /// its partition's turn.
     pub(crate) async fn take(self: &Arc<Self>, live: &Live, wanted: usize) -> Result<Vec<Head>, MessagingError> {
-        let mut heads = self.take_due(wanted);
-        let count = self.taken.len();
-        let first = rand::random_range(0..count.max(1));
-        for index in (first..count).chain(0..first) {
+        let count = self.partitions.len();
+        let first = self.next.load(Ordering::Relaxed) % count.max(1);
+        let in_order = || (first..count).chain(0..first);
+        let has_turn = |head: &Head| head.place.in_a_row <= TURN;
+        let mut heads: Vec<_> = in_order().filter_map(|index| self.take_due(index, has_turn)).take(wanted).collect();
+        for index in in_order() {
             if heads.len() == wanted {
                 break;
             }
             match self.look_at(live, index).await {
-                Ok(head) => heads.extend(head),
+                Ok(Some(head)) => {
+                    self.next.store(index + 1, Ordering::Relaxed);
+                    heads.push(head);
+                }
+                Ok(None) => {}
                 // What is here already need not go back.
                 Err(_) if !heads.is_empty() => break,
                 Err(error) => return Err(error),
@@ -110,8 +152,12 @@ impl Keyed {
         Ok(heads)
     }
 
-    /// Takes the first message of a partition if nobody is at it.
+    /// Takes the first message of a partition if it is in hand, or nobody is at it.
     async fn look_at(self: &Arc<Self>, live: &Live, index: usize) -> Result<Option<Head>, MessagingError> {
+        if let Some(mut head) = self.take_due(index, |_| true) {
+            head.place.in_a_row = 1;
+            return Ok(Some(head));
+        }
         let Some(free) = self.try_enter(index) else { return Ok(None) };
         let name = partition(&self.queue, u32::try_from(index).unwrap_or(0));
         match live.counts(&name).await? {
@@ -122,7 +168,7 @@ impl Keyed {
     }
 
     fn try_enter(self: &Arc<Self>, index: usize) -> Option<Entered> {
-        let was_taken = self.taken[index].swap(true, Ordering::AcqRel);
+        let was_taken = self.partitions[index].is_taken.swap(true, Ordering::AcqRel);
         (!was_taken).then(|| Entered { keyed: self.clone(), index, is_served: false })
     }
 
@@ -144,49 +190,50 @@ impl Keyed {
         };
         let Arrived { stored, tag } = wire::read(&self.queue, delivery?);
         entered.is_served = true;
-        let place = Place { consumer, tag, entered };
-        Ok(Some(Head { stored, place, since: Instant::now() }))
-    }
-
-    /// Whether a delayed message has waited, as far as this connection knows.
-    pub(crate) fn has_waited(&self, id: MessageId) -> bool {
-        lock(&self.waited).contains(&id)
+        let has_waited = lock(&self.partitions[entered.index].hand).waited == Some(stored.id);
+        let place = Place { consumer, tag, in_a_row: 1, entered };
+        Ok(Some(Head { has_waited, ..Head::new(stored, place) }))
     }
 
     /// Keeps a message until it is due, and its partition with it. It is handed out from here, and goes back when
     /// nobody wants it then.
     pub(crate) fn keep_in_hand(self: &Arc<Self>, head: Head) {
-        let (id, wait) = (head.stored.id, head.stored.wait);
-        lock(&self.in_hand).push((Instant::now() + wait, head));
+        let (index, due) = (head.place.entered.index, Instant::now() + head.stored.wait);
+        lock(&self.partitions[index].hand).kept = Some((due, head));
         let keyed = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(wait).await;
-            lock(&keyed.waited).insert(id);
+            tokio::time::sleep_until(due).await;
             keyed.news.notify_waiters();
             tokio::time::sleep(UNWANTED).await;
             let unwanted = {
-                let mut in_hand = lock(&keyed.in_hand);
-                in_hand.iter().position(|(_, head)| head.stored.id == id).map(|index| in_hand.swap_remove(index))
+                let mut hand = lock(&keyed.partitions[index].hand);
+                // Another one may be there by now.
+                hand.take_if(|(kept_until, _)| *kept_until == due)
             };
-            if let Some((_, head)) = unwanted {
+            if let Some(head) = unwanted {
                 head.place.give_back_after(Duration::ZERO);
             }
         });
     }
 
-    /// Takes out of the hand what is due.
-    fn take_due(&self, wanted: usize) -> Vec<Head> {
-        let (mut in_hand, now) = (lock(&self.in_hand), Instant::now());
-        let (due, waiting) = in_hand.drain(..).partition::<Vec<_>, _>(|(due, _)| *due <= now);
-        let mut heads: Vec<_> = due.into_iter().filter(|(_, head)| head.place.is_open()).collect();
-        let rest = heads.split_off(wanted.min(heads.len()));
-        in_hand.extend(waiting.into_iter().chain(rest));
-        heads.into_iter().map(|(_, head)| head).collect()
+    /// Takes out of the hand what is due and wanted.
+    fn take_due(&self, index: usize, is_wanted: impl Fn(&Head) -> bool) -> Option<Head> {
+        let now = Instant::now();
+        // What was lost with its connection is out of the way at once: the broker has it.
+        let is_over = |(due, head): &mut (Instant, Head)| !head.place.is_open() || *due <= now && is_wanted(head);
+        let head = lock(&self.partitions[index].hand).take_if(is_over)?;
+        head.place.is_open().then_some(head)
     }
+}
 
-    /// A message is gone.
-    pub(crate) fn forget(&self, id: MessageId) {
-        lock(&self.waited).remove(&id);
+impl Hand {
+    fn take_if(&mut self, is_over: impl FnOnce(&mut (Instant, Head)) -> bool) -> Option<Head> {
+        let (due, mut head) = self.kept.take_if(is_over)?;
+        if due <= Instant::now() && head.must_wait() {
+            self.waited = Some(head.stored.id);
+            head.has_waited = true;
+        }
+        Some(head)
     }
 }
 
@@ -201,7 +248,7 @@ struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.keyed.taken[self.index].store(false, Ordering::Release);
+        self.keyed.partitions[self.index].is_taken.store(false, Ordering::Release);
         if self.is_served {
             self.keyed.news.notify_waiters();
         }
@@ -213,7 +260,7 @@ impl Place {
         self.consumer.feed().is_open()
     }
 
-    pub(crate) fn keyed(&self) -> &Arc<Keyed> {
+    fn keyed(&self) -> &Arc<Keyed> {
         &self.entered.keyed
     }
 
@@ -232,7 +279,8 @@ impl Place {
                 let keyed = self.keyed().clone();
                 let Arrived { stored, tag } = wire::read(&keyed.queue, delivery);
                 self.tag = tag;
-                keyed.keep_in_hand(Head { stored, place: self, since: Instant::now() });
+                self.in_a_row += 1;
+                keyed.keep_in_hand(Head::new(stored, self));
             }
             Some(Err(_)) | None => self.give_back_after(Duration::ZERO),
         }

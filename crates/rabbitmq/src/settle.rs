@@ -162,13 +162,12 @@ impl RabbitmqBroker {
                         Ending::GiveBack | Ending::Wait(_) => on_feed.give_back.push(tag),
                     }
                 }
-                At::Partition(place) => places.push((row, lease.stored.id, place, ending)),
+                At::Partition(place) => places.push((row, place, ending)),
             }
         }
         let feeds = join_all(feeds.into_values().map(OnFeed::settle));
-        let places = join_all(
-            places.into_iter().map(|(row, id, place, ending)| async move { (row, leave(place, id, ending).await) }),
-        );
+        let places =
+            join_all(places.into_iter().map(|(row, place, ending)| async move { (row, leave(place, ending).await) }));
         let (feeds, places) = tokio::join!(feeds, places);
         let places = places.into_iter().map(|(row, done)| (vec![row], done));
         for (rows, done) in feeds.into_iter().chain(places) {
@@ -243,12 +242,9 @@ impl OnFeed {
 }
 
 /// Does with the first message of a partition what is left to do.
-async fn leave(place: Place, id: postrider_core::MessageId, ending: Ending) -> Result<(), MessagingError> {
+async fn leave(place: Place, ending: Ending) -> Result<(), MessagingError> {
     match ending {
-        Ending::Remove => {
-            place.keyed().forget(id);
-            place.ack().await
-        }
+        Ending::Remove => place.ack().await,
         Ending::GiveBack => place.give_back().await,
         Ending::Wait(after) if after.is_zero() => place.give_back().await,
         Ending::Wait(after) => {

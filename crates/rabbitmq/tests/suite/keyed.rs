@@ -1,13 +1,15 @@
 //! Messages with keys beside others who are at the same partition.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, Consumer};
-use postrider_core::{Message, MessagingService, QueueAdmin, QueueName, QueuedMessage, ReceiveOptions};
+use postrider_core::{Message, MessagingService, Nack, QueueAdmin, QueueName, QueuedMessage, ReceiveOptions};
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider};
+use tokio::time::Instant;
 
 use crate::{connect_with, options, prefix, soon, url};
 
@@ -103,4 +105,42 @@ async fn a_worker_that_leaves_with_a_message_in_hand_keeps_the_order() {
     drop(held);
     behind.channel.close(200, "done".into()).await.unwrap();
     admin.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn every_partition_with_messages_gets_its_turn() {
+    let (provider, orders) = (connect_with(RabbitmqOptions { partitions: 2, ..options() }).await, queue());
+    let keys = ["a", "b", "c", "d"];
+    for n in 0..20 {
+        for key in keys {
+            send(&provider, &orders, key, &format!("{key}{n}")).await;
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for _ in 0..30 {
+        let message = take(&provider, &orders, ReceiveOptions::default()).await;
+        seen.insert(message.envelope.ordering_key.as_ref().unwrap().as_str().to_owned());
+        provider.ack_message(&orders, message, soon()).await.unwrap();
+        // Slow enough for the broker to hand over the partition's next message.
+        tokio::time::sleep(Duration::from_millis(60)).await;
+    }
+    assert_eq!(seen.iter().map(String::as_str).collect::<Vec<_>>(), keys);
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_delayed_message_waits_once() {
+    let (provider, orders) = (connect_with(one_partition()).await, queue());
+    let delay = Duration::from_secs(3);
+    let message = Message::new("x").ordering_key("k").unwrap().delay(delay);
+    provider.send_message(&orders, message, soon()).await.unwrap();
+    let first = take(&provider, &orders, ReceiveOptions::default()).await;
+    assert_eq!(first.receive_count(), 1);
+    provider.nack_message(&orders, first, Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
+    let released = Instant::now();
+    let again = take(&provider, &orders, ReceiveOptions::default()).await;
+    assert!(released.elapsed() < delay, "it waited again, for {:?}", released.elapsed());
+    assert_eq!(again.receive_count(), 2);
+    provider.ack_message(&orders, again, soon()).await.unwrap();
+    provider.delete_queue(&orders, soon()).await.unwrap();
 }
