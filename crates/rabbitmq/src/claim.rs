@@ -275,7 +275,8 @@ impl RabbitmqBroker {
                     keyed.keep_in_hand(head);
                 } else {
                     let Head { stored, place, since, .. } = head;
-                    claimed.push(self.lease(queue, options, stored, At::Partition(place), since));
+                    let options = self.until_taken_back(options, since);
+                    claimed.push(self.lease(queue, &options, stored, At::Partition(place), since));
                 }
             }
             match failure {
@@ -286,6 +287,14 @@ impl RabbitmqBroker {
             }
         }
         Ok(claimed)
+    }
+
+    /// A lease must end before the broker takes the message back, which may have waited in hand since. The longest wait
+    /// leaves enough of that time.
+    fn until_taken_back(&self, options: &ReceiveOptions, since: Instant) -> ReceiveOptions {
+        let (longest, waiting) = (self.options().longest_hold(), self.options().longest_wait_in_hand());
+        let left = longest.saturating_sub(since.elapsed()).max(longest.saturating_sub(waiting));
+        options.clone().visibility(options.visibility.min(left))
     }
 
     async fn bury_head(

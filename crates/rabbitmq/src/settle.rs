@@ -87,13 +87,15 @@ impl RabbitmqBroker {
             Disposition::Nack(Nack::Retry { after, error }) => match &lease.at {
                 At::Feed { .. } => (Ending::Remove, Some((queue, stored.clone().retried(*after, error.as_deref())))),
                 At::Partition(_) => {
-                    let longest = self.options().longest_wait_in_hand();
+                    // The broker counts from when it handed the message over.
+                    let left = self.options().longest_hold().saturating_sub(lease.since.elapsed());
+                    let longest = left.min(self.options().longest_wait_in_hand());
                     if *after > longest {
                         self.leases().put_back(receipt, lease);
                         return Err(MessagingError::invalid(
                             "retry delay",
                             format!(
-                                "a message with a key waits in the worker's hand, for at most {} s here; retry sooner, \
+                                "a message with a key waits in the worker's hand, for at most {} s now; retry sooner, \
                                  or dead-letter it and redrive it later",
                                 longest.as_secs()
                             ),

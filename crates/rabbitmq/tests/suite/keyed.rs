@@ -7,7 +7,9 @@ use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, Consumer};
-use postrider_core::{Message, MessagingService, Nack, QueueAdmin, QueueName, QueuedMessage, ReceiveOptions};
+use postrider_core::{
+    Message, MessagingError, MessagingService, Nack, QueueAdmin, QueueName, QueuedMessage, ReceiveOptions, Timestamp,
+};
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider};
 use tokio::time::Instant;
 
@@ -125,6 +127,46 @@ async fn every_partition_with_messages_gets_its_turn() {
         tokio::time::sleep(Duration::from_millis(60)).await;
     }
     assert_eq!(seen.iter().map(String::as_str).collect::<Vec<_>>(), keys);
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+/// The broker takes back what is held for longer than ten seconds, as far as the provider knows.
+fn ten_seconds() -> RabbitmqOptions {
+    RabbitmqOptions { consumer_timeout: Duration::from_secs(130), ..one_partition() }
+}
+
+#[tokio::test]
+async fn a_retry_counts_what_the_message_was_held_before() {
+    let (provider, orders) = (connect_with(ten_seconds()).await, queue());
+    send(&provider, &orders, "k", "x").await;
+    let options = ReceiveOptions::default().visibility(Duration::from_secs(10));
+    let message = take(&provider, &orders, options.clone()).await;
+    // The broker's time for it, which cannot be made to pass faster.
+    tokio::time::sleep(Duration::from_millis(3500)).await;
+    let receipt = message.into_receipt();
+    let late = Nack::retry_after(Duration::from_secs(7));
+    let error = provider.nack_message(&orders, receipt.clone(), late, soon()).await.unwrap_err();
+    assert!(matches!(&error, MessagingError::InvalidInput { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("for at most") && !text.contains("at most 7 s"), "{text}");
+    // The lease is still there, and a shorter wait fits into it.
+    provider.nack_message(&orders, receipt, Nack::retry_after(Duration::from_millis(10)), soon()).await.unwrap();
+    let again = take(&provider, &orders, options).await;
+    assert_eq!(again.receive_count(), 2);
+    provider.ack_message(&orders, again, soon()).await.unwrap();
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_after_a_wait_in_hand_ends_before_the_broker_takes_the_message_back() {
+    let (provider, orders) = (connect_with(ten_seconds()).await, queue());
+    let message = Message::new("x").ordering_key("k").unwrap().delay(Duration::from_secs(3));
+    provider.send_message(&orders, message, soon()).await.unwrap();
+    let options = ReceiveOptions::default().visibility(Duration::from_secs(10));
+    let message = take(&provider, &orders, options).await;
+    let lease = message.envelope.lease_expires_at.as_micros() - Timestamp::now().as_micros();
+    assert!(lease <= 7_000_000, "leased for {lease} µs after a wait of three seconds");
+    provider.ack_message(&orders, message, soon()).await.unwrap();
     provider.delete_queue(&orders, soon()).await.unwrap();
 }
 
