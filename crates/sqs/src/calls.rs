@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::codec::Outgoing;
 use crate::error::{Cause, Failure};
+use crate::lease::Fence;
 
 /// So many rows fit into a call.
 pub(crate) const MOST_ROWS: usize = 10;
@@ -58,23 +59,31 @@ impl Calls {
     {
         let mut throttled = Throttled::new(self.timeout);
         loop {
-            let failure = match tokio::time::timeout(self.timeout, call()).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => Failure::of(error),
-                Err(_) => Failure::Unknown(Cause::new(format!("no answer came within {:?}", self.timeout))),
-            };
-            match failure {
-                Failure::Throttled(_) if throttled.waited().await => {}
-                failure => return Err(failure),
+            match self.once(call()).await {
+                Err(Failure::Throttled(_)) if throttled.waited().await => {}
+                answer => return answer,
             }
         }
     }
 
-    /// Receives messages.
-    pub(crate) async fn receive(&self, url: &str, receive: Receive) -> Result<Vec<Message>, Failure> {
+    /// Makes a call, and does not make it again.
+    async fn once<T, E>(&self, call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>) -> Result<T, Failure>
+    where
+        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    {
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(answer) => answer.map_err(Failure::of),
+            Err(_) => Err(Failure::Unknown(Cause::new(format!("no answer came within {:?}", self.timeout)))),
+        }
+    }
+
+    /// Receives messages, and says when the call was made that brought them.
+    pub(crate) async fn receive(&self, url: &str, receive: Receive) -> Result<(Vec<Message>, Instant), Failure> {
+        let mut asked = Instant::now();
         let patient =
             Self { timeout: self.timeout + Duration::from_secs(receive.wait.unsigned_abs().into()), ..self.clone() };
         let answer = patient.call(|| {
+            asked = Instant::now();
             self.client
                 .receive_message()
                 .queue_url(url)
@@ -85,7 +94,8 @@ impl Calls {
                 .message_system_attribute_names(MessageSystemAttributeName::All)
                 .send()
         });
-        Ok(answer.await?.messages.unwrap_or_default())
+        let messages = answer.await?.messages.unwrap_or_default();
+        Ok((messages, asked))
     }
 
     /// Sends messages to one queue: side by side, or one call after the other where their order matters.
@@ -94,15 +104,15 @@ impl Calls {
         self.in_chunks(url, chunks(messages, |message| message.bytes), parallel).await
     }
 
-    /// Deletes messages of one queue.
-    pub(crate) async fn delete(&self, url: &str, receipts: Vec<String>) -> Rows<()> {
-        let rows = receipts.into_iter().map(Delete).collect();
+    /// Deletes messages of one queue, as far as their leases last.
+    pub(crate) async fn delete(&self, url: &str, receipts: Vec<(String, Fence)>) -> Rows<()> {
+        let rows = receipts.into_iter().map(|(receipt, fence)| Delete { receipt, fence }).collect();
         self.in_chunks(url, chunks(rows, |_| 0), self.parallel).await
     }
 
-    /// Sets for how many seconds from now messages of one queue stay hidden.
-    pub(crate) async fn hide(&self, url: &str, receipts: Vec<(String, i32)>) -> Rows<()> {
-        let rows = receipts.into_iter().map(|(receipt, seconds)| Hide { receipt, seconds }).collect();
+    /// Sets for how many seconds from now messages of one queue stay hidden, as far as their leases last.
+    pub(crate) async fn hide(&self, url: &str, receipts: Vec<(String, i32, Fence)>) -> Rows<()> {
+        let rows = receipts.into_iter().map(|(receipt, seconds, fence)| Hide { receipt, seconds, fence }).collect();
         self.in_chunks(url, chunks(rows, |_| 0), self.parallel).await
     }
 
@@ -112,12 +122,23 @@ impl Calls {
         answered.collect::<Vec<_>>().await.into_iter().flatten().collect()
     }
 
-    /// Makes a call, and makes it again for the rows that were throttled.
+    /// Makes a call, and makes it again for the rows that were throttled. Leases may end between two tries, so they are
+    /// looked at before each.
     async fn in_chunk<R: Row>(&self, url: &str, chunk: Vec<R>) -> Rows<()> {
         let mut throttled = Throttled::new(self.timeout);
         let mut results: Rows<()> = chunk.iter().map(|_| Ok(())).collect();
         let mut left: Vec<(usize, R)> = chunk.into_iter().enumerate().collect();
         loop {
+            left.retain(|(number, row)| {
+                let is_over = row.fence().is_some_and(Fence::is_over);
+                if is_over {
+                    results[*number] = Err(Failure::Stale(Cause::new("its lease is over")));
+                }
+                !is_over
+            });
+            if left.is_empty() {
+                return results;
+            }
             match R::call(self, url, &left).await {
                 Ok((done, failed)) => {
                     let done: HashSet<String> = done.into_iter().collect();
@@ -144,31 +165,43 @@ impl Calls {
 
 /// A row of a call that takes several.
 trait Row: Sized + Send + Sync {
-    /// Makes the call.
+    /// Until when it may be sent, if that has an end.
+    fn fence(&self) -> Option<&Fence> {
+        None
+    }
+
+    /// Makes the call, once.
     fn call(calls: &Calls, url: &str, rows: &[(usize, Self)])
     -> impl Future<Output = Result<Answered, Failure>> + Send;
 }
 
 impl Row for Outgoing {
     async fn call(calls: &Calls, url: &str, rows: &[(usize, Self)]) -> Result<Answered, Failure> {
-        let entries = || rows.iter().filter_map(|(row, message)| message.entry(row.to_string()).ok()).collect();
-        let call = || calls.client.send_message_batch().queue_url(url).set_entries(Some(entries())).send();
-        let answer = calls.call(call).await?;
+        let entries = rows.iter().filter_map(|(row, message)| message.entry(row.to_string()).ok()).collect();
+        let call = calls.client.send_message_batch().queue_url(url).set_entries(Some(entries)).send();
+        let answer = calls.once(call).await?;
         Ok((answer.successful.into_iter().map(|row| row.id).collect(), answer.failed))
     }
 }
 
 /// A message to be deleted, by SQS's receipt.
-struct Delete(String);
+struct Delete {
+    receipt: String,
+    fence: Fence,
+}
 
 impl Row for Delete {
+    fn fence(&self) -> Option<&Fence> {
+        Some(&self.fence)
+    }
+
     async fn call(calls: &Calls, url: &str, rows: &[(usize, Self)]) -> Result<Answered, Failure> {
-        let entry = |(row, Self(receipt)): &(usize, Self)| {
-            DeleteMessageBatchRequestEntry::builder().id(row.to_string()).receipt_handle(receipt).build().ok()
+        let entry = |(row, delete): &(usize, Self)| {
+            DeleteMessageBatchRequestEntry::builder().id(row.to_string()).receipt_handle(&delete.receipt).build().ok()
         };
-        let entries = || rows.iter().filter_map(entry).collect();
-        let call = || calls.client.delete_message_batch().queue_url(url).set_entries(Some(entries())).send();
-        let answer = calls.call(call).await?;
+        let entries = rows.iter().filter_map(entry).collect();
+        let call = calls.client.delete_message_batch().queue_url(url).set_entries(Some(entries)).send();
+        let answer = calls.once(call).await?;
         Ok((answer.successful.into_iter().map(|row| row.id).collect(), answer.failed))
     }
 }
@@ -177,17 +210,22 @@ impl Row for Delete {
 struct Hide {
     receipt: String,
     seconds: i32,
+    fence: Fence,
 }
 
 impl Row for Hide {
+    fn fence(&self) -> Option<&Fence> {
+        Some(&self.fence)
+    }
+
     async fn call(calls: &Calls, url: &str, rows: &[(usize, Self)]) -> Result<Answered, Failure> {
         let entry = |(row, hide): &(usize, Self)| {
             let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(row.to_string());
             entry.receipt_handle(&hide.receipt).visibility_timeout(hide.seconds).build().ok()
         };
-        let entries = || rows.iter().filter_map(entry).collect();
-        let call = || calls.client.change_message_visibility_batch().queue_url(url).set_entries(Some(entries())).send();
-        let answer = calls.call(call).await?;
+        let entries = rows.iter().filter_map(entry).collect();
+        let call = calls.client.change_message_visibility_batch().queue_url(url).set_entries(Some(entries)).send();
+        let answer = calls.once(call).await?;
         Ok((answer.successful.into_iter().map(|row| row.id).collect(), answer.failed))
     }
 }

@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use crate::calls::{MOST_ROWS, Receive};
 use crate::codec::Incoming;
 use crate::error::{Cause, Failure};
-use crate::lease;
+use crate::lease::{self, Fence};
 use crate::names::Side;
 use crate::pause::FRESH;
 use crate::queues::ABSENT;
 use crate::receipt::Ticket;
 use crate::store::{Shared, SqsStore};
-use crate::waiting::{LONGEST_HIDE, seconds};
+use crate::waiting::{LONGEST_HIDE, seconds, whole};
 
 /// How long a look waits at most on a queue with two sides: the other one is looked at meanwhile by nobody.
 const IN_TURNS: Duration = Duration::from_secs(1);
@@ -33,7 +33,8 @@ const GATHERING: Duration = Duration::from_secs(1);
 struct Brought {
     messages: Vec<Incoming>,
     asked: Instant,
-    answered: Instant,
+    /// When their leases end.
+    ends: Instant,
 }
 
 /// What became of calls.
@@ -44,9 +45,9 @@ type Looks = Vec<Result<Brought, Failure>>;
 struct Read {
     claimed: Vec<Claimed>,
     /// Messages that die unread, with the reason.
-    buried: Vec<(Incoming, DeadLetterReason)>,
+    buried: Vec<(Incoming, Fence, DeadLetterReason)>,
     /// Messages that are not due.
-    early: Vec<Incoming>,
+    early: Vec<(Incoming, Fence)>,
 }
 
 impl SqsStore {
@@ -176,15 +177,15 @@ impl SqsStore {
     }
 
     async fn look(&self, queue: &QueueName, side: Side, url: &str, receive: Receive) -> Result<Brought, Failure> {
-        let asked = Instant::now();
-        let messages = self.shared.calls.receive(url, receive).await?;
-        let answered = Instant::now();
+        let (messages, asked) = self.shared.calls.receive(url, receive).await?;
+        let visibility = whole(receive.visibility);
+        let ends = Instant::now() + visibility - lease::margin(visibility, asked.elapsed(), whole(receive.wait));
         let now = |latest| {
             self.shared.clock.has_been(latest);
             self.shared.clock.now()
         };
         let messages = messages.into_iter().filter_map(|message| Incoming::read(message, queue, side, now)).collect();
-        Ok(Brought { messages, asked, answered })
+        Ok(Brought { messages, asked, ends })
     }
 
     /// Waits for calls, unless nobody wants what they bring any more. They cannot be taken back: SQS may hand a message
@@ -202,8 +203,10 @@ impl SqsStore {
         let (store, url) = (self.clone(), url.to_owned());
         tokio::spawn(async move {
             let brought = looks.await.unwrap_or_default().into_iter().filter_map(Result::ok);
-            let receipts = brought.flat_map(|brought| brought.messages).map(|incoming| (incoming.receipt, 0)).collect();
-            store.shared.calls.hide(&url, receipts).await
+            let receipts = brought.flat_map(|Brought { messages, ends, .. }| {
+                messages.into_iter().map(move |incoming| (incoming.receipt, 0, Fence::at(ends)))
+            });
+            store.shared.calls.hide(&url, receipts.collect()).await
         });
         None
     }
@@ -220,20 +223,23 @@ impl Shared {
         options: &ReceiveOptions,
         read: &mut Read,
     ) {
-        let visibility = Duration::from_secs(seconds(options.visibility).unsigned_abs().into());
-        let margin = lease::margin(visibility, brought.answered - brought.asked);
-        let ends = brought.answered + visibility - margin;
+        let Brought { messages, asked, ends } = brought;
+        let fence = Fence::at(ends);
+        if fence.is_over() {
+            tracing::warn!(%queue, count = messages.len(), "messages were on the way for longer than their leases last");
+            return;
+        }
         let now = self.clock.now();
-        for incoming in brought.messages {
+        for incoming in messages {
             let is_dead = queue.holds_dead_letters();
             if !is_dead && incoming.stored.is_expired(now) {
-                read.buried.push((incoming, DeadLetterReason::EXPIRED));
+                read.buried.push((incoming, fence, DeadLetterReason::EXPIRED));
             } else if !is_dead && !incoming.left.is_zero() {
-                read.early.push(incoming);
+                read.early.push((incoming, fence));
             } else if !is_dead && incoming.stored.deliveries >= options.max_receive_count {
-                read.buried.push((incoming, DeadLetterReason::MAX_RECEIVE_COUNT));
+                read.buried.push((incoming, fence, DeadLetterReason::MAX_RECEIVE_COUNT));
             } else {
-                read.claimed.push(self.deliver(queue, side, url, incoming, brought.asked, ends));
+                read.claimed.push(self.deliver(queue, side, url, incoming, asked, ends));
             }
         }
     }
@@ -263,21 +269,21 @@ impl Shared {
         let now = self.clock.now();
         let buried: Vec<_> = std::mem::take(&mut read.buried)
             .into_iter()
-            .map(|(incoming, reason)| (incoming.receipt, incoming.stored.buried(&reason, None, now)))
+            .map(|(incoming, fence, reason)| ((incoming.receipt, fence), incoming.stored.buried(&reason, None, now)))
             .collect();
         self.move_on(queue, url, &queue.dead_letters(), buried).await;
         let early = std::mem::take(&mut read.early);
         match side {
             Side::Standard => {
-                let later = early
-                    .into_iter()
-                    .map(|incoming| (incoming.receipt, Stored { wait: incoming.left, ..incoming.stored }));
+                let later = early.into_iter().map(|(incoming, fence)| {
+                    ((incoming.receipt, fence), Stored { wait: incoming.left, ..incoming.stored })
+                });
                 self.move_on(queue, url, queue, later.collect()).await;
             }
             Side::Fifo => {
                 let hidden: Vec<_> = early
                     .into_iter()
-                    .map(|incoming| (incoming.receipt, seconds(incoming.left.min(LONGEST_HIDE))))
+                    .map(|(incoming, fence)| (incoming.receipt, seconds(incoming.left.min(LONGEST_HIDE)), fence))
                     .collect();
                 for answer in self.calls.hide(url, hidden).await {
                     if let Err(failure) = answer {
@@ -289,7 +295,7 @@ impl Shared {
     }
 
     /// Puts copies of messages into a queue, and removes those whose copies are durable.
-    async fn move_on(&self, queue: &QueueName, url: &str, to: &QueueName, moved: Vec<(String, Stored)>) {
+    async fn move_on(&self, queue: &QueueName, url: &str, to: &QueueName, moved: Vec<((String, Fence), Stored)>) {
         if moved.is_empty() {
             return;
         }

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use postrider_broker::{Held, Hold, Stored};
 use postrider_core::{MessagingError, QueueName, RowResults};
+use tokio::time::Instant;
 
 use crate::calls::{MOST_ROWS, Receive};
 use crate::codec::Incoming;
 use crate::error::Failure;
+use crate::lease::{self, Fence};
 use crate::names::Side;
 use crate::store::SqsStore;
-use crate::waiting::seconds;
+use crate::waiting::{seconds, whole};
 
 /// For so long nobody else sees what is held. Who dies meanwhile holds it no longer.
 const HELD: Duration = Duration::from_secs(60);
@@ -25,13 +27,24 @@ pub struct SqsHold {
     store: SqsStore,
     queue: QueueName,
     sides: Vec<(Side, String)>,
-    /// Where each message that is held is, and its receipt.
-    held: HashMap<u64, (usize, String)>,
+    held: HashMap<u64, Place>,
     /// What was taken and not shown yet.
     taken: VecDeque<Held>,
     /// Whether all that could be taken was.
     is_swept: bool,
     next: u64,
+}
+
+/// A place, SQS's receipt for it, and until when that may be sent.
+type Receipt = (u64, (String, Fence));
+
+/// Where a message that is held is.
+#[derive(Debug)]
+struct Place {
+    side: usize,
+    receipt: String,
+    /// Until then it is held.
+    ends: Instant,
 }
 
 impl SqsHold {
@@ -55,8 +68,8 @@ impl SqsHold {
             let mut wait = 0;
             while taken.len() < AT_ONCE {
                 let receive = Receive { max: MOST_ROWS, visibility: seconds(HELD), wait };
-                let messages = match shared.calls.receive(&url, receive).await {
-                    Ok(messages) => messages,
+                let (messages, asked) = match shared.calls.receive(&url, receive).await {
+                    Ok(received) => received,
                     Err(Failure::Missing) => {
                         shared.urls.gone(&self.queue, side);
                         break;
@@ -66,12 +79,13 @@ impl SqsHold {
                 if messages.is_empty() && wait > 0 {
                     break;
                 }
+                let ends = Instant::now() + HELD - lease::margin(HELD, asked.elapsed(), whole(wait));
                 // A look without a wait asks only some of SQS's servers: one that brings nothing says nothing yet.
                 wait = i32::from(messages.is_empty());
                 for message in messages {
                     let now = |_| shared.clock.now();
                     let Some(incoming) = Incoming::read(message, &self.queue, side, now) else { continue };
-                    self.held.insert(self.next, (number, incoming.receipt));
+                    self.held.insert(self.next, Place { side: number, receipt: incoming.receipt, ends });
                     taken.push(Held { stored: incoming.stored, place: self.next });
                     self.next += 1;
                 }
@@ -85,11 +99,11 @@ impl SqsHold {
     }
 
     /// The receipts of messages, by the side that they are on.
-    fn receipts(&self, places: &[u64]) -> Vec<(String, Vec<(u64, String)>)> {
+    fn receipts(&self, places: &[u64]) -> Vec<(String, Vec<Receipt>)> {
         let on = |side: usize| {
             let own = places.iter().filter_map(move |place| {
-                let (number, receipt) = self.held.get(place)?;
-                (*number == side).then(|| (*place, receipt.clone()))
+                let held = self.held.get(place)?;
+                (held.side == side).then(|| (*place, (held.receipt.clone(), Fence::at(held.ends))))
             });
             own.collect::<Vec<_>>()
         };
@@ -147,7 +161,7 @@ impl Hold for SqsHold {
         let mut places: Vec<_> = self.held.keys().copied().collect();
         places.sort_unstable();
         for (url, rows) in self.receipts(&places) {
-            let hidden = rows.into_iter().map(|(_, receipt)| (receipt, 0)).collect();
+            let hidden = rows.into_iter().map(|(_, (receipt, fence))| (receipt, 0, fence)).collect();
             for answer in self.store.shared.calls.hide(&url, hidden).await {
                 match answer {
                     // What is gone, or another's, needs no letting go.

@@ -55,8 +55,48 @@ pub(crate) struct Held {
     pub(crate) stored: Option<Stored>,
     /// When the call was made that brought it; `None` likewise.
     pub(crate) asked: Option<Instant>,
+    /// When the lease ends.
+    pub(crate) ends: Instant,
+}
+
+impl Held {
     /// What is left of the lease.
-    pub(crate) left: Duration,
+    pub(crate) fn left(&self) -> Duration {
+        self.ends.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Until when a receipt of SQS's may be sent to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fence {
+    /// The lease, which may be extended or settled meanwhile.
+    token: Option<LeaseToken>,
+    ends: Instant,
+}
+
+impl Fence {
+    /// That of a lease.
+    pub(crate) fn of(handle: &ReceiptHandle, ends: Instant) -> Self {
+        Self { token: Some(handle.token()), ends }
+    }
+
+    /// That of a receipt which only this call has.
+    pub(crate) fn at(ends: Instant) -> Self {
+        Self { token: None, ends }
+    }
+
+    /// Whether it may not be sent any more.
+    pub(crate) fn is_over(&self) -> bool {
+        let now = Instant::now();
+        let known = self.token.and_then(|token| lock().all.get(&token).map(|lease| lease.is_over(now)));
+        known.unwrap_or(self.ends <= now)
+    }
+}
+
+impl Lease {
+    fn is_over(&self, now: Instant) -> bool {
+        self.ends <= now || matches!(self.state, State::Over)
+    }
 }
 
 fn lock() -> MutexGuard<'static, Leases> {
@@ -64,9 +104,11 @@ fn lock() -> MutexGuard<'static, Leases> {
 }
 
 /// What a lease is shortened by, because its request or its answer may have been on the way for a while: nobody knows
-/// when in a long poll SQS handed the message out. `took` is how long the call took.
-pub(crate) fn margin(visibility: Duration, took: Duration) -> Duration {
-    took.min(visibility / 10).min(Duration::from_secs(1))
+/// when in a long poll SQS handed the message out. `took` is how long the call took, and `wait` how long SQS was to wait
+/// for a message: what it took beyond that was spent on the way, perhaps all of it by the answer.
+pub(crate) fn margin(visibility: Duration, took: Duration, wait: Duration) -> Duration {
+    let in_a_poll = took.min(visibility / 10).min(Duration::from_secs(1));
+    took.saturating_sub(wait).max(in_a_poll)
 }
 
 /// Notes a lease: of a message in the queue with this URL, from a call that was made at `asked` and leases until
@@ -87,19 +129,21 @@ pub(crate) fn add(token: LeaseToken, url: &str, stored: Stored, asked: Instant, 
 pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> Result<Held, MessagingError> {
     match lock().all.get(&handle.token()) {
         Some(lease) => {
-            let left = lease.ends.saturating_duration_since(Instant::now());
+            let ends = lease.ends;
             match &lease.state {
-                _ if left.is_zero() => Err(handle.expired()),
+                _ if lease.is_over(Instant::now()) => Err(handle.expired()),
                 State::Ours { stored, asked } => {
-                    Ok(Held { stored: Some((**stored).clone()), asked: Some(*asked), left })
+                    Ok(Held { stored: Some((**stored).clone()), asked: Some(*asked), ends })
                 }
-                State::Theirs => Ok(Held { stored: None, asked: None, left }),
-                State::Over => Err(handle.expired()),
+                State::Theirs | State::Over => Ok(Held { stored: None, asked: None, ends }),
             }
         }
         None => {
             let left = ticket.ends_at.since(now).saturating_sub(MARGIN_ELSEWHERE);
-            if left.is_zero() { Err(handle.expired()) } else { Ok(Held { stored: None, asked: None, left }) }
+            match left.is_zero() {
+                true => Err(handle.expired()),
+                false => Ok(Held { stored: None, asked: None, ends: Instant::now() + left }),
+            }
         }
     }
 }
@@ -173,13 +217,15 @@ mod tests {
         };
         let (handle, ticket) = leased_for(MINUTE);
         let check = |handle: &ReceiptHandle, ticket: &Ticket| check(handle, ticket, Timestamp::EPOCH);
-        assert_eq!(check(&handle, &ticket).unwrap().left, MINUTE);
+        assert_eq!(check(&handle, &ticket).unwrap().left(), MINUTE);
+        let fence = Fence::of(&handle, Instant::now() + MINUTE);
         extended(&handle, &ticket, Instant::now() + MINUTE * 3, Timestamp::EPOCH);
         tokio::time::advance(MINUTE * 2).await;
-        assert_eq!(check(&handle, &ticket).unwrap().left, MINUTE);
+        assert_eq!(check(&handle, &ticket).unwrap().left(), MINUTE);
+        assert!(!fence.is_over(), "extended meanwhile, it may be sent");
         assert_eq!(leased(&url).len(), 1);
         tokio::time::advance(MINUTE).await;
-        assert!(is_over(check(&handle, &ticket)));
+        assert!(is_over(check(&handle, &ticket)) && fence.is_over());
         let (settled, ticket) = leased_for(MINUTE);
         over(&settled, &ticket, Timestamp::EPOCH);
         assert!(is_over(check(&settled, &ticket)));
@@ -203,8 +249,15 @@ mod tests {
 
     #[test]
     fn a_lease_is_shortened_by_what_nobody_knows_and_not_by_more() {
-        assert_eq!(margin(MINUTE, Duration::from_millis(5)), Duration::from_millis(5));
-        assert_eq!(margin(MINUTE, Duration::from_secs(20)), Duration::from_secs(1));
-        assert_eq!(margin(Duration::from_secs(1), Duration::from_secs(20)), Duration::from_millis(100));
+        let (second, poll) = (Duration::from_secs(1), Duration::from_secs(20));
+        assert_eq!(margin(MINUTE, Duration::from_millis(5), poll), Duration::from_millis(5));
+        assert_eq!(margin(MINUTE, poll, poll), second);
+        assert_eq!(margin(second, poll, poll), Duration::from_millis(100));
+        assert_eq!(margin(MINUTE, poll + second * 7, poll), second * 7);
+        assert_eq!(
+            margin(MINUTE, second * 7, Duration::ZERO),
+            second * 7,
+            "no poll, so all of it was spent on the way"
+        );
     }
 }

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use crate::PROVIDER;
 use crate::error::Failure;
-use crate::lease::{self, Held};
+use crate::lease::{self, Fence, Held};
 use crate::names::Side;
 use crate::receipt::Ticket;
 use crate::store::Shared;
-use crate::waiting::{LONGEST_HIDE, seconds};
+use crate::waiting::{LONGEST_HIDE, seconds, whole};
 
 /// So many calls are made while a message is hidden for its copy: the one that hides it, the copy, and the delete.
 const CALLS_OF_A_COPY: u32 = 3;
@@ -29,6 +29,24 @@ pub(crate) struct Row {
     number: usize,
     handle: ReceiptHandle,
     ticket: Ticket,
+    fence: Fence,
+}
+
+impl Row {
+    fn new(number: usize, handle: ReceiptHandle, ticket: Ticket, held: &Held) -> Self {
+        let fence = Fence::of(&handle, held.ends);
+        Self { number, handle, ticket, fence }
+    }
+
+    /// SQS's receipt, and until when it may be sent.
+    fn receipt(&self) -> (String, Fence) {
+        (self.ticket.receipt.clone(), self.fence)
+    }
+
+    /// The same, with a time to hide the message for.
+    fn hidden(&self, seconds: i32) -> (String, i32, Fence) {
+        (self.ticket.receipt.clone(), seconds, self.fence)
+    }
 }
 
 /// What is to be done with a message.
@@ -136,7 +154,7 @@ impl Shared {
                 }
             },
         };
-        Ok((Row { number, handle: receipt, ticket }, step))
+        Ok((Row::new(number, receipt, ticket, &held), step))
     }
 
     /// Carries out what is to be done in one side of one queue.
@@ -157,12 +175,12 @@ impl Shared {
             }
         }
         let delete = async {
-            let receipts = deleted.iter().map(|row| row.ticket.receipt.clone()).collect();
+            let receipts = deleted.iter().map(Row::receipt).collect();
             let answers = self.calls.delete(&url, receipts).await;
             self.ended(&place, "ack", deleted, answers)
         };
         let hide = async {
-            let receipts = hidden.iter().map(|(row, seconds)| (row.ticket.receipt.clone(), *seconds)).collect();
+            let receipts = hidden.iter().map(|(row, seconds)| row.hidden(*seconds)).collect();
             let answers = self.calls.hide(&url, receipts).await;
             self.ended(&place, "nack", hidden.into_iter().map(|(row, _)| row).collect(), answers)
         };
@@ -222,13 +240,17 @@ impl Shared {
         rows: Vec<(Row, Box<Stored>, QueueName, i32)>,
     ) -> Vec<(usize, Result<(), MessagingError>)> {
         const REPLACE: &str = "settle";
-        let renewals = rows.iter().map(|(row, _, _, seconds)| (row.ticket.receipt.clone(), *seconds)).collect();
+        let started = Instant::now();
+        let renewals = rows.iter().map(|(row, _, _, seconds)| row.hidden(*seconds)).collect();
         let renewed = self.calls.hide(url, renewals).await;
         let mut results = Vec::new();
         let mut by_target: HashMap<QueueName, Vec<(Row, Stored)>> = HashMap::new();
-        for ((row, copy, to, _), answer) in rows.into_iter().zip(renewed) {
+        for ((mut row, copy, to, seconds), answer) in rows.into_iter().zip(renewed) {
             match answer {
-                Ok(()) => by_target.entry(to).or_default().push((row, *copy)),
+                Ok(()) => {
+                    row.fence = Fence::at(started + whole(seconds));
+                    by_target.entry(to).or_default().push((row, *copy));
+                }
                 Err(failure) => results.push((row.number, Err(self.refused(place, REPLACE, &row, failure)))),
             }
         }
@@ -242,7 +264,7 @@ impl Shared {
                     Err(error) => results.push((row.number, Err(error))),
                 }
             }
-            let receipts = originals.iter().map(|row| row.ticket.receipt.clone()).collect();
+            let receipts = originals.iter().map(Row::receipt).collect();
             for (row, answer) in originals.into_iter().zip(self.calls.delete(url, receipts).await) {
                 lease::over(&row.handle, &row.ticket, self.clock.now());
                 let unknown = |failure: Failure| MessagingError::OutcomeUnknown {
@@ -262,13 +284,14 @@ impl Shared {
         let mut results: RowResults<()> = rows.iter().map(|_| Ok(())).collect();
         let mut todo: HashMap<Place, Vec<(Row, i32)>> = HashMap::new();
         for (number, ExtendRow { receipt, extension }) in rows.iter().enumerate() {
-            match self
-                .held(receipt)
-                .and_then(|(ticket, held)| Ok((ticket, hidden_for("visibility", *extension, held.asked)?)))
-            {
-                Ok((ticket, seconds)) => {
-                    let place = (receipt.queue().clone(), ticket.side);
-                    todo.entry(place).or_default().push((Row { number, handle: receipt.clone(), ticket }, seconds));
+            let planned = self.held(receipt).and_then(|(ticket, held)| {
+                let seconds = hidden_for("visibility", *extension, held.asked)?;
+                Ok((Row::new(number, receipt.clone(), ticket, &held), seconds))
+            });
+            match planned {
+                Ok((row, seconds)) => {
+                    let place = (receipt.queue().clone(), row.ticket.side);
+                    todo.entry(place).or_default().push((row, seconds));
                 }
                 Err(error) => results[number] = Err(error),
             }
@@ -286,12 +309,11 @@ impl Shared {
                 }
             };
             let started = Instant::now();
-            let hidden = rows.iter().map(|(row, seconds)| (row.ticket.receipt.clone(), *seconds)).collect();
+            let hidden = rows.iter().map(|(row, seconds)| row.hidden(*seconds)).collect();
             for ((row, seconds), answer) in rows.into_iter().zip(self.calls.hide(&url, hidden).await) {
                 results[row.number] = match answer {
                     Ok(()) => {
-                        let ends = started + Duration::from_secs(seconds.unsigned_abs().into());
-                        lease::extended(&row.handle, &row.ticket, ends, self.clock.now());
+                        lease::extended(&row.handle, &row.ticket, started + whole(seconds), self.clock.now());
                         Ok(())
                     }
                     Err(failure) => Err(self.refused(&place, "extend", &row, failure)),
@@ -313,7 +335,7 @@ impl Shared {
 /// SQS refuses a second too many, so these are cut and not rounded up; none would give the message back.
 fn renewed(held: &Held, copying: Duration) -> i32 {
     let possible = i32::try_from(possible(held.asked).as_secs()).unwrap_or(i32::MAX);
-    seconds(held.left.max(copying)).min(possible.max(1))
+    seconds(held.left().max(copying)).min(possible.max(1))
 }
 
 /// For how long SQS can hide a message yet: it counts from when it was asked for it.
@@ -359,7 +381,7 @@ mod tests {
     async fn a_lease_is_renewed_for_long_enough_and_never_for_a_second_too_many() {
         let hour = Duration::from_secs(3600);
         let asked = Some(Instant::now());
-        let lasting = |left| renewed(&Held { stored: None, asked, left }, LONGEST_COPY);
+        let lasting = |left| renewed(&Held { stored: None, asked, ends: Instant::now() + left }, LONGEST_COPY);
         tokio::time::advance(Duration::from_millis(300)).await;
         assert_eq!(lasting(Duration::from_secs(2)), 30);
         assert_eq!(lasting(hour - Duration::from_millis(300)), 3600);

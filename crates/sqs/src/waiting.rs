@@ -28,6 +28,11 @@ pub(crate) fn seconds(duration: Duration) -> i32 {
     i32::try_from(whole).unwrap_or(i32::MAX)
 }
 
+/// SQS's seconds as a time.
+pub(crate) fn whole(seconds: i32) -> Duration {
+    Duration::from_secs(seconds.unsigned_abs().into())
+}
+
 /// SQS's delay of a message that has to wait so long, and what is left to wait after it.
 pub(crate) fn first_hop(wait: Duration) -> (i32, Duration) {
     (seconds(wait.min(LONGEST_DELAY)), wait.saturating_sub(LONGEST_DELAY))

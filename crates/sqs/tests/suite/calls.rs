@@ -10,6 +10,7 @@ use postrider_core::{
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 use crate::stand_in::{refused, rows_of, stand_in, taken, url_of};
 use crate::{queue, soon};
@@ -62,12 +63,21 @@ async fn senders_who_wait_at_the_same_moment_go_out_in_calls_of_ten() {
     assert!(calls[1..].iter().all(|rows| *rows == 10), "{calls:?}");
 }
 
+/// What of a call is throttled.
+#[derive(Debug, Clone, Copy)]
+enum Throttle {
+    Call,
+    Row,
+}
+
 /// An endpoint that has one message at most, and hands it out once a test says that its delay has passed.
 #[derive(Default)]
 struct Place {
     message: Option<Value>,
     is_due: bool,
     loses_sends: bool,
+    throttles_ends: Option<Throttle>,
+    ends_asked_at: Vec<Instant>,
     delays: Vec<i64>,
     deleted: usize,
     waits: Vec<i64>,
@@ -82,6 +92,13 @@ impl Place {
             "GetQueueUrl" if body.contains(".fifo") => return refused("QueueDoesNotExist"),
             "GetQueueUrl" => return url_of(body),
             "SendMessageBatch" if self.loses_sends => return (500, "{}".to_owned()),
+            "DeleteMessageBatch" | "ChangeMessageVisibilityBatch" if self.throttles_ends.is_some() => {
+                self.ends_asked_at.push(Instant::now());
+                return match self.throttles_ends {
+                    Some(Throttle::Row) => taken(body, true),
+                    _ => refused("ThrottlingException"),
+                };
+            }
             "ChangeMessageVisibilityBatch" => done,
             "SendMessageBatch" => {
                 let entry = asked["Entries"][0].clone();
@@ -181,7 +198,7 @@ async fn a_settle_of_which_nobody_knows_the_outcome_extends_no_lease() {
     place.lock().unwrap().is_due = true;
     let options = ReceiveOptions::default().visibility(Duration::from_secs(1));
     let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
-    let over = tokio::time::Instant::now() + Duration::from_secs(1);
+    let over = Instant::now() + Duration::from_secs(1);
     let receipt = received.into_iter().next().expect("a message").into_receipt();
     place.lock().unwrap().loses_sends = true;
     let nack = Nack::retry_after(Duration::ZERO);
@@ -191,4 +208,29 @@ async fn a_settle_of_which_nobody_knows_the_outcome_extends_no_lease() {
     let late = provider.ack_message(&orders, receipt, soon()).await;
     assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{late:?}");
     assert_eq!(place.lock().unwrap().deleted, 0);
+}
+
+#[tokio::test]
+async fn a_receipt_is_not_sent_again_after_its_lease_however_long_it_is_throttled() {
+    let nacks = [None, Some(Nack::Release), Some(Nack::retry_after(Duration::ZERO))];
+    for (throttle, nack) in [Throttle::Call, Throttle::Row].into_iter().flat_map(|t| nacks.clone().map(|n| (t, n))) {
+        let ((provider, place), orders) = (place().await, queue("orders"));
+        provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
+        place.lock().unwrap().is_due = true;
+        let options = ReceiveOptions::default().visibility(Duration::from_secs(1));
+        let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
+        let over = Instant::now() + Duration::from_secs(1);
+        let receipt = received.into_iter().next().expect("a message").into_receipt();
+        place.lock().unwrap().throttles_ends = Some(throttle);
+        let late = match nack.clone() {
+            None => provider.ack_message(&orders, receipt, soon()).await,
+            Some(nack) => provider.nack_message(&orders, receipt, nack, soon()).await,
+        };
+        assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{throttle:?} {nack:?}: {late:?}");
+        let asked = place.lock().unwrap().ends_asked_at.clone();
+        assert!(asked.len() > 1, "{throttle:?} {nack:?}: it was not tried again");
+        // What was sent in time may be on the way for a moment.
+        let last = *asked.last().unwrap();
+        assert!(last < over + Duration::from_millis(500), "{throttle:?} {nack:?}: sent {:?} late", last - over);
+    }
 }
