@@ -98,27 +98,48 @@ impl Calls {
         Ok((messages, asked))
     }
 
-    /// Sends messages to one queue: side by side, or one call after the other where their order matters.
-    pub(crate) async fn send(&self, url: &str, messages: Vec<Outgoing>, in_order: bool) -> Rows<()> {
-        let parallel = if in_order { 1 } else { self.parallel };
-        self.in_chunks(url, chunks(messages, |message| message.bytes), parallel).await
+    /// Sends messages to one queue. Of a group, each goes out when the one before it is stored, and none goes out behind
+    /// one that is not: SQS may take a part of a call, and what it did not take would come after what it did.
+    pub(crate) async fn send(&self, url: &str, messages: Vec<Outgoing>) -> Rows<()> {
+        let mut results: Rows<()> = messages.iter().map(|_| Ok(())).collect();
+        let mut failed: HashMap<String, Failure> = HashMap::new();
+        for round in rounds(messages, Outgoing::group) {
+            let (mut rows, mut sent) = (Vec::new(), Vec::new());
+            for (row, message) in round {
+                match message.group().and_then(|group| failed.get(group)) {
+                    Some(failure) => results[row] = Err(failure.clone()),
+                    None => {
+                        rows.push((row, message.group().map(str::to_owned)));
+                        sent.push(message);
+                    }
+                }
+            }
+            let answers = self.in_chunks(url, chunks(sent, |message| message.bytes)).await;
+            for ((row, group), answer) in rows.into_iter().zip(answers) {
+                if let (Some(group), Err(failure)) = (group, &answer) {
+                    failed.insert(group, failure.behind());
+                }
+                results[row] = answer;
+            }
+        }
+        results
     }
 
     /// Deletes messages of one queue, as far as their leases last.
     pub(crate) async fn delete(&self, url: &str, receipts: Vec<(String, Fence)>) -> Rows<()> {
         let rows = receipts.into_iter().map(|(receipt, fence)| Delete { receipt, fence }).collect();
-        self.in_chunks(url, chunks(rows, |_| 0), self.parallel).await
+        self.in_chunks(url, chunks(rows, |_| 0)).await
     }
 
     /// Sets for how many seconds from now messages of one queue stay hidden, as far as their leases last.
     pub(crate) async fn hide(&self, url: &str, receipts: Vec<(String, i32, Fence)>) -> Rows<()> {
         let rows = receipts.into_iter().map(|(receipt, seconds, fence)| Hide { receipt, seconds, fence }).collect();
-        self.in_chunks(url, chunks(rows, |_| 0), self.parallel).await
+        self.in_chunks(url, chunks(rows, |_| 0)).await
     }
 
-    /// Makes a call for each chunk.
-    async fn in_chunks<R: Row>(&self, url: &str, chunks: Vec<Vec<R>>, parallel: usize) -> Rows<()> {
-        let answered = stream::iter(chunks).map(|chunk| self.in_chunk(url, chunk)).buffered(parallel);
+    /// Makes a call for each chunk, several at a time.
+    async fn in_chunks<R: Row>(&self, url: &str, chunks: Vec<Vec<R>>) -> Rows<()> {
+        let answered = stream::iter(chunks).map(|chunk| self.in_chunk(url, chunk)).buffered(self.parallel);
         answered.collect::<Vec<_>>().await.into_iter().flatten().collect()
     }
 
@@ -230,6 +251,24 @@ impl Row for Hide {
     }
 }
 
+/// Rows by when they can go out: of each group one in a round, and all that have no group in the first.
+fn rounds<R>(rows: Vec<R>, group: impl Fn(&R) -> Option<&str>) -> Vec<Vec<(usize, R)>> {
+    let mut rounds: Vec<Vec<(usize, R)>> = Vec::new();
+    let mut next: HashMap<String, usize> = HashMap::new();
+    for (number, row) in rows.into_iter().enumerate() {
+        let round = group(&row).map_or(0, |group| {
+            let next = next.entry(group.to_owned()).or_default();
+            *next += 1;
+            *next - 1
+        });
+        if round == rounds.len() {
+            rounds.push(Vec::new());
+        }
+        rounds[round].push((number, row));
+    }
+    rounds
+}
+
 /// Rows, cut into what a call can take.
 fn chunks<R>(rows: Vec<R>, bytes: impl Fn(&R) -> usize) -> Vec<Vec<R>> {
     let (mut chunks, mut chunk, mut total) = (Vec::new(), Vec::new(), 0);
@@ -282,6 +321,14 @@ mod tests {
         assert_eq!(sizes(vec![1; 25]), [10, 10, 5]);
         assert_eq!(sizes(vec![MOST_BYTES / 2, MOST_BYTES / 2, 1, MOST_BYTES]), [2, 1, 1]);
         assert_eq!(sizes(Vec::new()), [0usize; 0]);
+    }
+
+    #[test]
+    fn a_round_has_one_row_of_a_group() {
+        let rows = vec![Some("a"), Some("a"), None, Some("b"), Some("a"), None];
+        let numbers = |round: Vec<(usize, _)>| round.into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+        let rounds: Vec<_> = rounds(rows, |group| *group).into_iter().map(numbers).collect();
+        assert_eq!(rounds, [vec![0, 2, 3, 5], vec![1], vec![4]]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -98,6 +98,11 @@ impl Outgoing {
         Ok(Self { body, attributes: attributes.all, bytes, delay, fifo })
     }
 
+    /// Among whose messages it keeps its place.
+    pub(crate) fn group(&self) -> Option<&str> {
+        self.fifo.as_ref().map(|fifo| fifo.group.as_str())
+    }
+
     /// The row of a call.
     pub(crate) fn entry(&self, row: String) -> Result<SendMessageBatchRequestEntry, BuildError> {
         SendMessageBatchRequestEntry::builder()

@@ -126,6 +126,16 @@ impl Failure {
         if status >= 500 { Self::Unknown(cause) } else { Self::Refused(cause) }
     }
 
+    /// What becomes of messages that have to come after one that failed so: nothing was done with them.
+    pub(crate) fn behind(&self) -> Self {
+        match self {
+            Self::Missing | Self::Throttled(_) | Self::Unreachable(_) => self.clone(),
+            _ => Self::Throttled(Cause::new(
+                "an earlier message with the same ordering key was not stored; send this one again after it",
+            )),
+        }
+    }
+
     /// Whether SQS said this.
     pub(crate) fn has_code(&self, codes: &[&str]) -> bool {
         match self {

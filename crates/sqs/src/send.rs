@@ -100,7 +100,6 @@ impl Shared {
 
     /// Puts messages into one side of a queue. A queue that was deleted since it was last used is made again, if it may be.
     pub(crate) async fn store(&self, queue: &QueueName, side: Side, outgoing: Vec<Outgoing>) -> Rows<()> {
-        let in_order = side == Side::Fifo;
         let none = |error: &MessagingError, count: usize| -> Rows<()> {
             (0..count).map(|_| Err(Failure::Known(error.clone()))).collect()
         };
@@ -108,7 +107,7 @@ impl Shared {
             Ok(url) => url,
             Err(error) => return none(&error, outgoing.len()),
         };
-        let mut answers = self.calls.send(&url, outgoing.clone(), in_order).await;
+        let mut answers = self.calls.send(&url, outgoing.clone()).await;
         let is_missing = |answer: &Result<(), Failure>| matches!(answer, Err(Failure::Missing));
         if !answers.iter().any(is_missing) {
             return answers;
@@ -117,7 +116,7 @@ impl Shared {
         let missing: Vec<usize> = (0..answers.len()).filter(|row| is_missing(&answers[*row])).collect();
         let again = missing.iter().map(|row| outgoing[*row].clone()).collect();
         let anew = match self.url_to_send(queue, side).await {
-            Ok(url) => self.calls.send(&url, again, in_order).await,
+            Ok(url) => self.calls.send(&url, again).await,
             Err(error) => none(&error, missing.len()),
         };
         for (row, answer) in missing.into_iter().zip(anew) {

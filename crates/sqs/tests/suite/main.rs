@@ -10,6 +10,7 @@ mod faults;
 mod foreign;
 mod lawful;
 mod leases;
+mod order;
 mod queues;
 mod stand_in;
 mod throttling;
