@@ -88,16 +88,26 @@ impl SqsStore {
                 };
                 let wait = wait.min(patience.left());
                 let wanted = options.max - claimed.len();
-                if wanted > 0 {
-                    claimed.extend(self.claim_from(queue, *side, url, options, wanted, wait, &mut patience).await?);
+                if wanted == 0 {
+                    break;
+                }
+                match self.claim_from(queue, *side, url, options, wanted, wait, &mut patience).await {
+                    Ok(more) => claimed.extend(more),
+                    Err(error) if claimed.is_empty() => return Err(error),
+                    // What the other side has brought is leased, and would stay hidden.
+                    Err(error) => tracing::warn!(%queue, %error, "one side of the queue could not be received from"),
                 }
             }
             turn += 1;
             let has_waited = started.elapsed() > FRESH;
-            if !claimed.is_empty() && has_waited && shared.look_whether_paused(&queue.origin()).await? {
-                // It was paused during the wait.
-                let receipts: Vec<_> = claimed.drain(..).map(|claimed| claimed.receipt).collect();
-                shared.release(&receipts).await;
+            if !claimed.is_empty() && has_waited {
+                match shared.look_whether_paused(&queue.origin()).await {
+                    // It was paused during the wait.
+                    Ok(true) => self.give_back_beyond(&mut claimed, 0).await,
+                    Ok(false) => {}
+                    // It was not when the wait began, and to give the messages back would charge them a delivery.
+                    Err(error) => tracing::warn!(%queue, %error, "nobody knows whether the queue is paused"),
+                }
             }
             if !claimed.is_empty() || patience.is_over() {
                 return Ok(claimed);
@@ -137,7 +147,10 @@ impl SqsStore {
                 tokio::spawn(
                     async move { join_all((0..calls).map(|_| store.look(&to.0, side, &to.1, receive))).await },
                 );
-            let Some(brought) = self.unless_in_vain(url, looks, patience).await else { return Ok(Vec::new()) };
+            let Some(brought) = self.unless_in_vain(url, looks, patience).await else {
+                self.give_back_beyond(&mut read.claimed, 0).await;
+                return Ok(Vec::new());
+            };
             let (mut is_full, mut error) = (true, None);
             for brought in brought {
                 match brought {

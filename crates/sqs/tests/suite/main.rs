@@ -11,6 +11,7 @@ mod foreign;
 mod lawful;
 mod leases;
 mod order;
+mod partial;
 mod queues;
 mod stand_in;
 mod throttling;
