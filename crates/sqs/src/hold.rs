@@ -18,6 +18,9 @@ use crate::waiting::{seconds, whole};
 /// For so long nobody else sees what is held. Who dies meanwhile holds it no longer.
 const HELD: Duration = Duration::from_secs(60);
 
+/// So often what is held is held for longer: early enough for a second try when the first fails.
+const KEPT: Duration = Duration::from_secs(HELD.as_secs() / 3);
+
 /// So many messages are taken before any is shown: SQS hands them out in no order, and this many are put into one.
 const AT_ONCE: usize = 1000;
 
@@ -28,6 +31,10 @@ pub struct SqsHold {
     queue: QueueName,
     sides: Vec<(Side, String)>,
     held: HashMap<u64, Place>,
+    /// The places of all that was ever taken, by the side that it is on and SQS's id.
+    seen: HashMap<(usize, String), u64>,
+    /// Then what is held is to be held for longer.
+    next_keep: Instant,
     /// What was taken and not shown yet.
     taken: VecDeque<Held>,
     /// Whether all that could be taken was.
@@ -55,6 +62,8 @@ impl SqsHold {
             queue: queue.clone(),
             sides,
             held: HashMap::new(),
+            seen: HashMap::new(),
+            next_keep: Instant::now() + KEPT,
             taken: VecDeque::new(),
             is_swept: false,
             next: 0,
@@ -67,6 +76,7 @@ impl SqsHold {
         for (number, (side, url)) in self.sides.clone().into_iter().enumerate() {
             let mut wait = 0;
             while taken.len() < AT_ONCE {
+                self.keep().await;
                 let receive = Receive { max: MOST_ROWS, visibility: seconds(HELD), wait };
                 let (messages, asked) = match shared.calls.receive(&url, receive).await {
                     Ok(received) => received,
@@ -76,19 +86,28 @@ impl SqsHold {
                     }
                     Err(failure) => return Err(failure.into_error("look at messages", Some(&self.queue), Vec::new())),
                 };
-                if messages.is_empty() && wait > 0 {
-                    break;
-                }
                 let ends = Instant::now() + HELD - lease::margin(HELD, asked.elapsed(), whole(wait));
-                // A look without a wait asks only some of SQS's servers: one that brings nothing says nothing yet.
-                wait = i32::from(messages.is_empty());
+                let before = self.next;
                 for message in messages {
                     let now = |_| shared.clock.now();
+                    let name = message.message_id.clone().map(|id| (number, id));
                     let Some(incoming) = Incoming::read(message, &self.queue, side, now) else { continue };
-                    self.held.insert(self.next, Place { side: number, receipt: incoming.receipt, ends });
-                    taken.push(Held { stored: incoming.stored, place: self.next });
-                    self.next += 1;
+                    let again = name.as_ref().and_then(|name| self.seen.get(name)).copied();
+                    let place = again.unwrap_or(self.next);
+                    self.held.insert(place, Place { side: number, receipt: incoming.receipt, ends });
+                    if again.is_none() {
+                        self.seen.extend(name.map(|name| (name, place)));
+                        taken.push(Held { stored: incoming.stored, place });
+                        self.next += 1;
+                    }
                 }
+                // What was taken before is nothing new: a sweep that went on for it would have no end.
+                let is_in_vain = self.next == before;
+                if is_in_vain && wait > 0 {
+                    break;
+                }
+                // A look without a wait asks only some of SQS's servers: one that brings nothing says nothing yet.
+                wait = i32::from(is_in_vain);
             }
         }
         self.is_swept = taken.len() < AT_ONCE;
@@ -96,6 +115,26 @@ impl SqsHold {
         taken.sort_by_key(since);
         self.taken.extend(taken);
         Ok(())
+    }
+
+    /// Holds what is held for longer, when it is time. What cannot be is let go by SQS, and may be met again.
+    async fn keep(&mut self) {
+        let now = Instant::now();
+        if now < self.next_keep {
+            return;
+        }
+        self.next_keep = now + KEPT;
+        let soon = now + HELD - KEPT;
+        let ending: Vec<_> = self.held.iter().filter(|(_, held)| held.ends < soon).map(|(place, _)| *place).collect();
+        for (url, rows) in self.receipts(&ending) {
+            let hidden = rows.iter().map(|(_, (receipt, fence))| (receipt.clone(), seconds(HELD), *fence)).collect();
+            for ((place, _), answer) in rows.into_iter().zip(self.store.shared.calls.hide(&url, hidden).await) {
+                match (answer, self.held.get_mut(&place)) {
+                    (Ok(()), Some(held)) => held.ends = now + HELD,
+                    (answer, _) => tracing::debug!(queue = %self.queue, ?answer, "a message is not held for longer"),
+                }
+            }
+        }
     }
 
     /// The receipts of messages, by the side that they are on.
@@ -128,6 +167,7 @@ impl SqsHold {
 
 impl Hold for SqsHold {
     async fn take(&mut self, count: usize) -> Result<Vec<Held>, MessagingError> {
+        self.keep().await;
         if self.taken.is_empty() && !self.is_swept {
             self.take_more().await?;
         }

@@ -14,6 +14,7 @@ mod order;
 mod partial;
 mod queues;
 mod stand_in;
+mod sweep;
 mod throttling;
 
 use std::time::Duration;
