@@ -61,6 +61,10 @@ impl Shared {
                             results[row] = Some(Ok(first));
                             continue;
                         }
+                        Turn::Full => {
+                            results[row] = Some(Err(dedup::full()));
+                            continue;
+                        }
                         Turn::Wait(other) => {
                             waiting.push((row, other));
                             continue;
