@@ -117,7 +117,9 @@ impl Failure {
         if THROTTLED.contains(&code) || status == 429 {
             return Self::Throttled(cause);
         }
-        // The lease of a message that cannot be hidden for so long is none the worse for it.
+        // The lease of a message that cannot be hidden for so long is none the worse for it. Both have one code, and
+        // only the words tell them apart. If those change, a hide that is too long is taken for a lease that is over:
+        // nothing is lost by that, the message comes again.
         let is_too_long = cause.text.contains("for parameter VisibilityTimeout");
         if STALE.contains(&code) && !is_too_long {
             return Self::Stale(cause);
