@@ -68,6 +68,10 @@ const THROTTLED: &[&str] = &[
     "KMS.ThrottlingException",
 ];
 
+/// What is said of a message that is not sent because the one before it was not stored.
+pub(crate) const BEHIND: &str =
+    "an earlier message with the same ordering key was not stored; send this one again after it";
+
 impl Failure {
     /// A call that was not answered with success.
     pub(crate) fn of<E>(error: SdkError<E, HttpResponse>) -> Self
@@ -132,9 +136,7 @@ impl Failure {
     pub(crate) fn behind(&self) -> Self {
         match self {
             Self::Missing | Self::Throttled(_) | Self::Unreachable(_) => self.clone(),
-            _ => Self::Throttled(Cause::new(
-                "an earlier message with the same ordering key was not stored; send this one again after it",
-            )),
+            _ => Self::Throttled(Cause::new(BEHIND)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Sends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use futures_util::future::join_all;
 use postrider_broker::Stored;
@@ -11,7 +11,7 @@ use postrider_core::{MessageId, MessagingError, QueueName, RowResults};
 use crate::calls::Rows;
 use crate::codec::Outgoing;
 use crate::dedup::{self, Sending, Turn};
-use crate::error::Failure;
+use crate::error::{BEHIND, Failure};
 use crate::names::Side;
 use crate::store::Shared;
 
@@ -32,14 +32,26 @@ fn side_of(stored: &Stored, queue: &QueueName) -> Side {
 }
 
 impl Shared {
-    /// Stores messages. Rows with a dedup key that somebody is sending with at this moment wait for that.
+    /// Stores messages. Rows with a dedup key that somebody is sending with at this moment wait for that, and so do those
+    /// behind them with the same ordering key.
     pub(crate) async fn send_rows(&self, rows: &[SendRow]) -> RowResults<MessageId> {
         let mut results: Vec<Option<Result<MessageId, MessagingError>>> = rows.iter().map(|_| None).collect();
         let mut pending: Vec<usize> = (0..rows.len()).collect();
+        let line = |row: usize| rows[row].message.ordering_key.as_ref().map(|key| (&rows[row].queue, key));
+        let mut broken = HashSet::new();
         let mut urls: HashMap<Place, Result<String, MessagingError>> = HashMap::new();
         while !pending.is_empty() {
             let (mut ready, mut waiting): (HashMap<Place, Vec<Ready>>, Vec<_>) = (HashMap::new(), Vec::new());
+            let mut halted = HashSet::new();
             for row in pending.drain(..) {
+                if line(row).is_some_and(|line| broken.contains(&line)) {
+                    results[row] = Some(Err(MessagingError::busy(BEHIND)));
+                    continue;
+                }
+                if line(row).is_some_and(|line| halted.contains(&line)) {
+                    waiting.push((row, None));
+                    continue;
+                }
                 let SendRow { queue, message } = &rows[row];
                 if let Err(error) = check_sendable(&self.capabilities, queue, message) {
                     results[row] = Some(Err(error));
@@ -63,10 +75,12 @@ impl Shared {
                         }
                         Turn::Full => {
                             results[row] = Some(Err(dedup::full()));
+                            broken.extend(line(row));
                             continue;
                         }
                         Turn::Wait(other) => {
-                            waiting.push((row, other));
+                            waiting.push((row, Some(other)));
+                            halted.extend(line(row));
                             continue;
                         }
                         Turn::Send(sending) => Some(sending),
@@ -90,11 +104,16 @@ impl Shared {
                 ready.into_iter().zip(answers).map(|(ready, answer)| end(&queue, ready, answer)).collect::<Vec<_>>()
             });
             for (row, result) in join_all(sends).await.into_iter().flatten() {
+                if result.is_err() {
+                    broken.extend(line(row));
+                }
                 results[row] = Some(result);
             }
-            for (row, mut other) in waiting {
-                // Nothing is ever sent: this is the end of the other's send.
-                while other.changed().await.is_ok() {}
+            for (row, other) in waiting {
+                if let Some(mut other) = other {
+                    // Nothing is ever sent: this is the end of the other's send.
+                    while other.changed().await.is_ok() {}
+                }
                 pending.push(row);
             }
         }

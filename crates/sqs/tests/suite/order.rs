@@ -2,16 +2,36 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use postrider_core::{Message, MessagingError, MessagingService};
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
-use crate::stand_in::{stand_in, url_of};
+use crate::stand_in::{Answer, refused, stand_in, url_of};
 use crate::{queue, soon};
 
 /// The bodies that an endpoint has taken, by their groups.
 type Taken = Arc<Mutex<HashMap<String, Vec<String>>>>;
+
+/// Takes the rows of a call, or says why not.
+fn take(body: &str, taken: &Taken, fails: impl Fn(&str) -> Option<&'static str>) -> Answer {
+    let asked: Value = serde_json::from_str(body).unwrap();
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for row in asked["Entries"].as_array().unwrap() {
+        let (id, text) = (&row["Id"], row["MessageBody"].as_str().unwrap());
+        match fails(text) {
+            Some(code) => failed.push(json!({ "Id": id, "SenderFault": true, "Code": code })),
+            None => {
+                let group = row["MessageGroupId"].as_str().unwrap().to_owned();
+                taken.lock().unwrap().entry(group).or_default().push(text.to_owned());
+                done.push(json!({ "Id": id, "MessageId": "m", "MD5OfMessageBody": "x" }));
+            }
+        }
+    }
+    (200, json!({ "Successful": done, "Failed": failed }).to_string())
+}
 
 /// An endpoint that answers the first `times` rows with the body `first` with this error, and takes all the others.
 async fn endpoint(code: &'static str, times: usize) -> (SqsProvider, Taken) {
@@ -22,21 +42,13 @@ async fn endpoint(code: &'static str, times: usize) -> (SqsProvider, Taken) {
             "ListQueues" => (200, "{}".to_owned()),
             "GetQueueUrl" => url_of(&body),
             "SendMessageBatch" => {
-                let asked: Value = serde_json::from_str(&body).unwrap();
-                let (mut done, mut failed) = (Vec::new(), Vec::new());
-                for row in asked["Entries"].as_array().unwrap() {
-                    let (id, text) = (&row["Id"], row["MessageBody"].as_str().unwrap());
+                let fails = |text: &str| {
                     let mut left = left.lock().unwrap();
-                    if text == "first" && *left > 0 {
-                        *left -= 1;
-                        failed.push(json!({ "Id": id, "SenderFault": true, "Code": code }));
-                    } else {
-                        let group = row["MessageGroupId"].as_str().unwrap().to_owned();
-                        known.lock().unwrap().entry(group).or_default().push(text.to_owned());
-                        done.push(json!({ "Id": id, "MessageId": "m", "MD5OfMessageBody": "x" }));
-                    }
-                }
-                (200, json!({ "Successful": done, "Failed": failed }).to_string())
+                    let fails = text == "first" && *left > 0;
+                    *left -= usize::from(fails);
+                    fails.then_some(code)
+                };
+                take(&body, &known, fails)
             }
             other => panic!("nobody asks for {other}"),
         };
@@ -75,4 +87,49 @@ async fn what_comes_behind_a_row_that_failed_is_not_sent_and_may_be_sent_again()
     rows[2].as_ref().unwrap();
     let taken = taken.lock().unwrap();
     assert_eq!((taken.get("a"), taken["b"].as_slice()), (None, ["other".to_owned()].as_slice()));
+}
+
+#[tokio::test]
+async fn a_row_that_waits_for_the_other_sender_of_its_dedup_key_is_not_overtaken() {
+    let (taken, arrived, held) = (Taken::default(), Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let known = (taken.clone(), arrived.clone(), held.clone());
+    let url = stand_in(move |action, body| {
+        let (taken, arrived, held) = known.clone();
+        async move {
+            match action.as_str() {
+                "ListQueues" => (200, "{}".to_owned()),
+                "GetQueueUrl" => url_of(&body),
+                "SendMessageBatch" if body.contains("the other") => {
+                    arrived.notify_one();
+                    held.notified().await;
+                    refused("InvalidMessageContents")
+                }
+                "SendMessageBatch" => take(&body, &taken, |_| None),
+                other => panic!("nobody asks for {other}"),
+            }
+        }
+    });
+    let store = SqsStore::open(&url.await, SqsOptions::default()).await.unwrap();
+    let (one, two, orders) = (store.connect().unwrap(), store.connect().unwrap(), queue("orders"));
+    let single = |body: &str| Message::new(body.to_owned()).dedup_key("waited for").unwrap();
+    let batch = vec![
+        single("first").ordering_key("a").unwrap(),
+        Message::new("second").ordering_key("a").unwrap(),
+        Message::new("third").ordering_key("a").unwrap(),
+    ];
+    let behind = async {
+        arrived.notified().await;
+        let let_go = async {
+            // Time enough to overtake, for whoever would.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            held.notify_one();
+        };
+        tokio::join!(two.send_batch(&orders, batch, soon()), let_go).0
+    };
+    let (other, rows) = tokio::join!(one.send_message(&orders, single("the other"), soon()), behind);
+    other.unwrap_err();
+    for row in rows.unwrap() {
+        row.unwrap();
+    }
+    assert_eq!(taken.lock().unwrap()["a"], ["first", "second", "third"]);
 }
