@@ -23,7 +23,7 @@ pub(crate) async fn body(most: usize) -> Result<Bytes, Failure> {
 /// Why a body is refused before it has been read to its end.
 pub(crate) fn too_long(what: &str, most: usize) -> String {
     format!(
-        "{what} has more than {most} bytes, the most that a message may hold; send a reference to the data instead, \
-         or raise common.messaging.max_message_bytes"
+        "{what} has more than {most} bytes, the most that a message may hold by common.messaging.max_message_bytes and by \
+         what the store takes; send a reference to the data instead"
     )
 }

@@ -13,6 +13,9 @@ use crate::values;
 const BODY_WIDTH: usize = 40;
 
 /// Look at messages without receiving them, in the order in which they were sent
+///
+/// On a broker (amqp:, sqs:) a look receives and returns: others do not see the messages for that moment, each look counts
+/// as a delivery, and messages with keys come after the others.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Peek {
     /// The queue

@@ -26,7 +26,7 @@ use crate::values;
 /// On a broker (amqp:) no other process can settle: without --ack the messages go back when this one ends.
 ///
 /// Every read counts as a delivery, and a message that was delivered --max-deliveries times without being settled goes to
-/// the dead letters instead of being printed; 'release' takes a delivery back. To look without any of this, use 'peek'.
+/// the dead letters instead of being printed; 'release' takes a delivery back. To look without leasing, use 'peek'.
 ///
 /// 'QUEUE_dlq' holds the dead letters of QUEUE, and can be received from as any queue.
 #[derive(Debug, clap::Args)]

@@ -37,17 +37,21 @@ pub(crate) async fn queues(provider: &MessagingProvider, deadline: Deadline) -> 
 
 async fn look(provider: &MessagingProvider, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
     let queues = provider.list_queues(deadline).await?;
-    let (mut findings, mut oldest) = (Vec::new(), None);
+    let (mut findings, mut oldest, mut ready) = (Vec::new(), None, Some(0));
     for queue in queues.iter().take(MOST_QUEUES) {
         let stats = provider.queue_stats(queue, deadline).await?;
         oldest = oldest.max(ready_for(&stats));
+        ready = ready.zip(stats.ready.value()).map(|(all, these)| all + these);
         findings.extend(judge(&stats));
     }
     let more = queues.len().saturating_sub(MOST_QUEUES);
     let unseen = if more > 0 { format!("; {more} more were not looked at") } else { String::new() };
-    let waits = match oldest {
-        Some(age) => format!("the oldest ready message has waited for {}", show(whole_seconds(age))),
-        None => "no message is ready".to_owned(),
+    let waits = match (oldest, ready) {
+        (Some(age), _) => format!("the oldest ready message has waited for {}", show(whole_seconds(age))),
+        (None, Some(0)) => "no message is ready".to_owned(),
+        // Not every store tells since when they wait.
+        (None, Some(ready)) => format!("ready: {}", number(ready, "message")),
+        (None, None) => "how many messages are ready is not known".to_owned(),
     };
     findings.insert(0, Finding::fine("queues", format!("{}; {waits}{unseen}", number(queues.len() as u64, "queue"))));
     Ok(findings)

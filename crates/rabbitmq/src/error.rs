@@ -37,11 +37,19 @@ pub(crate) fn words(error: &lapin::Error) -> String {
 /// Why an operation failed. Nothing was done, or what was done does no harm.
 pub(crate) fn failed(operation: &'static str, error: lapin::Error) -> MessagingError {
     match code(&error) {
+        Some(ACCESS_REFUSED) => {
+            let source = Arc::new(Advised {
+                error,
+                advice: "let the user configure, write and read its queues, postrider:.* and amq.default; `postrider doctor` \
+                         names what is missing",
+            });
+            MessagingError::Provider { provider: PROVIDER, operation, source, retryable: false }
+        }
         Some(code) => MessagingError::Provider {
             provider: PROVIDER,
             operation,
             // Rights and arguments stay what they are; a queue without a leader or a busy node does not.
-            retryable: !matches!(code, ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED),
+            retryable: !matches!(code, NOT_FOUND | PRECONDITION_FAILED),
             source: Arc::new(error),
         },
         None => MessagingError::Connection {
@@ -52,24 +60,22 @@ pub(crate) fn failed(operation: &'static str, error: lapin::Error) -> MessagingE
     }
 }
 
-/// A broker that was reached and is not trusted, whatever is tried again.
+/// What was refused, whatever is tried again, and what to do.
 #[derive(Debug)]
-struct Distrusted(lapin::Error);
+struct Advised {
+    error: lapin::Error,
+    advice: &'static str,
+}
 
-impl fmt::Display for Distrusted {
+impl fmt::Display for Advised {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: the broker's certificate is not trusted; name the host that it was made for, and with ca_file the file of \
-             the authority that signed it",
-            self.0
-        )
+        write!(f, "{}; {}", words(&self.error), self.advice)
     }
 }
 
-impl std::error::Error for Distrusted {
+impl std::error::Error for Advised {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
+        Some(&self.error)
     }
 }
 
@@ -80,7 +86,11 @@ pub(crate) fn unreached(place: &str, scheme: &AMQPScheme, error: lapin::Error) -
         _ => None,
     };
     if let Some(rustls::Error::InvalidCertificate(_)) = tls {
-        let source = Arc::new(Distrusted(error));
+        let source = Arc::new(Advised {
+            error,
+            advice: "the broker's certificate is not trusted. Name the host that it was made for, and in \
+                     common.messaging.rabbitmq.ca_file the file of the authority that signed it",
+        });
         return MessagingError::Provider { provider: PROVIDER, operation: "connect", source, retryable: false };
     }
     let told = words(&error);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use postrider_broker::Stored;
 use postrider_core::{MessageId, MessagingError, QueueName};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
 use crate::feed::{HAND_OVER, NoFeed, Sole};
@@ -78,6 +78,8 @@ pub(crate) struct Keyed {
 struct Partition {
     /// Whether this connection is at it.
     is_taken: AtomicBool,
+    /// Held while the next message is on its way here: who looks meanwhile waits, for it is there.
+    coming: Arc<AsyncMutex<()>>,
     /// Held for a few moves.
     hand: Mutex<Hand>,
 }
@@ -154,6 +156,7 @@ impl Keyed {
 
     /// Takes the first message of a partition if it is in hand, or nobody is at it.
     async fn look_at(self: &Arc<Self>, live: &Live, index: usize) -> Result<Option<Head>, MessagingError> {
+        drop(self.partitions[index].coming.lock().await);
         if let Some(mut head) = self.take_due(index, |_| true) {
             head.place.in_a_row = 1;
             return Ok(Some(head));
@@ -268,7 +271,11 @@ impl Place {
     pub(crate) async fn ack(self) -> Result<(), MessagingError> {
         self.consumer.feed().ack(vec![self.tag]).await?;
         self.consumer.feed().catch_up().await?;
-        tokio::spawn(self.go_on());
+        let coming = self.keyed().partitions[self.entered.index].coming.clone().lock_owned().await;
+        tokio::spawn(async move {
+            self.go_on().await;
+            drop(coming);
+        });
         Ok(())
     }
 
@@ -282,7 +289,11 @@ impl Place {
                 self.in_a_row += 1;
                 keyed.keep_in_hand(Head::new(stored, self));
             }
-            Some(Err(_)) | None => self.give_back_after(Duration::ZERO),
+            Some(Err(_)) | None => {
+                if let Err(error) = self.give_back().await {
+                    tracing::debug!(?error, "a partition was not left; the broker does it when the connection ends");
+                }
+            }
         }
     }
 

@@ -114,7 +114,7 @@ impl RabbitmqBroker {
         match receipt.native() {
             NativeRef::Row(instance) if *instance == self.instance() => Ok(()),
             _ => Err(MessagingError::invalid_receipt(format!(
-                "it was received on another connection. {}",
+                "it was received on another connection, and {}",
                 crate::capabilities::NOT_PORTABLE
             ))),
         }

@@ -48,6 +48,10 @@ impl RabbitmqStore {
         // An empty path names none, as every other client has it.
         let path = Url::parse(url).map_err(|error| invalid(error.to_string()))?;
         let names_one = !matches!(path.path(), "" | "/");
+        if let Some(query) = path.query() {
+            let why = format!("'?{}' is not read; use the settings of common.messaging.rabbitmq", query.escape_debug());
+            return Err(MessagingError::invalid("URL", why));
+        }
         match &options.vhost {
             Some(vhost) if names_one && *vhost != uri.vhost => {
                 let (named, vhost) = (uri.vhost.escape_debug(), vhost.escape_debug());
@@ -94,6 +98,13 @@ mod tests {
         }
         let text = vhost("amqp://host/%2f", Some("mail")).unwrap_err();
         assert!(text.contains("the URL names '/' and the setting 'mail'; leave one out"), "{text}");
+    }
+
+    #[test]
+    fn a_query_is_refused_and_not_ignored() {
+        let refused = RabbitmqStore::new("amqp://localhost/%2f?heartbeat=5", RabbitmqOptions::default()).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("?heartbeat=5") && text.contains("common.messaging.rabbitmq"), "{text}");
     }
 
     #[test]

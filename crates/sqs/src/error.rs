@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use aws_sdk_sqs::config::http::HttpResponse;
-use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 use postrider_core::{ErrorSource, MessageId, MessagingError, QueueName};
 
@@ -78,7 +78,7 @@ impl Failure {
     where
         E: ProvideErrorMetadata + Error + Send + Sync + 'static,
     {
-        let text = DisplayErrorContext(&error).to_string();
+        let text = chain(&error);
         let cause = |code: Option<&str>| Cause { text: text.clone(), code: code.map(str::to_owned) };
         match &error {
             SdkError::ConstructionFailure(_) => Self::Unreachable(cause(None)),
@@ -193,6 +193,20 @@ impl Failure {
             other => other.into_error(operation, queue, Vec::new()),
         }
     }
+}
+
+/// What went wrong, and why, from the outside in.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let (mut words, mut next) = (Vec::new(), Some(error));
+    while let Some(error) = next {
+        next = error.source();
+        let text = error.to_string();
+        // Some repeat what the next one says.
+        if words.last().is_none_or(|last: &String| *last != text) {
+            words.push(text);
+        }
+    }
+    words.join(": ")
 }
 
 /// Whether the call ended before a byte of it was sent: there was no connection, or nothing to sign it with.

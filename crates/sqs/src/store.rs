@@ -42,7 +42,7 @@ impl Shared {
         match &self.credentials {
             Some(provider) => match provider.provide_credentials().await {
                 Ok(credentials) => Ok(credentials.access_key_id().to_owned()),
-                Err(error) => Err(aws_sdk_sqs::error::DisplayErrorContext(&error).to_string()),
+                Err(error) => Err(crate::error::chain(&error)),
             },
             None => Err("the AWS environment, profile and role offer none".to_owned()),
         }

@@ -186,3 +186,19 @@ async fn a_delayed_message_waits_once() {
     provider.ack_message(&orders, again, soon()).await.unwrap();
     provider.delete_queue(&orders, soon()).await.unwrap();
 }
+
+#[tokio::test]
+async fn after_an_acknowledgement_the_next_of_its_key_is_there_at_once() {
+    let (provider, orders) = (connect_with(one_partition()).await, queue());
+    for n in 0..20 {
+        send(&provider, &orders, "k", &n.to_string()).await;
+    }
+    for n in 0..20 {
+        // Whoever asks without waiting takes an empty answer for an empty queue.
+        let mut received = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
+        let message = received.pop().unwrap_or_else(|| panic!("message {n} is there, and was not received"));
+        assert_eq!((message.message.as_ref(), message.receive_count()), (n.to_string().as_bytes(), 1));
+        provider.ack_message(&orders, message, soon()).await.unwrap();
+    }
+    provider.delete_queue(&orders, soon()).await.unwrap();
+}
