@@ -113,15 +113,19 @@ impl<B: Broker> BrokerProvider<B> {
     }
 
     /// Carries something out apart from its caller, who may leave at any time.
-    pub(crate) async fn carry_out<T: Send + 'static>(
+    pub(crate) fn carry_out<T: Send + 'static>(
         &self,
         operation: &'static str,
         ids: Vec<MessageId>,
         deadline: Deadline,
         work: impl Future<Output = Result<T, MessagingError>> + Send + 'static,
-    ) -> Result<T, MessagingError> {
-        self.begin(operation, deadline)?;
-        self.inner.under_way.carry_out(operation, ids, deadline, work).await?
+    ) -> impl Future<Output = Result<T, MessagingError>> + Send {
+        // Boxed before anything else: it is large, and every future around this one would be as large.
+        let work = Box::pin(work);
+        async move {
+            self.begin(operation, deadline)?;
+            self.inner.under_way.carry_out(operation, ids, deadline, work).await?
+        }
     }
 
     /// The same for what may be done twice: when the connection was lost meanwhile it is begun again on the next one.
@@ -137,14 +141,14 @@ impl<B: Broker> BrokerProvider<B> {
         let broker = self.broker().clone();
         let persist = async move {
             for _ in 1..TRIES {
-                match work(broker.clone()).await {
+                match Box::pin(work(broker.clone())).await {
                     Err(MessagingError::Connection { .. }) if !deadline.has_passed() => {
                         tokio::time::sleep(PAUSE).await;
                     }
                     done => return done,
                 }
             }
-            work(broker).await
+            Box::pin(work(broker)).await
         };
         self.carry_out(operation, Vec::new(), deadline, persist).await
     }
@@ -233,7 +237,7 @@ impl<B: Broker> MessagingService for BrokerProvider<B> {
         let (caller, patience) = Patience::new(options.wait, deadline, self.inner.under_way.closing());
         let (broker, queue, options, deliver) = (self.broker().clone(), queue.clone(), options.clone(), self.deliver());
         let receive = async move {
-            let claimed = broker.receive(&queue, &options, deadline, patience).await?;
+            let claimed = Box::pin(broker.receive(&queue, &options, deadline, patience)).await?;
             // Here and not by the caller, who may have left: what nobody takes is dropped, and so given back.
             Ok(claimed.into_iter().map(deliver).collect())
         };
