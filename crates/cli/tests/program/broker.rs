@@ -15,33 +15,44 @@ fn variable(name: &str) -> String {
     })
 }
 
-/// The program on a broker, with a queue of the test's own, which goes with it.
+/// The program on a broker, with a virtual host of the test's own, which goes with it: `doctor` looks at all of one.
 struct OnBroker {
     place: Place,
+    url: String,
+    host: String,
     queue: String,
+}
+
+/// Has the broker's own tool do something.
+fn operate(args: &[&str]) -> bool {
+    let mut tool = std::process::Command::new(variable("POSTRIDER_RABBITMQCTL"));
+    tool.args(args).stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 impl OnBroker {
     fn new() -> Self {
         let management = variable("POSTRIDER_AMQP_MANAGEMENT_URL");
-        let place = Place::bare()
-            .at(variable("POSTRIDER_AMQP_URL"))
-            .with("POSTRIDER__COMMON__MESSAGING__RABBITMQ__MANAGEMENT_URL", management);
         let id = postrider::MessageId::generate().as_uuid().simple().to_string();
-        Self { place, queue: format!("cli_{}", &id[20..]) }
+        let host = format!("cli_{}", &id[20..]);
+        assert!(operate(&["add_vhost", &host]), "the virtual host is made");
+        assert!(operate(&["set_permissions", "--vhost", &host, "postrider", ".*", ".*", ".*"]), "it can be used");
+        let usual = variable("POSTRIDER_AMQP_URL");
+        let url = format!("{}{host}", usual.strip_suffix("%2f").expect("the URL names a virtual host"));
+        let place = Place::bare().at(&url).with("POSTRIDER__COMMON__MESSAGING__RABBITMQ__MANAGEMENT_URL", management);
+        Self { place, url, host, queue: "orders".to_owned() }
     }
 }
 
 impl Drop for OnBroker {
     fn drop(&mut self) {
         // What the test says counts.
-        let _ = self.place.command(crate::place::PROGRAM).args(["queues", "delete", &self.queue, "--yes"]).status();
+        let _ = operate(&["delete_vhost", &self.host]);
     }
 }
 
 #[test]
 fn a_receipt_is_said_to_be_of_no_use_when_it_is_printed_and_when_it_is_used() {
-    let OnBroker { place, queue } = &OnBroker::new();
+    let OnBroker { place, queue, .. } = &OnBroker::new();
     let id = place.send(&[queue, "hello"]);
     let instead = "`postrider work`, or `postrider receive --ack`";
     let run = place.run(&["receive", queue, "--wait", "20s"]).done();
@@ -68,7 +79,7 @@ fn a_receipt_is_said_to_be_of_no_use_when_it_is_printed_and_when_it_is_used() {
 
 #[test]
 fn every_command_works_on_a_broker() {
-    let OnBroker { place, queue } = &OnBroker::new();
+    let OnBroker { place, queue, url, .. } = &OnBroker::new();
     place.run_with(&["send", queue, "--lines"], b"1\n2\n3\n").done();
     place.send(&[queue, "later", "--delay", "1h"]);
     let stats = place.row(&["stats", queue]);
@@ -100,12 +111,21 @@ fn every_command_works_on_a_broker() {
     }
     let run = place.run(&["migrate"]).done();
     assert!(run.stderr.contains("nothing is missing"), "{run:?}");
-    let url = variable("POSTRIDER_AMQP_URL");
-    let run = place.run(&["bench", &url, "--messages", "200", "--archive", "none"]).failed(2);
+    let run = place.run(&["bench", url, "--messages", "200", "--archive", "none"]).failed(2);
     assert!(run.stderr.contains("has no archive; leave --archive out"), "{run:?}");
-    assert_eq!(place.rows(&["bench", &url, "--messages", "200", "--workload", "send-one,drain"]).len(), 2);
-    let rules = place.rows(&["verify", &url, "--rules", "L1,L3", "--messages", "0"]);
+    assert_eq!(place.rows(&["bench", url, "--messages", "200", "--workload", "send-one,drain"]).len(), 2);
+    let rules = place.rows(&["verify", url, "--rules", "L1,L3", "--messages", "0"]);
     assert!(rules.iter().all(|row| row["outcome"] != "broken"), "{rules:?}");
+}
+
+#[test]
+fn a_drain_ends_with_the_last_message_of_a_key() {
+    let OnBroker { place, queue, .. } = &OnBroker::new();
+    place.run_with(&["send", queue, "--lines", "--key", "k"], b"1\n2\n3\n4\n5\n6\n").done();
+    let mut command = place.command(crate::place::PROGRAM);
+    let output = command.args(["work", queue, "--drain", "--", "sleep", "0.1"]).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("6 done"), "{output:?}");
+    assert_eq!(place.row(&["stats", queue])["ready"], 0);
 }
 
 #[test]
