@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod closed;
+mod crash_loop;
 mod cut_off;
 mod delays;
 mod doctor;
