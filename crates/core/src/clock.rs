@@ -3,6 +3,8 @@
 //! Due times and leases are judged by one clock, the store's. A store that keeps no clock of its own takes one from
 //! here, so that a test can hold time still and move it by hand.
 
+mod wall;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -10,6 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tokio::sync::watch;
+
+pub use wall::WallClock;
 
 /// A point in time: microseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -127,7 +131,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 /// one only ever moves at the speed of the monotonic clock. It follows tokio's paused time.
 ///
 /// Two processes that share a store must not use it: after the wall clock was set, one that started before and one that
-/// started later would disagree for ever.
+/// started later would disagree for ever. They use [`WallClock`].
 #[derive(Debug, Clone)]
 pub struct SystemClock {
     started_at: Timestamp,

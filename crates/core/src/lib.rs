@@ -28,6 +28,7 @@ pub mod disposition;
 pub mod duration_text;
 pub mod error;
 pub mod failpoint;
+pub mod file_system;
 pub mod finding;
 pub mod headers;
 pub mod id;
@@ -49,13 +50,14 @@ pub mod stats;
 mod sync;
 pub mod typed;
 pub mod under_way;
+pub mod wakes;
 pub mod workflow_message;
 
 pub use archive_policy::ArchivePolicy;
 pub use bytes::Bytes;
 pub use capabilities::{Capabilities, Feature, Limits, Support};
 pub use client::MessageClient;
-pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp, WallClock};
 pub use codec::{Json, MsgPack, QueueMessage};
 pub use dead_letter::{
     DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,

@@ -40,7 +40,6 @@ pub use rusqlite;
 mod admin;
 mod archive;
 mod claim;
-mod clock;
 mod connection;
 #[cfg(test)]
 mod costs;
@@ -66,13 +65,12 @@ mod sql;
 mod store;
 mod turns;
 mod wait;
-mod wakes;
 mod writer;
 
-pub use clock::WallClock;
 pub use migrations::Migration;
 pub use options::{Durability, SqliteOptions};
 pub use postrider_core::ArchivePolicy;
+pub use postrider_core::WallClock;
 pub use provider::SqliteProvider;
 pub use store::SqliteStore;
 

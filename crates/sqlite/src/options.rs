@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_core::{ArchivePolicy, Clock, Limits};
-
-use crate::clock::WallClock;
+use postrider_core::{ArchivePolicy, Clock, Limits, WallClock};
 
 /// What an accepted message survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

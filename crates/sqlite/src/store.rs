@@ -15,8 +15,8 @@ use crate::options::SqliteOptions;
 use crate::provider::SqliteProvider;
 use crate::readers::Readers;
 use crate::session::Rules;
-use crate::wakes::Wakes;
 use crate::writer::{Desk, WriterHandle};
+use postrider_core::wakes::Wakes;
 
 const OPEN: &str = "open the file";
 

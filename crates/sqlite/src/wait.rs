@@ -10,9 +10,9 @@ use crate::claim::next_due;
 use crate::error::{Failure, by_law};
 use crate::provider::SqliteProvider;
 use crate::session::Session;
-use crate::wakes::Listener;
 use crate::writer::Note;
 use crate::writer::work::Unclaimed;
+use postrider_core::wakes::Listener;
 
 /// What one look brought.
 struct Look {

@@ -29,8 +29,8 @@ use crate::location::Identity;
 use crate::options::SqliteOptions;
 use crate::session::{Memory, Rules};
 use crate::turns::Turns;
-use crate::wakes::Wakes;
 use drivers::Drivers;
+use postrider_core::wakes::Wakes;
 use upkeep::Upkeep;
 pub(crate) use work::{Call, Reply, Undone, Work};
 

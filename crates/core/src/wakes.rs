@@ -1,15 +1,16 @@
-//! Who waits for which queue, and who must be told of what.
+//! Who waits for which queue in this process, and who must be told of what. For providers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use postrider_core::{QueueName, Timestamp};
+use crate::clock::Timestamp;
+use crate::queue_name::QueueName;
 use tokio::sync::Notify;
 
 /// Everybody who waits in this process.
 #[derive(Debug, Default)]
-pub(crate) struct Wakes {
+pub struct Wakes {
     // One lock for all: it is held for a few pointer moves, once a commit and twice a wait.
     queues: Mutex<HashMap<QueueName, Vec<Arc<Ear>>>>,
 }
@@ -25,7 +26,7 @@ struct Ear {
 
 impl Wakes {
     /// Hears of every change in these queues from now on.
-    pub(crate) fn listen(self: &Arc<Self>, queues: &[QueueName]) -> Listener {
+    pub fn listen(self: &Arc<Self>, queues: &[QueueName]) -> Listener {
         let ear = Arc::new(Ear { called: Notify::new(), looks_again_at: AtomicI64::new(i64::MAX) });
         let mut registered = self.lock();
         for queue in queues {
@@ -36,12 +37,12 @@ impl Wakes {
     }
 
     /// Whether anybody waits.
-    pub(crate) fn has_listeners(&self) -> bool {
+    pub fn has_listeners(&self) -> bool {
         !self.lock().is_empty()
     }
 
     /// Something in these queues can be received from these times on.
-    pub(crate) fn tell(&self, touched: &[(QueueName, Timestamp)], now: Timestamp) {
+    pub fn tell(&self, touched: &[(QueueName, Timestamp)], now: Timestamp) {
         let queues = self.lock();
         if queues.is_empty() {
             return;
@@ -56,7 +57,7 @@ impl Wakes {
     }
 
     /// Anything may have changed.
-    pub(crate) fn tell_all(&self) {
+    pub fn tell_all(&self) {
         for ear in self.lock().values().flatten() {
             ear.called.notify_one();
         }
@@ -69,7 +70,7 @@ impl Wakes {
 
 /// A place among those who wait; dropped, it is given up.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     wakes: Arc<Wakes>,
     queues: Vec<QueueName>,
     ear: Arc<Ear>,
@@ -77,17 +78,17 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// From here on everything is news, until the look is over.
-    pub(crate) fn begin_look(&self) {
+    pub fn begin_look(&self) {
         self.ear.looks_again_at.store(i64::MAX, Ordering::SeqCst);
     }
 
     /// The look is over; the next one comes at `next` at the latest.
-    pub(crate) fn end_look(&self, next: Timestamp) {
+    pub fn end_look(&self, next: Timestamp) {
         self.ear.looks_again_at.store(next.as_micros(), Ordering::SeqCst);
     }
 
     /// Waits for news since the last look began.
-    pub(crate) async fn called(&self) {
+    pub async fn called(&self) {
         self.ear.called.notified().await;
     }
 }

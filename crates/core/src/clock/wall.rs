@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use postrider_core::clock::Sleep;
-use postrider_core::{Clock, Timestamp};
+use super::{Clock, Sleep, Timestamp};
 
 /// A step back that is smaller is not followed.
 const SMALL_STEP: Duration = Duration::from_secs(1);
