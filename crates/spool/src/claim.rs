@@ -1,0 +1,247 @@
+//! Where a message is claimed: leased by a rename, or dead-lettered because it was read too often, too late, or cannot be
+//! read at all.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use postrider_core::{
+    DeadLetterReason, Envelope, LeaseToken, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, Timestamp,
+};
+
+use crate::PROVIDER;
+use crate::content::{Content, Reading, Unusable};
+use crate::dirs::Dirs;
+use crate::disk::Name;
+use crate::error::{DiskError, Failure};
+use crate::index::{Foreign, Row};
+use crate::name::{Due, FileName, Kind, Lease, hash};
+use crate::record::{FileNameText, Note};
+use crate::session::{Session, Side, mtime};
+
+/// A message that was leased, and has not been read yet.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) name: Name,
+    pub(crate) leased: FileName,
+    /// What it was before.
+    pub(crate) before: FileName,
+    /// The name that somebody's file came with.
+    original: Vec<u8>,
+}
+
+/// A message that was leased and read.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) body: Bytes,
+    pub(crate) envelope: Envelope,
+    pub(crate) receipt: ReceiptHandle,
+}
+
+impl Session<'_> {
+    /// Leases up to `max` messages that are due.
+    pub(crate) fn claim(&mut self, side: Side, options: &ReceiveOptions, max: usize) -> Result<Vec<Taken>, Failure> {
+        let mut taken = Vec::new();
+        if self.is_paused(side)? {
+            return Ok(taken);
+        }
+        self.know(side)?;
+        while taken.len() < max {
+            let now = self.now;
+            let Some(row) = self.index(side).next_due(now).cloned() else { break };
+            if self.look_closer(side, &row)? {
+                taken.extend(self.claim_row(side, &row, options)?);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Leases one message by its id, if it may be received now.
+    pub(crate) fn claim_by_id(
+        &mut self,
+        side: Side,
+        id: MessageId,
+        options: &ReceiveOptions,
+    ) -> Result<Option<Taken>, Failure> {
+        if self.is_paused(side)? {
+            return Ok(None);
+        }
+        self.know(side)?;
+        loop {
+            let (queue, now) = (self.queue.clone(), self.now);
+            let index = self.index(side);
+            let mut rows: Vec<_> = index.rows().filter(|row| index.is_due(row, now)).collect();
+            rows.retain(|row| row.parsed(&queue).is_some_and(|parsed| parsed.id == id));
+            let Some(row) = rows.into_iter().min_by(|a, b| a.slot.turn.cmp(&b.slot.turn)).cloned() else {
+                return Ok(None);
+            };
+            if self.look_closer(side, &row)? {
+                return self.claim_row(side, &row, options);
+            }
+        }
+    }
+
+    /// Makes sure of what a file's name does not say: that nobody writes to it any more, and that no other file of its
+    /// key comes before it. `false` when something was found out and the choice must be made anew.
+    fn look_closer(&mut self, side: Side, row: &Row) -> Result<bool, Failure> {
+        let place = row.slot.place;
+        if let Some(foreign) = row.foreign.filter(|foreign| !foreign.is_settled) {
+            let found = self.known.dirs.folder(place).stat(row.name())?;
+            let (grace, now) = (self.shared.options.grace_period, self.now);
+            let index = self.index(side);
+            index.remove(place, row.name());
+            if let Some(found) = found {
+                let renewed = Foreign { mtime: mtime(&found), is_settled: mtime(&found) == foreign.mtime, ..foreign };
+                index.insert(Row::foreign(place, row.name().clone(), renewed, grace, now));
+            }
+            return Ok(false);
+        }
+        let is_unread = row.foreign.is_some_and(|foreign| !foreign.is_read);
+        if !is_unread && (row.key == 0 || side == Side::Dead) {
+            return Ok(true);
+        }
+        let Some(unread) = self.index(side).next_unread(&row.slot.turn).cloned() else { return Ok(true) };
+        self.read_key(&unread)?;
+        Ok(false)
+    }
+
+    /// Finds out which ordering key somebody's file has. One that cannot be read has none; it dies when it is claimed.
+    fn read_key(&mut self, row: &Row) -> Result<(), Failure> {
+        let (place, name) = (row.slot.place, row.name());
+        let content = self.shared.reading.read(self.known.dirs.folder(place), name, &Kind::LongNamed, name)?;
+        let mut read = row.clone();
+        read.foreign = row.foreign.map(|foreign| Foreign { is_read: true, ..foreign });
+        self.known.live.remove(place, name);
+        if let Some(content) = content {
+            let key = content.ok().and_then(|content| content.head.ordering_key);
+            read.key = key.map_or(0, |key| hash(key.as_str()).max(1));
+            self.known.live.insert(read);
+        }
+        Ok(())
+    }
+
+    /// Leases one row that is due; `None` when that sent it to the dead letters, or when somebody took it away by hand.
+    fn claim_row(&mut self, side: Side, row: &Row, options: &ReceiveOptions) -> Result<Option<Taken>, Failure> {
+        let (place, name, now) = (row.slot.place, row.name(), self.now);
+        let Some(before) = row.parsed(self.queue) else {
+            self.index(side).remove(place, name);
+            return Ok(None);
+        };
+        self.will_change()?;
+        if let Some(reason) = cause_of_death(side, &before, options, now) {
+            self.bury(place, name, &before, reason, None)?;
+            return Ok(None);
+        }
+        let token = LeaseToken::generate();
+        let mut leased = FileName {
+            lease: Some(Lease { until: now.saturating_add(options.visibility), token }),
+            due: Due::Always,
+            deliveries: before.deliveries.saturating_add(1),
+            first: before.first.or(Some(now)),
+            last: Some(now),
+            ..before.clone()
+        };
+        let original = match &before.kind {
+            Kind::Letter => Vec::new(),
+            Kind::Foreign(original) => original.to_vec(),
+            Kind::LongNamed if row.foreign.is_some() => {
+                let note = Note { error: None, file_name: Some(FileNameText::new(name)) };
+                self.write_note(&leased, &note)?;
+                leased.is_noted = true;
+                name.to_vec()
+            }
+            Kind::LongNamed => self.original_of(side, &before),
+        };
+        let Some(name) = self.move_row(side, place, name, side.leased(), &leased)? else { return Ok(None) };
+        self.index(side).count_claim();
+        Ok(Some(Taken { name, leased, before, original }))
+    }
+
+    /// The name that a file came with, from beside it.
+    fn original_of(&self, side: Side, name: &FileName) -> Vec<u8> {
+        let noted = match side {
+            Side::Live => self.note_of(name).file_name,
+            Side::Dead => self.death_of(name).and_then(|death| death.file_name),
+        };
+        noted.map(|name| name.as_bytes().to_vec()).unwrap_or_default()
+    }
+
+    /// Dead-letters what was leased and turned out to be no message. It was never delivered.
+    pub(crate) fn bury_unusable(&mut self, taken: &Taken, unusable: &Unusable) -> Result<(), Failure> {
+        self.know_leases(Side::Live)?;
+        if self.known.live.get(Side::Live.leased(), &taken.name).is_none() {
+            return Ok(());
+        }
+        self.will_change()?;
+        let before = FileName { is_noted: taken.leased.is_noted, ..taken.before.clone() };
+        let (reason, error) = (unusable.reason.clone(), Some(unusable.error.clone()));
+        self.bury(Side::Live.leased(), &taken.name, &before, reason, error)
+    }
+}
+
+/// What a receipt names its message by, besides the id: its place in the line.
+pub(crate) fn row_number(name: &FileName) -> u64 {
+    u64::try_from(name.position.as_micros()).unwrap_or(0)
+}
+
+/// Why a message that is about to be read must not be handled. Dead letters can be read for ever.
+fn cause_of_death(side: Side, name: &FileName, options: &ReceiveOptions, now: Timestamp) -> Option<DeadLetterReason> {
+    if side == Side::Dead {
+        None
+    } else if name.expires_at.is_some_and(|expires_at| expires_at <= now) {
+        Some(DeadLetterReason::EXPIRED)
+    } else if name.deliveries >= options.max_receive_count {
+        Some(DeadLetterReason::MAX_RECEIVE_COUNT)
+    } else {
+        None
+    }
+}
+
+/// What reading a leased file came to.
+#[derive(Debug)]
+pub(crate) enum Read {
+    Message(Box<Claimed>),
+    Unusable(Unusable),
+    /// Its lease is over already.
+    Gone,
+}
+
+impl Taken {
+    /// Reads the file. Not under the lock: whoever has the lease has the file.
+    pub(crate) fn read(&self, queue: &QueueName, dirs: &Arc<Dirs>, reading: &Reading) -> Result<Read, DiskError> {
+        let side = Side::of(queue);
+        let folder = dirs.folder(side.leased());
+        let content = match reading.read(folder, &self.name, &self.leased.kind, &self.original)? {
+            None => return Ok(Read::Gone),
+            Some(Ok(content)) => content,
+            // A dead letter is handed out as it is: that is how somebody finds out what is wrong with it.
+            Some(Err(unusable)) if side == Side::Dead => unusable.into_content(),
+            Some(Err(unusable)) => return Ok(Read::Unusable(unusable)),
+        };
+        Ok(Read::Message(Box::new(self.claimed(queue, content))))
+    }
+
+    fn claimed(&self, queue: &QueueName, content: Content) -> Claimed {
+        let name = &self.leased;
+        let Content { head, body } = content;
+        // A lease has both; they are put there by the claim.
+        let (token, lease_expires_at) =
+            name.lease.map_or((LeaseToken(0), name.position), |lease| (lease.token, lease.until));
+        let envelope = Envelope {
+            id: name.id,
+            queue: queue.clone(),
+            content_type: head.content_type,
+            headers: head.headers,
+            ordering_key: head.ordering_key,
+            dedup_key: head.dedup_key,
+            priority: name.priority,
+            expires_at: name.expires_at,
+            receive_count: name.deliveries,
+            attempts_count: name.attempts,
+            enqueued_at: name.position,
+            first_attempt_at: name.first.unwrap_or(name.position),
+            lease_expires_at,
+        };
+        let native = NativeRef::Row(row_number(name));
+        Claimed { body, envelope, receipt: ReceiptHandle::new(PROVIDER, queue.clone(), name.id, token, native) }
+    }
+}

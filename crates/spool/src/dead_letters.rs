@@ -1,0 +1,379 @@
+//! Where dead messages lie, and how they come back. A dead letter is a file in `failed/`, with the record of its death
+//! beside it.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use postrider_core::{
+    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
+    DeadLetterSelection, Key, Message, MessageId, MessagingError, Redrive, RedriveReport, RedriveSkip,
+};
+
+use crate::content::Content;
+use crate::disk::Name;
+use crate::error::Failure;
+use crate::index::{Place, Row, time};
+use crate::letter;
+use crate::name::{FileName, Kind, hash};
+use crate::record::{self, Death, FileNameText};
+use crate::session::{Session, Side};
+
+/// The reason of a file that somebody else put into `failed/`.
+const PUT_THERE: &str = "put_into_failed";
+
+/// A file in `failed/`, and what its name says.
+#[derive(Debug, Clone)]
+struct Corpse {
+    row: Row,
+    name: FileName,
+}
+
+impl Session<'_> {
+    /// Moves a message to the dead letters. Its record is on the disk before it moves.
+    pub(crate) fn bury(
+        &mut self,
+        place: Place,
+        file: &Name,
+        name: &FileName,
+        reason: DeadLetterReason,
+        error: Option<String>,
+    ) -> Result<(), Failure> {
+        let note = self.note_of(name);
+        let file_name = match &name.kind {
+            Kind::Letter => None,
+            Kind::Foreign(original) => Some(FileNameText::new(original)),
+            // Never claimed, it still has the name that it came with.
+            Kind::LongNamed => note.file_name.or_else(|| Some(FileNameText::new(file))),
+        };
+        let death = Death {
+            reason,
+            error: error.or(note.error),
+            dead_at: self.now,
+            enqueued_at: name.position,
+            first_attempt_at: name.first,
+            last_attempt_at: name.last,
+            deliveries_count: name.deliveries,
+            attempts_count: name.attempts,
+            revision: 0,
+            file_name,
+        };
+        let FileName { id, priority, key, dedup, expires_at, ref kind, .. } = *name;
+        let position = self.reserve(1)?;
+        let fresh = FileName::new(position, id, kind.clone());
+        let dead = FileName { is_dead: true, priority, key, dedup, expires_at, ..fresh };
+        self.write_death(&dead, &death)?;
+        if self.move_row(Side::Live, place, file, Place::Failed, &dead)?.is_none() {
+            // Somebody took it away by hand.
+            self.remove_death(&dead);
+            return Ok(());
+        }
+        self.remove_note(name);
+        // A dead head frees its key.
+        self.tell(Side::Live, self.now);
+        self.tell(Side::Dead, self.now);
+        Ok(())
+    }
+
+    pub(crate) fn death_of(&self, name: &FileName) -> Option<Death> {
+        record::read(&self.known.dirs.failed, &death_name(name))
+    }
+
+    fn write_death(&self, name: &FileName, death: &Death) -> Result<(), Failure> {
+        Ok(record::write(&self.known.dirs.tmp, &self.known.dirs.failed, &death_name(name), death)?)
+    }
+
+    pub(crate) fn remove_death(&self, name: &FileName) {
+        // What stays behind means nothing, and is swept when the folder is next read.
+        let _ = self.known.dirs.failed.unlink(death_name(name).as_bytes());
+    }
+
+    /// The dead letters that are meant, oldest death first.
+    fn corpses(&mut self, selection: &DeadLetterSelection) -> Result<Vec<Corpse>, Failure> {
+        self.know(Side::Dead)?;
+        let ids: Option<HashSet<MessageId>> = match selection {
+            DeadLetterSelection::Ids(ids) => Some(ids.iter().copied().collect()),
+            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => None,
+        };
+        let mut corpses: Vec<Corpse> = self
+            .known
+            .dead
+            .rows()
+            .filter_map(|row| Some(Corpse { name: row.parsed(self.queue)?, row: row.clone() }))
+            .filter(|corpse| ids.as_ref().is_none_or(|ids| ids.contains(&corpse.name.id)))
+            .collect();
+        corpses.sort_by(|a, b| (&a.row.slot.turn.position, a.name.id).cmp(&(&b.row.slot.turn.position, b.name.id)));
+        // An edit that was cut off leaves two files of one message; the one that was edited counts.
+        let mut whole: Vec<Corpse> = Vec::with_capacity(corpses.len());
+        for corpse in corpses {
+            match whole.last_mut() {
+                Some(last) if last.name.stem() == corpse.name.stem() => {
+                    if corpse.name.kind == Kind::Letter {
+                        *last = corpse;
+                    }
+                }
+                _ => whole.push(corpse),
+            }
+        }
+        Ok(whole)
+    }
+
+    fn one(&mut self, id: MessageId) -> Result<Corpse, Failure> {
+        let found = self.corpses(&DeadLetterSelection::Ids(vec![id]))?.into_iter().next();
+        found.ok_or_else(|| MessagingError::MessageNotFound { queue: self.queue.dead_letters(), id }.into())
+    }
+
+    /// How it died, as far as is known.
+    fn death(&self, corpse: &Corpse) -> Death {
+        self.death_of(&corpse.name).unwrap_or_else(|| Death {
+            reason: PUT_THERE.into(),
+            error: None,
+            dead_at: time(corpse.row.slot.turn.position),
+            enqueued_at: time(corpse.row.slot.turn.position),
+            first_attempt_at: None,
+            last_attempt_at: None,
+            deliveries_count: 0,
+            attempts_count: 0,
+            revision: 0,
+            file_name: corpse.row.foreign.map(|_| FileNameText::new(corpse.row.name())),
+        })
+    }
+
+    fn content(&self, corpse: &Corpse, death: &Death) -> Result<Option<Content>, Failure> {
+        let original = death.file_name.as_ref().map_or(&b""[..], |name| name.as_bytes());
+        let kind = &corpse.name.kind;
+        let content = self.shared.reading.read(&self.known.dirs.failed, corpse.row.name(), kind, original)?;
+        Ok(content.map(|content| content.unwrap_or_else(crate::content::Unusable::into_content)))
+    }
+
+    /// `None` when somebody has taken it away by hand.
+    fn letter(&self, corpse: &Corpse) -> Result<Option<DeadLetter>, Failure> {
+        let death = self.death(corpse);
+        let Some(Content { head, body }) = self.content(corpse, &death)? else { return Ok(None) };
+        let FileName { id, priority, expires_at, .. } = corpse.name;
+        Ok(Some(DeadLetter {
+            id,
+            origin: self.queue.clone(),
+            body,
+            content_type: head.content_type,
+            headers: head.headers,
+            ordering_key: head.ordering_key,
+            dedup_key: head.dedup_key,
+            priority,
+            expires_at,
+            reason: death.reason,
+            error: death.error,
+            deliveries_count: death.deliveries_count,
+            attempts_count: death.attempts_count,
+            enqueued_at: death.enqueued_at,
+            first_attempt_at: death.first_attempt_at,
+            last_attempt_at: death.last_attempt_at,
+            dead_at: death.dead_at,
+            revision: death.revision,
+        }))
+    }
+
+    pub(crate) fn list_dead(&mut self, query: &DeadLetterQuery) -> Result<DeadLetterPage, Failure> {
+        query.check()?;
+        let after = query.after.as_ref().map(read_cursor).transpose()?;
+        let mut page = DeadLetterPage { letters: Vec::new(), next: None };
+        let mut last = None;
+        for corpse in self.corpses(&query.selection)? {
+            let here = (corpse.row.slot.turn.position, corpse.name.id);
+            if after.is_some_and(|after| here <= after) {
+                continue;
+            }
+            // The reason is in the record, which is small; the file may be large.
+            if !query.selection.includes(corpse.name.id, &self.reason(&corpse, &query.selection)) {
+                continue;
+            }
+            if page.letters.len() == query.limit {
+                page.next = last.map(write_cursor);
+                break;
+            }
+            if let Some(letter) = self.letter(&corpse)? {
+                page.letters.push(letter);
+                last = Some(here);
+            }
+        }
+        Ok(page)
+    }
+
+    /// Why it died; nobody asks when all are meant.
+    fn reason(&self, corpse: &Corpse, selection: &DeadLetterSelection) -> DeadLetterReason {
+        match selection {
+            DeadLetterSelection::Reason(_) => self.death(corpse).reason,
+            DeadLetterSelection::All | DeadLetterSelection::Ids(_) => PUT_THERE.into(),
+        }
+    }
+
+    pub(crate) fn get_dead(&mut self, id: MessageId) -> Result<DeadLetter, Failure> {
+        let corpse = self.one(id)?;
+        let missing = || MessagingError::MessageNotFound { queue: self.queue.dead_letters(), id };
+        Ok(self.letter(&corpse)?.ok_or_else(missing)?)
+    }
+
+    pub(crate) fn edit_dead(&mut self, id: MessageId, edit: DeadLetterEdit) -> Result<DeadLetter, Failure> {
+        let corpse = self.one(id)?;
+        if corpse.name.is_leased(self.now) {
+            return Err(MessagingError::MessageLeased { queue: self.queue.dead_letters(), id }.into());
+        }
+        let mut death = self.death(&corpse);
+        let missing = || MessagingError::MessageNotFound { queue: self.queue.dead_letters(), id };
+        let Content { mut head, body } = self.content(&corpse, &death)?.ok_or_else(missing)?;
+        let is_rewritten = edit.content_type.is_some() || edit.headers.is_some();
+        let body: Bytes = edit.body.unwrap_or(body);
+        if let Some(content_type) = edit.content_type {
+            head.content_type = content_type;
+        }
+        if let Some(headers) = edit.headers {
+            head.headers = headers;
+        }
+        let mut edited = Message::new(body.clone());
+        edited.headers = head.headers.clone();
+        edited.check(&self.shared.capabilities.limits)?;
+        death.revision = death.revision.saturating_add(1);
+        self.will_change()?;
+        // A file of somebody's becomes a message of ours when it gets what only those have, and a name of ours when it
+        // has none yet.
+        let is_ours = corpse.row.foreign.is_none();
+        let kind = if is_rewritten { Kind::Letter } else { corpse.name.kind.clone() };
+        let name = if is_ours { corpse.name.clone() } else { FileName { is_dead: true, ..corpse.name.clone() } };
+        let name = FileName { kind, ..name };
+        self.write_death(&name, &death)?;
+        let first_line = if name.kind == Kind::Letter { letter::write_head(&head, body.len()) } else { Vec::new() };
+        let (made, dirs) = (record::temporary(), self.dirs().clone());
+        let file = Name::from(name.render());
+        let written = dirs.tmp.create(made.as_bytes(), &[&first_line, &body]);
+        if let Err(error) = written.and_then(|()| dirs.tmp.rename(made.as_bytes(), &dirs.failed, &file)) {
+            let _ = dirs.tmp.unlink(made.as_bytes());
+            return Err(error.into());
+        }
+        if *corpse.row.name() != file {
+            dirs.failed.unlink(corpse.row.name())?;
+            self.known.dead.remove(Place::Failed, corpse.row.name());
+        }
+        self.unsynced.add(Place::Failed);
+        self.learn(Row::ours(Place::Failed, file, &name, self.now));
+        self.get_dead(id)
+    }
+
+    /// What a redrive to another queue needs to know of each dead letter, and which are left alone.
+    pub(crate) fn redrivable(&mut self, redrive: &Redrive) -> Result<(Vec<Dead>, RedriveReport), Failure> {
+        let mut report = RedriveReport::default();
+        let mut dead = Vec::new();
+        for corpse in self.corpses(&redrive.selection)? {
+            if !redrive.selection.includes(corpse.name.id, &self.reason(&corpse, &redrive.selection)) {
+                continue;
+            }
+            if corpse.name.is_leased(self.now) {
+                report.skipped.push((corpse.name.id, RedriveSkip::Leased));
+                continue;
+            }
+            let dedup_key = match corpse.name.dedup {
+                None => None,
+                Some(_) => self.content(&corpse, &self.death(&corpse))?.and_then(|content| content.head.dedup_key),
+            };
+            dead.push(Dead { corpse, dedup_key });
+        }
+        Ok((dead, report))
+    }
+
+    /// Whether a dedup key is taken here. A dry run buries nobody.
+    pub(crate) fn is_taken(&mut self, key: &Key, dry_run: bool) -> Result<bool, Failure> {
+        if !dry_run {
+            return Ok(self.living_holder(key)?.is_some());
+        }
+        let now = self.now;
+        let is_over =
+            |holder: &FileName| holder.expires_at.is_some_and(|expires_at| expires_at <= now) && !holder.is_leased(now);
+        Ok(self.dedup_holder(key)?.is_some_and(|(_, holder)| !is_over(&holder)))
+    }
+
+    /// Brings a dead letter of this queue back, into `target` or, when that is `None`, into this one.
+    pub(crate) fn revive(&mut self, dead: &Dead, target: Option<&mut Session<'_>>) -> Result<bool, Failure> {
+        let Dead { corpse, .. } = dead;
+        let file = corpse.row.name();
+        let death = self.death(corpse);
+        let mut old = corpse.name.clone();
+        if corpse.row.foreign.is_some() {
+            // Nobody has looked yet whether it has an ordering key.
+            let key = self.content(corpse, &death)?.and_then(|content| content.head.ordering_key);
+            old.key = key.map(|key| hash(key.as_str()).max(1));
+        }
+        self.will_change()?;
+        let was_there = match target {
+            None => {
+                let alive = self.revived_from(&old, death.file_name)?;
+                let was_there = self.move_row(Side::Dead, Place::Failed, file, Place::Incoming, &alive)?.is_some();
+                self.tell(Side::Live, self.now);
+                was_there
+            }
+            Some(target) => {
+                let alive = target.revived_from(&old, death.file_name)?;
+                let new = Name::from(alive.render());
+                let was_there = self.known.dirs.failed.rename(file, &target.known.dirs.incoming, &new)?;
+                self.known.dead.remove(Place::Failed, file);
+                self.unsynced.add(Place::Failed);
+                if was_there {
+                    target.unsynced.add(Place::Incoming);
+                    target.learn(Row::ours(Place::Incoming, new, &alive, target.now));
+                    target.tell(Side::Live, target.now);
+                }
+                was_there
+            }
+        };
+        self.remove_death(&corpse.name);
+        Ok(was_there)
+    }
+
+    pub(crate) fn purge_dead(&mut self, selection: &DeadLetterSelection) -> Result<u64, Failure> {
+        let mut purged = 0;
+        for corpse in self.corpses(selection)? {
+            let is_meant = selection.includes(corpse.name.id, &self.reason(&corpse, selection));
+            if is_meant && !corpse.name.is_leased(self.now) && self.remove_row(Side::Dead, &corpse.row)? {
+                self.remove_death(&corpse.name);
+                purged += 1;
+            }
+        }
+        Ok(purged)
+    }
+
+    /// Removes a file for good. Answers whether it was there.
+    pub(crate) fn remove_row(&mut self, side: Side, row: &Row) -> Result<bool, Failure> {
+        self.will_change()?;
+        let place = row.slot.place;
+        let was_there = self.known.dirs.folder(place).unlink(row.name())?;
+        self.index(side).remove(place, row.name());
+        self.unsynced.add(place);
+        Ok(was_there)
+    }
+}
+
+/// A dead letter that may go back to life.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    corpse: Corpse,
+    pub(crate) dedup_key: Option<Key>,
+}
+
+impl Dead {
+    pub(crate) fn id(&self) -> MessageId {
+        self.corpse.name.id
+    }
+}
+
+fn death_name(name: &FileName) -> String {
+    format!("{}{}", name.stem(), record::DEATH)
+}
+
+fn write_cursor((position, id): (i64, MessageId)) -> DeadLetterCursor {
+    DeadLetterCursor(format!("{position}.{id}"))
+}
+
+fn read_cursor(cursor: &DeadLetterCursor) -> Result<(i64, MessageId), MessagingError> {
+    let parts = || {
+        let (position, id) = cursor.0.split_once('.')?;
+        Some((position.parse().ok()?, id.parse().ok()?))
+    };
+    parts().ok_or_else(|| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0.escape_debug())))
+}

@@ -1,0 +1,80 @@
+//! The folders of a queue.
+
+use nix::errno::Errno;
+use postrider_core::QueueName;
+
+use crate::disk::{Folder, Identity};
+use crate::error::DiskError;
+use crate::index::Place;
+
+/// Every folder of a queue. `incoming/` comes last: a queue that has it is there.
+pub(crate) const NAMES: [&str; 6] = ["tmp", "records", "failed", "outgoing", "processing", "incoming"];
+
+/// The folders of a queue, open. What happens to their paths afterwards does not lead anywhere else.
+#[derive(Debug)]
+pub(crate) struct Dirs {
+    pub(crate) home: Folder,
+    pub(crate) incoming: Folder,
+    pub(crate) processing: Folder,
+    pub(crate) failed: Folder,
+    /// Notes about messages that live.
+    pub(crate) records: Folder,
+    /// What is being written.
+    pub(crate) tmp: Folder,
+    identities: [Identity; 4],
+}
+
+impl Dirs {
+    /// The folders of a queue, those that are missing made; `None` when there is no such queue.
+    pub(crate) fn open(root: &Folder, queue: &QueueName) -> Result<Option<Self>, DiskError> {
+        let home = match root.open(queue.as_str()) {
+            Ok(home) => home,
+            Err(error) if error.errno == Errno::ENOENT => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let incoming = match home.open("incoming") {
+            Ok(incoming) => incoming,
+            Err(error) if error.errno == Errno::ENOENT => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let folder = |name| match home.open(name) {
+            Err(error) if error.errno == Errno::ENOENT => home.make(name).and_then(|()| home.open(name)),
+            other => other,
+        };
+        let (processing, failed) = (folder("processing")?, folder("failed")?);
+        let (records, tmp) = (folder("records")?, folder("tmp")?);
+        folder("outgoing")?;
+        let identities = [home.identity()?, incoming.identity()?, processing.identity()?, failed.identity()?];
+        Ok(Some(Self { home, incoming, processing, failed, records, tmp, identities }))
+    }
+
+    /// Makes a queue's folders.
+    pub(crate) fn make(root: &Folder, queue: &QueueName) -> Result<(), DiskError> {
+        root.make(queue.as_str())?;
+        let home = root.open(queue.as_str())?;
+        for name in NAMES {
+            home.make(name)?;
+        }
+        home.sync()?;
+        root.sync()
+    }
+
+    /// Whether these are still the folders that have the queue's name.
+    pub(crate) fn are_current(&self, root: &Folder, queue: &QueueName) -> bool {
+        let found = [
+            root.identity_of(queue.as_str()),
+            self.home.identity_of("incoming"),
+            self.home.identity_of("processing"),
+            self.home.identity_of("failed"),
+        ];
+        found == self.identities.map(Some)
+    }
+
+    pub(crate) fn folder(&self, place: Place) -> &Folder {
+        match place {
+            Place::Incoming => &self.incoming,
+            Place::Processing => &self.processing,
+            Place::Failed => &self.failed,
+        }
+    }
+}

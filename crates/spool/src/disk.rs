@@ -1,0 +1,241 @@
+//! The system calls, one a function. Between any two of them a process can be killed; a test does that.
+//!
+//! Everything is done relative to a folder that is open, by a name without a slash, and no link is ever followed: there
+//! is no way out of the spool.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+use postrider_core::failpoint;
+
+use crate::error::DiskError;
+
+const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+/// Opening a pipe that nobody writes to must not wait for somebody.
+const READ: OFlag = OFlag::O_RDONLY.union(OFlag::O_NOFOLLOW).union(OFlag::O_NONBLOCK).union(OFlag::O_CLOEXEC);
+const CREATE: OFlag =
+    OFlag::O_WRONLY.union(OFlag::O_CREAT).union(OFlag::O_EXCL).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// A name of a file in a folder, as the file system has it.
+pub(crate) type Name = Arc<[u8]>;
+
+/// A folder that is open.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    fd: OwnedFd,
+    /// For errors only.
+    path: PathBuf,
+}
+
+/// What tells a folder from another that takes its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity(u64, u64);
+
+/// Between two system calls.
+fn step() {
+    failpoint::reach("spool.step");
+}
+
+pub(crate) fn os(name: &[u8]) -> &OsStr {
+    OsStr::from_bytes(name)
+}
+
+impl Folder {
+    /// A folder by its path, which is the user's own and may lead through links.
+    pub(crate) fn open_path(path: &Path) -> Result<Self, DiskError> {
+        step();
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = nix::fcntl::open(path, flags, Mode::empty()).map_err(|errno| DiskError::new("open", path, errno))?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
+    /// What a path leads to now, if anything.
+    pub(crate) fn identity_at(path: &Path) -> Option<Identity> {
+        nix::sys::stat::stat(path).ok().map(|found| identity(&found))
+    }
+
+    /// A folder in this one.
+    pub(crate) fn open(&self, name: &str) -> Result<Self, DiskError> {
+        step();
+        let fd = openat(&self.fd, name, FOLDER, Mode::empty()).map_err(|errno| self.failed("open", name, errno))?;
+        Ok(Self { fd, path: self.path.join(name) })
+    }
+
+    /// Makes a folder in this one, unless it is there.
+    pub(crate) fn make(&self, name: &str) -> Result<(), DiskError> {
+        step();
+        match mkdirat(&self.fd, name, Mode::from_bits_truncate(0o777)) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(self.failed("make", name, errno)),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn identity(&self) -> Result<Identity, DiskError> {
+        let found = fstat(&self.fd).map_err(|errno| DiskError::new("look at", &self.path, errno))?;
+        Ok(identity(&found))
+    }
+
+    /// What has this name now, if anything. The name may have slashes; only links at its end are not followed.
+    pub(crate) fn identity_of(&self, name: &str) -> Option<Identity> {
+        fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().map(|found| identity(&found))
+    }
+
+    pub(crate) fn stat(&self, name: &[u8]) -> Result<Option<FileStat>, DiskError> {
+        match fstatat(&self.fd, os(name), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.failed("look at", os(name), errno)),
+        }
+    }
+
+    /// Moves a file, and answers whether it was there.
+    pub(crate) fn rename(&self, from: &[u8], to: &Folder, name: &[u8]) -> Result<bool, DiskError> {
+        step();
+        match renameat(&self.fd, os(from), &to.fd, os(name)) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(self.failed("rename", os(from), errno)),
+        }
+    }
+
+    /// Removes a file, and answers whether it was there.
+    pub(crate) fn unlink(&self, name: &[u8]) -> Result<bool, DiskError> {
+        step();
+        let removed = match unlinkat(&self.fd, os(name), UnlinkatFlags::NoRemoveDir) {
+            // A folder that somebody put among the messages.
+            Err(Errno::EISDIR | Errno::EPERM) if self.is_folder(name) => return self.remove_tree(name),
+            other => other,
+        };
+        match removed {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(self.failed("remove", os(name), errno)),
+        }
+    }
+
+    fn is_folder(&self, name: &[u8]) -> bool {
+        self.stat(name).ok().flatten().is_some_and(|found| file_type(&found) == Type::Directory)
+    }
+
+    /// Removes a folder with all that is in it. Links in it are removed and not followed.
+    pub(crate) fn remove_tree(&self, name: &[u8]) -> Result<bool, DiskError> {
+        let failed = |errno| self.failed("remove", os(name), errno);
+        let fd = match openat(&self.fd, os(name), FOLDER, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT) => return Ok(false),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let folder = Self { fd, path: self.path.join(os(name)) };
+        for (name, kind) in folder.names()? {
+            match kind {
+                Some(Type::Directory) => folder.remove_tree(&name)?,
+                _ => folder.unlink(&name)?,
+            };
+        }
+        step();
+        match unlinkat(&self.fd, os(name), UnlinkatFlags::RemoveDir) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// What was renamed into this folder, out of it or removed from it is on the disk now.
+    pub(crate) fn sync(&self) -> Result<(), DiskError> {
+        step();
+        fsync(&self.fd).map_err(|errno| DiskError::new("write to the disk", &self.path, errno))
+    }
+
+    /// Writes a new file, all of it, to the disk.
+    pub(crate) fn create(&self, name: &[u8], parts: &[&[u8]]) -> Result<(), DiskError> {
+        let failed = |error: std::io::Error| self.failed("write", os(name), errno_of(&error));
+        step();
+        let mode = Mode::from_bits_truncate(0o666);
+        let fd = openat(&self.fd, os(name), CREATE, mode).map_err(|errno| self.failed("create", os(name), errno))?;
+        let mut file = File::from(fd);
+        for part in parts {
+            step();
+            file.write_all(part).map_err(failed)?;
+        }
+        step();
+        file.sync_all().map_err(failed)
+    }
+
+    /// A file to be read, whatever it turns out to be.
+    pub(crate) fn open_file(&self, name: &[u8]) -> Result<Option<File>, DiskError> {
+        match openat(&self.fd, os(name), READ, Mode::empty()) {
+            Ok(fd) => Ok(Some(File::from(fd))),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.failed("read", os(name), errno)),
+        }
+    }
+
+    /// A file of this provider's own that is read and written in place, made when it is not there.
+    pub(crate) fn open_state(&self, name: &str) -> Result<File, DiskError> {
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        step();
+        let fd = openat(&self.fd, name, flags, Mode::from_bits_truncate(0o666))
+            .map_err(|errno| self.failed("open", name, errno))?;
+        Ok(File::from(fd))
+    }
+
+    /// Every name in the folder, and what the file system says that it is.
+    pub(crate) fn names(&self) -> Result<Vec<(Name, Option<Type>)>, DiskError> {
+        let failed = |errno| DiskError::new("list", &self.path, errno);
+        let mut folder = Dir::openat(&self.fd, ".", FOLDER, Mode::empty()).map_err(failed)?;
+        let mut names = Vec::new();
+        for entry in folder.iter() {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push((Name::from(name), entry.file_type()));
+            }
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn failed(&self, action: &'static str, name: impl AsRef<OsStr>, errno: Errno) -> DiskError {
+        DiskError::new(action, &self.path.join(name.as_ref()), errno)
+    }
+
+    /// The folder under a name that other interfaces than these calls can open, and that leads here whatever happens
+    /// to its path.
+    pub(crate) fn by_descriptor(&self) -> PathBuf {
+        use std::os::fd::AsRawFd;
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_fd().as_raw_fd()))
+    }
+}
+
+fn identity(found: &FileStat) -> Identity {
+    Identity(found.st_dev, found.st_ino)
+}
+
+pub(crate) fn file_type(found: &FileStat) -> Type {
+    match found.st_mode & nix::libc::S_IFMT {
+        nix::libc::S_IFREG => Type::File,
+        nix::libc::S_IFDIR => Type::Directory,
+        nix::libc::S_IFLNK => Type::Symlink,
+        nix::libc::S_IFIFO => Type::Fifo,
+        nix::libc::S_IFSOCK => Type::Socket,
+        nix::libc::S_IFBLK => Type::BlockDevice,
+        _ => Type::CharacterDevice,
+    }
+}
+
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}

@@ -1,0 +1,149 @@
+//! What can be wrong with a folder that holds queues.
+
+use std::path::Path;
+
+use postrider_core::{Finding, QueueName, Severity, Timestamp, file_system};
+
+use crate::disk::{Folder, file_type};
+use crate::error::DiskError;
+use crate::name::FileName;
+use crate::options::{SpoolOptions, Watch};
+use crate::store::SpoolStore;
+
+impl SpoolStore {
+    /// Looks at a spool and says what is wrong with it and what to do about it. Changes nothing, and makes no folder.
+    pub async fn examine(path: impl AsRef<Path>, options: SpoolOptions) -> Vec<Finding> {
+        let path = path.as_ref().to_owned();
+        let looked = tokio::task::spawn_blocking(move || examine(&path, &options)).await;
+        looked.unwrap_or_else(|error| vec![Finding::unseen("connection", error)])
+    }
+}
+
+fn examine(path: &Path, options: &SpoolOptions) -> Vec<Finding> {
+    let shown = path.display();
+    let root = match Folder::open_path(path) {
+        Ok(root) => root,
+        Err(error) => {
+            let fix = "name another path; a folder that does not exist is made by the first send";
+            return vec![Finding::new("connection", Severity::Problem, error.to_string(), fix)];
+        }
+    };
+    let mut findings = vec![Finding::fine("connection", format!("'{shown}' is there")), wake_up(path, options)];
+    findings.push(writable(path));
+    match queues(&root, options) {
+        Ok(found) => findings.extend(found),
+        Err(error) => findings.push(Finding::unseen("folders", error)),
+    }
+    findings
+}
+
+fn wake_up(path: &Path, options: &SpoolOptions) -> Finding {
+    match file_system::network_kind(path) {
+        Some(kind) => Finding::new(
+            "wake-up",
+            Severity::Warning,
+            format!("it is on a network file system ({kind}), without inotify: folders are read again and again"),
+            "keep the clocks of all hosts together, switch attribute caching off (actimeo=0), or use a database server",
+        ),
+        None if options.watch == Watch::Poll => Finding::new(
+            "wake-up",
+            Severity::Note,
+            "inotify is switched off: folders are read again and again",
+            "set common.messaging.spool.watch = \"auto\" on a local disk",
+        ),
+        None => Finding::fine("wake-up", "inotify tells of new files"),
+    }
+}
+
+fn writable(path: &Path) -> Finding {
+    use nix::unistd::{AccessFlags, access};
+    match access(path, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Finding::fine("permissions", "it may be written"),
+        Err(errno) => Finding::new(
+            "permissions",
+            Severity::Problem,
+            DiskError::new("write to", path, errno).to_string(),
+            "give this user the right to write, or run as one who has it",
+        ),
+    }
+}
+
+/// What lies about in the folders of each queue and nobody will ever take.
+fn queues(root: &Folder, options: &SpoolOptions) -> Result<Vec<Finding>, DiskError> {
+    let mut findings = Vec::new();
+    for (name, _) in root.names()? {
+        let name = String::from_utf8_lossy(&name).into_owned();
+        if name.starts_with(".deleted-") {
+            let found = format!("'{name}' is what is left of a queue that was being deleted");
+            findings.push(Finding::new("folders", Severity::Note, found, format!("remove it: rm -r '{name}'")));
+        }
+        let Ok(home) = root.open(&name) else { continue };
+        let Ok(incoming) = home.open("incoming") else { continue };
+        if QueueName::new(&name).is_err() || name.starts_with('.') {
+            let found = format!("'{name}' has an incoming/ and cannot be the name of a queue");
+            findings.push(Finding::new("folders", Severity::Warning, found, "rename the folder"));
+            continue;
+        }
+        findings.extend(ignored(&name, &incoming, options)?);
+        if let Ok(processing) = home.open("processing") {
+            findings.extend(unleased(&name, &processing)?);
+        }
+        if let Ok(tmp) = home.open("tmp") {
+            findings.extend(left_over(&name, &tmp)?);
+        }
+        if let Some(holder) = crate::lock::last_holder(&home)
+            && is_stopped(holder)
+        {
+            let found =
+                format!("process {holder}, the last that changed queue '{name}', is stopped and may hold its lock");
+            findings.push(Finding::new("lock", Severity::Warning, found, format!("kill -CONT {holder}, or end it")));
+        }
+    }
+    Ok(findings)
+}
+
+fn ignored(queue: &str, incoming: &Folder, options: &SpoolOptions) -> Result<Option<Finding>, DiskError> {
+    if options.files == crate::options::Files::Any {
+        return Ok(None);
+    }
+    let is_ignored =
+        |name: &[u8]| !name.starts_with(b".") && !name.ends_with(b".json") && FileName::parse(name).is_none();
+    let count = incoming.names()?.iter().filter(|(name, _)| is_ignored(name)).count();
+    Ok((count > 0).then(|| {
+        let found = format!("{count} files in '{queue}/incoming' do not end in .json and are no messages");
+        let fix = "rename them, move them away, or set common.messaging.spool.files = \"any\"";
+        Finding::new("folders", Severity::Warning, found, fix)
+    }))
+}
+
+fn unleased(queue: &str, processing: &Folder) -> Result<Option<Finding>, DiskError> {
+    let is_unleased =
+        |name: &[u8]| !name.starts_with(b".") && FileName::parse(name).is_none_or(|name| name.lease.is_none());
+    let count = processing.names()?.iter().filter(|(name, _)| is_unleased(name)).count();
+    Ok((count > 0).then(|| {
+        let found = format!("{count} files in '{queue}/processing' were put there by another program");
+        let fix = format!("if nobody works on them, move them back: mv '{queue}'/processing/FILE '{queue}'/incoming/");
+        Finding::new("folders", Severity::Warning, found, fix)
+    }))
+}
+
+fn left_over(queue: &str, tmp: &Folder) -> Result<Option<Finding>, DiskError> {
+    let hour_ago = Timestamp::now().as_micros() / 1_000_000 - 3600;
+    let mut count = 0;
+    for (name, _) in tmp.names()? {
+        let found = tmp.stat(&name)?;
+        count += usize::from(
+            found.is_some_and(|found| file_type(&found) == nix::dir::Type::File && found.st_mtime < hour_ago),
+        );
+    }
+    Ok((count > 0).then(|| {
+        let found = format!("{count} files in '{queue}/tmp' were left by processes that died while they wrote");
+        let fix = "they go when the queue is next received from; nobody was told that they had been sent";
+        Finding::new("folders", Severity::Note, found, fix)
+    }))
+}
+
+fn is_stopped(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && line.contains('T'))
+}

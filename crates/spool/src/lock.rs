@@ -1,0 +1,172 @@
+//! The lock of a queue, and the line of text in it that its holders leave for each other.
+//!
+//! Whoever changes a queue's folders through Postrider holds the lock, for a few renames and never for a write to the
+//! disk. Every change is a rename from an exact name besides, so that even without the lock no message could be had
+//! twice; what the lock is for is order: places in the line are given out one after the other, and nobody looks for the
+//! head of a key while somebody else moves it.
+
+use std::fs::{File, TryLockError};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use postrider_core::{MessagingError, Timestamp, failpoint};
+
+use crate::disk::{Folder, errno_of};
+use crate::error::{DiskError, Failure};
+use crate::time_text;
+
+pub(crate) const FILE: &str = ".lock";
+
+/// What the holders of the lock tell each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// The last place in the line that was given out.
+    pub(crate) position: Timestamp,
+    /// Rises with every change of the folders.
+    pub(crate) generation: u64,
+}
+
+/// Which run of the system this is. What was written without a wait for the disk may be gone after the next start.
+static BOOT: LazyLock<String> = LazyLock::new(|| {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let id: String = id.chars().filter(char::is_ascii_hexdigit).take(32).collect();
+    if id.is_empty() { "unknown".into() } else { id }
+});
+
+/// The lock's file, open.
+#[derive(Debug)]
+pub(crate) struct LockFile {
+    file: File,
+}
+
+/// The lock, held.
+#[derive(Debug)]
+pub(crate) struct Held<'l> {
+    lock: &'l LockFile,
+    /// `None` when nobody has left one since the system was started: then the folders tell.
+    pub(crate) line: Option<Line>,
+}
+
+impl LockFile {
+    pub(crate) fn open(home: &Folder) -> Result<Self, DiskError> {
+        Ok(Self { file: home.open_state(FILE)? })
+    }
+
+    /// Waits for the lock, at most that long.
+    pub(crate) fn take(&self, home: &Folder, patience: Duration) -> Result<Held<'_>, Failure> {
+        let began = Instant::now();
+        let mut pause = Duration::from_micros(20);
+        failpoint::reach("spool.lock");
+        loop {
+            match self.file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if began.elapsed() >= patience => return Err(self.busy(home, patience)),
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::sleep(pause.mul_f64(rand::random_range(0.5..1.0)));
+                    pause = (pause * 2).min(Duration::from_millis(2));
+                }
+                Err(TryLockError::Error(error)) => return Err(home.failed("lock", FILE, errno_of(&error)).into()),
+            }
+        }
+        failpoint::reach("spool.locked");
+        Ok(Held { lock: self, line: self.read() })
+    }
+
+    fn text(&self) -> String {
+        let mut bytes = [0; 200];
+        let length = self.file.read_at(&mut bytes, 0).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    fn read(&self) -> Option<Line> {
+        parse(&self.text())
+    }
+
+    fn busy(&self, home: &Folder, waited: Duration) -> Failure {
+        let text = self.text();
+        let holder = text.split_whitespace().nth(3).unwrap_or("unknown");
+        MessagingError::busy(format!(
+            "the lock of '{}' could not be had in {waited:.1?}; process {holder} was the last to have it. If that is \
+             stopped, let it go on (kill -CONT) or end it, then try again",
+            home.path().display()
+        ))
+        .into()
+    }
+}
+
+impl Held<'_> {
+    /// Leaves a line for the next holder.
+    pub(crate) fn write(&mut self, line: Line, home: &Folder) -> Result<(), DiskError> {
+        let text = format!(
+            "{} {:020} {} {:010}\n",
+            time_text::write(line.position),
+            line.generation,
+            *BOOT,
+            std::process::id()
+        );
+        failpoint::reach("spool.step");
+        let written = self.lock.file.write_all_at(text.as_bytes(), 0);
+        written.map_err(|error| home.failed("write", FILE, errno_of(&error)))?;
+        self.line = Some(line);
+        Ok(())
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // It goes with the file at the latest.
+        let _ = self.lock.file.unlock();
+    }
+}
+
+fn parse(text: &str) -> Option<Line> {
+    let mut words = text.split_whitespace();
+    let position = time_text::read(words.next()?)?;
+    let generation = words.next()?.parse().ok()?;
+    (words.next()? == *BOOT).then_some(Line { position, generation })
+}
+
+/// Who had the lock last, for those who examine a queue.
+pub(crate) fn last_holder(home: &Folder) -> Option<u32> {
+    let mut text = String::new();
+    home.open_file(FILE.as_bytes()).ok()??.read_to_string(&mut text).ok()?;
+    text.split_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_believed_only_within_the_run_of_the_system_that_it_was_written_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Folder::open_path(folder.path()).unwrap();
+        let lock = LockFile::open(&home).unwrap();
+        let line = Line { position: Timestamp::from_micros(1_763_330_523_123_456), generation: 7 };
+        let mut held = lock.take(&home, Duration::ZERO).unwrap();
+        assert_eq!(held.line, None);
+        held.write(line, &home).unwrap();
+        drop(held);
+        let text = lock.text();
+        assert_eq!(parse(&text), Some(line));
+        assert_eq!(parse(&text.replace(BOOT.as_str(), "another")), None);
+        assert_eq!(parse(&text[..30]), None);
+        assert_eq!(last_holder(&home), Some(std::process::id()));
+    }
+
+    #[test]
+    fn whoever_waits_too_long_is_told_who_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Folder::open_path(folder.path()).unwrap();
+        let (ours, theirs) = (LockFile::open(&home).unwrap(), LockFile::open(&home).unwrap());
+        let mut held = ours.take(&home, Duration::ZERO).unwrap();
+        held.write(Line { position: Timestamp::EPOCH, generation: 1 }, &home).unwrap();
+        let Err(Failure::Law(error)) = theirs.take(&home, Duration::from_millis(1)) else { panic!("it was not held") };
+        assert!(error.is_retryable());
+        assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        drop(held);
+        assert!(theirs.take(&home, Duration::ZERO).is_ok());
+    }
+}

@@ -1,0 +1,161 @@
+//! What all connections to one spool share.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use postrider_core::wakes::Wakes;
+use postrider_core::{Capabilities, Feature, MessagingError, QueueName, Support, file_system};
+
+use crate::PROVIDER;
+use crate::content::Reading;
+use crate::disk::Folder;
+use crate::error::{DiskError, Failure};
+use crate::options::{SpoolOptions, Watch};
+use crate::provider::SpoolProvider;
+use crate::queue::Queue;
+use crate::watch::Watcher;
+
+/// A folder that holds queues. Clones are the same store.
+///
+/// Several processes can use the folder at once, and one process can open it several times.
+#[derive(Debug, Clone)]
+pub struct SpoolStore {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    path: PathBuf,
+    /// A lock, because the folder can be taken away and put back (a disk that is mounted again); held for a look.
+    root: Mutex<Arc<Folder>>,
+    pub(crate) options: SpoolOptions,
+    pub(crate) reading: Reading,
+    pub(crate) capabilities: Capabilities,
+    /// `None` where folders are looked at instead.
+    pub(crate) watcher: Option<Watcher>,
+    pub(crate) wakes: Arc<Wakes>,
+    /// Held for a look-up.
+    queues: Mutex<HashMap<QueueName, Arc<Queue>>>,
+}
+
+impl SpoolStore {
+    /// Opens a spool; makes its folder when it is not there.
+    pub async fn open(path: impl AsRef<Path>, options: SpoolOptions) -> Result<Self, MessagingError> {
+        let path = path.as_ref().to_owned();
+        let opened = tokio::task::spawn_blocking(move || Self::open_now(&path, options)).await;
+        opened.unwrap_or(Err(MessagingError::Closed { provider: PROVIDER }))
+    }
+
+    fn open_now(path: &Path, options: SpoolOptions) -> Result<Self, MessagingError> {
+        let failed = |action, error: std::io::Error| {
+            DiskError::new(action, path, crate::disk::errno_of(&error)).into_error("open the spool")
+        };
+        std::fs::create_dir_all(path).map_err(|error| failed("make", error))?;
+        // Relative paths and links are followed once, by whoever named them.
+        let path = std::fs::canonicalize(path).map_err(|error| failed("open", error))?;
+        let root = Folder::open_path(&path).map_err(|error| error.into_error("open the spool"))?;
+        let wakes = Arc::new(Wakes::default());
+        let (watcher, why_not) = watcher(&path, &options, &wakes);
+        let capabilities = capabilities(why_not.as_deref(), &options).with_limits(options.limits.clone());
+        let reading = Reading { limits: options.limits.clone(), ordering_key: options.ordering_key.clone() };
+        let root = Mutex::new(Arc::new(root));
+        let queues = Mutex::default();
+        let shared = Shared { path, root, options, reading, capabilities, watcher, wakes, queues };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// One more connection. Each is closed by itself.
+    pub fn connect(&self) -> Result<SpoolProvider, MessagingError> {
+        SpoolProvider::new(self.clone())
+    }
+
+    /// The folder's full path.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+}
+
+/// What watches the folders, or why nothing does.
+fn watcher(path: &Path, options: &SpoolOptions, wakes: &Arc<Wakes>) -> (Option<Watcher>, Option<String>) {
+    if options.watch == Watch::Poll {
+        return (None, Some("it was asked for".into()));
+    }
+    if let Some(kind) = file_system::network_kind(path) {
+        return (None, Some(format!("{kind} is a network file system, which does not tell of what other hosts do")));
+    }
+    match Watcher::start(wakes.clone()) {
+        Ok(watcher) => (Some(watcher), None),
+        Err(errno) => (None, Some(format!("inotify is not to be had here ({errno})"))),
+    }
+}
+
+fn capabilities(why_not_watched: Option<&str>, options: &SpoolOptions) -> Capabilities {
+    let emulated = |cost: String| Support::Emulated { cost: cost.into() };
+    let capabilities = Capabilities::native(PROVIDER)
+        .with(
+            Feature::OrderByKey,
+            Support::emulated(
+                "each process keeps an index of the folder, made by reading it once; files of others go by their times",
+            ),
+        )
+        .with(Feature::Dedup, Support::emulated("the first send with a key reads the folder once, as a claim does"))
+        .with(
+            Feature::Priority,
+            Support::emulated("each process keeps an index of the folder, made by reading it once"),
+        )
+        .with(
+            Feature::Recovery,
+            Support::emulated("a folder that was taken away and put back is found again by its path"),
+        );
+    let Some(why) = why_not_watched else { return capabilities };
+    let every = options.poll_interval;
+    capabilities.with(
+        Feature::WakeUp,
+        emulated(format!(
+            "without inotify ({why}) the folder is read again after every change by another process, and every {every:?} \
+             while files arrive; files of others are taken only after the grace period"
+        )),
+    )
+}
+
+impl Shared {
+    /// The spool's folder, as long as it is there.
+    pub(crate) fn root(&self) -> Result<Arc<Folder>, Failure> {
+        let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = Folder::identity_at(&self.path);
+        match found {
+            Some(found) if root.identity().is_ok_and(|identity| identity == found) => {}
+            Some(_) => *root = Arc::new(Folder::open_path(&self.path)?),
+            None => {
+                let path = self.path.display();
+                return Err(MessagingError::Connection {
+                    provider: PROVIDER,
+                    detail: format!("the folder '{path}' is not there any more; put it back, or mount its disk again"),
+                    source: None,
+                }
+                .into());
+            }
+        }
+        Ok(root.clone())
+    }
+
+    /// A queue, by its own name or by that of its dead letters.
+    pub(crate) fn queue(&self, queue: &QueueName) -> Result<Arc<Queue>, MessagingError> {
+        let name = queue.origin();
+        if name.as_str().starts_with('.') {
+            let why = format!("'{name}' begins with a dot, and such folders are hidden; choose another name");
+            return Err(MessagingError::invalid("queue name", why));
+        }
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(queues.entry(name).or_insert_with_key(|name| Arc::new(Queue::new(name.clone()))).clone())
+    }
+
+    /// Forgets a queue that was deleted.
+    pub(crate) fn forget(&self, queue: &QueueName) {
+        let forgotten = self.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(queue);
+        if let Some(queue) = forgotten {
+            queue.leave(self);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Calls as they are carried out on a thread: which queues are locked, what is done under the lock, and what is written
+//! to the disk before anybody is answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use postrider_core::coalescer::{ExtendRow, SendRow};
+use postrider_core::{
+    MessageId, MessagingError, QueueName, ReceiptHandle, ReceiveOptions, RowResults, Settlement, Timestamp,
+};
+
+use crate::claim::{Claimed, Read, Taken};
+use crate::dirs::Dirs;
+use crate::error::{DiskError, Failure};
+use crate::send;
+use crate::session::{Session, Side};
+use crate::store::Shared;
+
+/// What was done is in the folders, and may or may not be on the disk.
+fn unknown(operation: &'static str, ids: Vec<MessageId>, error: DiskError) -> MessagingError {
+    MessagingError::OutcomeUnknown { operation, ids, source: Some(Arc::new(error)) }
+}
+
+pub(crate) fn ensure_queue(shared: &Shared, queue: &QueueName) -> Result<(), MessagingError> {
+    let name = queue.origin();
+    let queue = shared.queue(&name)?;
+    let made = || -> Result<(), Failure> {
+        let root = shared.root()?;
+        if Dirs::open(&root, &name)?.is_none() {
+            Dirs::make(&root, &name)?;
+        }
+        Ok(())
+    };
+    made().map_err(|failure| failure.into_error("ensure_queue"))?;
+    drop(queue);
+    Ok(())
+}
+
+pub(crate) fn health_check(shared: &Shared) -> Result<(), MessagingError> {
+    let check = || -> Result<(), Failure> {
+        let root = shared.root()?;
+        // Something was written and is gone again: the folder can be used.
+        let name = format!(".health-{}", crate::record::temporary());
+        root.create(name.as_bytes(), &[])?;
+        root.unlink(name.as_bytes())?;
+        Ok(())
+    };
+    check().map_err(|failure| failure.into_error("health check"))
+}
+
+/// The rows of each queue, by their numbers, in their order.
+fn by_queue<T>(rows: &[T], queue: impl Fn(&T) -> QueueName) -> BTreeMap<QueueName, Vec<usize>> {
+    let mut queues: BTreeMap<QueueName, Vec<usize>> = BTreeMap::new();
+    for (number, row) in rows.iter().enumerate() {
+        queues.entry(queue(row)).or_default().push(number);
+    }
+    queues
+}
+
+/// Answers of rows that came out of order, in order.
+fn in_order<T>(mut answers: Vec<(usize, Result<T, MessagingError>)>) -> RowResults<T> {
+    answers.sort_by_key(|(number, _)| *number);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+pub(crate) fn send(shared: &Shared, rows: &[SendRow]) -> RowResults<MessageId> {
+    let mut answers = Vec::with_capacity(rows.len());
+    for (queue, numbers) in by_queue(rows, |row| row.queue.clone()) {
+        let rows: Vec<&SendRow> = numbers.iter().map(|number| &rows[*number]).collect();
+        let sent = send_to(shared, &queue, &rows);
+        answers.extend(numbers.into_iter().zip(sent));
+    }
+    in_order(answers)
+}
+
+fn send_to(shared: &Shared, name: &QueueName, rows: &[&SendRow]) -> RowResults<MessageId> {
+    if name.holds_dead_letters() {
+        // Refused, each with the reason.
+        let refused = |row: &&SendRow| {
+            postrider_core::service::check_sendable(&shared.capabilities, name, &row.message).map(|()| row.message.id)
+        };
+        return rows.iter().map(refused).collect();
+    }
+    let all = |error: MessagingError| vec![Err(error); rows.len()];
+    let queue = match shared.queue(name) {
+        Ok(queue) => queue,
+        Err(error) => return all(error),
+    };
+    let dirs = match queue.dirs(shared) {
+        Ok(dirs) => dirs,
+        Err(failure) => return all(failure.into_error("send")),
+    };
+    let written = send::write_all(shared, &dirs, rows);
+    let mut written = Some(rows.iter().copied().zip(written).collect::<Vec<_>>());
+    let enter = |session: &mut Session<'_>| Ok(session.enter(written.take().unwrap_or_default()));
+    match queue.locked(shared, enter) {
+        Ok(Some(done)) => done.complete(shared).unwrap_or_else(|error| {
+            let lost = |row: &&SendRow| Err(unknown("send", vec![row.message.id], error.clone()));
+            rows.iter().map(lost).collect()
+        }),
+        Ok(None) => all(MessagingError::busy(format!("queue '{name}' was deleted meanwhile; send again"))),
+        Err(failure) => all(failure.into_error("send")),
+    }
+}
+
+pub(crate) fn settle(shared: &Shared, rows: &[Settlement]) -> RowResults<()> {
+    each(shared, rows, "settle", |row| &row.receipt, |session, row| session.settle(row))
+}
+
+pub(crate) fn extend(shared: &Shared, rows: &[ExtendRow]) -> RowResults<()> {
+    each(shared, rows, "extend", |row| &row.receipt, |session, row| session.extend(&row.receipt, row.extension))
+}
+
+pub(crate) fn give_up(shared: &Shared, receipts: &[ReceiptHandle]) -> Result<(), MessagingError> {
+    let results = each(shared, receipts, "return", |receipt| receipt, |session, receipt| session.give_up(receipt));
+    // A lease that is over needs nobody to give it up.
+    results.into_iter().find_map(|row| row.err().filter(MessagingError::is_retryable)).map_or(Ok(()), Err)
+}
+
+/// Does something with each of these leases, those of one queue under one lock and with one write to the disk.
+fn each<T>(
+    shared: &Shared,
+    rows: &[T],
+    operation: &'static str,
+    receipt: impl Fn(&T) -> &ReceiptHandle,
+    step: impl Fn(&mut Session<'_>, &T) -> Result<(), Failure>,
+) -> RowResults<()> {
+    let mut answers = Vec::with_capacity(rows.len());
+    for (name, numbers) in by_queue(rows, |row| receipt(row).queue().origin()) {
+        let settled = match shared.queue(&name) {
+            Err(error) => Err(error),
+            Ok(queue) => {
+                let all = |session: &mut Session<'_>| {
+                    let one =
+                        |number: &usize| step(session, &rows[*number]).map_err(|failure| failure.into_error(operation));
+                    Ok(numbers.iter().map(one).collect::<Vec<_>>())
+                };
+                let ids = || numbers.iter().map(|number| receipt(&rows[*number]).message_id()).collect();
+                match queue.locked(shared, all) {
+                    Ok(Some(done)) => done.complete(shared).map_err(|error| unknown(operation, ids(), error)),
+                    // The queue is gone, and so are its leases.
+                    Ok(None) => Ok(numbers.iter().map(|number| Err(receipt(&rows[*number]).expired())).collect()),
+                    Err(failure) => Err(failure.into_error(operation)),
+                }
+            }
+        };
+        match settled {
+            Ok(settled) => answers.extend(numbers.into_iter().zip(settled)),
+            Err(error) => answers.extend(numbers.into_iter().map(|number| (number, Err(error.clone())))),
+        }
+    }
+    in_order(answers)
+}
+
+/// What a look brought: messages, and when it is worth looking again.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) messages: Vec<Claimed>,
+    pub(crate) next: Timestamp,
+}
+
+/// Leases what is due in a queue, at most `max` messages.
+pub(crate) fn claim(
+    shared: &Shared,
+    name: &QueueName,
+    options: &ReceiveOptions,
+    max: usize,
+) -> Result<Claim, MessagingError> {
+    let queue = shared.queue(name)?;
+    let side = Side::of(name);
+    loop {
+        let take = |session: &mut Session<'_>| {
+            let taken = session.claim(side, options, max)?;
+            let next = if session.is_paused(side)? { Timestamp::MAX } else { session.next_wake_up(side, session.now) };
+            Ok((taken, next))
+        };
+        let done = queue.locked(shared, take).map_err(|failure| failure.into_error("receive"))?;
+        let Some(done) = done else {
+            // Nobody tells when it is made.
+            return Ok(Claim { messages: Vec::new(), next: look_again(shared, Timestamp::MAX) });
+        };
+        let is_all = done.value.0.is_empty();
+        let next = if shared.watcher.is_some() { done.value.1 } else { look_again(shared, done.value.1) };
+        let messages = deliverable(shared, name, done)?;
+        // What turned out to be no message does not count: then others are looked for.
+        if is_all || !messages.is_empty() {
+            return Ok(Claim { messages, next });
+        }
+    }
+}
+
+fn look_again(shared: &Shared, next: Timestamp) -> Timestamp {
+    next.min(shared.options.clock.now().saturating_add(shared.options.poll_interval))
+}
+
+pub(crate) fn claim_by_id(
+    shared: &Shared,
+    name: &QueueName,
+    id: MessageId,
+    options: &ReceiveOptions,
+) -> Result<Option<Claimed>, MessagingError> {
+    let queue = shared.queue(name)?;
+    let take = |session: &mut Session<'_>| {
+        let taken = session.claim_by_id(Side::of(name), id, options)?;
+        Ok((taken.into_iter().collect(), Timestamp::MAX))
+    };
+    match queue.locked(shared, take).map_err(|failure| failure.into_error("receive"))? {
+        Some(done) => Ok(deliverable(shared, name, done)?.pop()),
+        None => Ok(None),
+    }
+}
+
+/// Reads what was leased, and dead-letters what is no message. When that fails, all of it is given back.
+fn deliverable(
+    shared: &Shared,
+    name: &QueueName,
+    done: crate::queue::Done<(Vec<Taken>, Timestamp)>,
+) -> Result<Vec<Claimed>, MessagingError> {
+    let dirs = done.dirs.clone();
+    let mut messages = Vec::with_capacity(done.value.0.len());
+    let mut unusable = Vec::new();
+    let mut failed = None;
+    for taken in &done.value.0 {
+        match taken.read(name, &dirs, &shared.reading) {
+            Ok(Read::Message(claimed)) => messages.push(*claimed),
+            Ok(Read::Unusable(why)) => unusable.push((taken, why)),
+            Ok(Read::Gone) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    let mut buried = Ok(());
+    if !unusable.is_empty() {
+        let bury =
+            |session: &mut Session<'_>| unusable.iter().try_for_each(|(taken, why)| session.bury_unusable(taken, why));
+        let done = shared.queue(name)?.locked(shared, bury);
+        buried = match done {
+            Ok(Some(done)) => done.complete(shared).map_err(Failure::from),
+            Ok(None) => Ok(()),
+            Err(failure) => Err(failure),
+        };
+    }
+    let completed = done.complete(shared).map(drop).map_err(Failure::from);
+    let trouble = failed.map(Failure::from).or(buried.err()).or(completed.err());
+    match trouble {
+        None => Ok(messages),
+        Some(failure) => {
+            let releases: Vec<_> = messages.iter().map(|claimed| release(&claimed.receipt)).collect();
+            // Best effort: their leases run out.
+            let _ = settle(shared, &releases);
+            Err(failure.into_error("receive"))
+        }
+    }
+}
+
+/// A lease that nobody is there to take goes back as if it had not been.
+pub(crate) fn release(receipt: &ReceiptHandle) -> Settlement {
+    Settlement::nack(receipt.clone(), postrider_core::Nack::Release)
+}
+
+/// When something in a queue becomes due after `after`, or is worth a look.
+pub(crate) fn next_due(shared: &Shared, name: &QueueName, after: Timestamp) -> Result<Timestamp, MessagingError> {
+    let side = Side::of(name);
+    let look = |session: &mut Session<'_>| {
+        session.know(side)?;
+        Ok(session.next_wake_up(side, after))
+    };
+    let done = shared.queue(name)?.locked(shared, look);
+    let done = done.map_err(|failure| failure.into_error("subscribe"))?;
+    let Some(done) = done else { return Ok(look_again(shared, Timestamp::MAX)) };
+    let next = done.complete(shared).map_err(|error| error.into_error("subscribe"))?;
+    Ok(if shared.watcher.is_some() { next } else { look_again(shared, next) })
+}

@@ -1,0 +1,59 @@
+//! A directory as a queue, judged from outside.
+
+// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+#![allow(clippy::unwrap_used)]
+
+mod lawful;
+
+use std::path::{Path, PathBuf};
+
+use postrider_core::{Deadline, QueueName};
+use postrider_spool::{SpoolOptions, SpoolProvider, SpoolStore};
+use tempfile::TempDir;
+
+/// A folder of a test's own, removed afterwards.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder for the test") }
+    }
+
+    /// In main memory, where that is a place for files.
+    fn in_memory() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for the test");
+        Self { folder }
+    }
+
+    fn spool(&self) -> PathBuf {
+        self.folder.path().join("spool")
+    }
+
+    async fn connect(&self) -> SpoolProvider {
+        connect(&self.spool(), SpoolOptions::default()).await
+    }
+
+    async fn connect_with(&self, options: SpoolOptions) -> SpoolProvider {
+        connect(&self.spool(), options).await
+    }
+}
+
+async fn connect(spool: &Path, options: SpoolOptions) -> SpoolProvider {
+    let store = SpoolStore::open(spool, options).await.expect("the spool can be opened");
+    store.connect().expect("a connection")
+}
+
+fn queue(name: &str) -> QueueName {
+    QueueName::new(name).expect("a queue's name")
+}
+
+fn soon() -> Deadline {
+    Deadline::default()
+}
+
+/// Whether the long runs were asked for.
+fn is_long() -> bool {
+    std::env::var_os("POSTRIDER_LONG").is_some()
+}
