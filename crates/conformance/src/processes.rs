@@ -1,5 +1,7 @@
 //! Other processes of a test: its own binary, started again as a worker that can be killed.
 
+pub mod killed;
+
 use std::ffi::OsStr;
 use std::io;
 use std::process::{Child, Command, Stdio};

@@ -95,6 +95,7 @@ impl Folder {
     }
 
     pub(crate) fn stat(&self, name: &[u8]) -> Result<Option<FileStat>, DiskError> {
+        step();
         match fstatat(&self.fd, os(name), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::ENOENT) => Ok(None),
@@ -177,6 +178,7 @@ impl Folder {
 
     /// A file to be read, whatever it turns out to be.
     pub(crate) fn open_file(&self, name: &[u8]) -> Result<Option<File>, DiskError> {
+        step();
         match openat(&self.fd, os(name), READ, Mode::empty()) {
             Ok(fd) => Ok(Some(File::from(fd))),
             Err(Errno::ENOENT) => Ok(None),
@@ -196,6 +198,7 @@ impl Folder {
     /// Every name in the folder, and what the file system says that it is.
     pub(crate) fn names(&self) -> Result<Vec<(Name, Option<Type>)>, DiskError> {
         let failed = |errno| DiskError::new("list", &self.path, errno);
+        step();
         let mut folder = Dir::openat(&self.fd, ".", FOLDER, Mode::empty()).map_err(failed)?;
         let mut names = Vec::new();
         for entry in folder.iter() {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod lawful;
+mod processes;
 
 use std::path::{Path, PathBuf};
 

@@ -6,6 +6,7 @@ mod killed;
 use std::path::{Path, PathBuf};
 
 use postrider_conformance::processes::WorkerProcess;
+use postrider_conformance::processes::killed::work;
 
 /// What a worker process is told, by environment variables.
 const ROLE: &str = "POSTRIDER_TEST_ROLE";
@@ -31,7 +32,7 @@ fn worker() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     match role.as_str() {
-        "killed" => runtime.block_on(killed::work(&file, &report, number)),
+        "killed" => runtime.block_on(async { work(crate::connect(&file).await, &report, number).await }),
         "fair" => runtime.block_on(fairness::work(&file, &report)),
         other => panic!("there is no role '{other}'"),
     }

@@ -1,0 +1,52 @@
+//! Several processes on one folder: this binary starts itself again as workers, and kills them.
+
+mod every_step;
+mod killed;
+
+use std::path::{Path, PathBuf};
+
+use postrider_conformance::processes::WorkerProcess;
+use postrider_conformance::processes::killed::work;
+use postrider_spool::{SpoolOptions, Watch};
+
+/// What a worker process is told, by environment variables.
+const ROLE: &str = "POSTRIDER_TEST_ROLE";
+const SPOOL: &str = "POSTRIDER_TEST_SPOOL";
+const REPORT: &str = "POSTRIDER_TEST_REPORT";
+const NUMBER: &str = "POSTRIDER_TEST_NUMBER";
+const FAILPOINTS: &str = "POSTRIDER_FAILPOINTS";
+
+/// Starts this binary again as a worker.
+fn spawn(role: &str, spool: &Path, report: &Path, number: u32, failpoints: &str) -> WorkerProcess {
+    let number = number.to_string();
+    let variables = [
+        (ROLE, role.as_ref()),
+        (SPOOL, spool.as_os_str()),
+        (REPORT, report.as_os_str()),
+        (NUMBER, number.as_ref()),
+        (FAILPOINTS, failpoints.as_ref()),
+    ];
+    WorkerProcess::start("processes::worker", &variables).expect("a worker can be started")
+}
+
+/// The worker's side. Started as a test by hand it does nothing.
+#[test]
+fn worker() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let path = |name| PathBuf::from(std::env::var_os(name).expect("a path"));
+    let (spool, report) = (path(SPOOL), path(REPORT));
+    let number = std::env::var(NUMBER).ok().and_then(|number| number.parse().ok()).expect("a number");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        match role.as_str() {
+            "killed" => work(crate::connect(&spool, SpoolOptions::default()).await, &report, number).await,
+            "killed, looking" => {
+                let options = SpoolOptions { watch: Watch::Poll, ..SpoolOptions::default() };
+                work(crate::connect(&spool, options).await, &report, number).await;
+            }
+            "every step" => every_step::work(&spool, &report, number).await,
+            other => panic!("there is no role '{other}'"),
+        }
+    });
+}

@@ -1,0 +1,124 @@
+//! A worker that is killed before its first system call, before its second, and so on to the last: whatever is between
+//! two of them, nothing is lost, nothing is there twice, and nothing is stuck.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use postrider_conformance::history::History;
+use postrider_conformance::processes::killed::{LEASE, LIMIT, judge, shared_queue};
+use postrider_conformance::recorded::Recorded;
+use postrider_core::{
+    DeadLetterEdit, DeadLetterQuery, DeadLetterSelection, DeadLetters, Message, MessagingService, Nack, QueueAdmin,
+    QueuedMessage, ReceiveOptions, Redrive,
+};
+use postrider_spool::SpoolProvider;
+
+use super::spawn;
+use crate::{Place, is_long, soon};
+
+/// So many are tried at the same time.
+const TOGETHER: usize = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_can_be_killed_between_any_two_system_calls() {
+    // In the short form every third step, another third each time.
+    let stride = if is_long() { 1 } else { 3 };
+    let first = 1 + rand::random::<u32>() % stride;
+    let steps = (0..).map(|number| first + number * stride);
+    let mut tried = stream::iter(steps).map(die_at).buffered(TOGETHER);
+    let mut killed = 0;
+    while let Some((step, has_ended_well)) = tried.next().await {
+        if has_ended_well {
+            break;
+        }
+        killed += 1;
+        assert!(step < 2000, "the worker never comes to its end");
+    }
+    println!("killed {killed} times");
+    assert!(killed * stride > 100, "hardly anything was tried: {killed}");
+}
+
+/// Kills a worker before that system call, and judges what is left. Whether the worker came to its end before.
+async fn die_at(step: u32) -> (u32, bool) {
+    let place = Place::in_memory();
+    let journal = place.folder.path().join("journal");
+    let worker = spawn("every step", &place.spool(), &journal, 1, &format!("spool.step=kill@{step}"));
+    let has_ended_well = tokio::task::spawn_blocking(move || worker.wait()).await.unwrap().unwrap();
+    let provider = place.connect().await;
+    // It may have died while the queue was paused.
+    provider.resume(&shared_queue(), soon()).await.unwrap();
+    if journal.exists() {
+        let verdict = judge(provider.clone(), &[journal]).await;
+        assert!(verdict.is_clean(), "killed before system call {step}: {verdict}");
+    }
+    // Nothing is in the way of the next worker, or stays behind for ever.
+    let queue = shared_queue();
+    let stats = provider.queue_stats(&queue, soon()).await.unwrap();
+    assert_eq!(stats.message_count(), Some(0), "killed before system call {step}");
+    provider.purge_dead_letters(&queue, &DeadLetterSelection::All, soon()).await.unwrap();
+    for folder in ["incoming", "processing"] {
+        let left = std::fs::read_dir(place.spool().join(queue.as_str()).join(folder)).map(Iterator::count);
+        assert!(left.is_err() || left.is_ok_and(|left| left == 0), "killed before system call {step}: {folder}");
+    }
+    provider.close(soon()).await.unwrap();
+    (step, has_ended_well)
+}
+
+/// The worker's side: everything that can happen to a message, once.
+pub(super) async fn work(spool: &Path, journal: &Path, number: u32) {
+    let provider = crate::connect(spool, Default::default()).await;
+    let history = History::journaled(journal).unwrap();
+    let provider = Recorded::new(provider, history, number);
+    let queue = shared_queue();
+    let send = async |message: Message| provider.send_message(&queue, message, soon()).await.unwrap();
+    send(Message::new("first of a key").ordering_key("key").unwrap()).await;
+    let batch = vec![
+        Message::new("second of a key").ordering_key("key").unwrap(),
+        Message::new("single").dedup_key("single").unwrap().header("tenant", "acme").unwrap(),
+        Message::new("delayed").delay(Duration::from_millis(1)),
+        Message::new("plain"),
+    ];
+    for row in provider.send_batch(&queue, batch, soon()).await.unwrap() {
+        row.unwrap();
+    }
+    send(Message::new("single again").dedup_key("single").unwrap()).await;
+    send(Message::new("expired").expires_in(Duration::from_millis(1))).await;
+
+    retry_release_and_reject(&provider).await;
+    let letters = provider.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters;
+    if let Some(letter) = letters.first() {
+        let edit = DeadLetterEdit { body: Some("edited".into()), ..DeadLetterEdit::default() };
+        provider.edit_dead_letter(&queue, letter.id, edit, soon()).await.unwrap();
+    }
+    provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await.unwrap();
+    for message in receive(&provider, 2).await {
+        provider.ack_message(&queue, message, soon()).await.unwrap();
+    }
+    provider.pause(&queue, soon()).await.unwrap();
+    provider.resume(&queue, soon()).await.unwrap();
+    provider.purge(&queue, soon()).await.unwrap();
+    provider.close(soon()).await.unwrap();
+}
+
+async fn receive(provider: &Recorded<SpoolProvider>, max: usize) -> Vec<QueuedMessage> {
+    let options = ReceiveOptions::batch(max).visibility(LEASE * 4).max_receive_count(LIMIT);
+    provider.receive_messages(&shared_queue(), &options, soon()).await.unwrap()
+}
+
+async fn retry_release_and_reject(provider: &Recorded<SpoolProvider>) {
+    let queue = shared_queue();
+    for (number, message) in receive(provider, 4).await.into_iter().enumerate() {
+        provider.extend_visibility(&queue, message.receipt(), LEASE * 4, soon()).await.unwrap();
+        let nack = match number {
+            0 => Nack::retry_after(Duration::ZERO).with_error("failed"),
+            1 => Nack::Release,
+            2 => Nack::dead_letter("rejected").with_error("bad"),
+            _ => {
+                provider.ack_message(&queue, message, soon()).await.unwrap();
+                continue;
+            }
+        };
+        provider.nack_message(&queue, message, nack, soon()).await.unwrap();
+    }
+}
