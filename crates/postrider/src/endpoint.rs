@@ -1,13 +1,18 @@
 //! Where messages are kept, by URL.
 
+mod migrations;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(any(feature = "spool", feature = "sqlite"))]
+mod path;
 #[cfg(feature = "pgmq")]
 mod pgmq;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
+#[cfg(feature = "spool")]
+mod spool;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqs")]
@@ -15,7 +20,6 @@ mod sqs;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -28,15 +32,18 @@ use postrider_pgmq::{PgmqOptions, PgmqStore};
 use postrider_postgres::{PostgresOptions, PostgresStore};
 #[cfg(feature = "rabbitmq")]
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqStore};
+#[cfg(feature = "spool")]
+use postrider_spool::{SpoolOptions, SpoolStore};
 #[cfg(feature = "sqs")]
 use postrider_sqs::{SqsOptions, SqsStore};
+#[cfg(any(feature = "spool", feature = "sqlite"))]
+use std::path::{Path, PathBuf};
 #[cfg(feature = "sqlite")]
 use {
     postrider_sqlite::{SqliteOptions, SqliteStore},
     sqlite::Folder,
-    std::path::PathBuf,
 };
-#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "sqs"))]
+#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "spool", feature = "sqs"))]
 use {std::sync::Arc, tokio::sync::OnceCell};
 
 #[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "rabbitmq", feature = "sqs"))]
@@ -44,6 +51,8 @@ use crate::config::StoreUrl;
 use crate::config::{MessagingConfig, ProviderKind};
 use crate::examine;
 use crate::provider::MessagingProvider;
+
+pub use migrations::Migration;
 
 /// A store that a URL leads to. It can be connected to any number of times.
 #[derive(Debug, Clone)]
@@ -55,6 +64,9 @@ enum Kind {
     Memory(MemoryStore),
     #[cfg(feature = "sqlite")]
     Sqlite { path: PathBuf, options: Box<SqliteOptions>, folder: Folder },
+    /// Its connections share what they know of the folder, which the first of them reads.
+    #[cfg(feature = "spool")]
+    Spool { path: PathBuf, options: Box<SpoolOptions>, store: Arc<OnceCell<SpoolStore>> },
     /// Its connections share a pool, which the first of them opens.
     #[cfg(feature = "postgres")]
     Postgres { url: StoreUrl, options: Box<PostgresOptions>, store: Arc<OnceCell<PostgresStore>> },
@@ -72,20 +84,13 @@ enum Kind {
     Sqs { url: StoreUrl, options: Box<SqsOptions>, store: Arc<OnceCell<SqsStore>> },
 }
 
-/// A step of a store's schema.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Migration {
-    /// Its name. Steps are applied in the order of their names.
-    pub name: &'static str,
-    /// What it does.
-    pub sql: Cow<'static, str>,
-}
-
 /// The forms of the URLs that can be used.
 pub(crate) const FORMS: &[&str] = &[
     "memory:",
     #[cfg(feature = "sqlite")]
     "sqlite:/path/file.db",
+    #[cfg(feature = "spool")]
+    "spool:/path",
     #[cfg(feature = "postgres")]
     "postgres://user@host/database",
     #[cfg(feature = "mysql")]
@@ -113,11 +118,20 @@ impl Endpoint {
             }
             "memory" => invalid(format!("'{shown}' names something behind 'memory:'; there is nothing to name")),
             #[cfg(feature = "sqlite")]
-            "sqlite" => match sqlite::path(rest) {
+            "sqlite" => match sqlite::URL.path(rest) {
                 Ok(path) => Ok(Self(Kind::Sqlite {
                     path: path.into(),
                     options: Box::new(sqlite::options(settings)),
                     folder: Folder::MustExist,
+                })),
+                Err(why) => invalid(format!("'{shown}' {why}")),
+            },
+            #[cfg(feature = "spool")]
+            "spool" => match spool::URL.path(rest) {
+                Ok(path) => Ok(Self(Kind::Spool {
+                    path: path.into(),
+                    options: Box::new(spool::options(settings)?),
+                    store: Arc::default(),
                 })),
                 Err(why) => invalid(format!("'{shown}' {why}")),
             },
@@ -171,9 +185,11 @@ impl Endpoint {
         match &self.0 {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite { path, options, folder } => {
-                // It fails for an empty path and where there is no current folder; then the name stays what it is.
-                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                Self(Kind::Sqlite { path, options: options.clone(), folder: *folder })
+                Self(Kind::Sqlite { path: absolute(path), options: options.clone(), folder: *folder })
+            }
+            #[cfg(feature = "spool")]
+            Kind::Spool { path, options, store } => {
+                Self(Kind::Spool { path: absolute(path), options: options.clone(), store: store.clone() })
             }
             Kind::Memory(_) => self.clone(),
             #[cfg(feature = "postgres")]
@@ -189,12 +205,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether the store is yet to be made: its file does not exist. A store in memory always is.
+    /// Whether the store is yet to be made: its file or folder does not exist. A store in memory always is.
     pub fn is_new(&self) -> bool {
         match &self.0 {
             Kind::Memory(_) => true,
             #[cfg(feature = "sqlite")]
             Kind::Sqlite { path, .. } => !path.exists(),
+            #[cfg(feature = "spool")]
+            Kind::Spool { path, .. } => !path.exists(),
             #[cfg(feature = "postgres")]
             Kind::Postgres { .. } => false,
             #[cfg(feature = "mysql")]
@@ -217,6 +235,11 @@ impl Endpoint {
                 folder.prepare(path)?;
                 let store = SqliteStore::open(path, (**options).clone()).await?;
                 Ok(MessagingProvider::Sqlite(store.connect().await?))
+            }
+            #[cfg(feature = "spool")]
+            Kind::Spool { path, options, store } => {
+                let open = || SpoolStore::open(path, (**options).clone());
+                Ok(MessagingProvider::Spool(store.get_or_try_init(open).await?.connect()?))
             }
             #[cfg(feature = "postgres")]
             Kind::Postgres { url, options, store } => {
@@ -261,6 +284,8 @@ impl Endpoint {
                 let (path, options, folder) = (path.clone(), Box::new(options), Folder::MustExist);
                 (findings, Self(Kind::Sqlite { path, options, folder }))
             }
+            #[cfg(feature = "spool")]
+            Kind::Spool { path, options, .. } => (SpoolStore::examine(path, (**options).clone()).await, self.clone()),
             #[cfg(feature = "postgres")]
             Kind::Postgres { url, options, .. } => {
                 let options = PostgresOptions { auto_migrate: false, ..(**options).clone() };
@@ -299,82 +324,6 @@ impl Endpoint {
         }
         Ok(findings)
     }
-
-    /// The migrations that the store lacks. Nothing is applied.
-    pub async fn pending_migrations(&self) -> Result<Vec<Migration>, MessagingError> {
-        match &self.0 {
-            Kind::Memory(_) => Ok(Vec::new()),
-            #[cfg(feature = "sqlite")]
-            Kind::Sqlite { path, options, folder } => {
-                // A look makes nothing, not even the folder.
-                if *folder == Folder::IsMade && path.parent().is_some_and(|folder| !folder.exists()) {
-                    return Ok(named(SqliteStore::all_migrations()));
-                }
-                Ok(named(SqliteStore::pending_migrations(path, (**options).clone()).await?))
-            }
-            #[cfg(feature = "postgres")]
-            Kind::Postgres { url, options, .. } => {
-                let steps = PostgresStore::pending_migrations(url.as_str(), (**options).clone()).await?;
-                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
-            }
-            #[cfg(feature = "mysql")]
-            Kind::Mysql { url, options, .. } => {
-                let steps = MysqlStore::pending_migrations(url.as_str(), (**options).clone()).await?;
-                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
-            }
-            #[cfg(feature = "pgmq")]
-            Kind::Pgmq { url, options, .. } => {
-                let steps = PgmqStore::pending_migrations(url.as_str(), (**options).clone()).await?;
-                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
-            }
-            #[cfg(feature = "rabbitmq")]
-            Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
-            #[cfg(feature = "sqs")]
-            Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
-        }
-    }
-
-    /// Applies the migrations that the store lacks, whatever `auto_migrate` says, and answers what they were.
-    pub async fn migrate(&self) -> Result<Vec<Migration>, MessagingError> {
-        match &self.0 {
-            Kind::Memory(_) => Ok(Vec::new()),
-            #[cfg(feature = "sqlite")]
-            Kind::Sqlite { path, options, folder } => {
-                folder.prepare(path)?;
-                Ok(named(SqliteStore::migrate(path, (**options).clone()).await?))
-            }
-            #[cfg(feature = "postgres")]
-            Kind::Postgres { url, options, .. } => {
-                let steps = PostgresStore::migrate(url.as_str(), (**options).clone()).await?;
-                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
-            }
-            #[cfg(feature = "mysql")]
-            Kind::Mysql { url, options, .. } => {
-                let steps = MysqlStore::migrate(url.as_str(), (**options).clone()).await?;
-                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
-            }
-            #[cfg(feature = "pgmq")]
-            Kind::Pgmq { url, options, .. } => {
-                let steps = PgmqStore::migrate(url.as_str(), (**options).clone()).await?;
-                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
-            }
-            #[cfg(feature = "rabbitmq")]
-            Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
-            #[cfg(feature = "sqs")]
-            Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
-        }
-    }
-}
-
-#[cfg(feature = "sqlite")]
-fn named(migrations: Vec<postrider_sqlite::Migration>) -> Vec<Migration> {
-    migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect()
-}
-
-/// A step as an operator runs it: when it is cut off or fails, nothing of it stays.
-#[cfg(any(feature = "pgmq", feature = "postgres"))]
-fn whole(name: &'static str, sql: &str) -> Migration {
-    Migration { name, sql: format!("begin;\n{}\ncommit;\n", sql.trim_end()).into() }
 }
 
 impl FromStr for Endpoint {
@@ -383,6 +332,13 @@ impl FromStr for Endpoint {
     fn from_str(url: &str) -> Result<Self, Self::Err> {
         Self::new(url, &MessagingConfig::default())
     }
+}
+
+/// The path from the root on. There is none for an empty path and where there is no current folder; then it stays what
+/// it is.
+#[cfg(any(feature = "spool", feature = "sqlite"))]
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn known_forms() -> String {
@@ -395,6 +351,8 @@ impl fmt::Display for Endpoint {
             Kind::Memory(_) => f.write_str("memory:"),
             #[cfg(feature = "sqlite")]
             Kind::Sqlite { path, .. } => write!(f, "sqlite:{}", path.display()),
+            #[cfg(feature = "spool")]
+            Kind::Spool { path, .. } => write!(f, "spool:{}", path.display()),
             #[cfg(feature = "postgres")]
             Kind::Postgres { url, .. } => write!(f, "{url}"),
             #[cfg(feature = "mysql")]

@@ -35,6 +35,8 @@ impl MessagingProvider {
             Self::Postgres(provider) => Some(IdempotencyRecords::Postgres(provider.clone())),
             #[cfg(feature = "mysql")]
             Self::Mysql(provider) => Some(IdempotencyRecords::Mysql(provider.clone())),
+            #[cfg(feature = "spool")]
+            Self::Spool(_) => None,
             #[cfg(feature = "pgmq")]
             Self::Pgmq(_) => None,
             #[cfg(feature = "rabbitmq")]
@@ -122,5 +124,14 @@ mod tests {
     async fn a_provider_that_is_not_built_in_says_that_it_keeps_none() {
         let custom = MessagingProvider::custom(MemoryStore::new().open());
         assert!(custom.idempotency_records().is_none());
+    }
+
+    #[cfg(feature = "spool")]
+    #[tokio::test]
+    async fn a_folder_says_that_it_keeps_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let provider = crate::connect(&format!("spool:{}", folder.path().display())).await.unwrap();
+        assert!(provider.idempotency_records().is_none());
+        provider.close(Deadline::default()).await.unwrap();
     }
 }

@@ -65,6 +65,8 @@ pub use postrider_pgmq as pgmq;
 pub use postrider_postgres as postgres;
 #[cfg(feature = "rabbitmq")]
 pub use postrider_rabbitmq as rabbitmq;
+#[cfg(feature = "spool")]
+pub use postrider_spool as spool;
 #[cfg(feature = "sqlite")]
 pub use postrider_sqlite as sqlite;
 #[cfg(feature = "sqs")]

@@ -13,6 +13,9 @@ pub enum MessagingProvider {
     /// On one SQLite file.
     #[cfg(feature = "sqlite")]
     Sqlite(postrider_sqlite::SqliteProvider),
+    /// In folders of a directory.
+    #[cfg(feature = "spool")]
+    Spool(postrider_spool::SpoolProvider),
     /// In a schema of a PostgreSQL database.
     #[cfg(feature = "postgres")]
     Postgres(postrider_postgres::PostgresProvider),
@@ -46,6 +49,8 @@ macro_rules! each {
             Self::Memory($provider) => $call,
             #[cfg(feature = "sqlite")]
             Self::Sqlite($provider) => $call,
+            #[cfg(feature = "spool")]
+            Self::Spool($provider) => $call,
             #[cfg(feature = "postgres")]
             Self::Postgres($provider) => $call,
             #[cfg(feature = "mysql")]

@@ -1,10 +1,11 @@
 //! The effective values, for people.
 
+use super::choice::Choice;
 use super::draft::Draft;
 use super::error::Problem;
 use super::keys;
 use super::origin::Origin;
-use super::settings::{Choice, ProviderKind};
+use super::settings::ProviderKind;
 use super::store::Store;
 use super::store_url::StoreUrl;
 

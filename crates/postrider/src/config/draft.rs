@@ -29,6 +29,7 @@ pub(super) struct Asked {
     pub(super) provider: Option<ProviderKind>,
     pub(super) url: Option<StoreUrl>,
     pub(super) sqlite_path: Option<PathBuf>,
+    pub(super) spool_path: Option<PathBuf>,
     pub(super) postgres_url: Option<StoreUrl>,
     pub(super) mysql_url: Option<StoreUrl>,
     pub(super) pgmq_url: Option<StoreUrl>,

@@ -9,6 +9,7 @@ mod mysql;
 mod pgmq;
 mod postgres;
 mod rabbitmq;
+mod spool;
 mod sqlite;
 mod sqs;
 mod workflow;
@@ -44,6 +45,7 @@ pub(super) const URL: &str = "common.messaging.url";
 pub(super) const DEFAULT_BATCH_SIZE: &str = "common.messaging.default_batch_size";
 pub(super) const MAX_BATCH_SIZE: &str = "common.messaging.max_batch_size";
 pub(super) const SQLITE_PATH: &str = "common.messaging.sqlite.path";
+pub(super) const SPOOL_PATH: &str = "common.messaging.spool.path";
 pub(super) const POSTGRES_URL: &str = "common.messaging.postgres.url";
 pub(super) const MYSQL_URL: &str = "common.messaging.mysql.url";
 pub(super) const PGMQ_URL: &str = "common.messaging.pgmq.url";
@@ -67,6 +69,10 @@ pub(super) const SECTIONS: &[Section] = &[
                   extends are kept and carried out when the store is back, unless their lease is over by then.",
     },
     Section { name: "common.messaging.sqlite", meaning: "Read when messages are kept in an embedded SQLite file." },
+    Section {
+        name: "common.messaging.spool",
+        meaning: "Read when messages are kept as files of a folder, which other programs may put there.",
+    },
     Section {
         name: "common.messaging.postgres",
         meaning: "Read when messages are kept in tables of a PostgreSQL database.",
@@ -109,9 +115,10 @@ const STATE: &[Key] = &[Key {
               folder.",
 }];
 
-const SECTIONED: [&[Key]; 9] = [
+const SECTIONED: [&[Key]; 10] = [
     messaging::KEYS,
     sqlite::KEYS,
+    spool::KEYS,
     postgres::KEYS,
     mysql::KEYS,
     pgmq::KEYS,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use postrider_core::duration_text::{self, EXAMPLES};
 use serde_json::Value;
 
+use super::choice::Choice;
 use super::draft::Draft;
 use super::keys::Key;
 use super::retry;
-use super::settings::Choice;
 use super::store_url::StoreUrl;
 use super::value::Written;
 
@@ -42,6 +42,8 @@ pub(super) enum Kind {
     /// A text with one value that is allowed, and why no other is.
     FixedText(&'static str, &'static str),
     Path(At<Option<PathBuf>>),
+    /// Texts, each of which names fields of a document, with commas between them.
+    Fields(At<Vec<String>>),
     /// May hold a password.
     Url(At<Option<StoreUrl>>),
     Choice(fn(&mut Draft) -> &mut dyn Choice),
@@ -81,6 +83,9 @@ impl Key {
             Kind::FixedText(allowed, _) => return (value.text()? == *allowed).then_some(()),
             // Only a shell knows what '~' stands for; a folder of that name is never meant.
             Kind::Path(at) => *at(draft) = Some(not_empty(value).filter(|path| !path.starts_with('~'))?.into()),
+            Kind::Fields(at) => {
+                *at(draft) = value.texts().filter(|texts| texts.iter().all(|text| names_fields(text)))?
+            }
             Kind::Url(at) => *at(draft) = Some(StoreUrl::new(not_empty(value)?)),
             Kind::Choice(at) => return at(draft).choose(value.text()?).then_some(()),
             Kind::RetryStrategy => {
@@ -113,6 +118,9 @@ impl Key {
             Kind::OptionalText(at) => at(draft).clone()?,
             Kind::FixedText(allowed, _) => (*allowed).into(),
             Kind::Path(at) => at(draft).as_ref()?.display().to_string(),
+            Kind::Fields(at) => {
+                Some(&*at(draft)).filter(|texts| !texts.is_empty()).map(|texts| format!("{texts:?}"))?
+            }
             Kind::Url(at) => at(draft).as_ref()?.to_string(),
             Kind::Choice(at) => at(draft).name()?.into(),
             Kind::RetryStrategy | Kind::RetryDelay | Kind::RetryFactor | Kind::RetryCount => {
@@ -146,6 +154,7 @@ impl Kind {
             Self::Text(_) | Self::OptionalText(_) => "text".into(),
             Self::FixedText(allowed, _) => format!("only `{allowed}`"),
             Self::Path(_) => "path".into(),
+            Self::Fields(_) => "list of fields".into(),
             Self::Url(_) => "URL".into(),
             Self::Choice(_) | Self::RetryStrategy => {
                 let names: Vec<_> = self.names().iter().map(|name| format!("`{name}`")).collect();
@@ -178,6 +187,9 @@ impl Kind {
             Self::Text(_) | Self::OptionalText(_) => "use a text that is not empty".into(),
             Self::FixedText(allowed, why) => format!("only {allowed} is allowed; {why}"),
             Self::Path(_) => "use a path that is not empty and does not begin with '~'".into(),
+            Self::Fields(_) => {
+                "use a list of fields, like [\"conversation\"] or [\"run\", \"channel,conversation\"]".into()
+            }
             Self::Url(_) => "use a URL, like sqlite:/path/file.db".into(),
             Self::Choice(_) | Self::RetryStrategy => format!("use one of {}", self.names().join(", ")),
             Self::RetryDelay => format!("use a duration like {EXAMPLES}"),
@@ -201,6 +213,7 @@ impl Kind {
             | Self::OptionalText(_)
             | Self::FixedText(..)
             | Self::Path(_)
+            | Self::Fields(_)
             | Self::Url(_)
             | Self::Choice(_)
             | Self::RetryStrategy
@@ -219,6 +232,11 @@ impl Kind {
 
 fn within(duration: Duration, (least, most): &(Duration, Duration)) -> Option<Duration> {
     (*least..=*most).contains(&duration).then_some(duration)
+}
+
+/// Whether a text names a field, or several with commas between them.
+fn names_fields(text: &str) -> bool {
+    text.split(',').all(|field| !field.trim().is_empty())
 }
 
 fn not_empty(value: &Written) -> Option<&str> {

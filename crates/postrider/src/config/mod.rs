@@ -11,6 +11,7 @@
 //! unknown key without a suggestion, and the texts would be serde's. A framework that merges untyped trees: it forgets
 //! which source a value came from.
 
+mod choice;
 mod describe;
 mod draft;
 mod environment;
@@ -40,7 +41,7 @@ pub use postrider_core::ArchivePolicy;
 pub use reference::reference_page;
 pub use settings::{
     CommonConfig, DeadLetterConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind,
-    RabbitMqConfig, RabbitMqQueueType, SqliteConfig, SqsConfig, Synchronous,
+    RabbitMqConfig, RabbitMqQueueType, SpoolConfig, SpoolFiles, SpoolWatch, SqliteConfig, SqsConfig, Synchronous,
 };
 pub use sources::Sources;
 pub use store_url::StoreUrl;

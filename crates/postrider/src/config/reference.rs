@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use super::choice::Named;
 use super::draft::Draft;
 use super::keys::{self, Key, SECTIONS, Section};
-use super::settings::{Named, ProviderKind};
+use super::settings::ProviderKind;
 use crate::endpoint::FORMS;
 
 const INTRODUCTION: &str = "\

@@ -40,6 +40,8 @@ pub struct MessagingConfig {
     pub circuit_breaker: BreakerSettings,
     /// What only the embedded SQLite file knows.
     pub sqlite: SqliteConfig,
+    /// What only a folder of files knows.
+    pub spool: SpoolConfig,
     /// What only PostgreSQL knows.
     pub postgres: PostgresConfig,
     /// What only MariaDB and MySQL know.
@@ -64,6 +66,7 @@ impl Default for MessagingConfig {
             dead_letter: DeadLetterConfig::default(),
             circuit_breaker: BreakerSettings::default(),
             sqlite: SqliteConfig::default(),
+            spool: SpoolConfig::default(),
             postgres: PostgresConfig::default(),
             mysql: MysqlConfig::default(),
             pgmq: PgmqConfig::default(),
@@ -151,6 +154,55 @@ pub enum Synchronous {
     Full,
     /// The operating system: a loss of power can take the last messages and settlements with it.
     Normal,
+}
+
+/// What only a folder of files knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolConfig {
+    /// Which files that others put into `incoming/` are messages.
+    pub files: SpoolFiles,
+    /// Where the ordering key of a file of others is: the first of these that the file has. Each names one field, or
+    /// several with commas between them.
+    pub ordering_key: Vec<String>,
+    /// How long a file that was not renamed into `incoming/` must not have been written to before it is taken.
+    pub grace_period: Duration,
+    /// How changes by others are noticed.
+    pub watch: SpoolWatch,
+    /// How often is looked where nothing tells of changes.
+    pub poll_interval: Duration,
+    /// How long a call waits while other processes change the same queue.
+    pub lock_timeout: Duration,
+}
+
+impl Default for SpoolConfig {
+    fn default() -> Self {
+        Self {
+            files: SpoolFiles::Json,
+            ordering_key: Vec::new(),
+            grace_period: Duration::from_secs(2),
+            watch: SpoolWatch::Auto,
+            poll_interval: Duration::from_millis(500),
+            lock_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Which files that others put into a spool's `incoming/` are messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpoolFiles {
+    /// Those whose names end in `.json`.
+    Json,
+    /// All but hidden ones.
+    Any,
+}
+
+/// How changes of a spool by others are noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpoolWatch {
+    /// By inotify where the file system has it, by looking elsewhere.
+    Auto,
+    /// By looking.
+    Poll,
 }
 
 /// What only PostgreSQL knows.
@@ -334,6 +386,8 @@ pub enum ProviderKind {
     Memory,
     /// The embedded file.
     Sqlite,
+    /// A folder of files.
+    Spool,
     /// A schema of a PostgreSQL database.
     Postgres,
     /// A MariaDB or MySQL database.
@@ -344,79 +398,4 @@ pub enum ProviderKind {
     RabbitMq,
     /// Queues of SQS.
     Sqs,
-}
-
-/// A value that is chosen by name.
-pub(super) trait Named: Copy + PartialEq + std::fmt::Debug + 'static {
-    const NAMES: &'static [(&'static str, Self)];
-}
-
-/// The place of a value that is chosen by name.
-pub(super) trait Choice {
-    fn names(&self) -> Vec<&'static str>;
-
-    /// The name of the value that is there; `None` when there is none.
-    fn name(&self) -> Option<&'static str>;
-
-    /// Whether there is a value of that name. It then is the one that is there.
-    fn choose(&mut self, name: &str) -> bool;
-}
-
-impl<T: Named> Choice for T {
-    fn names(&self) -> Vec<&'static str> {
-        T::NAMES.iter().map(|(name, _)| *name).collect()
-    }
-
-    fn name(&self) -> Option<&'static str> {
-        T::NAMES.iter().find(|(_, value)| value == self).map(|(name, _)| *name)
-    }
-
-    fn choose(&mut self, name: &str) -> bool {
-        let named = T::NAMES.iter().find(|(known, _)| *known == name);
-        named.is_some_and(|(_, value)| {
-            *self = *value;
-            true
-        })
-    }
-}
-
-impl<T: Named> Choice for Option<T> {
-    fn names(&self) -> Vec<&'static str> {
-        T::NAMES.iter().map(|(name, _)| *name).collect()
-    }
-
-    fn name(&self) -> Option<&'static str> {
-        self.as_ref().and_then(Choice::name)
-    }
-
-    fn choose(&mut self, name: &str) -> bool {
-        let named = T::NAMES.iter().find(|(known, _)| *known == name);
-        *self = named.map(|(_, value)| *value).or(*self);
-        named.is_some()
-    }
-}
-
-impl Named for Synchronous {
-    const NAMES: &'static [(&'static str, Self)] = &[("full", Self::Full), ("normal", Self::Normal)];
-}
-
-impl Named for RabbitMqQueueType {
-    const NAMES: &'static [(&'static str, Self)] = &[("quorum", Self::Quorum), ("classic", Self::Classic)];
-}
-
-impl Named for ArchivePolicy {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("all", Self::All), ("failed", Self::Failed), ("none", Self::None)];
-}
-
-impl Named for ProviderKind {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("memory", Self::Memory),
-        ("sqlite", Self::Sqlite),
-        ("postgres", Self::Postgres),
-        ("mysql", Self::Mysql),
-        ("pgmq", Self::Pgmq),
-        ("rabbitmq", Self::RabbitMq),
-        ("sqs", Self::Sqs),
-    ];
 }

@@ -19,6 +19,8 @@ pub(super) const FILE_VARIABLE: &str = "POSTRIDER_CONFIG";
 const FOLDER: &str = "postrider";
 /// The embedded file in the user's data folder.
 const DATABASE: &str = "postrider.db";
+/// The folder of queues in the user's data folder.
+const SPOOL: &str = "spool";
 
 /// What a configuration is read from. Flags win over the environment, the environment over the file, the file over the
 /// defaults.
@@ -157,6 +159,11 @@ impl Sources {
     /// Where the embedded file is when nobody says it; `None` when the user has no folders.
     pub(super) fn embedded_file(&self) -> Option<PathBuf> {
         self.data_folder.as_deref().map(|folder| folder.join(DATABASE))
+    }
+
+    /// Where a folder of queues is when nobody says it; `None` when the user has no folders.
+    pub(super) fn spool_folder(&self) -> Option<PathBuf> {
+        self.data_folder.as_deref().map(|folder| folder.join(SPOOL))
     }
 }
 

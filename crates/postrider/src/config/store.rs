@@ -6,11 +6,12 @@
 
 use std::path::Path;
 
+use super::choice::{Choice, Named};
 use super::draft::Draft;
 use super::error::{Problem, Setting};
 use super::keys;
 use super::origin::Origin;
-use super::settings::{Choice, Named, ProviderKind};
+use super::settings::ProviderKind;
 use super::sources::Sources;
 use super::store_url::StoreUrl;
 use crate::endpoint::FORMS;
@@ -34,6 +35,7 @@ impl ProviderKind {
         match self {
             Self::Memory => &["memory"],
             Self::Sqlite => &["sqlite"],
+            Self::Spool => &["spool"],
             Self::Postgres => &["postgres", "postgresql"],
             Self::Mysql => &["mysql", "mariadb"],
             Self::Pgmq => &["pgmq+postgres", "pgmq+postgresql"],
@@ -68,7 +70,7 @@ impl ProviderKind {
     fn keeps_state(self) -> bool {
         match self {
             Self::Memory | Self::Sqlite | Self::Postgres | Self::Mysql | Self::Pgmq => true,
-            Self::RabbitMq | Self::Sqs => false,
+            Self::Spool | Self::RabbitMq | Self::Sqs => false,
         }
     }
 }
@@ -150,6 +152,9 @@ fn address(kind: ProviderKind, draft: &Draft) -> Result<Option<(StoreUrl, &Setti
         ProviderKind::Sqlite => {
             (asked.sqlite_path.as_deref().map(|path| sqlite_url(path, draft)).transpose()?, keys::SQLITE_PATH)
         }
+        ProviderKind::Spool => {
+            (asked.spool_path.as_deref().map(|path| spool_url(path, draft)).transpose()?, keys::SPOOL_PATH)
+        }
         ProviderKind::Postgres => (asked.postgres_url.clone(), keys::POSTGRES_URL),
         ProviderKind::Mysql => (asked.mysql_url.clone(), keys::MYSQL_URL),
         ProviderKind::Pgmq => (asked.pgmq_url.clone(), keys::PGMQ_URL),
@@ -171,6 +176,11 @@ fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> 
     match kind {
         Some(ProviderKind::Memory) => Ok(StoreUrl::new("memory:")),
         Some(ProviderKind::Sqlite) | None => embedded_url(keys::URL, draft, sources),
+        Some(ProviderKind::Spool) => {
+            let why =
+                "there is no home folder to keep it in; name the folder in common.messaging.spool.path, or in url";
+            spool_url(&sources.spool_folder().ok_or_else(|| draft.refuse(keys::PROVIDER, why))?, draft)
+        }
         Some(ProviderKind::RabbitMq) => Ok(StoreUrl::new(LOCAL_RABBITMQ)),
         Some(ProviderKind::Postgres) => {
             Err(draft.refuse(keys::PROVIDER, "name the server in common.messaging.postgres.url, or in url"))
@@ -220,6 +230,13 @@ fn sqlite_url(path: &Path, draft: &Draft) -> Result<StoreUrl, Problem> {
     match path.to_str() {
         Some(path) => Ok(StoreUrl::new(format!("sqlite:{path}"))),
         None => Err(draft.refuse(keys::SQLITE_PATH, "the path of the embedded file is not UTF-8; name another")),
+    }
+}
+
+fn spool_url(path: &Path, draft: &Draft) -> Result<StoreUrl, Problem> {
+    match path.to_str() {
+        Some(path) => Ok(StoreUrl::new(format!("spool:{path}"))),
+        None => Err(draft.refuse(keys::SPOOL_PATH, "the path of the folder is not UTF-8; name another")),
     }
 }
 

@@ -12,20 +12,26 @@ pub(super) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>)
         .map(|(_, name)| name)
 }
 
-/// The path that was meant by the dotted path `wrong`: one that differs in its last name, else one that ends with the
-/// same name in another section, else the nearest as a whole.
+/// The path that was meant by the dotted path `wrong`: one that differs a little in its last name, or has a word less or
+/// more there, else one that ends with the same name in another section, else the nearest as a whole.
 pub(super) fn nearest_path<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let (section, name) = split(wrong);
-    let beside = known.iter().copied().filter(|path| split(path).0 == section);
+    let beside = || known.iter().copied().filter(|path| split(path).0 == section);
+    let by_a_word = || beside().find(|path| begins_with(name, split(path).1) || begins_with(split(path).1, name));
     let same_name = || known.iter().copied().find(|path| split(path).1 == name);
     let as_a_whole = || nearest(wrong, known.iter().copied());
-    nearest_by(name, beside).or_else(same_name).or_else(as_a_whole)
+    nearest_by(name, beside()).or_else(by_a_word).or_else(same_name).or_else(as_a_whole)
 }
 
 fn nearest_by<'a>(name: &str, paths: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let paths: Vec<_> = paths.collect();
     let found = nearest(name, paths.iter().map(|path| split(path).1))?;
     paths.into_iter().find(|path| split(path).1 == found)
+}
+
+/// Whether a name is another with more words behind it.
+fn begins_with(name: &str, other: &str) -> bool {
+    name.strip_prefix(other).is_some_and(|rest| rest.starts_with('_'))
 }
 
 /// The section and the last name of a path.
@@ -57,5 +63,12 @@ mod tests {
         assert_eq!(nearest_path("common.messaging.prefetch_count", &known), Some(prefetch));
         assert_eq!(nearest_path("commmon.messaging.url", &known), Some("common.messaging.url"));
         assert_eq!(nearest_path("weather", &known), None);
+    }
+
+    #[test]
+    fn a_word_too_many_in_the_right_section_goes_before_another_section() {
+        let known = ["common.spool.lock_timeout", "common.sqlite.lock_timeout_seconds"];
+        assert_eq!(nearest_path("common.spool.lock_timeout_seconds", &known), Some(known[0]));
+        assert_eq!(nearest_path("common.sqlite.lock_timeout", &known), Some(known[1]));
     }
 }

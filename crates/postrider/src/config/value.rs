@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::duration_text;
-use toml::de::DeValue;
+use toml::de::{DeArray, DeValue};
 
 use super::store_url::StoreUrl;
 
@@ -27,7 +27,9 @@ enum Form {
     /// `None` when it is too large for any key.
     Integer(Option<i64>),
     Float(f64),
-    /// A table, an array or a date: no key takes one.
+    /// An array of nothing but texts.
+    Texts(Vec<String>),
+    /// A table, another array or a date: no key takes one.
     Other,
 }
 
@@ -44,7 +46,8 @@ impl Written {
             DeValue::Boolean(value) => Form::Boolean(*value),
             DeValue::Integer(value) => Form::Integer(i64::from_str_radix(value.as_str(), value.radix()).ok()),
             DeValue::Float(value) => value.as_str().parse().map_or(Form::Other, Form::Float),
-            DeValue::Table(_) | DeValue::Array(_) | DeValue::Datetime(_) => Form::Other,
+            DeValue::Array(values) => texts_of(values).map_or(Form::Other, Form::Texts),
+            DeValue::Table(_) | DeValue::Datetime(_) => Form::Other,
         };
         let literal = match value {
             // Headers and the lines below them would be a large and confusing value.
@@ -88,6 +91,19 @@ impl Written {
         }
     }
 
+    /// A list of texts: an array, also in a variable, or one text by itself.
+    pub(super) fn texts(&self) -> Option<Vec<String>> {
+        match &self.form {
+            Form::Texts(texts) => Some(texts.clone()),
+            Form::Untyped(text) if text.trim_start().starts_with('[') => match DeValue::parse(text).ok()?.get_ref() {
+                DeValue::Array(values) => texts_of(values),
+                _ => None,
+            },
+            Form::Text(text) | Form::Untyped(text) => Some(vec![text.clone()]),
+            _ => None,
+        }
+    }
+
     /// Whether TOML reads it as a number.
     pub(super) fn is_number(&self) -> bool {
         matches!(self.form, Form::Integer(_) | Form::Float(_))
@@ -123,6 +139,10 @@ impl Written {
         }
         line
     }
+}
+
+fn texts_of(values: &DeArray<'_>) -> Option<Vec<String>> {
+    values.iter().map(|value| value.get_ref().as_str().map(str::to_owned)).collect()
 }
 
 /// Line breaks and the like cannot stand in an error's text; quotes can.

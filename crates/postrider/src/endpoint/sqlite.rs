@@ -6,8 +6,11 @@ use std::sync::Arc;
 use postrider_core::MessagingError;
 use postrider_sqlite::{Durability, SqliteOptions};
 
-use super::known_forms;
+use super::path::PathUrl;
 use crate::config::{MessagingConfig, Synchronous};
+
+/// How a file is named.
+pub(super) const URL: PathUrl = PathUrl { scheme: "sqlite", what: "file", example: "sqlite:/path/file.db" };
 
 /// What becomes of a folder that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,32 +44,6 @@ impl Folder {
 struct NoDefaultFolder {
     folder: PathBuf,
     source: std::io::Error,
-}
-
-/// The file that is meant by what stands behind `sqlite:`. What other programs write there and would mean something
-/// else here is refused, or a file with an odd name would be made without a word.
-pub(super) fn path(rest: &str) -> Result<&str, String> {
-    if rest == ":memory:" || rest == "//:memory:" {
-        return Err("is no file; use memory: for a store in this process".into());
-    }
-    if rest.contains(['?', '#']) {
-        return Err("has parameters, and there are none; name the file alone, like sqlite:/path/file.db, and write \
-                    settings into [common.messaging.sqlite]"
-            .into());
-    }
-    let path = match rest.strip_prefix("//") {
-        // As other programs write it: no host, then the path.
-        Some(path) if path.starts_with('/') => path,
-        Some(name) => {
-            let name = name.escape_debug();
-            return Err(format!("has a host, and a file has none; use sqlite:{name} or sqlite:/path/{name}"));
-        }
-        None => rest,
-    };
-    if path.is_empty() {
-        return Err(format!("names no file; {}", known_forms()));
-    }
-    Ok(path)
 }
 
 /// How the settings say that a file is used.

@@ -1,4 +1,4 @@
-use postrider_core::{Deadline, Message, MessagingService, QueueName, ReceiveOptions};
+use postrider_core::{Deadline, Message, MessagingService, QueueAdmin, QueueName, ReceiveOptions};
 
 use super::*;
 
@@ -27,6 +27,34 @@ async fn a_file_keeps_what_was_sent_for_the_next_connection() {
     let received = second.receive_messages(&queue, &options, Deadline::default()).await.unwrap();
     assert_eq!(received[0].id(), id);
     second.close(Deadline::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn connections_to_a_folder_share_what_they_know_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let endpoint: Endpoint = format!("spool:{}", folder.path().join("new/queues").display()).parse().unwrap();
+    assert!(endpoint.is_new());
+    assert_eq!(endpoint.pending_migrations().await.unwrap(), []);
+    assert_eq!(endpoint.migrate().await.unwrap(), []);
+    assert!(endpoint.is_new(), "a look made the folder");
+    let found = endpoint.examine(Deadline::default()).await.unwrap();
+    assert_eq!(found[0].severity, postrider_core::Severity::Problem, "{found:?}");
+    assert!(endpoint.is_new(), "a look made the folder");
+
+    let queue = QueueName::new("orders").unwrap();
+    let (a, b) = (endpoint.connect().await.unwrap(), endpoint.absolute().connect().await.unwrap());
+    assert!(!endpoint.is_new());
+    let Kind::Spool { store, .. } = &endpoint.0 else { panic!("{endpoint}") };
+    assert!(store.initialized());
+    let id = a.send_message(&queue, Message::new("one"), Deadline::default()).await.unwrap();
+    a.close(Deadline::default()).await.unwrap();
+    let received = b.receive_messages(&queue, &ReceiveOptions::default(), Deadline::default()).await.unwrap();
+    assert_eq!(received[0].id(), id);
+    drop(received);
+    b.close(Deadline::default()).await.unwrap();
+    let other = connect(&endpoint.to_string()).await.unwrap();
+    assert_eq!(other.list_queues(Deadline::default()).await.unwrap(), [queue]);
+    other.close(Deadline::default()).await.unwrap();
 }
 
 #[tokio::test]
@@ -65,11 +93,15 @@ fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
     let absolute = "sqlite:a/queues.db".parse::<Endpoint>().unwrap().absolute().to_string();
     assert_eq!(absolute, format!("sqlite:{}/a/queues.db", std::env::current_dir().unwrap().display()));
     assert_eq!(absolute.parse::<Endpoint>().unwrap().to_string(), absolute);
+    assert_eq!(shown("spool:/srv/queues"), "spool:/srv/queues");
+    assert_eq!(shown("spool:///srv/queues"), "spool:/srv/queues");
+    let absolute = "spool:a/queues".parse::<Endpoint>().unwrap().absolute().to_string();
+    assert_eq!(absolute, format!("spool:{}/a/queues", std::env::current_dir().unwrap().display()));
 }
 
 #[test]
 fn urls_that_lead_nowhere_say_what_can_be_used() {
-    let forms = "use memory: or sqlite:/path/file.db or postgres://user@host/database or \
+    let forms = "use memory: or sqlite:/path/file.db or spool:/path or postgres://user@host/database or \
                  mysql://user@host/database or pgmq+postgres://user@host/database or amqp://user@host/vhost or \
                  sqs://region/prefix";
     for (url, text) in [
@@ -86,6 +118,16 @@ fn urls_that_lead_nowhere_say_what_can_be_used() {
             "sqlite:/queues.db?mode=ro",
             "'sqlite:/queues.db?mode=ro' has parameters, and there are none; name the file alone, like \
              sqlite:/path/file.db, and write settings into [common.messaging.sqlite]",
+        ),
+        ("spool:", &*format!("'spool:' names no folder; {forms}")),
+        (
+            "spool://queues",
+            "'spool://queues' has a host, and a folder has none; use spool:queues or spool:/path/queues",
+        ),
+        (
+            "spool:/queues?watch=poll",
+            "'spool:/queues?watch=poll' has parameters, and there are none; name the folder alone, like spool:/path, and \
+             write settings into [common.messaging.spool]",
         ),
         ("memory:x", "'memory:x' names something behind 'memory:'; there is nothing to name"),
     ] {

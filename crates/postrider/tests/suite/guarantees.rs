@@ -74,6 +74,17 @@ fn lock_for_a_moment(file: PathBuf) -> BoxFuture<'static, Result<(), MessagingEr
     })
 }
 
+/// The folder is not where it was for a moment, as when its disk is mounted anew.
+fn take_away_for_a_moment(folder: PathBuf) -> BoxFuture<'static, Result<(), MessagingError>> {
+    Box::pin(async move {
+        let away = folder.with_extension("away");
+        std::fs::rename(&folder, &away).unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        std::fs::rename(&away, &folder).unwrap();
+        Ok(())
+    })
+}
+
 /// A schema of this test's own.
 struct Database {
     url: String,
@@ -247,7 +258,7 @@ impl VirtualHost {
 async fn guarantees_page_is_up_to_date() {
     // In main memory where that is a place for files: what is measured here is no matter of the disk's speed.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    let file = folder.path().join("queues.db");
+    let (file, spool) = (folder.path().join("queues.db"), folder.path().join("queues"));
 
     let database = Database::new("POSTRIDER_POSTGRES_URL");
     let pgmq = Database::new("POSTRIDER_PGMQ_URL");
@@ -260,6 +271,10 @@ async fn guarantees_page_is_up_to_date() {
         Store::at(&format!("sqlite:{}", file.display())).restarted_by(move || lock_for_a_moment(file.clone())).try_law(
             "Every worker opens the same file for itself, as other processes do. There is no server to restart: for \
              L14 another program holds the file locked. [More about it](sqlite.md).",
+        ),
+        Store::at(&format!("spool:{}", spool.display())).restarted_by(move || take_away_for_a_moment(spool.clone())).try_law(
+            "All workers share what one process knows of the folder. There is no server to restart: for L14 the folder is \
+             renamed away and put back. [More about it](spool.md).",
         ),
         Store { endpoint: database.endpoint(), restart: None }.restarted_by(database.cut()).try_law(
             "The workers share a schema and a pool of connections. For L14 the server ends all of their sessions, again \

@@ -11,6 +11,7 @@ mod breaker;
     feature = "pgmq",
     feature = "postgres",
     feature = "rabbitmq",
+    feature = "spool",
     feature = "sqlite",
     feature = "sqs"
 ))]
@@ -20,12 +21,15 @@ mod guarantees;
     feature = "pgmq",
     feature = "postgres",
     feature = "rabbitmq",
+    feature = "spool",
     feature = "sqlite",
     feature = "sqs"
 ))]
 mod pages;
 #[cfg(feature = "postgres")]
 mod server;
+#[cfg(feature = "spool")]
+mod spool_settings;
 #[cfg(feature = "sqlite")]
 mod sqlite_settings;
 #[cfg(all(feature = "sqlite", feature = "subscriber"))]
@@ -35,6 +39,7 @@ mod subscriber_guide;
     feature = "pgmq",
     feature = "postgres",
     feature = "rabbitmq",
+    feature = "spool",
     feature = "sqlite",
     feature = "sqs"
 ))]

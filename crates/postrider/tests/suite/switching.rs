@@ -32,10 +32,12 @@ impl Store {
     /// Every store that there is.
     fn all(folder: &TempDir, schema: &str) -> Vec<Self> {
         let file = format!("sqlite:{}", folder.path().join("switched.db").display());
+        let spool = format!("spool:{}", folder.path().join("switched").display());
         let management = std::env::var("POSTRIDER_AMQP_MANAGEMENT_URL").unwrap_or_default();
         vec![
             Self { provider: "memory", url: None, settings: String::new() },
             Self { provider: "sqlite", url: Some(file), settings: String::new() },
+            Self { provider: "spool", url: Some(spool), settings: String::new() },
             Self::at("postgres", "POSTRIDER_POSTGRES_URL").with(format!("schema = '{schema}'")),
             Self::at("mysql", "POSTRIDER_MYSQL_URL"),
             Self::at("pgmq", "POSTRIDER_PGMQ_URL").with(format!("schema = '{schema}'")),
@@ -55,6 +57,7 @@ impl Store {
         let address = match (self.provider, &self.url) {
             (_, None) => String::new(),
             ("sqlite", Some(url)) => format!("path = '{}'", url.trim_start_matches("sqlite:")),
+            ("spool", Some(url)) => format!("path = '{}'", url.trim_start_matches("spool:")),
             (_, Some(url)) => format!("url = '{url}'"),
         };
         format!("[common.messaging]\nprovider = '{}'\n{}", self.provider, self.section(address))

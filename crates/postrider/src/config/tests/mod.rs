@@ -127,6 +127,14 @@ fn every_section_is_read() {
         share_file = true
         lock_timeout_seconds = 0.1
         wal_limit_bytes = 65536
+        [common.messaging.spool]
+        path = "/not/chosen"
+        files = "any"
+        ordering_key = ["workflowRunId", "channel,channelProfileId,conversationId"]
+        grace_period = "5s"
+        watch = "poll"
+        poll_interval = "250ms"
+        lock_timeout = "1m"
         [common.messaging.dead_letter]
         enabled = true
         max_receive_count = 7
@@ -170,6 +178,14 @@ fn every_section_is_read() {
             share_file: true,
             lock_timeout: Duration::from_millis(100),
             wal_limit_bytes: 65536,
+        },
+        spool: SpoolConfig {
+            files: SpoolFiles::Any,
+            ordering_key: vec!["workflowRunId".into(), "channel,channelProfileId,conversationId".into()],
+            grace_period: Duration::from_secs(5),
+            watch: SpoolWatch::Poll,
+            poll_interval: Duration::from_millis(250),
+            lock_timeout: Duration::from_secs(60),
         },
         mysql: MysqlConfig {
             pool_size: 4,
@@ -253,6 +269,41 @@ fn a_virtual_host_is_named_by_the_url_or_by_its_key() {
 }
 
 #[test]
+fn a_list_is_written_into_a_variable_as_into_the_file() {
+    let fields = |value: &str| {
+        let variable = "POSTRIDER__COMMON__MESSAGING__SPOOL__ORDERING_KEY";
+        let config = Config::load(&defaults().environment([(variable, value)]))?;
+        let rows = config.describe();
+        let shown = rows.iter().find(|row| row.key == "common.messaging.spool.ordering_key").unwrap().value.clone();
+        Ok::<_, ConfigError>((config.common().messaging.spool.ordering_key.clone(), shown))
+    };
+    let two = r#"["run", "channel,conversation"]"#;
+    let (read, shown) = fields(two).unwrap();
+    assert_eq!((read, shown.as_deref()), (vec!["run".into(), "channel,conversation".into()], Some(two)));
+    assert_eq!(fields("channel,conversation").unwrap().0, ["channel,conversation"]);
+    assert_eq!(fields("[]").unwrap(), (vec![], None));
+    let refused = fields("[run").unwrap_err().to_string();
+    assert!(refused.contains("use a list of fields, like"), "{refused}");
+    assert_eq!(
+        load("[common.messaging.spool]\nordering_key = 'run'").unwrap().common().messaging.spool.ordering_key,
+        ["run"]
+    );
+}
+
+#[test]
+fn a_folder_is_named_by_its_key_or_is_in_the_users_data_folder() {
+    let url = |text: &str| load(text).unwrap().url().as_str().to_owned();
+    assert_eq!(url("[common.messaging.spool]\npath = 'here/mail'"), "spool:here/mail");
+    assert_eq!(url("[common.messaging]\nprovider = 'spool'"), "spool:/home/ann/.local/share/postrider/spool");
+    let homeless = Sources::none().flag("--provider", keys::PROVIDER, "spool");
+    assert_eq!(
+        Config::load(&homeless).unwrap_err().to_string(),
+        "--provider: common.messaging.provider = 'spool': there is no home folder to keep it in; name the folder in \
+         common.messaging.spool.path, or in url"
+    );
+}
+
+#[test]
 fn every_key_can_be_set_by_its_variable() {
     for key in keys::all() {
         let value = match key.kind.name().as_str() {
@@ -262,11 +313,14 @@ fn every_key_can_be_set_by_its_variable() {
             "URL" => "sqlite:/x.db",
             "path" => "/x.db",
             "text" => "x",
-            "duration" | "duration, 1s to 36500d" => "90s",
+            "list of fields" => "run",
+            duration if duration.starts_with("duration") => "90s",
             _ => match key.name {
                 keys::PROVIDER => "sqlite",
                 retry::STRATEGY => "no_retry",
                 "common.messaging.sqlite.synchronous" => "normal",
+                "common.messaging.spool.files" => "any",
+                "common.messaging.spool.watch" => "poll",
                 "common.messaging.rabbitmq.queue_type" => "classic",
                 name if name.ends_with(".archive") => "none",
                 "common.messaging.sqlite.wal_limit_bytes" => "70000",
@@ -398,7 +452,7 @@ fn state_is_kept_with_the_messages_or_in_the_embedded_file() {
     let embedded = "sqlite:/home/ann/.local/share/postrider/postrider.db";
     assert_eq!(state(url("sqlite:/mail.db")).unwrap(), "sqlite:/mail.db");
     assert_eq!(state(url("pgmq+postgres://host/mail")).unwrap(), "pgmq+postgres://host/mail");
-    for broker in ["amqp://host", "sqs://eu-central-1/app-", "sqs+http://127.0.0.1:4566/"] {
+    for broker in ["amqp://host", "sqs://eu-central-1/app-", "sqs+http://127.0.0.1:4566/", "spool:/mail"] {
         assert_eq!(state(url(broker)).unwrap(), embedded);
     }
     assert_eq!(state(url("amqp://host").flag("--state", keys::STATE_URL, "sqlite:/s.db")).unwrap(), "sqlite:/s.db");

@@ -1,0 +1,178 @@
+//! Every setting of a folder has its effect when it is set as users set it.
+
+use std::fs::{File, create_dir_all, rename, write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use postrider::config::{Config, Sources};
+use postrider::{
+    Deadline, Feature, Message, MessagingError, MessagingProvider, MessagingService, QueueAdmin, QueueName,
+    QueuedMessage, ReceiveOptions, Support,
+};
+use tempfile::TempDir;
+
+/// A folder of a test's own.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
+    }
+
+    fn queue(&self) -> PathBuf {
+        self.0.path().join("mail/orders")
+    }
+
+    /// Puts a file into the queue as another program does: written beside it, then renamed.
+    fn move_in(&self, name: &str, content: &str) {
+        let outside = self.0.path().join(name);
+        write(&outside, content).unwrap();
+        create_dir_all(self.queue().join("incoming")).unwrap();
+        rename(outside, self.queue().join("incoming").join(name)).unwrap();
+    }
+
+    /// Connects to the folder as a `postrider.toml` with these lines says, in the section of the provider or above it.
+    async fn connect(&self, messaging: &str, spool: &str) -> MessagingProvider {
+        let toml = format!(
+            "[common.messaging]\nprovider = 'spool'\n{messaging}\n[common.messaging.spool]\npath = '{}'\n{spool}\n",
+            self.0.path().join("mail").display()
+        );
+        let path = self.0.path().join("postrider.toml");
+        write(&path, toml).unwrap();
+        Config::load(&Sources::none().file(path)).unwrap().endpoint().unwrap().connect().await.unwrap()
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::default()
+}
+
+fn orders() -> QueueName {
+    QueueName::new("orders").unwrap()
+}
+
+async fn receive(provider: &MessagingProvider, wait: Duration) -> Vec<QueuedMessage> {
+    provider.receive_messages(&orders(), &ReceiveOptions::batch(10).wait(wait), soon()).await.unwrap()
+}
+
+#[tokio::test]
+async fn files_decides_what_is_a_message() {
+    for (files, expected) in [("json", ["{}"].as_slice()), ("any", ["plain", "{}"].as_slice())] {
+        let place = Place::new();
+        place.move_in("a.txt", "plain");
+        place.move_in("b.json", "{}");
+        let provider = place.connect("", &format!("files = '{files}'\ngrace_period = '0s'")).await;
+        let mut bodies = Vec::new();
+        while bodies.len() < expected.len() {
+            for message in receive(&provider, Duration::from_secs(10)).await {
+                bodies.push(String::from_utf8(message.message.to_vec()).unwrap());
+                provider.ack_message(&orders(), message, soon()).await.unwrap();
+            }
+        }
+        bodies.sort();
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        assert_eq!(bodies, expected, "{files}");
+        assert!(receive(&provider, Duration::ZERO).await.is_empty(), "{files}");
+        provider.close(soon()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn ordering_key_says_which_fields_are_the_key() {
+    let place = Place::new();
+    let provider = place.connect("", "ordering_key = ['run', 'channel,conversation']").await;
+    provider.ensure_queue(&orders(), soon()).await.unwrap();
+    place.move_in("a.json", r#"{"run": "r7", "channel": "mail"}"#);
+    place.move_in("b.json", r#"{"channel": "mail", "conversation": "c1"}"#);
+    place.move_in("c.json", r#"{"channel": "mail"}"#);
+    let mut keys = Vec::new();
+    while keys.len() < 3 {
+        for message in receive(&provider, Duration::from_secs(10)).await {
+            keys.push(message.envelope.ordering_key.as_ref().map(|key| key.as_str().to_owned()));
+            provider.ack_message(&orders(), message, soon()).await.unwrap();
+        }
+    }
+    keys.sort();
+    assert_eq!(keys, [None, Some("mail/c1".into()), Some("r7".into())]);
+    provider.close(soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn grace_period_decides_when_a_file_that_was_not_renamed_is_taken() {
+    let place = Place::new();
+    let provider = place.connect("", "grace_period = '400ms'").await;
+    provider.ensure_queue(&orders(), soon()).await.unwrap();
+    let written = Instant::now();
+    write(place.queue().join("incoming/slow.json"), "{}").unwrap();
+    assert!(receive(&provider, Duration::ZERO).await.is_empty(), "it may still be written to");
+    assert_eq!(receive(&provider, Duration::from_secs(10)).await.len(), 1);
+    // The default is two seconds. A clock of a file system ticks in hundredths.
+    let waited = written.elapsed();
+    assert!((Duration::from_millis(350)..Duration::from_millis(1900)).contains(&waited), "{waited:?}");
+    provider.close(soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn watch_and_poll_interval_decide_how_files_are_noticed() {
+    let wake_up = |provider: &MessagingProvider| provider.capabilities().support(Feature::WakeUp).clone();
+    let place = Place::new();
+    let watching = place.connect("", "").await;
+    assert_eq!(wake_up(&watching), Support::Native);
+    watching.close(soon()).await.unwrap();
+
+    let looking = place.connect("", "watch = 'poll'\npoll_interval = '20ms'\ngrace_period = '0s'").await;
+    let Support::Emulated { cost } = wake_up(&looking) else { panic!("{:?}", wake_up(&looking)) };
+    assert!(cost.contains("20ms"), "{cost}");
+    looking.ensure_queue(&orders(), soon()).await.unwrap();
+    let mover = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        place.move_in("late.json", "{}");
+    };
+    let (received, ()) = tokio::join!(receive(&looking, Duration::from_secs(10)), mover);
+    assert_eq!(received.len(), 1);
+    drop(received);
+    looking.close(soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn lock_timeout_decides_how_long_a_call_waits() {
+    let place = Place::new();
+    let provider = place.connect("", "lock_timeout = '50ms'").await;
+    provider.send_message(&orders(), Message::new("x"), soon()).await.unwrap();
+    let other = File::open(place.queue().join(".lock")).unwrap();
+    other.lock().unwrap();
+    let began = Instant::now();
+    let error = provider.send_message(&orders(), Message::new("y"), soon()).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    // The default is ten seconds.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    other.unlock().unwrap();
+    provider.send_message(&orders(), Message::new("y"), soon()).await.unwrap();
+    provider.close(soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn create_queues_and_max_message_bytes_bind_a_folder_too() {
+    let place = Place::new();
+    let provider = place.connect("create_queues = false\nmax_message_bytes = 4", "").await;
+    let refused = provider.send_message(&orders(), Message::new("x"), soon()).await;
+    assert!(matches!(refused, Err(MessagingError::QueueNotFound { .. })), "{refused:?}");
+    provider.ensure_queue(&orders(), soon()).await.unwrap();
+    provider.send_message(&orders(), Message::new("good"), soon()).await.unwrap();
+    let refused = provider.send_message(&orders(), Message::new("worse"), soon()).await;
+    assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "body", .. })), "{refused:?}");
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), [orders()]);
+    provider.close(soon()).await.unwrap();
+}
+
+/// A new key needs a test above, and then its name here.
+#[test]
+fn every_key_of_the_section_is_tried_here() {
+    let sources = Sources::none().flag("--url", "common.messaging.url", "memory:");
+    let config = Config::load(&sources).unwrap();
+    let keys: Vec<_> =
+        config.describe().iter().filter_map(|row| row.key.strip_prefix("common.messaging.spool.")).collect();
+    let tried = ["path", "files", "ordering_key", "grace_period", "watch", "poll_interval", "lock_timeout"];
+    assert_eq!(keys, tried);
+}
