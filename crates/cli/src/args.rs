@@ -41,6 +41,7 @@ Examples:
 URLs:
   memory:                                 a store in this process; it ends with the process
   sqlite:/path/file.db                    a file, made when it is not there
+  spool:/path                             a folder, into which 'mv' puts messages
   postgres://user@host/database           a schema of a PostgreSQL database, made when it is not there
   mysql://user@host/database              tables of a MariaDB or MySQL database
   pgmq+postgres://user@host/database      queues of PGMQ in a PostgreSQL database

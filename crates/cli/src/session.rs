@@ -79,14 +79,15 @@ fn without_password(url: &str) -> String {
     }
 }
 
-/// The file of a store that is not there yet. Whoever wrote its name wrongly shall see that it was made.
+/// The file or folder of a store that is not there yet. Whoever wrote its name wrongly shall see that it was made.
 #[derive(Debug)]
 pub(crate) struct NewFile(Option<PathBuf>);
 
 impl NewFile {
     /// Looks before the store is connected to.
     pub(crate) fn of(config: &Config) -> Self {
-        let path = config.url().as_str().strip_prefix("sqlite:").map(PathBuf::from);
+        let url = config.url().as_str();
+        let path = url.strip_prefix("sqlite:").or_else(|| url.strip_prefix("spool:")).map(PathBuf::from);
         Self(path.filter(|path| matches!(path.try_exists(), Ok(false))))
     }
 

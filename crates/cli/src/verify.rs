@@ -29,8 +29,8 @@ use crate::values;
 ///
 /// Makes queues of its own, whose names begin with 'pv', tries every rule on them, ends with a storm of concurrent
 /// workers whose history is checked, and removes the queues. What was acknowledged stays in the archive for as long as
-/// any other message; a store with archive = "none" keeps nothing. Other queues are not touched. A file is held locked
-/// for moments, as another program could, to see that nothing is lost meanwhile. Exits with 1 when a rule is broken.
+/// any other message; a store with archive = "none" keeps nothing. Other queues are not touched. A file or
+/// a folder is held locked for moments, as another program could, to see that nothing is lost meanwhile. Exits with 1 when a rule is broken.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {

@@ -32,11 +32,11 @@ impl Store {
 }
 
 fn absolute_url(url: String) -> String {
-    let file = url.strip_prefix("sqlite:").filter(|path| !path.is_empty());
-    let absolute = file.and_then(|file| std::path::absolute(file).ok());
+    let Some((scheme @ ("sqlite" | "spool"), path)) = url.split_once(':') else { return url };
+    let absolute = Some(path).filter(|path| !path.is_empty()).and_then(|path| std::path::absolute(path).ok());
     // A folder whose name is no text cannot be in a URL.
     match absolute.as_deref().and_then(Path::to_str) {
-        Some(path) => format!("sqlite:{path}"),
+        Some(path) => format!("{scheme}:{path}"),
         None => url,
     }
 }
@@ -101,7 +101,8 @@ mod tests {
     fn only_paths_of_files_are_made_absolute() {
         let here = std::env::current_dir().unwrap();
         assert_eq!(absolute_url("sqlite:shop.db".into()), format!("sqlite:{}", here.join("shop.db").display()));
-        for url in ["sqlite:/shop.db", "sqlite:", "postgres://host/shop", "memory:"] {
+        assert_eq!(absolute_url("spool:shop".into()), format!("spool:{}", here.join("shop").display()));
+        for url in ["sqlite:/shop.db", "spool:/shop", "sqlite:", "postgres://host/shop", "memory:"] {
             assert_eq!(absolute_url(url.into()), url);
         }
         let store = Store::of(Some("sqlite:/a.db"), Some(Path::new("postrider.toml")));

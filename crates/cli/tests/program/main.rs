@@ -15,6 +15,7 @@ mod receiving;
 mod sending;
 mod servers;
 mod settling;
+mod spool;
 mod verifying;
 mod work;
 
