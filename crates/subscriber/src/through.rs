@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_conformance::{Settings, StormSettings, exercise};
 use postrider_core::*;
+use postrider_spool::{SpoolOptions, SpoolStore};
 use postrider_sqlite::{SqliteOptions, SqliteStore};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -234,6 +235,13 @@ async fn the_law_holds_through_a_subscriber_on_sqlite() {
         async move { store.connect().await }
     };
     assert_lawful(open).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_law_holds_through_a_subscriber_on_a_spool() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SpoolStore::open(folder.path().join("law"), SpoolOptions::default()).await.unwrap();
+    assert_lawful(move || std::future::ready(store.connect())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

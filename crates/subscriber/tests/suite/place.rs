@@ -1,7 +1,8 @@
-//! A file of a test's own.
+//! A file or a folder of a test's own.
 
 use std::path::{Path, PathBuf};
 
+use postrider_spool::{SpoolOptions, SpoolProvider, SpoolStore};
 use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore};
 use tempfile::TempDir;
 
@@ -30,6 +31,11 @@ impl Place {
 
     pub(crate) async fn open(&self) -> SqliteStore {
         SqliteStore::open(self.file(), SqliteOptions::default()).await.unwrap()
+    }
+
+    /// Opens a folder of queues for itself, as another process does.
+    pub(crate) async fn connect_to_spool(&self) -> SpoolProvider {
+        SpoolStore::open(self.path("queues"), SpoolOptions::default()).await.unwrap().connect().unwrap()
     }
 
     pub(crate) async fn connect(&self) -> SqliteProvider {

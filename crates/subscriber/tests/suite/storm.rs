@@ -204,6 +204,12 @@ async fn nothing_is_lost_doubled_or_reordered_on_sqlite() {
     assert_weathered(&storm(|| async { store.connect().await.unwrap() }, messages(), MOST_GENERATIONS).await);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_on_a_spool() {
+    let place = Place::on_disk();
+    assert_weathered(&storm(|| place.connect_to_spool(), messages(), MOST_GENERATIONS).await);
+}
+
 /// On servers, which are slower: how many messages.
 fn fewer_messages() -> usize {
     if is_long() { 20_000 } else { 500 }

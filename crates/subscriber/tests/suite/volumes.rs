@@ -66,6 +66,14 @@ async fn large_batches_work_with_one_worker_and_with_five_hundred_on_sqlite() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_batches_work_with_one_worker_and_with_five_hundred_on_a_spool() {
+    for workers in [1, 500] {
+        let place = Place::in_memory();
+        fetch_much(place.connect_to_spool().await, workers).await;
+    }
+}
+
 /// All settlements are decided at the same moment, and one of them is of a lease that is gone.
 async fn flush_much<P: Provider + Clone>(provider: P) {
     let scripted = Scripted::counting(provider.clone());
@@ -110,4 +118,10 @@ async fn fifty_thousand_settlements_go_through_in_chunks_in_memory() {
 async fn fifty_thousand_settlements_go_through_in_chunks_on_sqlite() {
     let place = Place::in_memory();
     flush_much(place.connect().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_thousand_settlements_go_through_in_chunks_on_a_spool() {
+    let place = Place::in_memory();
+    flush_much(place.connect_to_spool().await).await;
 }
