@@ -26,6 +26,9 @@ const READ: OFlag = OFlag::O_RDONLY.union(OFlag::O_NOFOLLOW).union(OFlag::O_NONB
 const CREATE: OFlag =
     OFlag::O_WRONLY.union(OFlag::O_CREAT).union(OFlag::O_EXCL).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
+/// So often a folder that is being removed may be put something into.
+const REMOVALS: usize = 100;
+
 /// A name of a file in a folder, as the file system has it.
 pub(crate) type Name = Arc<[u8]>;
 
@@ -40,6 +43,13 @@ pub(crate) struct Folder {
 /// What tells a folder from another that takes its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity(u64, u64);
+
+impl Identity {
+    /// What tells an open file from others.
+    pub(crate) fn of(file: &File) -> Option<Self> {
+        fstat(file).ok().map(|found| identity(&found))
+    }
+}
 
 /// Between two system calls.
 fn step() {
@@ -141,18 +151,23 @@ impl Folder {
             Err(errno) => return Err(failed(errno)),
         };
         let folder = Self { fd, path: self.path.join(os(name)) };
-        for (name, kind) in folder.names()? {
-            match kind {
-                Some(Type::Directory) => folder.remove_tree(&name)?,
-                _ => folder.unlink(&name)?,
-            };
+        // Somebody who had it open may put a file into it meanwhile.
+        for tries_left in (0..REMOVALS).rev() {
+            for (name, kind) in folder.names()? {
+                match kind {
+                    Some(Type::Directory) => folder.remove_tree(&name)?,
+                    _ => folder.unlink(&name)?,
+                };
+            }
+            step();
+            match unlinkat(&self.fd, os(name), UnlinkatFlags::RemoveDir) {
+                Ok(()) => return Ok(true),
+                Err(Errno::ENOENT) => return Ok(false),
+                Err(Errno::ENOTEMPTY) if tries_left > 0 => {}
+                Err(errno) => return Err(failed(errno)),
+            }
         }
-        step();
-        match unlinkat(&self.fd, os(name), UnlinkatFlags::RemoveDir) {
-            Ok(()) => Ok(true),
-            Err(Errno::ENOENT) => Ok(false),
-            Err(errno) => Err(failed(errno)),
-        }
+        Ok(true)
     }
 
     /// What was renamed into this folder, out of it or removed from it is on the disk now.

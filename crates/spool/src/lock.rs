@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use postrider_core::{MessagingError, Timestamp, failpoint};
 
-use crate::disk::{Folder, errno_of};
+use crate::disk::{Folder, Identity, errno_of};
 use crate::error::{DiskError, Failure};
 use crate::time_text;
 
@@ -39,6 +39,8 @@ static BOOT: LazyLock<String> = LazyLock::new(|| {
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: File,
+    /// Why it can only be read, if so: then it is enough to look by.
+    refused: Option<DiskError>,
 }
 
 /// The lock, held.
@@ -51,7 +53,13 @@ pub(crate) struct Held<'l> {
 
 impl LockFile {
     pub(crate) fn open(home: &Folder) -> Result<Self, DiskError> {
-        Ok(Self { file: home.open_state(FILE)? })
+        match home.open_state(FILE) {
+            Ok(file) => Ok(Self { file, refused: None }),
+            Err(error) => match home.open_file(FILE.as_bytes()) {
+                Ok(Some(file)) => Ok(Self { file, refused: Some(error) }),
+                Ok(None) | Err(_) => Err(error),
+            },
+        }
     }
 
     /// Waits for the lock, at most that long.
@@ -72,6 +80,11 @@ impl LockFile {
         }
         failpoint::reach("spool.locked");
         Ok(Held { lock: self, line: self.read() })
+    }
+
+    /// Whether this is the file that others lock.
+    pub(crate) fn is_current(&self, home: &Folder) -> bool {
+        Identity::of(&self.file).is_some_and(|identity| home.identity_of(FILE) == Some(identity))
     }
 
     fn text(&self) -> String {
@@ -106,6 +119,9 @@ impl Held<'_> {
             *BOOT,
             std::process::id()
         );
+        if let Some(error) = &self.lock.refused {
+            return Err(error.clone());
+        }
         failpoint::reach("spool.step");
         let written = self.lock.file.write_all_at(text.as_bytes(), 0);
         written.map_err(|error| home.failed("write", FILE, errno_of(&error)))?;

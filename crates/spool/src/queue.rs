@@ -6,6 +6,7 @@ use postrider_core::{MessagingError, QueueName, Timestamp};
 
 use crate::dirs::Dirs;
 use crate::error::{DiskError, Failure};
+use crate::lock::LockFile;
 use crate::session::{Known, Session, Unsynced};
 use crate::store::Shared;
 
@@ -60,14 +61,15 @@ impl Queue {
             let known = match &mut *known {
                 Some(known) => known,
                 empty => match Dirs::open(&root, &self.name)? {
-                    Some(dirs) => empty.insert(Known::new(dirs)?),
+                    Some(dirs) => empty.insert(Known::new(dirs)),
                     None => return Ok(None),
                 },
             };
-            let lock = known.lock.clone();
+            // Opened each time: a file that is open for writing would keep the disk from being made read-only.
+            let lock = LockFile::open(&known.dirs.home)?;
             let held = lock.take(&known.dirs.home, shared.options.lock_timeout)?;
-            // While the lock was waited for, somebody may have deleted the queue and made it anew.
-            if !known.dirs.are_current(&root, &self.name) {
+            // While the lock was waited for, somebody may have deleted it, or the queue, and made it anew.
+            if !known.dirs.are_current(&root, &self.name) || !lock.is_current(&known.dirs.home) {
                 continue;
             }
             let dirs = known.dirs.clone();
@@ -101,14 +103,14 @@ impl Queue {
             *known = None;
         }
         if let Some(dirs) = Dirs::open(&root, &self.name)? {
-            return Ok(known.insert(Known::new(dirs)?).dirs.clone());
+            return Ok(known.insert(Known::new(dirs)).dirs.clone());
         }
         if !shared.options.create_queues {
             return Err(MessagingError::QueueNotFound { queue: self.name.clone() }.into());
         }
         Dirs::make(&root, &self.name)?;
         match Dirs::open(&root, &self.name)? {
-            Some(dirs) => Ok(known.insert(Known::new(dirs)?).dirs.clone()),
+            Some(dirs) => Ok(known.insert(Known::new(dirs)).dirs.clone()),
             None => Err(MessagingError::busy(format!("queue '{}' was deleted meanwhile; try again", self.name)).into()),
         }
     }

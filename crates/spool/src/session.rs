@@ -12,7 +12,7 @@ use crate::dirs::Dirs;
 use crate::disk::Name;
 use crate::error::Failure;
 use crate::index::{Foreign, Index, Place, Row, nanos};
-use crate::lock::{Held, Line, LockFile};
+use crate::lock::{Held, Line};
 use crate::name::{Due, FileName, Kind};
 use crate::options::Files;
 use crate::record::{self, FileNameText, Note};
@@ -57,7 +57,6 @@ impl Side {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) dirs: Arc<Dirs>,
-    pub(crate) lock: Arc<LockFile>,
     pub(crate) live: Index,
     pub(crate) dead: Index,
     /// Whether a folder has been read.
@@ -82,11 +81,9 @@ struct Scan {
 }
 
 impl Known {
-    pub(crate) fn new(dirs: Dirs) -> Result<Self, Failure> {
-        let lock = Arc::new(LockFile::open(&dirs.home)?);
-        Ok(Self {
+    pub(crate) fn new(dirs: Dirs) -> Self {
+        Self {
             dirs: Arc::new(dirs),
-            lock,
             live: Index::new(true),
             dead: Index::new(false),
             is_loaded: [false; 3],
@@ -95,7 +92,7 @@ impl Known {
             last_now: Timestamp::EPOCH,
             last_position: Timestamp::EPOCH,
             scan: None,
-        })
+        }
     }
 
     /// Everything is read anew when it is next needed.

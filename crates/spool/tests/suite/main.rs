@@ -3,7 +3,12 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod by_hand;
+mod faults;
+mod foreign;
+mod inside;
 mod lawful;
+mod ordering;
 mod processes;
 
 use std::path::{Path, PathBuf};

@@ -29,6 +29,27 @@ fn spawn(role: &str, spool: &Path, report: &Path, number: u32, failpoints: &str)
     WorkerProcess::start("processes::worker", &variables).expect("a worker can be started")
 }
 
+/// Has nobody, who may not read everything, do something with a spool that everybody may use.
+pub(crate) fn as_nobody(place: &crate::Place, role: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    for entry in [place.folder.path().to_owned(), place.spool(), place.spool().join("orders")] {
+        std::fs::set_permissions(&entry, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for entry in std::fs::read_dir(place.spool().join("orders")).unwrap() {
+        std::fs::set_permissions(entry.unwrap().path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    // By this name, because the folder of the binary need not be open to everybody.
+    let mut worker = std::process::Command::new("/proc/self/exe");
+    worker.args(["processes::worker", "--exact", "--test-threads=1"]).current_dir("/");
+    worker.env(ROLE, role).env(SPOOL, place.spool()).env(REPORT, place.folder.path()).env(NUMBER, "1");
+    if nix::unistd::geteuid().is_root() {
+        worker.uid(65534).gid(65534);
+    }
+    let output = worker.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 /// The worker's side. Started as a test by hand it does nothing.
 #[test]
 fn worker() {
@@ -45,6 +66,7 @@ fn worker() {
                 let options = SpoolOptions { watch: Watch::Poll, ..SpoolOptions::default() };
                 work(crate::connect(&spool, options).await, &report, number).await;
             }
+            "unreadable" => crate::foreign::receive_as_nobody(&spool).await,
             "every step" => every_step::work(&spool, &report, number).await,
             other => panic!("there is no role '{other}'"),
         }

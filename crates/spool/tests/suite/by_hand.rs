@@ -1,0 +1,145 @@
+//! People with `mv`: what they move is understood.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use postrider_core::{
+    DeadLetterEdit, DeadLetterQuery, DeadLetters, Headers, Message, MessagingService, Nack, QueueAdmin, QueueName,
+    QueuedMessage, ReceiveOptions, Redrive,
+};
+use postrider_spool::SpoolProvider;
+
+use crate::{Place, queue, soon};
+
+fn folder(place: &Place, name: &str) -> PathBuf {
+    place.spool().join("orders").join(name)
+}
+
+/// The one file in a folder that is no record.
+fn only_file(place: &Place, name: &str) -> PathBuf {
+    let entries = fs::read_dir(folder(place, name)).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> = entries.filter(|path| !path.to_string_lossy().ends_with(".record.json")).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    files.into_iter().next().unwrap()
+}
+
+fn move_to(place: &Place, file: &std::path::Path, name: &str) {
+    fs::rename(file, folder(place, name).join(file.file_name().unwrap())).unwrap();
+}
+
+async fn take(provider: &SpoolProvider, queue: &QueueName) -> QueuedMessage {
+    let options = ReceiveOptions::default().wait(Duration::from_secs(20));
+    provider.receive_messages(queue, &options, soon()).await.unwrap().pop().expect("a message")
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_is_moved_back_lives_again() {
+    let place = Place::new();
+    let (provider, queue) = (place.connect().await, queue("orders"));
+    let message = Message::new("poison").ordering_key("k").unwrap().header("tenant", "acme").unwrap();
+    let id = provider.send_message(&queue, message, soon()).await.unwrap();
+    let message = take(&provider, &queue).await;
+    provider.nack_message(&queue, message, Nack::dead_letter("rejected").with_error("bad"), soon()).await.unwrap();
+    // What a person reads about it.
+    let dead = only_file(&place, "failed");
+    let record = dead.with_file_name(dead.file_name().unwrap().to_str().unwrap().split(".dead").next().unwrap());
+    let record = fs::read_to_string(format!("{}.record.json", record.display())).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    assert_eq!((record["reason"].as_str(), record["error"].as_str()), (Some("rejected"), Some("bad")));
+
+    provider.send_message(&queue, Message::new("later").ordering_key("k").unwrap(), soon()).await.unwrap();
+    move_to(&place, &dead, "incoming");
+    let first = take(&provider, &queue).await;
+    assert_eq!(first.message, "later", "it joins the tail of its key");
+    provider.ack_message(&queue, first, soon()).await.unwrap();
+    let again = take(&provider, &queue).await;
+    assert_eq!((again.id(), again.receive_count(), again.envelope.headers.get("tenant")), (id, 1, Some("acme")));
+    provider.ack_message(&queue, again, soon()).await.unwrap();
+    assert!(provider.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_lost_worker_held_can_be_moved_back_and_keeps_its_counts() {
+    let place = Place::new();
+    let (provider, queue) = (place.connect().await, queue("orders"));
+    let id = provider.send_message(&queue, Message::new("held"), soon()).await.unwrap();
+    let options = ReceiveOptions::default().visibility(Duration::from_secs(3600));
+    let held = provider.receive_messages(&queue, &options, soon()).await.unwrap().pop().unwrap().into_receipt();
+    move_to(&place, &only_file(&place, "processing"), "incoming");
+    let again = take(&provider, &queue).await;
+    assert_eq!((again.id(), again.receive_count()), (id, 2));
+    // The lease went with the name.
+    assert!(provider.ack_message(&queue, held, soon()).await.is_err());
+    provider.ack_message(&queue, again, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_somebody_puts_into_failed_is_a_dead_letter() {
+    let place = Place::new();
+    let (provider, queue) = (place.connect().await, queue("orders"));
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    fs::write(folder(&place, "failed").join("mine.json"), "{\"n\": 1}").unwrap();
+    let letter = |letters: Vec<postrider_core::DeadLetter>| letters.into_iter().next().unwrap();
+    let list = async || letter(provider.list_dead_letters(&queue, &Default::default(), soon()).await.unwrap().letters);
+    let found = list().await;
+    assert_eq!((found.reason.as_str(), found.body.as_ref()), ("put_into_failed", b"{\"n\": 1}".as_slice()));
+    // Edited, it becomes a message of Postrider's, with the same id.
+    let mut headers = Headers::new();
+    headers.insert("fixed", "yes").unwrap();
+    let edit = DeadLetterEdit { body: Some("{\"n\": 2}".into()), headers: Some(headers), content_type: None };
+    let edited = provider.edit_dead_letter(&queue, found.id, edit, soon()).await.unwrap();
+    assert_eq!((edited.id, edited.revision, edited.headers.get("fixed")), (found.id, 1, Some("yes")));
+    assert_eq!(list().await.id, found.id);
+    provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await.unwrap();
+    let message = take(&provider, &queue).await;
+    assert_eq!((message.id(), message.message.as_ref()), (found.id, b"{\"n\": 2}".as_slice()));
+}
+
+#[tokio::test]
+async fn a_file_that_is_taken_away_is_not_missed() {
+    let place = Place::new();
+    let (provider, queue) = (place.connect().await, queue("orders"));
+    for body in ["removed", "left"] {
+        provider.send_message(&queue, Message::new(body), soon()).await.unwrap();
+    }
+    assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().ready.value(), Some(2));
+    let mut names: Vec<_> = fs::read_dir(folder(&place, "incoming")).unwrap().map(|e| e.unwrap().path()).collect();
+    names.sort();
+    fs::remove_file(&names[0]).unwrap();
+    let left = take(&provider, &queue).await;
+    assert_eq!(left.message, "left");
+    provider.ack_message(&queue, left, soon()).await.unwrap();
+    // A lease whose file is removed is over.
+    let held = provider.send_message(&queue, Message::new("held"), soon()).await.unwrap();
+    let message = take(&provider, &queue).await;
+    assert_eq!(message.id(), held);
+    for file in fs::read_dir(folder(&place, "processing")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    assert!(provider.ack_message(&queue, message, soon()).await.is_err());
+}
+
+#[tokio::test]
+async fn files_of_other_programs_in_processing_are_left_alone() {
+    let place = Place::new();
+    let (provider, queue) = (place.connect().await, queue("orders"));
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    fs::write(folder(&place, "processing").join("theirs.json"), "{}").unwrap();
+    assert!(provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().is_empty());
+    assert!(folder(&place, "processing").join("theirs.json").exists());
+    let findings = postrider_spool::SpoolStore::examine(place.spool(), Default::default()).await;
+    let finding = findings.iter().find(|finding| finding.found.contains("another program")).expect("a finding");
+    assert!(finding.fix.as_ref().unwrap().contains("mv 'orders'/processing/FILE"), "{finding:?}");
+}
+
+#[tokio::test]
+async fn a_folder_that_a_person_made_is_a_queue() {
+    let place = Place::new();
+    fs::create_dir_all(place.spool().join("orders/incoming")).unwrap();
+    fs::write(place.spool().join("orders/incoming/a.json"), "1").unwrap();
+    let (provider, queue) = (place.connect().await, queue("orders"));
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), std::slice::from_ref(&queue));
+    assert_eq!(take(&provider, &queue).await.message, "1");
+    assert!(folder(&place, "outgoing").is_dir());
+}

@@ -1,0 +1,143 @@
+//! Nothing outside the spool can be read or written through it, whatever names, headers and links say.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use postrider_core::{
+    DeadLetterQuery, DeadLetters, Message, MessagingService, Nack, QueueAdmin, QueueName, ReceiveOptions, Redrive,
+};
+use postrider_spool::{Files, SpoolOptions};
+
+use crate::{Place, queue, soon};
+
+/// Every file below a folder, with what is in it.
+fn contents(folder: &Path, into: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        if metadata.is_dir() {
+            contents(&path, into);
+        } else {
+            into.insert(path.display().to_string(), fs::read(&path).unwrap_or_default());
+        }
+    }
+}
+
+fn outside(place: &Place) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    contents(&place.folder.path().join("outside"), &mut found);
+    found
+}
+
+#[tokio::test]
+async fn names_of_queues_lead_nowhere_else() {
+    let place = Place::new();
+    fs::create_dir_all(place.folder.path().join("outside/incoming")).unwrap();
+    let provider = place.connect().await;
+    for name in [".", "..", ".hidden", "..outside"] {
+        let name = QueueName::new(name).unwrap();
+        assert!(provider.send_message(&name, Message::new("x"), soon()).await.is_err(), "{name}");
+        assert!(provider.receive_messages(&name, &ReceiveOptions::default(), soon()).await.is_err(), "{name}");
+        assert!(provider.delete_queue(&name, soon()).await.is_err(), "{name}");
+        assert!(provider.pause(&name, soon()).await.is_err(), "{name}");
+        assert!(provider.ensure_queue(&name, soon()).await.is_err(), "{name}");
+    }
+    assert!(QueueName::new("../outside").is_err() && QueueName::new("a/b").is_err());
+    assert!(provider.list_queues(soon()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn folders_that_are_links_are_not_used() {
+    let place = Place::new();
+    let outside_folder = place.folder.path().join("outside");
+    for folder in ["incoming", "processing", "failed", "records", "tmp", "outgoing"] {
+        fs::create_dir_all(outside_folder.join(folder)).unwrap();
+    }
+    fs::write(outside_folder.join("incoming/bait.json"), "1").unwrap();
+    let provider = place.connect().await;
+    let before = outside(&place);
+    // The queue itself, then each of its folders.
+    symlink(&outside_folder, place.spool().join("linked")).unwrap();
+    for (n, folder) in ["incoming", "processing", "failed", "records", "tmp", "outgoing"].into_iter().enumerate() {
+        let home = place.spool().join(format!("q{n}"));
+        fs::create_dir_all(home.join("incoming")).unwrap();
+        let _ = fs::remove_dir(home.join(folder));
+        symlink(outside_folder.join(folder), home.join(folder)).unwrap();
+    }
+    for name in ["linked", "q0", "q1", "q2", "q3", "q4", "q5"] {
+        let queue = queue(name);
+        let sent = provider.send_message(&queue, Message::new("x"), soon()).await;
+        let error = sent.expect_err(name).to_string();
+        assert!(error.contains("link") || error.contains("no folder"), "{name}: {error}");
+        assert!(provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.is_err(), "{name}");
+        assert!(provider.purge(&queue, soon()).await.is_err(), "{name}");
+    }
+    assert_eq!(outside(&place), before);
+}
+
+#[tokio::test]
+async fn links_in_a_queue_are_moved_and_removed_but_never_followed() {
+    let place = Place::new();
+    fs::create_dir_all(place.folder.path().join("outside/folder")).unwrap();
+    fs::write(place.folder.path().join("outside/secret"), "\"secret\"").unwrap();
+    fs::write(place.folder.path().join("outside/folder/kept"), "kept").unwrap();
+    let before = outside(&place);
+    let provider = place.connect_with(SpoolOptions { files: Files::Any, ..SpoolOptions::default() }).await;
+    let queue = queue("orders");
+    provider.send_message(&queue, Message::new("ours"), soon()).await.unwrap();
+    let home = place.spool().join("orders");
+    let ours = fs::read_dir(home.join("incoming")).unwrap().next().unwrap().unwrap().path();
+    // A link under a name of ours, one under a name of theirs, and links where records are kept.
+    fs::remove_file(&ours).unwrap();
+    symlink(place.folder.path().join("outside/secret"), &ours).unwrap();
+    symlink(place.folder.path().join("outside/secret"), home.join("incoming/theirs.json")).unwrap();
+    symlink(place.folder.path().join("outside/folder"), home.join("incoming/folder.json")).unwrap();
+    symlink(place.folder.path().join("outside/secret"), home.join("failed/dead.json")).unwrap();
+    fs::create_dir(home.join("incoming/tree")).unwrap();
+    symlink(place.folder.path().join("outside/folder"), home.join("incoming/tree/deep")).unwrap();
+
+    let options = ReceiveOptions::batch(10).wait(std::time::Duration::from_secs(3));
+    let received = provider.receive_messages(&queue, &options, soon()).await.unwrap();
+    assert!(received.is_empty(), "{received:?}");
+    let letters = provider.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters;
+    assert_eq!(letters.len(), 5, "{letters:#?}");
+    assert!(letters.iter().all(|letter| letter.body.is_empty()), "{letters:#?}");
+    // Brought back they die again, and all of it can be removed.
+    provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await.unwrap();
+    assert!(provider.receive_messages(&queue, &options, soon()).await.unwrap().is_empty());
+    assert!(provider.purge_dead_letters(&queue, &Default::default(), soon()).await.unwrap() > 0);
+    provider.delete_queue(&queue, soon()).await.unwrap();
+    assert_eq!(outside(&place), before);
+    assert!(!home.exists());
+}
+
+#[tokio::test]
+async fn what_a_message_says_about_itself_is_no_path() {
+    let place = Place::new();
+    fs::create_dir_all(place.folder.path().join("outside")).unwrap();
+    let provider = place.connect().await;
+    let queue = queue("orders");
+    let evil = "../../../outside/evil";
+    let message = Message::new(evil)
+        .header("file-name", evil)
+        .unwrap()
+        .header("path", "/etc/passwd")
+        .unwrap()
+        .ordering_key(evil)
+        .unwrap()
+        .dedup_key(evil)
+        .unwrap();
+    provider.send_message(&queue, message, soon()).await.unwrap();
+    let message = provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().pop().unwrap();
+    assert_eq!(message.envelope.headers.get("file-name"), Some(evil));
+    let nack = Nack::dead_letter(evil).with_error(evil);
+    provider.nack_message(&queue, message, nack, soon()).await.unwrap();
+    provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await.unwrap();
+    assert!(outside(&place).is_empty());
+    let mut all = BTreeMap::new();
+    contents(place.folder.path(), &mut all);
+    let spool = place.spool().display().to_string();
+    assert!(all.keys().all(|path| path.starts_with(&spool)), "{all:?}");
+}

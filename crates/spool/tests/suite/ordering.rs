@@ -1,0 +1,112 @@
+//! Order by a key that is in the files of others.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use postrider_core::{Message, MessagingService, Nack, QueueName, QueuedMessage, ReceiveOptions, Settlement};
+use postrider_spool::{SpoolOptions, SpoolProvider, Watch};
+
+use crate::{Place, queue, soon};
+
+/// As a chat's channels have it.
+fn by_conversation(watch: Watch) -> SpoolOptions {
+    let fields = ["workflowRunId", "channel,channelProfileId,conversationId"];
+    SpoolOptions {
+        ordering_key: fields.iter().map(|field| field.parse().unwrap()).collect(),
+        watch,
+        poll_interval: Duration::from_millis(10),
+        ..SpoolOptions::default()
+    }
+}
+
+fn drop_in(place: &Place, name: &str, conversation: &str, seconds: u64) {
+    let elsewhere = place.folder.path().join("being written");
+    let id = if conversation.is_empty() { "null".into() } else { format!("\"{conversation}\"") };
+    fs::write(
+        &elsewhere,
+        format!(r#"{{"channel": "slack", "channelProfileId": "p", "conversationId": {id}, "name": "{name}"}}"#),
+    )
+    .unwrap();
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000 + seconds);
+    fs::File::options().write(true).open(&elsewhere).unwrap().set_modified(time).unwrap();
+    fs::rename(elsewhere, place.spool().join("chat/incoming").join(format!("{name}.json"))).unwrap();
+}
+
+async fn receive(provider: &SpoolProvider, queue: &QueueName, max: usize) -> Vec<QueuedMessage> {
+    provider.receive_messages(queue, &ReceiveOptions::batch(max), soon()).await.unwrap()
+}
+
+fn names(messages: &[QueuedMessage]) -> Vec<&str> {
+    messages.iter().map(|message| message.envelope.headers.get("file-name").unwrap_or("ours")).collect()
+}
+
+async fn a_conversation_is_handled_in_order(watch: Watch) {
+    let place = Place::new();
+    let provider = place.connect_with(by_conversation(watch)).await;
+    let queue = queue("chat");
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    for (name, conversation, seconds) in
+        [("a1", "a", 1), ("a2", "a", 2), ("b1", "b", 3), ("alone1", "", 4), ("alone2", "", 5), ("a3", "a", 6)]
+    {
+        drop_in(&place, name, conversation, seconds);
+    }
+    let mut first = receive(&provider, &queue, 10).await;
+    assert_eq!(names(&first), ["a1.json", "b1.json", "alone1.json", "alone2.json"]);
+    assert_eq!(first[0].envelope.ordering_key.as_ref().map(|key| key.as_str()), Some("slack/p/a"));
+    assert_eq!(first[2].envelope.ordering_key, None);
+
+    // A failing head holds its conversation, for a worker that has just started, too.
+    let head = first.remove(0);
+    provider.nack_message(&queue, head, Nack::retry_after(Duration::from_millis(200)), soon()).await.unwrap();
+    let other = place.connect_with(by_conversation(watch)).await;
+    assert!(receive(&other, &queue, 10).await.is_empty());
+    let options = ReceiveOptions::batch(10).wait(Duration::from_secs(20));
+    let again = other.receive_messages(&queue, &options, soon()).await.unwrap();
+    assert_eq!((names(&again), again[0].envelope.attempts_count), (vec!["a1.json"], 1));
+    // A message of Postrider's with the same key stands in the same line, behind the files, which are older.
+    provider.send_message(&queue, Message::new("ours").ordering_key("slack/p/a").unwrap(), soon()).await.unwrap();
+    let mut held = again;
+    for expected in ["a2.json", "a3.json", "ours"] {
+        assert!(receive(&provider, &queue, 10).await.is_empty(), "before {expected}");
+        let settlements: Vec<_> = held.drain(..).map(Settlement::ack).collect();
+        other.settle(settlements, soon()).await.unwrap().into_iter().for_each(|row| row.unwrap());
+        held = other.receive_messages(&queue, &options, soon()).await.unwrap();
+        assert_eq!(names(&held), [expected]);
+    }
+    provider.close(soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_conversation_is_handled_in_order_with_inotify() {
+    a_conversation_is_handled_in_order(Watch::Auto).await;
+}
+
+#[tokio::test]
+async fn a_conversation_is_handled_in_order_without_inotify() {
+    a_conversation_is_handled_in_order(Watch::Poll).await;
+}
+
+#[tokio::test]
+async fn only_as_many_files_are_read_as_the_order_needs() {
+    let place = Place::in_memory();
+    let provider = place.connect_with(by_conversation(Watch::Auto)).await;
+    let queue = queue("chat");
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    for n in 0..50 {
+        drop_in(&place, &format!("{n:02}"), &format!("c{n}"), n);
+    }
+    // Files that were never read keep the time of their last access.
+    let read = || {
+        use std::os::unix::fs::MetadataExt;
+        let entries = fs::read_dir(place.spool().join("chat/incoming")).unwrap();
+        entries
+            .filter(|entry| {
+                let metadata = entry.as_ref().unwrap().metadata().unwrap();
+                (metadata.atime(), metadata.atime_nsec()) > (metadata.mtime(), metadata.mtime_nsec())
+            })
+            .count()
+    };
+    let before = read();
+    assert_eq!(names(&receive(&provider, &queue, 3).await), ["00.json", "01.json", "02.json"]);
+    assert!(read() <= before, "files were read that nobody asked for");
+}
