@@ -29,7 +29,7 @@ struct Corpse {
 }
 
 impl Session<'_> {
-    /// Moves a message to the dead letters. Its record is on the disk before it moves.
+    /// Moves a message to the dead letters. Its record is there before it moves.
     pub(crate) fn bury(
         &mut self,
         place: Place,
@@ -72,19 +72,6 @@ impl Session<'_> {
         self.tell(Side::Live, self.now);
         self.tell(Side::Dead, self.now);
         Ok(())
-    }
-
-    pub(crate) fn death_of(&self, name: &FileName) -> Option<Death> {
-        record::read(&self.known.dirs.failed, &death_name(name))
-    }
-
-    fn write_death(&self, name: &FileName, death: &Death) -> Result<(), Failure> {
-        Ok(record::write(&self.known.dirs.tmp, &self.known.dirs.failed, &death_name(name), death)?)
-    }
-
-    pub(crate) fn remove_death(&self, name: &FileName) {
-        // What stays behind means nothing, and is swept when the folder is next read.
-        let _ = self.known.dirs.failed.unlink(death_name(name).as_bytes());
     }
 
     /// The dead letters that are meant, oldest death first.
@@ -134,7 +121,11 @@ impl Session<'_> {
             deliveries_count: 0,
             attempts_count: 0,
             revision: 0,
-            file_name: corpse.row.foreign.map(|_| FileNameText::new(corpse.row.name())),
+            file_name: match &corpse.name.kind {
+                Kind::Foreign(original) => Some(FileNameText::new(original)),
+                Kind::LongNamed if corpse.row.foreign.is_some() => Some(FileNameText::new(corpse.row.name())),
+                Kind::Letter | Kind::LongNamed => None,
+            },
         })
     }
 
@@ -360,10 +351,6 @@ impl Dead {
     pub(crate) fn id(&self) -> MessageId {
         self.corpse.name.id
     }
-}
-
-fn death_name(name: &FileName) -> String {
-    format!("{}{}", name.stem(), record::DEATH)
 }
 
 fn write_cursor((position, id): (i64, MessageId)) -> DeadLetterCursor {

@@ -178,17 +178,33 @@ impl Folder {
 
     /// Writes a new file, all of it, to the disk.
     pub(crate) fn create(&self, name: &[u8], parts: &[&[u8]]) -> Result<(), DiskError> {
-        let failed = |error: std::io::Error| self.failed("write", os(name), errno_of(&error));
+        let file = self.create_unsynced(name, parts)?;
+        step();
+        file.sync_all().map_err(|error| self.failed("write", os(name), errno_of(&error)))
+    }
+
+    /// Writes a new file, which is on the disk when somebody has waited for that.
+    pub(crate) fn create_unsynced(&self, name: &[u8], parts: &[&[u8]]) -> Result<File, DiskError> {
         step();
         let mode = Mode::from_bits_truncate(0o666);
         let fd = openat(&self.fd, os(name), CREATE, mode).map_err(|errno| self.failed("create", os(name), errno))?;
         let mut file = File::from(fd);
         for part in parts {
             step();
-            file.write_all(part).map_err(failed)?;
+            file.write_all(part).map_err(|error| self.failed("write", os(name), errno_of(&error)))?;
         }
-        step();
-        file.sync_all().map_err(failed)
+        Ok(file)
+    }
+
+    /// A file that is there is on the disk now.
+    pub(crate) fn sync_file(&self, name: &[u8]) -> Result<(), DiskError> {
+        match self.open_file(name)? {
+            Some(file) => {
+                step();
+                file.sync_all().map_err(|error| self.failed("write", os(name), errno_of(&error)))
+            }
+            None => Ok(()),
+        }
     }
 
     /// A file to be read, whatever it turns out to be.

@@ -1,8 +1,9 @@
 //! What is known about a message and fits no name: files of JSON beside it, for people to read.
 //!
 //! A note (`records/`) has the last error of a message that lives, and the name that its file came with when that was too
-//! long to go along. A death record (`failed/*.record.json`) says how a message died. Each is on the disk before the
-//! rename that makes it true; one without a message means nothing, and is removed when the folder is next read.
+//! long to go along. A death record (`failed/*.record.json`) says how a message died. Each is written before the rename
+//! that makes it true, and both are on the disk before anybody is answered. A record without a message means nothing, and
+//! is removed when the folder is next read.
 
 use postrider_core::{DeadLetterReason, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -70,22 +71,19 @@ impl FileNameText {
     }
 }
 
-/// Writes a record, in place of an earlier one.
+/// Writes a record, in place of an earlier one. It is on the disk when somebody has waited for that.
 pub(crate) fn write(tmp: &Folder, folder: &Folder, name: &str, record: &impl Serialize) -> Result<(), DiskError> {
     // Texts, numbers and times can always be written as JSON.
     let mut bytes = serde_json::to_vec_pretty(record).unwrap_or_default();
     bytes.push(b'\n');
     let made = temporary();
-    let written =
-        tmp.create(made.as_bytes(), &[&bytes]).and_then(|()| tmp.rename(made.as_bytes(), folder, name.as_bytes()));
-    match written {
-        Ok(_) => folder.sync(),
-        Err(error) => {
-            // Best effort: what is left behind is swept later.
-            let _ = tmp.unlink(made.as_bytes());
-            Err(error)
-        }
+    let written = tmp.create_unsynced(made.as_bytes(), &[&bytes]);
+    if let Err(error) = written.and_then(|_| tmp.rename(made.as_bytes(), folder, name.as_bytes())) {
+        // Best effort: what is left behind is swept later.
+        let _ = tmp.unlink(made.as_bytes());
+        return Err(error);
     }
+    Ok(())
 }
 
 /// Reads a record. `None` when it is not there or is no record: then less is known, and nothing else is wrong.

@@ -13,11 +13,8 @@ use crate::index::Row;
 use crate::letter::{self, Head};
 use crate::name::{Due, FileName, Kind, hash};
 use crate::record::temporary;
-use crate::session::{Session, Side};
+use crate::session::{Session, Side, together};
 use crate::store::Shared;
-
-/// So many files are on their way to the disk at once. The file system takes the writes of all that wait together.
-const WRITERS: usize = 16;
 
 /// A message that is on the disk, and not in the queue yet.
 #[derive(Debug)]
@@ -31,16 +28,7 @@ pub(crate) fn write_all(shared: &Shared, dirs: &Dirs, rows: &[&SendRow]) -> Vec<
         check_sendable(&shared.capabilities, &row.queue, &row.message)?;
         write(dirs, &row.message).map_err(|error| error.into_error("send"))
     };
-    if rows.len() == 1 {
-        return rows.iter().map(write).collect();
-    }
-    let share = rows.len().div_ceil(WRITERS);
-    std::thread::scope(|scope| {
-        let writers: Vec<_> =
-            rows.chunks(share).map(|chunk| scope.spawn(move || chunk.iter().map(write).collect::<Vec<_>>())).collect();
-        let lost = || vec![Err(MessagingError::busy("a thread that wrote messages ended early; try again"))];
-        writers.into_iter().flat_map(|writer| writer.join().unwrap_or_else(|_| lost())).collect()
-    })
+    together(rows, write)
 }
 
 fn write(dirs: &Dirs, message: &Message) -> Result<Written, DiskError> {

@@ -1,6 +1,7 @@
 //! A queue with its lock held: what is in its folders is known here, and changes only by whoever has this.
 
 use std::collections::HashSet;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use postrider_core::{QueueName, Timestamp};
 
 use crate::dirs::Dirs;
 use crate::disk::Name;
-use crate::error::Failure;
+use crate::error::{DiskError, Failure};
 use crate::index::{Foreign, Index, Place, Row, nanos};
 use crate::lock::{Held, Line};
 use crate::name::{Due, FileName, Kind};
 use crate::options::Files;
-use crate::record::{self, FileNameText, Note};
+use crate::record::{self, Death, FileNameText, Note};
 use crate::store::Shared;
 use crate::watch::{Change, News};
 
@@ -110,15 +111,35 @@ impl Known {
     }
 }
 
-/// Which folders must be written to the disk before anybody is answered.
+/// Where a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Recorded {
+    /// A note, in `records/`.
+    Note,
+    /// A death record, in `failed/`.
+    Death,
+}
+
+/// What must be written to the disk before anybody is answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unsynced {
     places: [bool; 3],
+    records: Vec<(Recorded, String)>,
 }
 
 impl Unsynced {
-    /// Writes them. Not under the lock: others may go on meanwhile.
-    pub(crate) fn sync(self, dirs: &Dirs) -> Result<(), crate::error::DiskError> {
+    /// Writes it. Not under the lock: others may go on meanwhile.
+    pub(crate) fn sync(self, dirs: &Dirs) -> Result<(), DiskError> {
+        let folder = |recorded| match recorded {
+            Recorded::Note => &dirs.records,
+            Recorded::Death => &dirs.failed,
+        };
+        together(&self.records, |(recorded, name)| folder(*recorded).sync_file(name.as_bytes()))
+            .into_iter()
+            .collect::<Result<(), _>>()?;
+        if self.records.iter().any(|(recorded, _)| *recorded == Recorded::Note) {
+            dirs.records.sync()?;
+        }
         // Where a file went comes before where it came from: of two names one is better than none.
         for place in [Place::Failed, Place::Incoming, Place::Processing] {
             if self.places[place as usize] {
@@ -131,6 +152,23 @@ impl Unsynced {
     pub(crate) fn add(&mut self, place: Place) {
         self.places[place as usize] = true;
     }
+}
+
+/// So many threads wait for the disk at once. It takes the writes of all that wait together.
+const WRITERS: usize = 16;
+
+/// Does something that waits for the disk with each of these, several at a time. The answers are in their order.
+pub(crate) fn together<T: Sync, A: Send>(all: &[T], one: impl Fn(&T) -> A + Sync) -> Vec<A> {
+    if all.len() <= 1 {
+        return all.iter().map(one).collect();
+    }
+    let (share, one) = (all.len().div_ceil(WRITERS), &one);
+    std::thread::scope(|scope| {
+        let shares: Vec<_> =
+            all.chunks(share).map(|chunk| scope.spawn(move || chunk.iter().map(one).collect::<Vec<_>>())).collect();
+        // A panic on one of them is one here.
+        shares.into_iter().flat_map(|share| share.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }
 
 /// The lock, held.
@@ -460,8 +498,27 @@ impl<'s> Session<'s> {
         record::read(&self.known.dirs.records, &note_name(name)).unwrap_or_default()
     }
 
-    pub(crate) fn write_note(&self, name: &FileName, note: &Note) -> Result<(), Failure> {
-        Ok(record::write(&self.known.dirs.tmp, &self.known.dirs.records, &note_name(name), note)?)
+    pub(crate) fn write_note(&mut self, name: &FileName, note: &Note) -> Result<(), Failure> {
+        let file = note_name(name);
+        record::write(&self.known.dirs.tmp, &self.known.dirs.records, &file, note)?;
+        self.unsynced.records.push((Recorded::Note, file));
+        Ok(())
+    }
+
+    pub(crate) fn write_death(&mut self, name: &FileName, death: &Death) -> Result<(), Failure> {
+        let file = death_name(name);
+        record::write(&self.known.dirs.tmp, &self.known.dirs.failed, &file, death)?;
+        self.unsynced.records.push((Recorded::Death, file));
+        Ok(())
+    }
+
+    pub(crate) fn death_of(&self, name: &FileName) -> Option<Death> {
+        record::read(&self.known.dirs.failed, &death_name(name))
+    }
+
+    pub(crate) fn remove_death(&self, name: &FileName) {
+        // What stays behind means nothing, and is swept when the folder is next read.
+        let _ = self.known.dirs.failed.unlink(death_name(name).as_bytes());
     }
 
     pub(crate) fn remove_note(&self, name: &FileName) {
@@ -527,6 +584,10 @@ pub(crate) fn paused_file(side: Side) -> &'static str {
 
 fn note_name(name: &FileName) -> String {
     format!("{}{}", name.stem(), record::NOTE)
+}
+
+fn death_name(name: &FileName) -> String {
+    format!("{}{}", name.stem(), record::DEATH)
 }
 
 fn is_left_over(folder: &crate::disk::Folder, name: &Name) -> bool {
