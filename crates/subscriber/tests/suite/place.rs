@@ -33,9 +33,12 @@ impl Place {
         SqliteStore::open(self.file(), SqliteOptions::default()).await.unwrap()
     }
 
-    /// Opens a folder of queues for itself, as another process does.
+    pub(crate) fn spool(&self) -> PathBuf {
+        self.path("queues")
+    }
+
     pub(crate) async fn connect_to_spool(&self) -> SpoolProvider {
-        SpoolStore::open(self.path("queues"), SpoolOptions::default()).await.unwrap().connect().unwrap()
+        connect_to_spool(&self.spool()).await
     }
 
     pub(crate) async fn connect(&self) -> SqliteProvider {
@@ -46,4 +49,9 @@ impl Place {
 pub(crate) async fn connect(file: &Path) -> SqliteProvider {
     let store = SqliteStore::open(file, SqliteOptions::default()).await.unwrap();
     store.connect().await.unwrap()
+}
+
+/// Opens a folder of queues for itself, as another process does.
+pub(crate) async fn connect_to_spool(folder: &Path) -> SpoolProvider {
+    SpoolStore::open(folder, SpoolOptions::default()).await.unwrap().connect().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Several processes on one file: this binary starts itself again as subscribers, and kills and stops them.
+//! Several processes on one file or one folder: this binary starts itself again as subscribers, and kills and stops them.
 
 mod idle;
 mod killed;
@@ -11,46 +11,82 @@ use postrider_conformance::checker::{CheckOptions, Verdict, check};
 use postrider_conformance::history::{Event, History, merge};
 use postrider_conformance::processes::WorkerProcess;
 use postrider_conformance::recorded::Recorded;
-use postrider_core::{MessagingService, QueueAdmin};
-use postrider_sqlite::SqliteProvider;
+use postrider_core::{MessagingService, QueueAdmin, SharedProvider};
 
 use crate::fixture::{queue, soon};
-use crate::place::{Place, connect};
+use crate::place::{Place, connect, connect_to_spool};
 
 /// What a worker process is told, by environment variables.
 const ROLE: &str = "POSTRIDER_TEST_ROLE";
-const FILE: &str = "POSTRIDER_TEST_FILE";
+const STORE: &str = "POSTRIDER_TEST_STORE";
 const JOURNAL: &str = "POSTRIDER_TEST_JOURNAL";
 const NUMBER: &str = "POSTRIDER_TEST_NUMBER";
 
-/// The processes of a test, on one file, and what all of them did.
+/// What the processes share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Store {
+    /// A SQLite file.
+    File,
+    /// A folder of queues.
+    Folder,
+}
+
+impl Store {
+    /// The store at a path: its name tells which it is.
+    fn at(path: &Path) -> Self {
+        if path.extension().is_some() { Self::File } else { Self::Folder }
+    }
+
+    fn path(self, place: &Place) -> PathBuf {
+        match self {
+            Self::File => place.file(),
+            Self::Folder => place.spool(),
+        }
+    }
+}
+
+/// Opens the store at a path, as every process does for itself.
+async fn open(path: &Path) -> SharedProvider {
+    match Store::at(path) {
+        Store::File => SharedProvider::new(connect(path).await),
+        Store::Folder => SharedProvider::new(connect_to_spool(path).await),
+    }
+}
+
+/// The processes of a test, on one store, and what all of them did.
 struct Crew {
     place: Place,
+    store: Store,
     role: &'static str,
     /// How many were started.
     started: u32,
     history: History,
     /// The test's own part in it.
-    own: Recorded<SqliteProvider>,
+    own: Recorded<SharedProvider>,
 }
 
 impl Crew {
+    /// On a file.
     async fn new(role: &'static str) -> Self {
+        Self::on(Store::File, role).await
+    }
+
+    async fn on(store: Store, role: &'static str) -> Self {
         // What is tried is what becomes of processes, so the disk's own moods are left out where they can be.
         let place = Place::in_memory();
         let history = History::new();
-        let own = Recorded::new(place.connect().await, history.clone(), 0);
+        let own = Recorded::new(open(&store.path(&place)).await, history.clone(), 0);
         own.ensure_queue(&queue(), soon()).await.unwrap();
-        Self { place, role, started: 0, history, own }
+        Self { place, store, role, started: 0, history, own }
     }
 
     fn start(&mut self) -> (u32, WorkerProcess) {
         self.started += 1;
         let number = self.started.to_string();
-        let (file, journal) = (self.place.file(), self.journal(self.started));
+        let (store, journal) = (self.store.path(&self.place), self.journal(self.started));
         let variables = [
             (ROLE, self.role.as_ref()),
-            (FILE, file.as_os_str()),
+            (STORE, store.as_os_str()),
             (JOURNAL, journal.as_os_str()),
             (NUMBER, number.as_ref()),
         ];
@@ -100,21 +136,21 @@ async fn until<F: Future<Output = bool>>(what: &str, patience: Duration, is_so: 
 fn worker() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let path = |name| PathBuf::from(std::env::var_os(name).unwrap());
-    let (file, journal) = (path(FILE), path(JOURNAL));
+    let (store, journal) = (path(STORE), path(JOURNAL));
     let number = std::env::var(NUMBER).unwrap().parse().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         match role.as_str() {
-            "busy" => killed::be_busy(recorded(&file, &journal, number).await).await,
-            "hanging" => killed::hang(recorded(&file, &journal, number).await).await,
-            "stopped outside" => stopped::stop_outside(recorded(&file, &journal, number).await, &journal).await,
-            "stopped inside" => stopped::stop_inside(recorded(&file, &journal, number).await).await,
-            "idle" => idle::be_idle(connect(&file).await, &journal).await,
+            "busy" => killed::be_busy(recorded(&store, &journal, number).await).await,
+            "hanging" => killed::hang(recorded(&store, &journal, number).await).await,
+            "stopped outside" => stopped::stop_outside(recorded(&store, &journal, number).await, &journal).await,
+            "stopped inside" => stopped::stop_inside(recorded(&store, &journal, number).await).await,
+            "idle" => idle::be_idle(open(&store).await, &journal).await,
             other => panic!("there is no role '{other}'"),
         }
     });
 }
 
-async fn recorded(file: &Path, journal: &Path, number: u32) -> Recorded<SqliteProvider> {
-    Recorded::new(connect(file).await, History::journaled(journal).unwrap(), number)
+async fn recorded(store: &Path, journal: &Path, number: u32) -> Recorded<SharedProvider> {
+    Recorded::new(open(store).await, History::journaled(journal).unwrap(), number)
 }

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use postrider_core::failpoint;
-use postrider_sqlite::SqliteProvider;
+use postrider_core::{SharedProvider, failpoint};
 use postrider_subscriber::Subscriber;
 
-use super::Crew;
+use super::{Crew, Store};
 use crate::fixture::{handler, queue, start};
 
 /// How long it is watched.
@@ -15,9 +14,8 @@ const WATCHED: Duration = Duration::from_secs(5);
 /// The most of one processor that it may take, in percent. A build for debugging does the same little with more steps.
 const MOST_PERCENT: u64 = if cfg!(debug_assertions) { 3 } else { 1 };
 
-#[tokio::test]
-async fn an_idle_subscriber_costs_a_query_a_second_and_no_processor() {
-    let mut crew = Crew::new("idle").await;
+async fn idling_costs_a_look_a_second_and_no_processor(store: Store) {
+    let mut crew = Crew::on(store, "idle").await;
     let (number, worker) = crew.start();
     assert!(worker.wait().unwrap());
     let report = std::fs::read_to_string(crew.journal(number)).unwrap();
@@ -28,8 +26,18 @@ async fn an_idle_subscriber_costs_a_query_a_second_and_no_processor() {
     assert!(processor_ms * 100 <= watched_ms * MOST_PERCENT, "{processor_ms} ms of the processor in {watched_ms} ms");
 }
 
+#[tokio::test]
+async fn an_idle_subscriber_costs_a_query_a_second_and_no_processor() {
+    idling_costs_a_look_a_second_and_no_processor(Store::File).await;
+}
+
+#[tokio::test]
+async fn an_idle_subscriber_of_a_spool_costs_a_look_a_second_and_no_processor() {
+    idling_costs_a_look_a_second_and_no_processor(Store::Folder).await;
+}
+
 /// The worker's side: watches itself being idle.
-pub(super) async fn be_idle(provider: SqliteProvider, report: &Path) {
+pub(super) async fn be_idle(provider: SharedProvider, report: &Path) {
     let subscriber = Subscriber::builder(provider, queue()).handler(handler(|_| async { Ok(()) })).build().unwrap();
     let running = start(subscriber);
     // The first looks, before and after it is registered for hints, belong to the start.
@@ -42,9 +50,9 @@ pub(super) async fn be_idle(provider: SqliteProvider, report: &Path) {
     std::fs::write(report, text).unwrap();
 }
 
-/// Transactions so far, of the writer and of readers. The look at `data_version` is in neither.
+/// Transactions so far, of the writer and of readers (the look at `data_version` is in neither), or locks of a queue.
 fn queries() -> u64 {
-    failpoint::passed("sqlite.begin") + failpoint::passed("sqlite.read")
+    failpoint::passed("sqlite.begin") + failpoint::passed("sqlite.read") + failpoint::passed("spool.lock")
 }
 
 /// The processor's time that this process has had, in all threads.

@@ -5,14 +5,13 @@ use std::time::Duration;
 use postrider_conformance::checker::{FindingKind, Verdict};
 use postrider_conformance::history::{LeaseOutcome, Operation};
 use postrider_conformance::recorded::Recorded;
-use postrider_core::{Json, Message, MessagingService, QueueAdmin, QueueMessage, RetryStrategy};
-use postrider_sqlite::SqliteProvider;
+use postrider_core::{Json, Message, MessagingService, QueueAdmin, QueueMessage, RetryStrategy, SharedProvider};
 use postrider_subscriber::{Context, HandlerError, Shutdown, Subscriber};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::{Crew, until};
+use super::{Crew, Store, until};
 use crate::fixture::{queue, soon};
 use crate::held::most_held;
 use crate::is_long;
@@ -37,9 +36,7 @@ struct Order {
 }
 
 /// Sends messages, half of them with keys, while subscribers are killed and replaced, until everything is settled.
-async fn storm(kills: usize, sabotage: &str) -> (Crew, Verdict) {
-    let mut crew = Crew::new("busy").await;
-    crew.sabotage(sabotage);
+async fn storm(mut crew: Crew, kills: usize) -> (Crew, Verdict) {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut chance = StdRng::seed_from_u64(seed);
@@ -84,10 +81,9 @@ async fn send(crew: &Crew, sent: &mut u64) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_doubled_or_reordered_when_subscribers_are_killed() {
+async fn nothing_is_lost_doubled_or_reordered_by_kills(store: Store) {
     let kills = if is_long() { 250 } else { 15 };
-    let (crew, verdict) = storm(kills, "").await;
+    let (crew, verdict) = storm(Crew::on(store, "busy").await, kills).await;
     println!("{} processes, {kills} killed: {verdict}", crew.started);
     assert!(verdict.is_clean(), "{verdict}");
     assert_eq!((verdict.counts.live, verdict.counts.dead), (0, 0));
@@ -95,6 +91,16 @@ async fn nothing_is_lost_doubled_or_reordered_when_subscribers_are_killed() {
     assert!(verdict.counts.deliveries > verdict.counts.sends, "nobody was interrupted");
     let most = (1..=crew.started).map(|number| most_held(&crew.events_of(number))).max().unwrap();
     assert!((WORKERS..=CAPACITY).contains(&most), "a process held {most} leases at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_when_subscribers_are_killed() {
+    nothing_is_lost_doubled_or_reordered_by_kills(Store::File).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_reordered_when_subscribers_of_a_spool_are_killed() {
+    nothing_is_lost_doubled_or_reordered_by_kills(Store::Folder).await;
 }
 
 /// The same on files from which one guard was taken: the checker must say so.
@@ -118,15 +124,16 @@ async fn killed_subscribers_show_what_a_broken_file_does() {
              begin update message set blocked = 0 where id = new.id; end",
         ),
     ] {
-        let (_, verdict) = storm(1, trigger).await;
+        let crew = Crew::new("busy").await;
+        crew.sabotage(trigger);
+        let (_, verdict) = storm(crew, 1).await;
         assert!(verdict.has(kind), "{kind}: {verdict}");
     }
 }
 
 /// A subscriber's crash is charged to the messages that it had leased, and to no others.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_charges_what_was_leased_and_nothing_else() {
-    let mut crew = Crew::new("hanging").await;
+async fn a_crash_charges_what_was_leased(store: Store) {
+    let mut crew = Crew::on(store, "hanging").await;
     send(&crew, &mut 0).await;
     for crashes in 1..=3 {
         let (number, process) = crew.start();
@@ -148,8 +155,18 @@ async fn a_crash_charges_what_was_leased_and_nothing_else() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_charges_what_was_leased_and_nothing_else() {
+    a_crash_charges_what_was_leased(Store::File).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_charges_what_was_leased_from_a_spool_and_nothing_else() {
+    a_crash_charges_what_was_leased(Store::Folder).await;
+}
+
 /// The worker's side: a subscriber whose every tenth handler panics.
-pub(super) async fn be_busy(provider: Recorded<SqliteProvider>) {
+pub(super) async fn be_busy(provider: Recorded<SharedProvider>) {
     // They are meant to, and the test's output is for what is not.
     std::panic::set_hook(Box::new(|_| {}));
     run(provider, LEASE, |Json(order): Json<Order>, context: Context| async move {
@@ -162,11 +179,11 @@ pub(super) async fn be_busy(provider: Recorded<SqliteProvider>) {
 }
 
 /// The worker's side: a subscriber whose handlers never return.
-pub(super) async fn hang(provider: Recorded<SqliteProvider>) {
+pub(super) async fn hang(provider: Recorded<SharedProvider>) {
     run(provider, LONG_LEASE, |_: Json<Order>, _: Context| std::future::pending()).await;
 }
 
-async fn run<H, F>(provider: Recorded<SqliteProvider>, lease: Duration, handle: H)
+async fn run<H, F>(provider: Recorded<SharedProvider>, lease: Duration, handle: H)
 where
     H: Fn(Json<Order>, Context) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<(), HandlerError>> + Send + 'static,

@@ -13,8 +13,7 @@ use postrider_conformance::history::{Event, LeaseOutcome, Operation};
 use postrider_conformance::processes::WorkerProcess;
 use postrider_conformance::recorded::Recorded;
 use postrider_core::failpoint::{self, Action};
-use postrider_core::{Message, MessagingService};
-use postrider_sqlite::SqliteProvider;
+use postrider_core::{Message, MessagingService, SharedProvider};
 use postrider_subscriber::{Delivery, Subscriber};
 use tokio::sync::Semaphore;
 
@@ -149,7 +148,7 @@ fn report_of(journal: &Path) -> PathBuf {
 }
 
 /// The worker's side: stopped when nothing of it is in a transaction and a settlement is on its way.
-pub(super) async fn stop_outside(provider: Recorded<SqliteProvider>, journal: &Path) {
+pub(super) async fn stop_outside(provider: Recorded<SharedProvider>, journal: &Path) {
     let cancelled = Arc::new(AtomicUsize::new(0));
     let told = cancelled.clone();
     let waits = Arc::new(Semaphore::new(0));
@@ -184,7 +183,7 @@ pub(super) async fn stop_outside(provider: Recorded<SqliteProvider>, journal: &P
 }
 
 /// The worker's side: stopped when it has written a settlement and not committed it.
-pub(super) async fn stop_inside(provider: Recorded<SqliteProvider>) {
+pub(super) async fn stop_inside(provider: Recorded<SharedProvider>) {
     let handle = handler(|delivery: Delivery| async move {
         if delivery.body == ENDS {
             failpoint::arm("sqlite.commit", Action::Stop);
