@@ -77,6 +77,8 @@ pub(crate) struct Index {
     /// Files whose ordering key is not known yet.
     unread: BTreeSet<Turn>,
     misplaced: BTreeSet<Name>,
+    /// Files that may still be written to, by when they will be looked at again.
+    settling: BTreeSet<Slot>,
     claims: u64,
 }
 
@@ -186,8 +188,10 @@ impl Index {
         if row.dedup != 0 && self.orders_keys {
             self.dedup.entry(row.dedup).or_default().push((place, name.clone()));
         }
-        if row.foreign.is_some_and(|foreign| foreign.is_settled && !foreign.is_read) {
-            self.unread.insert(row.slot.turn.clone());
+        match row.foreign {
+            Some(foreign) if !foreign.is_settled => drop(self.settling.insert(row.slot.clone())),
+            Some(foreign) if !foreign.is_read => drop(self.unread.insert(row.slot.turn.clone())),
+            Some(_) | None => {}
         }
         let mut becomes_head = true;
         if row.key != 0 && self.orders_keys {
@@ -226,6 +230,7 @@ impl Index {
             }
         }
         self.unread.remove(&row.slot.turn);
+        self.settling.remove(&row.slot);
         if row.key != 0
             && let Some(line) = self.keys.get_mut(&row.key)
         {
@@ -281,6 +286,11 @@ impl Index {
         });
         // Rounded up, or the look would come just before it.
         next.min().map_or(Timestamp::MAX, |due| Timestamp::from_micros(due.div_euclid(1000).saturating_add(1)))
+    }
+
+    /// Whether there are files that will be messages when they have been left alone for long enough.
+    pub(crate) fn is_settling(&self) -> bool {
+        !self.settling.is_empty()
     }
 
     /// The oldest file whose ordering key is not known, if it comes before `turn`.

@@ -32,6 +32,10 @@ pub(crate) struct Done<T> {
 }
 
 impl<T> Done<T> {
+    pub(crate) fn map<U>(self, other: impl FnOnce(T) -> U) -> Done<U> {
+        Done { value: other(self.value), dirs: self.dirs, unsynced: self.unsynced, told: self.told }
+    }
+
     /// Writes it to the disk, and then tells those who wait.
     pub(crate) fn complete(self, shared: &Shared) -> Result<T, DiskError> {
         self.unsynced.sync(&self.dirs)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::inotify::WatchDescriptor;
 use nix::sys::stat::FileStat;
-use postrider_core::{QueueName, Timestamp};
+use postrider_core::{QueueName, Timestamp, failpoint};
 
 use crate::dirs::Dirs;
 use crate::disk::Name;
@@ -340,6 +340,9 @@ impl<'s> Session<'s> {
 
     /// Reads a folder, all of it.
     fn load(&mut self, place: Place) -> Result<(), Failure> {
+        if place == Place::Incoming {
+            failpoint::reach("spool.scan");
+        }
         let began = Instant::now();
         let changed = self.folder_changed();
         let dirs = self.known.dirs.clone();

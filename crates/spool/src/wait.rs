@@ -1,5 +1,7 @@
 //! Waiting for a message: registered first, then looked, then waited, so that nothing arrives unseen.
 
+use std::time::Duration;
+
 use futures_util::stream;
 use postrider_core::wakes::Listener;
 use postrider_core::{
@@ -12,6 +14,9 @@ use crate::claim::Claimed;
 use crate::provider::{SpoolProvider, blocking};
 use crate::store::Shared;
 use crate::work::{self, Claim};
+
+/// What a file system's clock may be behind by.
+const TICK: Duration = Duration::from_millis(50);
 
 /// What may come back with leases that somebody must answer for.
 pub(crate) trait Leases {
@@ -29,6 +34,7 @@ struct Look {
     settled: RowResults<()>,
     messages: Vec<Claimed>,
     received: Result<Timestamp, MessagingError>,
+    is_settling: bool,
 }
 
 impl Leases for Look {
@@ -76,8 +82,14 @@ impl SpoolProvider {
         deadline: Deadline,
     ) -> Result<SettledAndReceived, MessagingError> {
         let wait = deadline.at_most(options.wait);
-        let listener = (!options.wait.is_zero()).then(|| self.shared().wakes.listen(queues));
+        // A file that was moved here a moment ago, and may still be written to, is as good as there: even somebody who
+        // only looks waits for it, once.
+        let settling = deadline.at_most(self.shared().options.grace_period.saturating_add(TICK));
+        let mut listener = (!options.wait.is_zero()).then(|| self.shared().wakes.listen(queues));
         let mut look = self.look(settlements, queues, options, deadline, listener.as_ref()).await?;
+        if look.is_settling && listener.is_none() {
+            listener = Some(self.shared().wakes.listen(queues));
+        }
         let settled = std::mem::take(&mut look.settled);
         let received = loop {
             let next = match look.received {
@@ -87,6 +99,7 @@ impl SpoolProvider {
                 }
                 Ok(next) => next,
             };
+            let wait = if look.is_settling && wait.has_passed() { settling } else { wait };
             let Some(listener) = listener.as_ref().filter(|_| !wait.has_passed()) else { break Ok(Vec::new()) };
             if self.news(listener, next, wait).await == News::Closed || deadline.has_passed() {
                 break Ok(Vec::new());
@@ -129,6 +142,7 @@ impl SpoolProvider {
                 settled: work::settle(shared, &settlements),
                 messages: Vec::new(),
                 received: Ok(Timestamp::MAX),
+                is_settling: false,
             };
             let still_leased = |row: &&Result<(), MessagingError>| {
                 row.as_ref()
@@ -142,7 +156,8 @@ impl SpoolProvider {
                     break;
                 }
                 match work::claim(shared, queue, &options, room - look.messages.len()) {
-                    Ok(Claim { messages, next }) => {
+                    Ok(Claim { messages, next, is_settling }) => {
+                        look.is_settling |= is_settling;
                         look.messages.extend(messages);
                         look.received = look.received.map(|known| known.min(next));
                     }

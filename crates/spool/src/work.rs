@@ -12,6 +12,7 @@ use postrider_core::{
 use crate::claim::{Claimed, Read, Taken};
 use crate::dirs::Dirs;
 use crate::error::{DiskError, Failure};
+use crate::queue::Done;
 use crate::send;
 use crate::session::{Session, Side};
 use crate::store::Shared;
@@ -157,6 +158,8 @@ fn each<T>(
 pub(crate) struct Claim {
     pub(crate) messages: Vec<Claimed>,
     pub(crate) next: Timestamp,
+    /// Whether files are there that may still be written to.
+    pub(crate) is_settling: bool,
 }
 
 /// Leases what is due in a queue, at most `max` messages.
@@ -171,20 +174,24 @@ pub(crate) fn claim(
     loop {
         let take = |session: &mut Session<'_>| {
             let taken = session.claim(side, options, max)?;
-            let next = if session.is_paused(side)? { Timestamp::MAX } else { session.next_wake_up(side, session.now) };
-            Ok((taken, next))
+            if session.is_paused(side)? {
+                return Ok((taken, Timestamp::MAX, false));
+            }
+            let next = session.next_wake_up(side, session.now);
+            Ok((taken, next, session.index(side).is_settling()))
         };
         let done = queue.locked(shared, take).map_err(|failure| failure.into_error("receive"))?;
         let Some(done) = done else {
             // Nobody tells when it is made.
-            return Ok(Claim { messages: Vec::new(), next: look_again(shared, Timestamp::MAX) });
+            let next = look_again(shared, Timestamp::MAX);
+            return Ok(Claim { messages: Vec::new(), next, is_settling: false });
         };
-        let is_all = done.value.0.is_empty();
-        let next = if shared.watcher.is_some() { done.value.1 } else { look_again(shared, done.value.1) };
-        let messages = deliverable(shared, name, done)?;
+        let (is_all, next, is_settling) = (done.value.0.is_empty(), done.value.1, done.value.2);
+        let next = if shared.watcher.is_some() { next } else { look_again(shared, next) };
+        let messages = deliverable(shared, name, done.map(|(taken, ..)| taken))?;
         // What turned out to be no message does not count: then others are looked for.
         if is_all || !messages.is_empty() {
-            return Ok(Claim { messages, next });
+            return Ok(Claim { messages, next, is_settling });
         }
     }
 }
@@ -200,10 +207,7 @@ pub(crate) fn claim_by_id(
     options: &ReceiveOptions,
 ) -> Result<Option<Claimed>, MessagingError> {
     let queue = shared.queue(name)?;
-    let take = |session: &mut Session<'_>| {
-        let taken = session.claim_by_id(Side::of(name), id, options)?;
-        Ok((taken.into_iter().collect(), Timestamp::MAX))
-    };
+    let take = |session: &mut Session<'_>| Ok(session.claim_by_id(Side::of(name), id, options)?.into_iter().collect());
     match queue.locked(shared, take).map_err(|failure| failure.into_error("receive"))? {
         Some(done) => Ok(deliverable(shared, name, done)?.pop()),
         None => Ok(None),
@@ -211,16 +215,12 @@ pub(crate) fn claim_by_id(
 }
 
 /// Reads what was leased, and dead-letters what is no message. When that fails, all of it is given back.
-fn deliverable(
-    shared: &Shared,
-    name: &QueueName,
-    done: crate::queue::Done<(Vec<Taken>, Timestamp)>,
-) -> Result<Vec<Claimed>, MessagingError> {
+fn deliverable(shared: &Shared, name: &QueueName, done: Done<Vec<Taken>>) -> Result<Vec<Claimed>, MessagingError> {
     let dirs = done.dirs.clone();
-    let mut messages = Vec::with_capacity(done.value.0.len());
+    let mut messages = Vec::with_capacity(done.value.len());
     let mut unusable = Vec::new();
     let mut failed = None;
-    for taken in &done.value.0 {
+    for taken in &done.value {
         match taken.read(name, &dirs, &shared.reading) {
             Ok(Read::Message(claimed)) => messages.push(*claimed),
             Ok(Read::Unusable(why)) => unusable.push((taken, why)),

@@ -121,18 +121,30 @@ async fn a_file_that_is_still_being_written_is_not_taken() {
         let poll_interval = Duration::from_millis(20);
         let (provider, queue) = made(&place, SpoolOptions { watch, poll_interval, ..short_grace() }).await;
         assert!(receive(&provider, &queue, 1).await.is_empty());
-        let mut file = fs::File::create(place.incoming().join("slow.json")).unwrap();
-        for part in ["[1", ",2", ",3", "]"] {
-            file.write_all(part.as_bytes()).unwrap();
-            file.sync_all().unwrap();
-            let options = ReceiveOptions::default().wait(Duration::from_millis(300));
-            let early = provider.receive_messages(&queue, &options, soon()).await.unwrap();
-            assert!(early.is_empty(), "taken while it was written: {:?}", bodies(&early));
-        }
-        drop(file);
-        assert_eq!(take(&provider, &queue).await.message, "[1,2,3]");
+        let path = place.incoming().join("slow.json");
+        // Much more often than the grace period, and for longer.
+        let writer = std::thread::spawn(move || {
+            let mut file = fs::File::create(path).unwrap();
+            for part in ["[1", ",2", ",3", ",4", ",5", ",6", ",7", "]"] {
+                file.write_all(part.as_bytes()).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        assert_eq!(take(&provider, &queue).await.message, "[1,2,3,4,5,6,7]");
+        writer.join().unwrap();
         assert!(dead(&provider, &queue).await.is_empty());
     }
+}
+
+#[tokio::test]
+async fn whoever_only_looks_gets_a_file_that_came_a_moment_ago() {
+    let place = Place::new();
+    let (provider, queue) = made(&place, short_grace()).await;
+    drop_in(&place, "a.json", "1", None);
+    // Nobody has watched it come, so it may still be written to, and is as good as there.
+    let held = receive(&provider, &queue, 1).await;
+    assert_eq!(bodies(&held), ["1"]);
+    assert!(receive(&provider, &queue, 1).await.is_empty());
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ mod inside;
 mod lawful;
 mod ordering;
 mod processes;
+mod scale;
 
 use std::path::{Path, PathBuf};
 

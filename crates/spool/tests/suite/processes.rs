@@ -29,6 +29,11 @@ fn spawn(role: &str, spool: &Path, report: &Path, number: u32, failpoints: &str)
     WorkerProcess::start("processes::worker", &variables).expect("a worker can be started")
 }
 
+/// Has a worker do something, and waits for its end.
+pub(crate) fn run(role: &str, spool: &Path, report: &Path) {
+    assert!(spawn(role, spool, report, 1, "").wait().unwrap(), "the worker failed");
+}
+
 /// Has nobody, who may not read everything, do something with a spool that everybody may use.
 pub(crate) fn as_nobody(place: &crate::Place, role: &str) {
     use std::os::unix::fs::PermissionsExt;
@@ -66,6 +71,7 @@ fn worker() {
                 let options = SpoolOptions { watch: Watch::Poll, ..SpoolOptions::default() };
                 work(crate::connect(&spool, options).await, &report, number).await;
             }
+            "settles" => crate::scale::send_and_settle(&spool, report.to_str().expect("a receipt")).await,
             "unreadable" => crate::foreign::receive_as_nobody(&spool).await,
             "every step" => every_step::work(&spool, &report, number).await,
             other => panic!("there is no role '{other}'"),

@@ -1,0 +1,79 @@
+//! Many files: a folder is read once, and what a claim costs does not depend on how many wait.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use postrider_core::{Message, MessagingService, QueueAdmin, QueueName, ReceiveOptions, Settlement, failpoint};
+use postrider_spool::SpoolProvider;
+
+use crate::{Place, is_long, queue, soon};
+
+/// How long one message at a time takes, claimed and acknowledged: the median.
+async fn one_at_a_time(provider: &SpoolProvider, queue: &QueueName) -> Duration {
+    let mut times = Vec::new();
+    for _ in 0..50 {
+        let began = Instant::now();
+        let received = provider.receive_messages(queue, &ReceiveOptions::default(), soon()).await.unwrap();
+        assert_eq!(received.len(), 1);
+        for row in provider.settle(received.into_iter().map(Settlement::ack).collect(), soon()).await.unwrap() {
+            row.unwrap();
+        }
+        times.push(began.elapsed());
+    }
+    times.sort();
+    times[times.len() / 2]
+}
+
+#[tokio::test]
+async fn a_claim_costs_the_same_however_many_files_wait() {
+    // In main memory, so that what is measured is this program and not the disk's mood.
+    let place = Place::in_memory();
+    let provider = place.connect().await;
+    let (few, many) = (queue("few"), queue("many"));
+    let most = if is_long() { 1_000_000 } else { 20_000 };
+    for (queue, files) in [(&few, 200), (&many, most)] {
+        provider.ensure_queue(queue, soon()).await.unwrap();
+        let incoming = place.spool().join(queue.as_str()).join("incoming");
+        for n in 0..files {
+            fs::write(incoming.join(format!("{n:07}.json")), "{}").unwrap();
+        }
+        // The scan at the start. The files are left alone for as long as they need, then all are messages.
+        let began = Instant::now();
+        let stats = provider.queue_stats(queue, soon()).await.unwrap();
+        assert_eq!(stats.message_count(), Some(files));
+        println!("{files} files are known after {:?}", began.elapsed());
+        while provider.queue_stats(queue, soon()).await.unwrap().ready.value() != Some(files) {
+            assert!(began.elapsed() < Duration::from_secs(60), "files are never ready");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    let (with_few, with_many) = (one_at_a_time(&provider, &few).await, one_at_a_time(&provider, &many).await);
+    println!("a claim and its ack take {with_few:?} with 200 files and {with_many:?} with {most}");
+    // Reading so many names again would take a hundred times as long.
+    assert!(with_many < with_few * 5 + Duration::from_millis(1), "{with_few:?} with few, {with_many:?} with many");
+}
+
+#[tokio::test]
+async fn a_send_an_ack_and_an_extend_of_a_new_process_do_not_read_what_waits() {
+    let place = Place::in_memory();
+    let provider = place.connect().await;
+    let queue = queue("many");
+    provider.send_message(&queue, Message::new("held"), soon()).await.unwrap();
+    let held = provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().pop().unwrap();
+    let receipt = held.into_receipt();
+    crate::processes::run("settles", &place.spool(), receipt.to_string().as_ref());
+    assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().message_count(), Some(1));
+}
+
+/// The worker's side of the test above.
+pub(crate) async fn send_and_settle(spool: &std::path::Path, receipt: &str) {
+    let provider = crate::connect(spool, Default::default()).await;
+    let queue = queue("many");
+    let receipt = receipt.parse().unwrap();
+    provider.send_message(&queue, Message::new("sent"), soon()).await.unwrap();
+    provider.extend_visibility(&queue, &receipt, Duration::from_secs(30), soon()).await.unwrap();
+    provider.ack_message(&queue, receipt, soon()).await.unwrap();
+    assert_eq!(failpoint::passed("spool.scan"), 0, "what waits was read");
+    provider.peek(&queue, 1, soon()).await.unwrap();
+    assert_eq!(failpoint::passed("spool.scan"), 1, "nobody counts how often it is read");
+}
