@@ -16,7 +16,8 @@ use crate::error::{DiskError, Failure};
 use crate::index::{Foreign, Row};
 use crate::name::{Due, FileName, Kind, Lease, hash};
 use crate::record::{FileNameText, Note};
-use crate::session::{Session, Side, mtime};
+use crate::scan::mtime;
+use crate::session::{Session, Side};
 
 /// A message that was leased, and has not been read yet.
 #[derive(Debug)]

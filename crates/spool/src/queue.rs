@@ -7,8 +7,9 @@ use postrider_core::{MessagingError, QueueName, Timestamp};
 use crate::dirs::Dirs;
 use crate::error::{DiskError, Failure};
 use crate::lock::LockFile;
-use crate::session::{Known, Session, Unsynced};
+use crate::session::{Known, Session};
 use crate::store::Shared;
+use crate::unsynced::Unsynced;
 
 /// So often the folders of a queue may be exchanged for others while its lock is taken.
 const TRIES: usize = 10;

@@ -13,8 +13,9 @@ use crate::index::Row;
 use crate::letter::{self, Head};
 use crate::name::{Due, FileName, Kind, hash};
 use crate::record::temporary;
-use crate::session::{Session, Side, together};
+use crate::session::{Session, Side};
 use crate::store::Shared;
+use crate::unsynced::together;
 
 /// A message that is on the disk, and not in the queue yet.
 #[derive(Debug)]

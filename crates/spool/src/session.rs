@@ -1,29 +1,23 @@
 //! A queue with its lock held: what is in its folders is known here, and changes only by whoever has this.
 
-use std::collections::HashSet;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::inotify::WatchDescriptor;
-use nix::sys::stat::FileStat;
-use postrider_core::{QueueName, Timestamp, failpoint};
+use postrider_core::{QueueName, Timestamp};
 
 use crate::dirs::Dirs;
 use crate::disk::Name;
-use crate::error::{DiskError, Failure};
-use crate::index::{Foreign, Index, Place, Row, nanos};
+use crate::error::Failure;
+use crate::index::{Index, Place, Row};
 use crate::lock::{Held, Line};
 use crate::name::{Due, FileName, Kind};
-use crate::options::Files;
 use crate::record::{self, Death, FileNameText, Note};
 use crate::store::Shared;
-use crate::watch::{Change, News};
+use crate::unsynced::{Recorded, Unsynced};
 
 /// A clock that shows so much less than before was set back: times that lay ahead of it are judged anew.
 const STEP_BACK: Duration = Duration::from_secs(1);
-/// What was left behind so long ago, by a process that died, is removed.
-const LEFTOVER: i64 = 3600;
 
 /// Whether the living messages of a queue are meant, or its dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,24 +55,24 @@ pub(crate) struct Known {
     pub(crate) live: Index,
     pub(crate) dead: Index,
     /// Whether a folder has been read.
-    is_loaded: [bool; 3],
-    watches: [Option<WatchDescriptor>; 3],
+    pub(crate) is_loaded: [bool; 3],
+    pub(crate) watches: [Option<WatchDescriptor>; 3],
     generation: Option<u64>,
     last_now: Timestamp,
     /// The latest place in the line that was seen.
-    last_position: Timestamp,
+    pub(crate) last_position: Timestamp,
     /// When `incoming/` was last read where nobody tells of changes.
-    scan: Option<Scan>,
+    pub(crate) scan: Option<Scan>,
 }
 
 #[derive(Debug)]
-struct Scan {
-    at: Instant,
-    took: Duration,
+pub(crate) struct Scan {
+    pub(crate) at: Instant,
+    pub(crate) took: Duration,
     /// What the folder looked like before.
-    changed: (i64, i64),
+    pub(crate) changed: (i64, i64),
     /// Whether a change since would show: file systems have a tick, within which nothing seems to have changed.
-    is_certain: bool,
+    pub(crate) is_certain: bool,
 }
 
 impl Known {
@@ -111,66 +105,6 @@ impl Known {
     }
 }
 
-/// Where a record is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Recorded {
-    /// A note, in `records/`.
-    Note,
-    /// A death record, in `failed/`.
-    Death,
-}
-
-/// What must be written to the disk before anybody is answered.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Unsynced {
-    places: [bool; 3],
-    records: Vec<(Recorded, String)>,
-}
-
-impl Unsynced {
-    /// Writes it. Not under the lock: others may go on meanwhile.
-    pub(crate) fn sync(self, dirs: &Dirs) -> Result<(), DiskError> {
-        let folder = |recorded| match recorded {
-            Recorded::Note => &dirs.records,
-            Recorded::Death => &dirs.failed,
-        };
-        together(&self.records, |(recorded, name)| folder(*recorded).sync_file(name.as_bytes()))
-            .into_iter()
-            .collect::<Result<(), _>>()?;
-        if self.records.iter().any(|(recorded, _)| *recorded == Recorded::Note) {
-            dirs.records.sync()?;
-        }
-        // Where a file went comes before where it came from: of two names one is better than none.
-        for place in [Place::Failed, Place::Incoming, Place::Processing] {
-            if self.places[place as usize] {
-                dirs.folder(place).sync()?;
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn add(&mut self, place: Place) {
-        self.places[place as usize] = true;
-    }
-}
-
-/// So many threads wait for the disk at once. It takes the writes of all that wait together.
-const WRITERS: usize = 16;
-
-/// Does something that waits for the disk with each of these, several at a time. The answers are in their order.
-pub(crate) fn together<T: Sync, A: Send>(all: &[T], one: impl Fn(&T) -> A + Sync) -> Vec<A> {
-    if all.len() <= 1 {
-        return all.iter().map(one).collect();
-    }
-    let (share, one) = (all.len().div_ceil(WRITERS), &one);
-    std::thread::scope(|scope| {
-        let shares: Vec<_> =
-            all.chunks(share).map(|chunk| scope.spawn(move || chunk.iter().map(one).collect::<Vec<_>>())).collect();
-        // A panic on one of them is one here.
-        shares.into_iter().flat_map(|share| share.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    })
-}
-
 /// The lock, held.
 #[derive(Debug)]
 pub(crate) struct Session<'s> {
@@ -181,7 +115,7 @@ pub(crate) struct Session<'s> {
     held: Held<'s>,
     pub(crate) now: Timestamp,
     has_changed: bool,
-    is_fresh: [bool; 3],
+    pub(crate) is_fresh: [bool; 3],
     pub(crate) unsynced: Unsynced,
     /// What others may be waiting for, and from when on it can be received.
     pub(crate) told: Vec<(QueueName, Timestamp)>,
@@ -275,168 +209,6 @@ impl<'s> Session<'s> {
         Ok(first)
     }
 
-    /// Has the living messages known, all of them.
-    pub(crate) fn know(&mut self, side: Side) -> Result<(), Failure> {
-        match side {
-            Side::Live => {
-                self.read_place(Place::Processing)?;
-                self.read_place(Place::Incoming)?;
-                self.adopt()
-            }
-            Side::Dead => self.read_place(Place::Failed),
-        }
-    }
-
-    /// Has the leases known.
-    pub(crate) fn know_leases(&mut self, side: Side) -> Result<(), Failure> {
-        self.read_place(side.leased())
-    }
-
-    /// Brings what is known of a folder up to date.
-    fn read_place(&mut self, place: Place) -> Result<(), Failure> {
-        if self.is_fresh[place as usize] {
-            return Ok(());
-        }
-        let news = match self.known.watches[place as usize] {
-            _ if !self.known.is_loaded[place as usize] => None,
-            Some(watch) => self.shared.watcher.as_ref().map(|watcher| watcher.news(watch)),
-            None if place == Place::Incoming && self.may_have_changed() => None,
-            None => Some(News::Changes(Default::default())),
-        };
-        match news {
-            Some(News::Changes(changes)) => {
-                for (name, change) in changes {
-                    match change {
-                        Change::Gone => drop(self.index_of(place).remove(place, &name)),
-                        Change::MovedHere => self.take_in(place, name, true)?,
-                        Change::Created => self.take_in(place, name, false)?,
-                    }
-                }
-            }
-            Some(News::Lost) | None => self.load(place)?,
-        }
-        self.is_fresh[place as usize] = true;
-        Ok(())
-    }
-
-    fn index_of(&mut self, place: Place) -> &mut Index {
-        self.index(if place == Place::Failed { Side::Dead } else { Side::Live })
-    }
-
-    /// Whether somebody who has no lock may have put a file into `incoming/` since it was last read.
-    fn may_have_changed(&self) -> bool {
-        let Some(scan) = &self.known.scan else { return true };
-        // A folder that takes long to read is read less often.
-        let pause = self.shared.options.poll_interval.max(scan.took * 10);
-        scan.at.elapsed() >= pause && (!scan.is_certain || self.folder_changed() != scan.changed)
-    }
-
-    fn folder_changed(&self) -> (i64, i64) {
-        match self.known.dirs.home.stat(b"incoming") {
-            Ok(Some(found)) => (found.st_mtime, found.st_mtime_nsec),
-            Ok(None) | Err(_) => (0, 0),
-        }
-    }
-
-    /// Reads a folder, all of it.
-    fn load(&mut self, place: Place) -> Result<(), Failure> {
-        if place == Place::Incoming {
-            failpoint::reach("spool.scan");
-        }
-        let began = Instant::now();
-        let changed = self.folder_changed();
-        let dirs = self.known.dirs.clone();
-        if let Some(watcher) = &self.shared.watcher {
-            match self.known.watches[place as usize] {
-                // What happened before is about to be seen.
-                Some(watch) => drop(watcher.news(watch)),
-                None => match watcher.add(dirs.folder(place), self.queue, place) {
-                    Ok(watch) => self.known.watches[place as usize] = Some(watch),
-                    Err(errno) => tracing::warn!(queue = %self.queue, %errno, "inotify cannot watch one more folder \
-                        (fs.inotify.max_user_watches); it is read again and again instead"),
-                },
-            }
-        }
-        self.known.is_loaded[place as usize] = false;
-        let old: Vec<Name> = self.index_of(place).names(place).cloned().collect();
-        let names = dirs.folder(place).names()?;
-        let index = self.index_of(place);
-        for name in old {
-            index.remove(place, &name);
-        }
-        for (name, _) in &names {
-            self.take_in(place, name.clone(), false)?;
-        }
-        self.known.is_loaded[place as usize] = true;
-        if place == Place::Incoming {
-            // A tick of the slowest clock of a file system, by the clock that the file system has.
-            let wall = Timestamp::now().as_micros();
-            let is_certain = wall.saturating_sub(changed.0.saturating_mul(1_000_000)) > 2_000_000;
-            self.known.scan = Some(Scan { at: began, took: began.elapsed(), changed, is_certain });
-        }
-        self.sweep(place);
-        Ok(())
-    }
-
-    /// A name that is in a folder. `is_complete` when it came there by a rename.
-    fn take_in(&mut self, place: Place, name: Name, is_complete: bool) -> Result<(), Failure> {
-        if name.first() == Some(&b'.') || (place == Place::Failed && record::is_death(&name)) {
-            return Ok(());
-        }
-        let parsed = FileName::parse(&name);
-        match (&parsed, place) {
-            // Not named by a lease: it is somebody else's business.
-            (Some(FileName { lease: None, .. }) | None, Place::Processing) => return Ok(()),
-            (None, Place::Incoming) if !self.is_message(&name) => return Ok(()),
-            _ => {}
-        }
-        let now = self.now;
-        let Some(parsed) = parsed else { return self.take_in_foreign(place, name, is_complete) };
-        self.known.last_position = self.known.last_position.max(parsed.position);
-        if self.index_of(place).get(place, &name).is_none() {
-            self.index_of(place).insert(Row::ours(place, name, &parsed, now));
-        }
-        Ok(())
-    }
-
-    fn is_message(&self, name: &[u8]) -> bool {
-        match self.shared.options.files {
-            Files::Json => name.len() > b".json".len() && name.ends_with(b".json"),
-            Files::Any => true,
-        }
-    }
-
-    fn take_in_foreign(&mut self, place: Place, name: Name, is_complete: bool) -> Result<(), Failure> {
-        let grace = self.shared.options.grace_period;
-        let Some(found) = self.known.dirs.folder(place).stat(&name)? else {
-            self.index_of(place).remove(place, &name);
-            return Ok(());
-        };
-        let mtime = mtime(&found);
-        let is_old = mtime.saturating_add(i64::try_from(grace.as_nanos()).unwrap_or(i64::MAX)) <= nanos(self.now);
-        let foreign = Foreign {
-            mtime,
-            is_settled: is_complete || is_old || place == Place::Failed,
-            is_read: self.shared.reading.ordering_key.is_empty() || place == Place::Failed,
-        };
-        let row = Row::foreign(place, name, foreign, grace, self.now);
-        self.index_of(place).insert(row);
-        Ok(())
-    }
-
-    /// Files that somebody moved back to `incoming/` by hand get names of living messages. A dead letter joins the tail
-    /// with its counts at zero; what was leased keeps its place and its counts.
-    fn adopt(&mut self) -> Result<(), Failure> {
-        let strays: Vec<(Name, FileName)> =
-            self.known.live.misplaced().filter_map(|name| Some((name.clone(), FileName::parse(name)?))).collect();
-        for (name, stray) in strays {
-            let renewed = if stray.is_dead { self.revived(&stray)? } else { FileName { lease: None, ..stray } };
-            self.will_change()?;
-            self.move_row(Side::Live, Place::Incoming, &name, Place::Incoming, &renewed)?;
-        }
-        Ok(())
-    }
-
     /// A dead letter's name in its next life: at the tail of the line, with nothing counted.
     pub(crate) fn revived(&mut self, dead: &FileName) -> Result<FileName, Failure> {
         let file_name = match dead.kind {
@@ -504,14 +276,14 @@ impl<'s> Session<'s> {
     pub(crate) fn write_note(&mut self, name: &FileName, note: &Note) -> Result<(), Failure> {
         let file = note_name(name);
         record::write(&self.known.dirs.tmp, &self.known.dirs.records, &file, note)?;
-        self.unsynced.records.push((Recorded::Note, file));
+        self.unsynced.add_record(Recorded::Note, file);
         Ok(())
     }
 
     pub(crate) fn write_death(&mut self, name: &FileName, death: &Death) -> Result<(), Failure> {
         let file = death_name(name);
         record::write(&self.known.dirs.tmp, &self.known.dirs.failed, &file, death)?;
-        self.unsynced.records.push((Recorded::Death, file));
+        self.unsynced.add_record(Recorded::Death, file);
         Ok(())
     }
 
@@ -528,41 +300,6 @@ impl<'s> Session<'s> {
         if name.is_noted {
             // What stays behind means nothing, and is swept when the folder is next read.
             let _ = self.known.dirs.records.unlink(note_name(name).as_bytes());
-        }
-    }
-
-    /// Removes what processes that died have left beside messages.
-    fn sweep(&self, place: Place) {
-        let dirs = &self.known.dirs;
-        let (folder, suffix, rows) = match place {
-            Place::Incoming => (&dirs.records, record::NOTE, &self.known.live),
-            Place::Failed => (&dirs.failed, record::DEATH, &self.known.dead),
-            Place::Processing => {
-                let left = dirs.tmp.names().unwrap_or_default();
-                left.iter().filter(|(name, _)| is_left_over(&dirs.tmp, name)).for_each(|(name, _)| {
-                    let _ = dirs.tmp.unlink(name);
-                });
-                return;
-            }
-        };
-        let records: Vec<(Name, String)> = folder
-            .names()
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|(name, _)| {
-                let stem = std::str::from_utf8(&name).ok()?.strip_suffix(suffix)?.to_owned();
-                Some((name, stem))
-            })
-            .collect();
-        if records.is_empty() {
-            return;
-        }
-        let living: HashSet<String> =
-            rows.rows().filter_map(|row| FileName::parse(row.name())).map(|name| name.stem()).collect();
-        for (name, stem) in records {
-            if !living.contains(&stem) && is_left_over(folder, &name) {
-                let _ = folder.unlink(&name);
-            }
         }
     }
 
@@ -591,16 +328,6 @@ fn note_name(name: &FileName) -> String {
 
 fn death_name(name: &FileName) -> String {
     format!("{}{}", name.stem(), record::DEATH)
-}
-
-fn is_left_over(folder: &crate::disk::Folder, name: &Name) -> bool {
-    let now = Timestamp::now().as_micros() / 1_000_000;
-    folder.stat(name).ok().flatten().is_some_and(|found| found.st_mtime.saturating_add(LEFTOVER) < now)
-}
-
-/// A file's modification time, in nanoseconds since the epoch.
-pub(crate) fn mtime(found: &FileStat) -> i64 {
-    found.st_mtime.saturating_mul(1_000_000_000).saturating_add(found.st_mtime_nsec)
 }
 
 /// A name that waits from `due` on, and holds nothing back from whoever claims it next.

@@ -16,6 +16,7 @@ mod sending;
 mod servers;
 mod settling;
 mod spool;
+mod spool_page;
 mod verifying;
 mod work;
 
