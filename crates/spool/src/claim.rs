@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use postrider_core::{
     DeadLetterReason, Envelope, LeaseToken, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, Timestamp,
+    failpoint,
 };
 
 use crate::PROVIDER;
@@ -107,6 +108,7 @@ impl Session<'_> {
 
     /// Finds out which ordering key somebody's file has. One that cannot be read has none; it dies when it is claimed.
     fn read_key(&mut self, row: &Row) -> Result<(), Failure> {
+        failpoint::reach("spool.read_key");
         let (place, name) = (row.slot.place, row.name());
         let content = self.shared.reading.read(self.known.dirs.folder(place), name, &Kind::LongNamed, name)?;
         let mut read = row.clone();

@@ -1,5 +1,6 @@
 //! One queue of a spool, as this process has it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider_core::{MessagingError, QueueName, Timestamp};
@@ -20,6 +21,8 @@ pub(crate) struct Queue {
     name: QueueName,
     /// Held by one thread of this process at a time, with the lock of the folder, for a few renames.
     known: Mutex<Option<Known>>,
+    /// When it was last asked for, in order.
+    last_used: AtomicU64,
 }
 
 /// What was done under a queue's lock, and is not on the disk yet.
@@ -47,7 +50,17 @@ impl<T> Done<T> {
 
 impl Queue {
     pub(crate) fn new(name: QueueName) -> Self {
-        Self { name, known: Mutex::default() }
+        Self { name, known: Mutex::default(), last_used: AtomicU64::new(0) }
+    }
+
+    /// Somebody is about to use it.
+    pub(crate) fn use_now(&self) {
+        static USES: AtomicU64 = AtomicU64::new(0);
+        self.last_used.store(USES.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_used(&self) -> u64 {
+        self.last_used.load(Ordering::Relaxed)
     }
 
     /// Does something with the queue while nobody else does. `None` when there is no such queue.

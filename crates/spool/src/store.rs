@@ -16,6 +16,9 @@ use crate::provider::SpoolProvider;
 use crate::queue::Queue;
 use crate::watch::Watcher;
 
+/// So many queues are kept open. Each has six folders, and a process may have a thousand files open, or fewer.
+const MOST_OPEN: usize = 64;
+
 /// A folder that holds queues. Clones are the same store.
 ///
 /// Several processes can use the folder at once, and one process can open it several times.
@@ -148,7 +151,27 @@ impl Shared {
             return Err(MessagingError::invalid("queue name", why));
         }
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(queues.entry(name).or_insert_with_key(|name| Arc::new(Queue::new(name.clone()))).clone())
+        if queues.len() >= MOST_OPEN && !queues.contains_key(&name) {
+            self.close_idle(&mut queues);
+        }
+        let queue = queues.entry(name).or_insert_with_key(|name| Arc::new(Queue::new(name.clone()))).clone();
+        queue.use_now();
+        Ok(queue)
+    }
+
+    /// Closes the half of the queues that nobody has used for longest, and nobody uses or waits for now.
+    fn close_idle(&self, queues: &mut HashMap<QueueName, Arc<Queue>>) {
+        let mut idle: Vec<_> =
+            queues.values().filter(|queue| Arc::strong_count(queue) == 1).map(|queue| queue.last_used()).collect();
+        idle.sort_unstable();
+        let Some(latest) = idle.get(idle.len() / 2).copied() else { return };
+        queues.retain(|_, queue| {
+            let is_kept = Arc::strong_count(queue) > 1 || queue.last_used() > latest;
+            if !is_kept {
+                queue.leave(self);
+            }
+            is_kept
+        });
     }
 
     /// Forgets a queue that was deleted.

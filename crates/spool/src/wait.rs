@@ -1,5 +1,6 @@
 //! Waiting for a message: registered first, then looked, then waited, so that nothing arrives unseen.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
@@ -12,6 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::claim::Claimed;
 use crate::provider::{SpoolProvider, blocking};
+use crate::queue::Queue;
 use crate::store::Shared;
 use crate::work::{self, Claim};
 
@@ -82,6 +84,7 @@ impl SpoolProvider {
         deadline: Deadline,
     ) -> Result<SettledAndReceived, MessagingError> {
         let wait = deadline.at_most(options.wait);
+        let _open = self.kept_open(queues);
         // A file that was moved here a moment ago, and may still be written to, is as good as there: even somebody who
         // only looks waits for it, once.
         let settling = deadline.at_most(self.shared().options.grace_period.saturating_add(TICK));
@@ -174,6 +177,11 @@ impl SpoolProvider {
         Ok(look)
     }
 
+    /// These queues stay open, and watched, as long as somebody has this.
+    fn kept_open(&self, queues: &[QueueName]) -> Vec<Arc<Queue>> {
+        queues.iter().filter_map(|queue| self.shared().queue(queue).ok()).collect()
+    }
+
     /// Waits until a look may find something.
     async fn news(&self, listener: &Listener, next: Timestamp, wait: Deadline) -> News {
         let mut closing = self.inner.under_way.closing();
@@ -202,15 +210,16 @@ impl SpoolProvider {
         let seen = self.shared().options.clock.now();
         // From here on the folder is watched.
         let next = self.next_due_after(queue, &listener, seen, deadline).await?;
-        let state = (self.clone(), queue.clone(), listener, next);
-        Ok(WakeUps::new(stream::unfold(state, |(provider, queue, listener, next)| async move {
+        let open = self.kept_open(std::slice::from_ref(queue));
+        let state = (self.clone(), queue.clone(), (listener, open), next);
+        Ok(WakeUps::new(stream::unfold(state, |(provider, queue, (listener, open), next)| async move {
             match provider.news(&listener, next, Deadline::never()).await {
                 News::Closed => None,
                 News::LookAgain => {
                     let seen = provider.shared().options.clock.now();
                     // A look that failed promises nothing: the next news comes by a call, or the owner polls anyway.
                     let next = provider.next_due_after(&queue, &listener, seen, Deadline::default()).await;
-                    Some(((), (provider, queue, listener, next.unwrap_or(Timestamp::MAX))))
+                    Some(((), (provider, queue, (listener, open), next.unwrap_or(Timestamp::MAX))))
                 }
             }
         })))

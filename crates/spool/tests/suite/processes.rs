@@ -71,6 +71,8 @@ fn worker() {
                 let options = SpoolOptions { watch: Watch::Poll, ..SpoolOptions::default() };
                 work(crate::connect(&spool, options).await, &report, number).await;
             }
+            "many queues" => crate::scale::use_many_queues(&spool).await,
+            "reads keys" => crate::ordering::read_few_keys().await,
             "settles" => crate::scale::send_and_settle(&spool, report.to_str().expect("a receipt")).await,
             "unreadable" => crate::foreign::receive_as_nobody(&spool).await,
             "every step" => every_step::work(&spool, &report, number).await,

@@ -77,3 +77,35 @@ pub(crate) async fn send_and_settle(spool: &std::path::Path, receipt: &str) {
     provider.peek(&queue, 1, soon()).await.unwrap();
     assert_eq!(failpoint::passed("spool.scan"), 1, "nobody counts how often it is read");
 }
+
+#[test]
+fn a_process_that_may_open_few_files_can_use_many_queues() {
+    let place = Place::in_memory();
+    crate::processes::run("many queues", &place.spool(), place.folder.path());
+}
+
+/// The worker's side of the test above.
+pub(crate) async fn use_many_queues(spool: &std::path::Path) {
+    use nix::sys::resource::{Resource, setrlimit};
+    setrlimit(Resource::RLIMIT_NOFILE, 512, 512).unwrap();
+    let provider = crate::connect(spool, Default::default()).await;
+    let queues: Vec<_> = (0..200).map(|n| queue(&format!("queue_{n}"))).collect();
+    // One of them is waited for all the time, and hears what comes.
+    provider.ensure_queue(&queues[0], soon()).await.unwrap();
+    let (waiting, first) = (provider.clone(), queues[0].clone());
+    let waiting = tokio::spawn(async move {
+        let options = ReceiveOptions::default().wait(Duration::from_secs(20));
+        waiting.receive_messages(&first, &options, soon()).await.unwrap().pop().map(|message| message.message.clone())
+    });
+    for queue in &queues[1..] {
+        provider.send_message(queue, Message::new("one"), soon()).await.unwrap();
+    }
+    for queue in &queues[1..] {
+        let received = provider.receive_messages(queue, &ReceiveOptions::default(), soon()).await.unwrap();
+        assert_eq!(received.len(), 1, "{queue}");
+    }
+    // Sent by somebody else, so that only the folder tells.
+    let other = crate::connect(spool, Default::default()).await;
+    other.send_message(&queues[0], Message::new("waited for"), soon()).await.unwrap();
+    assert_eq!(waiting.await.unwrap().as_deref(), Some(b"waited for".as_slice()));
+}
