@@ -80,6 +80,14 @@ Workloads:
   handle-sqlite the same on a file
   latency       from a send to its hand-over
   backlog       the memory of a process that sends and drains a long backlog
+  spool-send-one, spool-lone
+                the same in a folder, over one thread that makes files one by one: write, fsync, rename, fsync of the
+                folder
+  spool-drain   lease and acknowledge twice as many files, over rename into another folder and unlink, one by one
+                and without a wait for the disk; the line below has the same with an fsync of both folders once a batch.
+                Both backlogs are on the disk before the clock starts: a file that never got there goes for nothing
+  spool-claim   receive and acknowledge one message, in a process that has read the folder: the middle of 200 with a
+                backlog of a hundredth, a tenth and all of twice the messages
   postgres-send-one, postgres-send-batch, postgres-drain-none, postgres-drain-all, postgres-latency
                 the same on the server that POSTRIDER_POSTGRES_URL names; send-one over single rows by eight
                 connections, send-batch over rows by arrays, latency over insert, NOTIFY, LISTEN and claim
@@ -103,13 +111,14 @@ twice a batch, as a program does that claims, works and then deletes; the provid
 transaction that claims the next.
 
 Bars (RATIO, at least): send-one 8, lone 0.77, send-batch 0.6, drain-none 0.5, drain-all 0.38, handle-memory 0.8,
-handle-sqlite 0.8, postgres-send-one 4, postgres-send-batch 0.7, postgres-drain-none 0.7, postgres-drain-all 0.55,
+handle-sqlite 0.8, spool-send-one 2, spool-lone 0.8, spool-drain 0.5, postgres-send-one 4,
+postgres-send-batch 0.7, postgres-drain-none 0.7, postgres-drain-all 0.55,
 mysql-send-one 0.4, mysql-send-batch 0.4, mysql-drain-none 0.4, mysql-drain-all 0.4, pgmq-send-batch 0.7,
 pgmq-drain-none 0.7, rabbitmq-send-one 0.8, rabbitmq-send-batch 0.8, rabbitmq-drain-none 0.8, sqs-send-one 0.8,
 sqs-send-batch 0.8, sqs-drain-none 0.8;
 times (at most, of the driver's): postgres-latency p50 1.5, p99 2, rabbitmq-latency p50 2, p99 3; backlog: less than 100 MB. --check asks for half of
 a ratio or twice the time (a quarter in handle-memory), once in five runs of 5000 messages at most, so that a busy
-machine does not fail it; its backlog has 100000 messages.
+machine does not fail it; its backlog has 100000 messages, and a folder a fifth of the messages.
 
 Examples:
   postrider-bench

@@ -8,6 +8,7 @@ use postrider_bench::Workload;
 use postrider_sqlite::ArchivePolicy;
 
 use crate::server::{Bar, Server, Task};
+use crate::spool::SpoolTask;
 
 /// A process that sends and drains a backlog stays below this.
 pub(crate) const MOST_MEGABYTES: f64 = 100.0;
@@ -24,6 +25,8 @@ pub(crate) enum Case {
     HandleSqlite,
     Latency,
     Backlog,
+    /// The same in a folder.
+    Spool(SpoolTask),
     /// The same on a server.
     On(Server, Task),
 }
@@ -45,7 +48,7 @@ impl Case {
     pub(crate) fn all() -> Vec<Self> {
         let on_servers =
             Server::ALL.into_iter().flat_map(|server| server.tasks().iter().map(move |task| Self::On(server, *task)));
-        Self::LOCAL.into_iter().chain(on_servers).collect()
+        Self::LOCAL.into_iter().chain(SpoolTask::ALL.map(Self::Spool)).chain(on_servers).collect()
     }
 
     pub(crate) fn name(self) -> Cow<'static, str> {
@@ -59,6 +62,7 @@ impl Case {
             Self::HandleSqlite => "handle-sqlite",
             Self::Latency => "latency",
             Self::Backlog => "backlog",
+            Self::Spool(task) => task.name(),
             Self::On(server, task) => return format!("{}-{}", server.name(), task.name()).into(),
         };
         name.into()
@@ -72,6 +76,7 @@ impl Case {
             Self::DrainNone | Self::DrainAll | Self::Backlog => Workload::Drain,
             Self::HandleMemory | Self::HandleSqlite => Workload::Handle,
             Self::Latency => Workload::Latency,
+            Self::Spool(task) => task.workload(),
             Self::On(_, task) => task.workload(),
         }
     }
@@ -90,6 +95,7 @@ impl Case {
     pub(crate) fn beside(self) -> &'static str {
         match self {
             Self::HandleMemory | Self::HandleSqlite => "the provider's own drain",
+            Self::Spool(_) => "the bare file system",
             _ => "the driver",
         }
     }
@@ -111,6 +117,7 @@ impl Case {
             Self::DrainAll => Some(Bar::Rate(0.38)),
             Self::HandleMemory | Self::HandleSqlite => Some(Bar::Rate(0.8)),
             Self::Latency | Self::Backlog => None,
+            Self::Spool(task) => task.bar(),
             Self::On(server, task) => Some(server.bar(task)),
         }
     }

@@ -14,6 +14,7 @@ use crate::args::Args;
 use crate::case::Case;
 use crate::raw::sqlite::Raw;
 use crate::server::{Bar, Server, Task};
+use crate::spool::{ClaimTime, DurableBaseline};
 
 /// How many messages a second the latency of a server is measured with.
 const SERVER_PACE: usize = 100;
@@ -33,6 +34,13 @@ pub(crate) struct Row {
     pub(crate) raw_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
+    /// What the driver did, where that is not what its name says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline: Option<&'static str>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) durable: Option<DurableBaseline>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) claims: Vec<ClaimTime>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) times: Option<Times>,
     /// How long the sends took, where the measured time is that of the drain behind them.
@@ -51,6 +59,9 @@ impl Row {
             archive: None,
             raw_per_second: None,
             ratio: None,
+            baseline: None,
+            durable: None,
+            claims: Vec::new(),
             times: None,
             send_seconds: None,
             peak_megabytes: None,
@@ -110,6 +121,9 @@ impl<'a> Comparison<'a> {
             return self.runtime.block_on(server.compare(task, &load));
         }
         let folder = TempDir::with_prefix_in("postrider-bench-", &self.args.folder)?;
+        if let Case::Spool(task) = case {
+            return self.runtime.block_on(task.compare(&load, folder.path()));
+        }
         let raw = match case {
             Case::HandleMemory | Case::HandleSqlite => {
                 Some(self.drained(case, &load, &folder.path().join("drained.db"))?)
@@ -146,6 +160,9 @@ impl<'a> Comparison<'a> {
             Case::Lone => Load { callers: 1, messages: a_tenth(load.messages), ..load },
             // An emulator does as much in a second as a server in a tenth.
             Case::On(Server::Sqs, _) => Load { messages: a_tenth(load.messages), ..load },
+            // Each message is a file of its own, and a check is to be short.
+            Case::Spool(task) if self.args.check => task.load(Load { messages: load.messages / 5, ..load }),
+            Case::Spool(task) => task.load(load),
             Case::On(_, Task::Latency) => Load { pace: self.args.pace.unwrap_or(SERVER_PACE), ..load },
             _ => load,
         }
@@ -170,7 +187,7 @@ async fn provider(case: Case, workload: Workload, load: Load, path: &Path) -> Re
     }
 }
 
-async fn run<P: Provider + Clone>(provider: P, workload: Workload, load: Load) -> Result<Measured, Failure> {
+pub(crate) async fn run<P: Provider + Clone>(provider: P, workload: Workload, load: Load) -> Result<Measured, Failure> {
     let bench = Bench::new(provider, load)?;
     // In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
     let (bench, measured) =
@@ -194,7 +211,9 @@ fn raw(case: Case, load: &Load, path: &Path) -> Result<Option<f64>, Failure> {
             raw.send(load.messages, load.batch, load.size)?;
             (load.messages, raw.drain(load.messages, load.batch)?)
         }
-        Case::HandleMemory | Case::HandleSqlite | Case::Latency | Case::Backlog | Case::On(..) => return Ok(None),
+        Case::HandleMemory | Case::HandleSqlite | Case::Latency | Case::Backlog | Case::Spool(_) | Case::On(..) => {
+            return Ok(None);
+        }
     };
     Ok(Some(rows as f64 / elapsed.as_secs_f64()))
 }
@@ -228,6 +247,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::spool::SpoolTask;
 
     #[test]
     fn every_case_is_compared_and_the_median_has_the_fields_of_its_row() {
@@ -239,12 +259,17 @@ mod tests {
             assert_eq!(json["workload"], case.workload().name());
             match case {
                 Case::On(_, Task::Latency) => assert!(json["p99_ratio"].as_f64() > Some(0.0), "{json}"),
+                Case::Spool(SpoolTask::Claim) => assert_eq!(json["claims"][2]["backlog"], 400, "{json}"),
                 Case::Latency => assert!(json["p99_ms"].as_f64() > Some(0.0) && json.get("ratio").is_none(), "{json}"),
                 _ => assert!(json["ratio"].as_f64() > Some(0.0) && json["raw_per_second"].as_f64() > Some(0.0)),
             }
             match case {
                 Case::Lone => assert_eq!((&json["messages"], &json["callers"]), (&20.into(), &1.into())),
                 Case::DrainNone => assert_eq!(json["archive"], "none"),
+                Case::Spool(SpoolTask::Drain) => {
+                    assert_eq!(json["messages"], 400);
+                    assert!(json["durable_ratio"].as_f64() > Some(0.0), "{json}");
+                }
                 _ => {}
             }
         }

@@ -10,6 +10,7 @@ mod compare;
 mod raw;
 mod report;
 mod server;
+mod spool;
 
 use std::error::Error;
 use std::process::ExitCode;

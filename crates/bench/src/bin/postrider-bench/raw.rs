@@ -4,6 +4,7 @@ pub(crate) mod mysql;
 pub(crate) mod pgmq;
 pub(crate) mod postgres;
 pub(crate) mod rabbitmq;
+pub(crate) mod spool;
 pub(crate) mod sqlite;
 pub(crate) mod sqs;
 

@@ -8,6 +8,7 @@ use crate::Failure;
 use crate::args::Args;
 use crate::case::{Case, MOST_MEGABYTES};
 use crate::compare::{Row, Times};
+use crate::spool::DurableBaseline;
 
 /// The head of the table.
 pub(crate) fn begin(args: &Args) {
@@ -36,6 +37,18 @@ pub(crate) fn row(args: &Args, row: &Row) -> Result<(), Failure> {
 }
 
 pub(crate) fn line(row: &Row) -> String {
+    let mut text = figures(row);
+    if let Some(baseline) = row.baseline {
+        text += &format!("\n{:<19} over {baseline}", "");
+    }
+    if let Some(DurableBaseline { durable_raw_per_second, durable_ratio }) = &row.durable {
+        text += &format!("\n{:<19} with an fsync of both folders once a batch", "");
+        text += &format!(" it does {durable_raw_per_second:.0}, and the ratio is {durable_ratio:.2}");
+    }
+    text
+}
+
+fn figures(row: &Row) -> String {
     let name = row.case.name();
     let bar = row.case.bar();
     if let (Measured::Latency(latency), Some(times), Some(bar)) = (&row.measured, &row.times, bar) {
@@ -47,6 +60,10 @@ pub(crate) fn line(row: &Row) -> String {
         );
     }
     match (&row.measured, row.case) {
+        (Measured::Latency(_), Case::Spool(_)) => {
+            let times = row.claims.iter().map(|claim| format!("{:.3} ms of {} messages", claim.p50_ms, claim.backlog));
+            format!("{name:<19} p50 of a claim and its ack: {}", times.collect::<Vec<_>>().join(", "))
+        }
         (Measured::Latency(latency), _) => format!(
             "{name:<19} p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms",
             latency.p50_ms, latency.p95_ms, latency.p99_ms

@@ -1,0 +1,104 @@
+//! A folder by nothing but the calls of the file system, one file a message, by one thread.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+/// When a drain waits for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durable {
+    Never,
+    /// Both folders, once for so many files: what a provider does that claims and acknowledges so many at once.
+    Every(usize),
+}
+
+/// Folders on the disk that the provider's are on.
+pub(crate) struct Raw {
+    temporary: PathBuf,
+    waiting: Folder,
+    claimed: Folder,
+}
+
+/// A folder that can be written to the disk.
+struct Folder {
+    path: PathBuf,
+    open: File,
+}
+
+impl Folder {
+    fn make(path: PathBuf) -> Result<Self, Failure> {
+        fs::create_dir_all(&path)?;
+        Ok(Self { open: File::open(&path)?, path })
+    }
+
+    fn file(&self, number: usize) -> PathBuf {
+        self.path.join(format!("{number:08}"))
+    }
+}
+
+impl Raw {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        let (waiting, claimed) = (Folder::make(path.join("waiting"))?, Folder::make(path.join("claimed"))?);
+        Ok(Self { temporary: path.join("temporary"), waiting, claimed })
+    }
+
+    /// Makes files as a careful script does: written, written to the disk, renamed into the folder, and the folder written
+    /// to the disk, one after the other.
+    pub(crate) fn send(&self, messages: usize, size: usize) -> Result<Duration, Failure> {
+        let body = vec![b'x'; size];
+        let start = Instant::now();
+        for number in 0..messages {
+            let mut file = File::create(&self.temporary)?;
+            file.write_all(&body)?;
+            file.sync_all()?;
+            fs::rename(&self.temporary, self.waiting.file(number))?;
+            self.waiting.open.sync_all()?;
+        }
+        Ok(start.elapsed())
+    }
+
+    /// A backlog, on the disk before anything is measured: a file that was never written there is removed for nothing.
+    pub(crate) fn fill(&self, messages: usize, size: usize) -> Result<(), Failure> {
+        let body = vec![b'x'; size];
+        for number in 0..messages {
+            fs::write(self.waiting.file(number), &body)?;
+        }
+        Ok(nix::unistd::syncfs(&self.waiting.open)?)
+    }
+
+    /// Renames every file into the other folder and removes it there.
+    pub(crate) fn drain(&self, messages: usize, durable: Durable) -> Result<Duration, Failure> {
+        let start = Instant::now();
+        for number in 0..messages {
+            let claimed = self.claimed.file(number);
+            fs::rename(self.waiting.file(number), &claimed)?;
+            fs::remove_file(claimed)?;
+            if matches!(durable, Durable::Every(batch) if (number + 1).is_multiple_of(batch)) {
+                self.waiting.open.sync_all()?;
+                self.claimed.open.sync_all()?;
+            }
+        }
+        Ok(start.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_drained() {
+        let folder = tempfile::tempdir().unwrap();
+        let raw = Raw::open(folder.path()).unwrap();
+        raw.send(3, 10).unwrap();
+        assert_eq!(fs::read(raw.waiting.file(2)).unwrap(), b"xxxxxxxxxx");
+        raw.drain(3, Durable::Never).unwrap();
+        raw.fill(25, 10).unwrap();
+        raw.drain(25, Durable::Every(10)).unwrap();
+        assert!(raw.drain(1, Durable::Never).is_err(), "nothing is left");
+        assert_eq!(fs::read_dir(&raw.claimed.path).unwrap().count(), 0);
+    }
+}
