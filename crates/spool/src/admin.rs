@@ -67,7 +67,7 @@ impl Session<'_> {
 
 fn purge(shared: &Shared, queue: &QueueName) -> Result<u64, MessagingError> {
     if queue.holds_dead_letters() {
-        return with(shared, "purge", queue, || Ok(0), |session| session.purge_dead(&DeadLetterSelection::All));
+        return purge_dead(shared, queue, &DeadLetterSelection::All);
     }
     let rows = with(shared, "purge", queue, || Ok(Vec::new()), |session| session.unleased())?;
     let mut removed = 0;
@@ -75,6 +75,18 @@ fn purge(shared: &Shared, queue: &QueueName) -> Result<u64, MessagingError> {
         removed += with(shared, "purge", queue, || Ok(0), |session| session.remove_some(chunk))?;
     }
     Ok(removed)
+}
+
+fn purge_dead(shared: &Shared, queue: &QueueName, selection: &DeadLetterSelection) -> Result<u64, MessagingError> {
+    let mut purged = 0;
+    loop {
+        let part =
+            with(shared, "purge dead letters", queue, || Ok(0), |session| session.purge_dead(selection, CHUNK as u64))?;
+        purged += part;
+        if part < CHUNK as u64 {
+            return Ok(purged);
+        }
+    }
 }
 
 /// Deletes a queue: its folder is renamed away under the lock, and then removed.
@@ -122,12 +134,23 @@ fn set_paused(shared: &Shared, queue: &QueueName, paused: bool) -> Result<(), Me
             _ => {}
         }
         home.sync()?;
-        if !paused && home.names()?.is_empty() {
-            root.remove_tree(origin.as_str().as_bytes())?;
+        if !paused {
+            // Nothing else was in it when it was paused before it was made.
+            root.remove_empty(origin.as_str());
         }
         Ok(root.sync()?)
     };
-    set().map_err(|failure| failure.into_error(if paused { "pause" } else { "resume" }))?;
+    // Under the lock, where there is one, so that no claim is under way when a pause is answered.
+    let operation = if paused { "pause" } else { "resume" };
+    let mut is_set = false;
+    let under_lock = |_: &mut Session<'_>| {
+        is_set = true;
+        set()
+    };
+    with(shared, operation, queue, || Ok(()), under_lock)?;
+    if !is_set {
+        set().map_err(|failure| failure.into_error(operation))?;
+    }
     shared.wakes.tell(&[(queue.clone(), Timestamp::EPOCH)], Timestamp::EPOCH);
     Ok(())
 }
@@ -255,10 +278,7 @@ impl DeadLetters for SpoolProvider {
         deadline: Deadline,
     ) -> Result<u64, MessagingError> {
         let (queue, selection) = (queue.clone(), selection.clone());
-        self.on_disk("purge dead letters", deadline, move |shared| {
-            with(shared, "purge dead letters", &queue, || Ok(0), |session| session.purge_dead(&selection))
-        })
-        .await
+        self.on_disk("purge dead letters", deadline, move |shared| purge_dead(shared, &queue, &selection)).await
     }
 }
 

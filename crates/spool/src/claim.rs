@@ -2,6 +2,7 @@
 //! read at all.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use postrider_core::{
@@ -19,6 +20,11 @@ use crate::name::{Due, FileName, Kind, Lease, hash};
 use crate::record::{FileNameText, Note};
 use crate::scan::mtime;
 use crate::session::{Session, Side};
+
+/// So many messages are buried, and so many keys of files read, while the lock is held for one claim.
+const MOST_BESIDES: usize = 500;
+/// So long a file is left alone that cannot be moved.
+const SET_ASIDE: Duration = Duration::from_secs(5);
 
 /// A message that was leased, and has not been read yet.
 #[derive(Debug)]
@@ -47,14 +53,37 @@ impl Session<'_> {
             return Ok(taken);
         }
         self.know(side)?;
+        // What is done besides is bounded, because others wait for the lock.
+        let mut patience = MOST_BESIDES;
         while taken.len() < max {
             let now = self.now;
             let Some(row) = self.index(side).next_due(now).cloned() else { break };
-            if self.look_closer(side, &row)? {
-                taken.extend(self.claim_row(side, &row, options)?);
+            if patience == 0 {
+                self.is_cut_short = true;
+                break;
+            }
+            match self.claim_next(side, &row, options) {
+                Ok(Some(claimed)) => taken.push(claimed),
+                Ok(None) => patience -= 1,
+                // What was leased before is handed out, whatever is wrong with the next one.
+                Err(_) if !taken.is_empty() => break,
+                Err(Failure::Disk(error)) if error.concerns_one_file() => {
+                    tracing::warn!(queue = %self.queue, %error, "a message cannot be claimed; others are");
+                    self.index(side).set_aside(&row, now.saturating_add(SET_ASIDE));
+                    patience -= 1;
+                }
+                Err(failure) => return Err(failure),
             }
         }
         Ok(taken)
+    }
+
+    /// Leases a row that is due, if nothing is found out about it that makes the choice anew.
+    fn claim_next(&mut self, side: Side, row: &Row, options: &ReceiveOptions) -> Result<Option<Taken>, Failure> {
+        match self.look_closer(side, row)? {
+            true => self.claim_row(side, row, options),
+            false => Ok(None),
+        }
     }
 
     /// Leases one message by its id, if it may be received now.
@@ -89,11 +118,16 @@ impl Session<'_> {
         if let Some(foreign) = row.foreign.filter(|foreign| !foreign.is_settled) {
             let found = self.known.dirs.folder(place).stat(row.name())?;
             let (grace, now) = (self.shared.options.grace_period, self.now);
+            let is_read = self.shared.reading.ordering_key.is_empty();
             let index = self.index(side);
             index.remove(place, row.name());
-            if let Some(found) = found {
-                let renewed = Foreign { mtime: mtime(&found), is_settled: mtime(&found) == foreign.mtime, ..foreign };
-                index.insert(Row::foreign(place, row.name().clone(), renewed, grace, now));
+            match found.map(|found| mtime(&found)) {
+                None => {}
+                Some(mtime) if mtime == foreign.mtime => index.insert(row.settled()),
+                Some(mtime) => {
+                    let renewed = Foreign { mtime, is_settled: false, is_read };
+                    index.insert(Row::foreign(place, row.name().clone(), renewed, grace, now));
+                }
             }
             return Ok(false);
         }
@@ -163,7 +197,9 @@ impl Session<'_> {
     fn original_of(&self, side: Side, name: &FileName) -> Vec<u8> {
         let noted = match side {
             Side::Live => self.note_of(name).file_name,
-            Side::Dead => self.death_of(name).and_then(|death| death.file_name),
+            Side::Dead => {
+                self.death_of(name).and_then(|death| death.file_name).or_else(|| self.note_of(name).file_name)
+            }
         };
         noted.map(|name| name.as_bytes().to_vec()).unwrap_or_default()
     }
@@ -226,9 +262,7 @@ impl Taken {
     fn claimed(&self, queue: &QueueName, content: Content) -> Claimed {
         let name = &self.leased;
         let Content { head, body } = content;
-        // A lease has both; they are put there by the claim.
-        let (token, lease_expires_at) =
-            name.lease.map_or((LeaseToken(0), name.position), |lease| (lease.token, lease.until));
+        let lease_expires_at = name.lease.map_or(name.position, |lease| lease.until);
         let envelope = Envelope {
             id: name.id,
             queue: queue.clone(),
@@ -244,7 +278,13 @@ impl Taken {
             first_attempt_at: name.first.unwrap_or(name.position),
             lease_expires_at,
         };
-        let native = NativeRef::Row(row_number(name));
-        Claimed { body, envelope, receipt: ReceiptHandle::new(PROVIDER, queue.clone(), name.id, token, native) }
+        Claimed { body, envelope, receipt: self.receipt(queue) }
+    }
+
+    pub(crate) fn receipt(&self, queue: &QueueName) -> ReceiptHandle {
+        let name = &self.leased;
+        // The claim has put a lease there.
+        let token = name.lease.map_or(LeaseToken(0), |lease| lease.token);
+        ReceiptHandle::new(PROVIDER, queue.clone(), name.id, token, NativeRef::Row(row_number(name)))
     }
 }

@@ -14,7 +14,7 @@ use crate::disk::Name;
 use crate::error::Failure;
 use crate::index::{Place, Row, time};
 use crate::letter;
-use crate::name::{FileName, Kind, hash};
+use crate::name::{FileName, Kind};
 use crate::record::{self, Death, FileNameText};
 use crate::session::{Session, Side};
 
@@ -94,9 +94,11 @@ impl Session<'_> {
         for corpse in corpses {
             match whole.last_mut() {
                 Some(last) if last.name.stem() == corpse.name.stem() => {
-                    if corpse.name.kind == Kind::Letter {
-                        *last = corpse;
-                    }
+                    let replaced = match corpse.name.kind {
+                        Kind::Letter => std::mem::replace(last, corpse),
+                        Kind::Foreign(_) | Kind::LongNamed => corpse,
+                    };
+                    self.remove_row(Side::Dead, &replaced.row)?;
                 }
                 _ => whole.push(corpse),
             }
@@ -129,11 +131,22 @@ impl Session<'_> {
         })
     }
 
-    fn content(&self, corpse: &Corpse, death: &Death) -> Result<Option<Content>, Failure> {
+    /// What it says, and whether that is all of it.
+    fn read(&self, corpse: &Corpse, death: &Death) -> Result<Option<(Content, bool)>, Failure> {
         let original = death.file_name.as_ref().map_or(&b""[..], |name| name.as_bytes());
         let kind = &corpse.name.kind;
         let content = self.shared.reading.read(&self.known.dirs.failed, corpse.row.name(), kind, original)?;
-        Ok(content.map(|content| content.unwrap_or_else(crate::content::Unusable::into_content)))
+        Ok(content.map(|content| match content {
+            Ok(content) => (content, true),
+            Err(unusable) => {
+                let is_whole = unusable.reason == DeadLetterReason::UNDECODABLE && *kind != Kind::Letter;
+                (unusable.into_content(), is_whole)
+            }
+        }))
+    }
+
+    fn content(&self, corpse: &Corpse, death: &Death) -> Result<Option<Content>, Failure> {
+        Ok(self.read(corpse, death)?.map(|(content, _)| content))
     }
 
     /// `None` when somebody has taken it away by hand.
@@ -210,7 +223,11 @@ impl Session<'_> {
         }
         let mut death = self.death(&corpse);
         let missing = || MessagingError::MessageNotFound { queue: self.queue.dead_letters(), id };
-        let Content { mut head, body } = self.content(&corpse, &death)?.ok_or_else(missing)?;
+        let (Content { mut head, body }, is_whole) = self.read(&corpse, &death)?.ok_or_else(missing)?;
+        if !is_whole && edit.body.is_none() {
+            let why = "the body of this dead letter cannot be read whole, and would be lost; give another one with it";
+            return Err(MessagingError::invalid("edit", why).into());
+        }
         let is_rewritten = edit.content_type.is_some() || edit.headers.is_some();
         let body: Bytes = edit.body.unwrap_or(body);
         if let Some(content_type) = edit.content_type {
@@ -246,6 +263,14 @@ impl Session<'_> {
         self.unsynced.add(Place::Failed);
         self.learn(Row::ours(Place::Failed, file, &name, self.now));
         self.get_dead(id)
+    }
+
+    /// The ids of the dead letters that are meant, oldest death first, each once.
+    pub(crate) fn meant(&mut self, selection: &DeadLetterSelection) -> Result<Vec<MessageId>, Failure> {
+        let corpses = self.corpses(selection)?;
+        let meant = corpses.iter().filter(|corpse| selection.includes(corpse.name.id, &self.reason(corpse, selection)));
+        let mut seen = HashSet::new();
+        Ok(meant.map(|corpse| corpse.name.id).filter(|id| seen.insert(*id)).collect())
     }
 
     /// What a redrive to another queue needs to know of each dead letter, and which are left alone.
@@ -285,12 +310,8 @@ impl Session<'_> {
         let Dead { corpse, .. } = dead;
         let file = corpse.row.name();
         let death = self.death(corpse);
-        let mut old = corpse.name.clone();
-        if corpse.row.foreign.is_some() {
-            // Nobody has looked yet whether it has an ordering key.
-            let key = self.content(corpse, &death)?.and_then(|content| content.head.ordering_key);
-            old.key = key.map(|key| hash(key.as_str()).max(1));
-        }
+        let key = self.key_of(Place::Failed, file, &corpse.name, death.file_name.as_ref())?;
+        let old = FileName { key, ..corpse.name.clone() };
         self.will_change()?;
         let was_there = match target {
             None => {
@@ -317,9 +338,13 @@ impl Session<'_> {
         Ok(was_there)
     }
 
-    pub(crate) fn purge_dead(&mut self, selection: &DeadLetterSelection) -> Result<u64, Failure> {
+    /// Removes up to `most` of the dead letters that are meant.
+    pub(crate) fn purge_dead(&mut self, selection: &DeadLetterSelection, most: u64) -> Result<u64, Failure> {
         let mut purged = 0;
         for corpse in self.corpses(selection)? {
+            if purged == most {
+                break;
+            }
             let is_meant = selection.includes(corpse.name.id, &self.reason(&corpse, selection));
             if is_meant && !corpse.name.is_leased(self.now) && self.remove_row(Side::Dead, &corpse.row)? {
                 self.remove_death(&corpse.name);

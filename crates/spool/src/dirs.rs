@@ -21,30 +21,49 @@ pub(crate) struct Dirs {
     pub(crate) records: Folder,
     /// What is being written.
     pub(crate) tmp: Folder,
-    identities: [Identity; 4],
+    identities: [Identity; 6],
 }
 
 impl Dirs {
+    /// Whether there is such a queue.
+    pub(crate) fn are_there(root: &Folder, queue: &QueueName) -> Result<bool, DiskError> {
+        let incoming = root.open(queue.as_str()).and_then(|home| home.open("incoming"));
+        match incoming {
+            Ok(_) => Ok(true),
+            Err(error) if error.errno == Errno::ENOENT => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The folders of a queue, those that are missing made; `None` when there is no such queue.
     pub(crate) fn open(root: &Folder, queue: &QueueName) -> Result<Option<Self>, DiskError> {
-        let home = match root.open(queue.as_str()) {
-            Ok(home) => home,
-            Err(error) if error.errno == Errno::ENOENT => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let incoming = match home.open("incoming") {
-            Ok(incoming) => incoming,
-            Err(error) if error.errno == Errno::ENOENT => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let folder = |name| match home.open(name) {
-            Err(error) if error.errno == Errno::ENOENT => home.make(name).and_then(|()| home.open(name)),
+        if !Self::are_there(root, queue)? {
+            return Ok(None);
+        }
+        let home = root.open(queue.as_str())?;
+        let mut made = false;
+        let mut folder = |name| match home.open(name) {
+            Err(error) if error.errno == Errno::ENOENT => {
+                made = true;
+                home.make(name).and_then(|()| home.open(name))
+            }
             other => other,
         };
         let (processing, failed) = (folder("processing")?, folder("failed")?);
         let (records, tmp) = (folder("records")?, folder("tmp")?);
         folder("outgoing")?;
-        let identities = [home.identity()?, incoming.identity()?, processing.identity()?, failed.identity()?];
+        let incoming = home.open("incoming")?;
+        if made {
+            home.sync()?;
+        }
+        let identities = [
+            home.identity()?,
+            incoming.identity()?,
+            processing.identity()?,
+            failed.identity()?,
+            records.identity()?,
+            tmp.identity()?,
+        ];
         Ok(Some(Self { home, incoming, processing, failed, records, tmp, identities }))
     }
 
@@ -66,6 +85,8 @@ impl Dirs {
             self.home.identity_of("incoming"),
             self.home.identity_of("processing"),
             self.home.identity_of("failed"),
+            self.home.identity_of("records"),
+            self.home.identity_of("tmp"),
         ];
         found == self.identities.map(Some)
     }

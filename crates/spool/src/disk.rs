@@ -99,7 +99,7 @@ impl Folder {
         Ok(identity(&found))
     }
 
-    /// What has this name now, if anything. The name may have slashes; only links at its end are not followed.
+    /// What has this name now, if anything.
     pub(crate) fn identity_of(&self, name: &str) -> Option<Identity> {
         fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().map(|found| identity(&found))
     }
@@ -168,6 +168,12 @@ impl Folder {
             }
         }
         Ok(true)
+    }
+
+    /// Removes a folder that has nothing in it; any other stays.
+    pub(crate) fn remove_empty(&self, name: &str) {
+        step();
+        let _ = unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir);
     }
 
     /// What was renamed into this folder, out of it or removed from it is on the disk now.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nix::errno::Errno;
 use postrider_core::{Finding, QueueName, Severity, Timestamp, file_system};
 
 use crate::disk::{Folder, file_type};
@@ -23,10 +24,12 @@ fn examine(path: &Path, options: &SpoolOptions) -> Vec<Finding> {
     let shown = path.display();
     let root = match Folder::open_path(path) {
         Ok(root) => root,
-        Err(error) => {
-            let fix = "name another path; a folder that does not exist is made by the first send";
-            return vec![Finding::new("connection", Severity::Problem, error.to_string(), fix)];
+        Err(error) if error.errno == Errno::ENOENT => {
+            let found = format!("'{shown}' does not exist");
+            let fix = "name another path; this one is made by the first command that uses it";
+            return vec![Finding::new("connection", Severity::Problem, found, fix)];
         }
+        Err(error) => return vec![Finding::failed("connection", &error.into_error("open the spool"))],
     };
     let mut findings = vec![Finding::fine("connection", format!("'{shown}' is there")), wake_up(path, options)];
     findings.push(writable(path));
@@ -59,12 +62,7 @@ fn writable(path: &Path) -> Finding {
     use nix::unistd::{AccessFlags, access};
     match access(path, AccessFlags::W_OK | AccessFlags::X_OK) {
         Ok(()) => Finding::fine("permissions", "it may be written"),
-        Err(errno) => Finding::new(
-            "permissions",
-            Severity::Problem,
-            DiskError::new("write to", path, errno).to_string(),
-            "give this user the right to write, or run as one who has it",
-        ),
+        Err(errno) => Finding::failed("permissions", &DiskError::new("write to", path, errno).into_error("write")),
     }
 }
 
@@ -77,9 +75,21 @@ fn queues(root: &Folder, options: &SpoolOptions) -> Result<Vec<Finding>, DiskErr
             let found = format!("'{name}' is what is left of a queue that was being deleted");
             findings.push(Finding::new("folders", Severity::Note, found, format!("remove it: rm -r '{name}'")));
         }
-        let Ok(home) = root.open(&name) else { continue };
-        let Ok(incoming) = home.open("incoming") else { continue };
-        if QueueName::new(&name).is_err() || name.starts_with('.') {
+        if name.starts_with('.') {
+            continue;
+        }
+        let opened = root.open(&name).and_then(|home| home.open("incoming").map(|incoming| (home, incoming)));
+        let (home, incoming) = match opened {
+            Ok(folders) => folders,
+            // A file beside the queues, or a folder that is none.
+            Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENOTDIR) => continue,
+            Err(error) => {
+                let found = format!("'{name}' cannot be used as a queue: {error}");
+                findings.push(Finding::new("folders", Severity::Problem, found, "do what it says"));
+                continue;
+            }
+        };
+        if QueueName::new(&name).is_err() {
             let found = format!("'{name}' has an incoming/ and cannot be the name of a queue");
             findings.push(Finding::new("folders", Severity::Warning, found, "rename the folder"));
             continue;

@@ -23,10 +23,13 @@ impl DiskError {
         let meaning = match errno {
             Errno::ENOSPC | Errno::EDQUOT => "the disk is full; free some space and try again",
             Errno::EROFS => "the file system is read-only; mount it for writing and try again",
-            Errno::EACCES | Errno::EPERM => "it may not be used; check the permissions of the file and its folder",
+            Errno::EACCES | Errno::EPERM => {
+                "this user may not do that; check the owner and the permissions of the file and its folder"
+            }
             Errno::ENOENT => "it is not there; it was moved or removed meanwhile",
-            Errno::ENOTDIR => "it is no folder; move it away, or name another path",
-            Errno::ELOOP => "it is a link, and links are not followed; put a folder in its place",
+            Errno::ENOTDIR | Errno::EEXIST => "it is no folder; move it away, or name another path",
+            Errno::EISDIR => "it is a folder, where a file should be; move it away",
+            Errno::ELOOP => "it is a link, and links are not followed; put what it leads to in its place",
             Errno::EMFILE | Errno::ENFILE => "too many files are open; raise the limit (ulimit -n)",
             Errno::EXDEV => "the folders of a queue must be on one file system; undo the mount",
             Errno::ENAMETOOLONG => "the file system does not take names of 255 bytes; use another one",
@@ -35,11 +38,23 @@ impl DiskError {
         Self { action, path: path.to_owned(), meaning, errno }
     }
 
+    /// Whether other files can be moved although this one cannot.
+    pub(crate) fn concerns_one_file(&self) -> bool {
+        !matches!(self.errno, Errno::EROFS | Errno::EIO | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOENT)
+    }
+
     /// As the answer to a call in which nothing was done.
     pub(crate) fn into_error(self, operation: &'static str) -> MessagingError {
         let retryable = !matches!(
             self.errno,
-            Errno::EACCES | Errno::EPERM | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV | Errno::ENAMETOOLONG
+            Errno::EACCES
+                | Errno::EPERM
+                | Errno::ENOTDIR
+                | Errno::EEXIST
+                | Errno::EISDIR
+                | Errno::ELOOP
+                | Errno::EXDEV
+                | Errno::ENAMETOOLONG
         );
         MessagingError::Provider { provider: PROVIDER, operation, source: Arc::new(self), retryable }
     }

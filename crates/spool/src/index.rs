@@ -42,6 +42,9 @@ pub(crate) struct Row {
     priority: u8,
     /// Zero for none.
     pub(crate) key: u64,
+    /// Whether somebody holds it or has held it. Then nothing that comes later stands before it in the line of its key,
+    /// whatever its time.
+    is_begun: bool,
     dedup: u64,
     pub(crate) foreign: Option<Foreign>,
 }
@@ -64,6 +67,21 @@ pub(crate) struct Turn {
     pub(crate) name: Name,
 }
 
+/// A row in the line of its key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct InLine {
+    /// What was begun comes first.
+    is_fresh: bool,
+    turn: Turn,
+    place: Place,
+}
+
+impl Row {
+    fn in_line(&self) -> InLine {
+        InLine { is_fresh: !self.is_begun, turn: self.slot.turn.clone(), place: self.slot.place }
+    }
+}
+
 /// The files of a queue that live, or of its dead letters.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
@@ -71,7 +89,7 @@ pub(crate) struct Index {
     schedule: [BTreeSet<Slot>; Priority::COUNT],
     /// Dead letters are not ordered and keep no dedup key.
     orders_keys: bool,
-    keys: HashMap<u64, BTreeSet<(Turn, Place)>>,
+    keys: HashMap<u64, BTreeSet<InLine>>,
     tokens: HashMap<u128, (Place, Name)>,
     dedup: HashMap<u64, Vec<(Place, Name)>>,
     /// Files whose ordering key is not known yet.
@@ -103,19 +121,30 @@ impl Row {
             slot: Slot { due, turn: Turn { position, is_foreign: false, name }, place },
             priority: parsed.priority.get(),
             key: parsed.key.unwrap_or(0),
+            is_begun: parsed.lease.is_some() || parsed.deliveries > 0,
             dedup: parsed.dedup.unwrap_or(0),
             foreign: None,
         }
     }
 
-    /// A file of somebody else's. One that may still be written to is due when it has been left alone for long enough.
+    /// A file of somebody else's. One that may still be written to is due when it has been left alone for long enough. A
+    /// time in the future is a mistake: such a file stands where it would stand had it been written when it was seen.
     pub(crate) fn foreign(place: Place, name: Name, foreign: Foreign, grace: Duration, now: Timestamp) -> Self {
         let seen = foreign.mtime.min(nanos(now));
         let grace = i64::try_from(grace.as_nanos()).unwrap_or(i64::MAX);
         let due = if foreign.is_settled { seen } else { seen.saturating_add(grace) };
-        let turn = Turn { position: foreign.mtime, is_foreign: true, name };
+        let turn = Turn { position: seen, is_foreign: true, name };
         let slot = Slot { due, turn, place };
-        Self { slot, priority: Priority::default().get(), key: 0, dedup: 0, foreign: Some(foreign) }
+        let priority = Priority::default().get();
+        Self { slot, priority, key: 0, is_begun: false, dedup: 0, foreign: Some(foreign) }
+    }
+
+    /// The same file, known to be complete.
+    pub(crate) fn settled(&self) -> Self {
+        let mut settled = self.clone();
+        settled.foreign = self.foreign.map(|foreign| Foreign { is_settled: true, ..foreign });
+        settled.slot.due = self.slot.turn.position;
+        settled
     }
 
     pub(crate) fn name(&self) -> &Name {
@@ -131,7 +160,7 @@ impl Row {
             false => Kind::LongNamed,
         };
         let key = (self.key != 0).then_some(self.key);
-        Some(FileName { key, ..FileName::new(time(foreign.mtime), id, kind) })
+        Some(FileName { key, ..FileName::new(time(self.slot.turn.position), id, kind) })
     }
 }
 
@@ -188,20 +217,23 @@ impl Index {
         if row.dedup != 0 && self.orders_keys {
             self.dedup.entry(row.dedup).or_default().push((place, name.clone()));
         }
-        match row.foreign {
-            Some(foreign) if !foreign.is_settled => drop(self.settling.insert(row.slot.clone())),
-            Some(foreign) if !foreign.is_read => drop(self.unread.insert(row.slot.turn.clone())),
-            Some(_) | None => {}
+        if row.foreign.is_some_and(|foreign| !foreign.is_settled) {
+            self.settling.insert(row.slot.clone());
+        }
+        // One that may still be written to, too: if its key can be read, it has its place in the line already.
+        if row.foreign.is_some_and(|foreign| !foreign.is_read) {
+            self.unread.insert(row.slot.turn.clone());
         }
         let mut becomes_head = true;
         if row.key != 0 && self.orders_keys {
             let line = self.keys.entry(row.key).or_default();
             let before = line.first().cloned();
-            line.insert((row.slot.turn.clone(), place));
-            becomes_head = line.first().is_some_and(|(turn, _)| *turn == row.slot.turn);
+            let own = row.in_line();
+            line.insert(own.clone());
+            becomes_head = line.first() == Some(&own);
             // A file that came later with an earlier time: the head steps back.
-            if becomes_head && let Some((turn, place)) = before {
-                self.leave_schedule(place, &turn.name);
+            if becomes_head && let Some(before) = before {
+                self.leave_schedule(before.place, &before.turn.name);
             }
         }
         if becomes_head {
@@ -234,10 +266,10 @@ impl Index {
         if row.key != 0
             && let Some(line) = self.keys.get_mut(&row.key)
         {
-            line.remove(&(row.slot.turn.clone(), place));
+            line.remove(&row.in_line());
             match line.first().cloned() {
                 None => drop(self.keys.remove(&row.key)),
-                Some((head, place)) => self.enter_schedule(place, &head.name),
+                Some(head) => self.enter_schedule(head.place, &head.turn.name),
             }
         }
         Some(row)
@@ -266,6 +298,14 @@ impl Index {
     /// Whether this row may be received now.
     pub(crate) fn is_due(&self, row: &Row, now: Timestamp) -> bool {
         row.slot.due <= nanos(now) && self.schedule[usize::from(row.priority)].contains(&row.slot)
+    }
+
+    /// Leaves a row alone until then: it cannot be moved.
+    pub(crate) fn set_aside(&mut self, row: &Row, until: Timestamp) {
+        if let Some(mut row) = self.remove(row.slot.place, row.name()) {
+            row.slot.due = nanos(until);
+            self.insert(row);
+        }
     }
 
     pub(crate) fn count_claim(&mut self) {
@@ -389,6 +429,21 @@ mod tests {
         // A time in the future is not waited for.
         let future = Foreign { mtime: nanos(at(9_000_000_000)), ..foreign };
         let row = Row::foreign(Place::Incoming, Name::from(b"a.json".as_slice()), future, grace, at(10));
-        assert_eq!(time(row.slot.due), at(2_000_010));
+        assert_eq!((time(row.slot.due), time(row.slot.turn.position)), (at(2_000_010), at(10)));
+    }
+
+    #[test]
+    fn nothing_overtakes_what_was_begun_whatever_its_time() {
+        let mut index = Index::new(true);
+        let lease = Lease { until: at(50), token: LeaseToken(1) };
+        let begun = FileName { deliveries: 1, ..keyed(10, 7) };
+        let leased = insert(&mut index, Place::Processing, &FileName { lease: Some(lease), ..begun.clone() }, at(20));
+        let earlier = insert(&mut index, Place::Incoming, &keyed(5, 7), at(20));
+        assert_eq!(next(&index, 20), None, "it is held");
+        index.remove(Place::Processing, &leased);
+        let retrying = insert(&mut index, Place::Incoming, &FileName { due: Due::Retry(at(60)), ..begun }, at(20));
+        assert_eq!((next(&index, 59), next(&index, 60)), (None, Some(retrying.clone())));
+        index.remove(Place::Incoming, &retrying);
+        assert_eq!(next(&index, 60), Some(earlier));
     }
 }

@@ -99,7 +99,7 @@ impl LockFile {
 
     fn busy(&self, home: &Folder, waited: Duration) -> Failure {
         let text = self.text();
-        let holder = text.split_whitespace().nth(3).unwrap_or("unknown");
+        let holder = text.split_whitespace().nth(3).map_or("unknown", |number| number.trim_start_matches('0'));
         MessagingError::busy(format!(
             "the lock of '{}' could not be had in {waited:.1?}; process {holder} was the last to have it. If that is \
              stopped, let it go on (kill -CONT) or end it, then try again",

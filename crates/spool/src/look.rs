@@ -126,10 +126,15 @@ pub(crate) fn verify_queues(shared: &Shared, queues: &[QueueName]) -> Result<Que
     let root = shared.root().map_err(|failure| failure.into_error("verify queues"))?;
     let mut report = QueueHealthReport::default();
     for queue in queues {
-        match Dirs::open(&root, &queue.origin()) {
-            Ok(Some(_)) => report.healthy.push(queue.clone()),
-            Ok(None) => report.missing.push(queue.clone()),
-            Err(error) => report.errors.push((queue.clone(), error.to_string())),
+        // Refuses a name that no queue here can have.
+        let there = shared
+            .queue(queue)
+            .map_err(|error| error.to_string())
+            .and_then(|_| Dirs::are_there(&root, &queue.origin()).map_err(|error| error.to_string()));
+        match there {
+            Ok(true) => report.healthy.push(queue.clone()),
+            Ok(false) => report.missing.push(queue.clone()),
+            Err(error) => report.errors.push((queue.clone(), error)),
         }
     }
     Ok(report)

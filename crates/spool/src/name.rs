@@ -183,8 +183,10 @@ impl FileName {
     /// `None` for a name that somebody else gave.
     pub(crate) fn parse(name: &[u8]) -> Option<Self> {
         let (tags, kind) = match name.iter().position(|byte| *byte == b'~') {
-            Some(at) if at + 1 < name.len() => (&name[..at], Kind::Foreign(name[at + 1..].into())),
-            Some(_) => return None,
+            Some(at) => match &name[at + 1..] {
+                original if original.is_empty() || original.len() > MOST_OF_ORIGINAL => return None,
+                original => (&name[..at], Kind::Foreign(original.into())),
+            },
             None => match (name.strip_suffix(b".msg"), name.strip_suffix(b".file")) {
                 (Some(tags), _) => (tags, Kind::Letter),
                 (None, Some(tags)) => (tags, Kind::LongNamed),
@@ -305,5 +307,7 @@ mod tests {
         }
         assert_eq!(FileName::parse(ours.trim_end_matches(".msg").as_bytes()), None);
         assert_eq!(FileName::parse(b"\xff\xfe.msg"), None);
+        let plain = FileName::new(longest().position, longest().id, Kind::Foreign(vec![b'x'; 49].into()));
+        assert_eq!(FileName::parse(&plain.render()), None, "its names would become too long");
     }
 }

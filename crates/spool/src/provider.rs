@@ -1,6 +1,7 @@
 //! A connection: what callers use.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer, CoalescerConfig};
@@ -26,6 +27,8 @@ pub(crate) struct Inner {
     coalescer: Coalescer,
     pub(crate) returns: Arc<Returns>,
     pub(crate) under_way: UnderWay,
+    /// How many messages were handed out here and not settled here.
+    pub(crate) held: Arc<AtomicUsize>,
 }
 
 impl SpoolProvider {
@@ -33,13 +36,15 @@ impl SpoolProvider {
         let executor = OnThreads { shared: store.shared.clone() };
         let (coalescer, drivers) = Coalescer::new(executor, CoalescerConfig::new(PROVIDER))?;
         drivers.spawn();
-        let shared = store.shared.clone();
+        let (shared, held) = (store.shared.clone(), Arc::new(AtomicUsize::new(0)));
+        let given_back = held.clone();
         let returns = Returns::new(move |receipts| {
             let shared = shared.clone();
+            no_longer_held(&given_back, receipts.len());
             async move { blocking(move || work::give_up(&shared, &receipts)).await }
         });
         let under_way = UnderWay::new(PROVIDER);
-        Ok(Self { inner: Arc::new(Inner { store, coalescer, returns, under_way }) })
+        Ok(Self { inner: Arc::new(Inner { store, coalescer, returns, under_way, held }) })
     }
 
     /// The store behind this connection, to open another.
@@ -55,6 +60,12 @@ impl SpoolProvider {
         self.inner.under_way.begin(operation, deadline)
     }
 
+    /// These are not held any more, as far as is known.
+    pub(crate) fn count_settled(&self, settled: &RowResults<()>) {
+        let is_over = |row: &&Result<(), MessagingError>| !row.as_ref().is_err_and(MessagingError::is_retryable);
+        no_longer_held(&self.inner.held, settled.iter().filter(is_over).count());
+    }
+
     /// Does something with files, on a thread that may wait for the disk, apart from the caller.
     pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
@@ -67,6 +78,11 @@ impl SpoolProvider {
         let work = blocking(move || work(&shared));
         self.inner.under_way.carry_out(operation, Vec::new(), deadline, work).await?
     }
+}
+
+/// Receipts may be settled twice, or elsewhere: the number is not to be relied on, and never below zero.
+fn no_longer_held(held: &AtomicUsize, fewer: usize) {
+    let _ = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held.saturating_sub(fewer)));
 }
 
 /// Runs what uses files on a thread that may block.
@@ -135,7 +151,9 @@ impl MessagingService for SpoolProvider {
 
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
         self.begin("settle", deadline)?;
-        self.inner.coalescer.settle(settlements, deadline).await
+        let settled = self.inner.coalescer.settle(settlements, deadline).await?;
+        self.count_settled(&settled);
+        Ok(settled)
     }
 
     async fn settle_and_receive(

@@ -121,6 +121,9 @@ impl Queue {
             *known = None;
         }
         if let Some(dirs) = Dirs::open(&root, &self.name)? {
+            // Somebody else may have made it a moment ago, and died before it was on the disk.
+            dirs.home.sync()?;
+            root.sync()?;
             return Ok(known.insert(Known::new(dirs)).dirs.clone());
         }
         if !shared.options.create_queues {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::{Folder, Name};
 use crate::error::DiskError;
+use crate::time_text;
 
 /// What the name of every record ends with.
 pub(crate) const NOTE: &str = ".note.json";
@@ -71,14 +72,32 @@ impl FileNameText {
     }
 }
 
-/// Writes a record, in place of an earlier one. It is on the disk when somebody has waited for that.
-pub(crate) fn write(tmp: &Folder, folder: &Folder, name: &str, record: &impl Serialize) -> Result<(), DiskError> {
+/// When a record must be on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnDisk {
+    /// Before it takes the place of an earlier one.
+    Before,
+    /// When somebody has waited for that, and before anybody is answered.
+    Later,
+}
+
+/// Writes a record, in place of an earlier one.
+pub(crate) fn write(
+    tmp: &Folder,
+    folder: &Folder,
+    name: &str,
+    record: &impl Serialize,
+    on_disk: OnDisk,
+) -> Result<(), DiskError> {
     // Texts, numbers and times can always be written as JSON.
     let mut bytes = serde_json::to_vec_pretty(record).unwrap_or_default();
     bytes.push(b'\n');
     let made = temporary();
-    let written = tmp.create_unsynced(made.as_bytes(), &[&bytes]);
-    if let Err(error) = written.and_then(|_| tmp.rename(made.as_bytes(), folder, name.as_bytes())) {
+    let written = match on_disk {
+        OnDisk::Before => tmp.create(made.as_bytes(), &[&bytes]),
+        OnDisk::Later => tmp.create_unsynced(made.as_bytes(), &[&bytes]).map(drop),
+    };
+    if let Err(error) = written.and_then(|()| tmp.rename(made.as_bytes(), folder, name.as_bytes())) {
         // Best effort: what is left behind is swept later.
         let _ = tmp.unlink(made.as_bytes());
         return Err(error);
@@ -100,7 +119,9 @@ pub(crate) fn temporary() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// Whether a name is a death record's.
-pub(crate) fn is_death(name: &Name) -> bool {
-    name.ends_with(DEATH.as_bytes())
+/// What a record is about, when a name is that of a record with this ending: nobody's file is taken for one.
+pub(crate) fn stem<'n>(name: &'n Name, ending: &str) -> Option<&'n str> {
+    let stem = std::str::from_utf8(name).ok()?.strip_suffix(ending)?;
+    let (time, id) = stem.split_once('.')?;
+    (time_text::read(time).is_some() && uuid::Uuid::try_parse(id).is_ok()).then_some(stem)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use postrider_core::{Key, MessagingError, QueueName, Redrive, RedriveReport, RedriveSkip};
+use postrider_core::{DeadLetterSelection, Key, MessagingError, QueueName, Redrive, RedriveReport, RedriveSkip};
 
 use crate::admin::with;
 use crate::dead_letters::Dead;
@@ -10,56 +10,61 @@ use crate::error::Failure;
 use crate::session::Session;
 use crate::store::Shared;
 
+/// So many dead letters come back under one lock.
+const CHUNK: usize = 500;
+
 /// Brings dead letters of a queue back, or tells which ones would come.
 pub(crate) fn redrive(shared: &Shared, queue: &QueueName, redrive: &Redrive) -> Result<RedriveReport, MessagingError> {
     let target = redrive.target(queue)?;
-    let origin = queue.origin();
-    let into_error = |failure: Failure| failure.into_error("redrive");
-    if target == origin {
-        let mut report = with(
-            shared,
-            "redrive",
-            queue,
-            || Ok(RedriveReport::default()),
-            |session| {
-                let (dead, mut report) = session.redrivable(redrive)?;
-                let mut revived = HashSet::new();
-                for dead in dead {
-                    let taken = is_taken(session, &dead, &revived, redrive.dry_run)?;
-                    if redriven(&mut report, &mut revived, &dead, taken) && !redrive.dry_run {
-                        session.revive(&dead, None)?;
-                    }
-                }
-                Ok(report)
-            },
-        )?;
-        report.add_missing(&redrive.selection);
-        return Ok(report);
-    }
-    let to = shared.queue(&target)?;
-    if !redrive.dry_run {
+    shared.check_name(&target)?;
+    if target != queue.origin() && !redrive.dry_run {
         // Makes it, or says that it is not there.
-        to.dirs(shared).map_err(into_error)?;
+        shared.queue(&target)?.dirs(shared).map_err(|failure| failure.into_error("redrive"))?;
+    }
+    let mut report = RedriveReport::default();
+    if redrive.dry_run {
+        report = redrive_some(shared, queue, &target, redrive)?;
+    } else {
+        let meant = |session: &mut Session<'_>| session.meant(&redrive.selection);
+        let ids = with(shared, "redrive", queue, || Ok(Vec::new()), meant)?;
+        for chunk in ids.chunks(CHUNK) {
+            let selection = DeadLetterSelection::Ids(chunk.to_vec());
+            let part = redrive_some(shared, queue, &target, &Redrive { selection, ..redrive.clone() })?;
+            report.redriven.extend(part.redriven);
+            report.skipped.extend(part.skipped);
+        }
+    }
+    report.add_missing(&redrive.selection);
+    Ok(report)
+}
+
+fn redrive_some(
+    shared: &Shared,
+    queue: &QueueName,
+    target: &QueueName,
+    redrive: &Redrive,
+) -> Result<RedriveReport, MessagingError> {
+    let origin = queue.origin();
+    if *target == origin {
+        let within = |session: &mut Session<'_>| redrive_within(session, redrive);
+        return with(shared, "redrive", queue, || Ok(RedriveReport::default()), within);
     }
     // Both locks are held at once, always taken in the order of the names.
-    let from = shared.queue(&origin)?;
-    let mut report = None;
+    let (from, to) = (shared.queue(&origin)?, shared.queue(target)?);
+    let (mut report, mut inner) = (None, None);
     let mut both = |session: &mut Session<'_>, target: Option<&mut Session<'_>>| -> Result<(), Failure> {
         report = Some(redrive_across(session, target, redrive)?);
         Ok(())
     };
-    let done = if origin < target {
+    let outer = if origin < *target {
         from.locked(shared, |session| {
-            let inner = to.locked(shared, |target| both(session, Some(target)))?;
-            match inner {
-                Some(inner) => Ok(inner.complete(shared)?),
-                None => both(session, None),
-            }
+            inner = to.locked(shared, |target| both(session, Some(target)))?;
+            if inner.is_none() { both(session, None) } else { Ok(()) }
         })
     } else {
-        let outer = to.locked(shared, |target| match from.locked(shared, |session| both(session, Some(target)))? {
-            Some(inner) => Ok(inner.complete(shared)?),
-            None => Ok(()),
+        let outer = to.locked(shared, |target| {
+            inner = from.locked(shared, |session| both(session, Some(target)))?;
+            Ok(())
         });
         match outer {
             // A dry run to a queue that is not there.
@@ -67,11 +72,25 @@ pub(crate) fn redrive(shared: &Shared, queue: &QueueName, redrive: &Redrive) -> 
             other => other,
         }
     };
-    if let Some(done) = done.map_err(into_error)? {
+    let outer = outer.map_err(|failure| failure.into_error("redrive"))?;
+    // Neither lock is held while the disk is waited for. Where they went comes first.
+    let (first, second) = if origin < *target { (inner, outer) } else { (outer, inner) };
+    for done in [first, second].into_iter().flatten() {
         done.complete(shared).map_err(|error| error.into_error("redrive"))?;
     }
-    let mut report = report.unwrap_or_default();
-    report.add_missing(&redrive.selection);
+    Ok(report.unwrap_or_default())
+}
+
+fn redrive_within(session: &mut Session<'_>, redrive: &Redrive) -> Result<RedriveReport, Failure> {
+    let (dead, mut report) = session.redrivable(redrive)?;
+    let mut revived = HashSet::new();
+    for dead in dead {
+        let taken = is_taken(session, &dead, &revived, redrive.dry_run)?;
+        let may_live = may_live(&mut report, &mut revived, &dead, taken);
+        if may_live && (redrive.dry_run || session.revive(&dead, None)?) {
+            report.redriven.push(dead.id());
+        }
+    }
     Ok(report)
 }
 
@@ -87,11 +106,15 @@ fn redrive_across(
             Some(target) => is_taken(target, &dead, &revived, redrive.dry_run)?,
             None => dead.dedup_key.as_ref().is_some_and(|key| revived.contains(key)),
         };
-        if redriven(&mut report, &mut revived, &dead, taken)
-            && !redrive.dry_run
-            && let Some(target) = &mut target
-        {
-            session.revive(&dead, Some(target))?;
+        if !may_live(&mut report, &mut revived, &dead, taken) {
+            continue;
+        }
+        let comes = match &mut target {
+            Some(target) if !redrive.dry_run => session.revive(&dead, Some(target))?,
+            Some(_) | None => true,
+        };
+        if comes {
+            report.redriven.push(dead.id());
         }
     }
     Ok(report)
@@ -106,13 +129,12 @@ fn is_taken(target: &mut Session<'_>, dead: &Dead, revived: &HashSet<Key>, dry_r
     }
 }
 
-/// Notes what becomes of a dead letter, and answers whether it goes back to life.
-fn redriven(report: &mut RedriveReport, revived: &mut HashSet<Key>, dead: &Dead, taken: bool) -> bool {
+/// Whether a dead letter may go back to life; noted when it may not.
+fn may_live(report: &mut RedriveReport, revived: &mut HashSet<Key>, dead: &Dead, taken: bool) -> bool {
     if taken {
         report.skipped.push((dead.id(), RedriveSkip::DedupKeyTaken));
         return false;
     }
     revived.extend(dead.dedup_key.clone());
-    report.redriven.push(dead.id());
     true
 }

@@ -1,6 +1,6 @@
 //! What is in a queue's folders: read whole once, and then brought up to date with what others did.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use nix::sys::stat::FileStat;
@@ -47,19 +47,29 @@ impl Session<'_> {
             None if place == Place::Incoming && self.may_have_changed() => None,
             None => Some(News::Changes(Default::default())),
         };
-        match news {
-            Some(News::Changes(changes)) => {
-                for (name, change) in changes {
-                    match change {
-                        Change::Gone => drop(self.index_of(place).remove(place, &name)),
-                        Change::MovedHere => self.take_in(place, name, true)?,
-                        Change::Created => self.take_in(place, name, false)?,
-                    }
-                }
+        let read = match news {
+            Some(News::Changes(changes)) => self.apply(place, changes),
+            Some(News::Lost) | None => {
+                let read = self.load(place);
+                // It may have taken a while, and leases begin now.
+                self.now = self.now.max(self.shared.options.clock.now());
+                read
             }
-            Some(News::Lost) | None => self.load(place)?,
+        };
+        // What was half done is done anew.
+        self.known.is_loaded[place as usize] = read.is_ok();
+        self.is_fresh[place as usize] = read.is_ok();
+        read
+    }
+
+    fn apply(&mut self, place: Place, changes: HashMap<Name, Change>) -> Result<(), Failure> {
+        for (name, change) in changes {
+            match change {
+                Change::Gone => drop(self.index_of(place).remove(place, &name)),
+                Change::MovedHere => self.take_in(place, name, true, None)?,
+                Change::Created => self.take_in(place, name, false, None)?,
+            }
         }
-        self.is_fresh[place as usize] = true;
         Ok(())
     }
 
@@ -101,17 +111,15 @@ impl Session<'_> {
                 },
             }
         }
-        self.known.is_loaded[place as usize] = false;
         let old: Vec<Name> = self.index_of(place).names(place).cloned().collect();
         let names = dirs.folder(place).names()?;
         let index = self.index_of(place);
-        for name in old {
-            index.remove(place, &name);
-        }
+        let mut before: HashMap<Name, Row> =
+            old.into_iter().filter_map(|name| Some((name.clone(), index.remove(place, &name)?))).collect();
         for (name, _) in &names {
-            self.take_in(place, name.clone(), false)?;
+            let row = before.remove(name);
+            self.take_in(place, name.clone(), false, row)?;
         }
-        self.known.is_loaded[place as usize] = true;
         if place == Place::Incoming {
             // A tick of the slowest clock of a file system, by the clock that the file system has.
             let wall = Timestamp::now().as_micros();
@@ -122,9 +130,9 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// A name that is in a folder. `is_complete` when it came there by a rename.
-    fn take_in(&mut self, place: Place, name: Name, is_complete: bool) -> Result<(), Failure> {
-        if name.first() == Some(&b'.') || (place == Place::Failed && record::is_death(&name)) {
+    /// A name that is in a folder. `is_complete` when it came there by a rename; `before` is what was known of it.
+    fn take_in(&mut self, place: Place, name: Name, is_complete: bool, before: Option<Row>) -> Result<(), Failure> {
+        if name.first() == Some(&b'.') || (place == Place::Failed && record::stem(&name, record::DEATH).is_some()) {
             return Ok(());
         }
         let parsed = FileName::parse(&name);
@@ -135,7 +143,7 @@ impl Session<'_> {
             _ => {}
         }
         let now = self.now;
-        let Some(parsed) = parsed else { return self.take_in_foreign(place, name, is_complete) };
+        let Some(parsed) = parsed else { return self.take_in_foreign(place, name, is_complete, before) };
         self.known.last_position = self.known.last_position.max(parsed.position);
         if self.index_of(place).get(place, &name).is_none() {
             self.index_of(place).insert(Row::ours(place, name, &parsed, now));
@@ -150,13 +158,24 @@ impl Session<'_> {
         }
     }
 
-    fn take_in_foreign(&mut self, place: Place, name: Name, is_complete: bool) -> Result<(), Failure> {
+    fn take_in_foreign(
+        &mut self,
+        place: Place,
+        name: Name,
+        is_complete: bool,
+        before: Option<Row>,
+    ) -> Result<(), Failure> {
         let grace = self.shared.options.grace_period;
         let Some(found) = self.known.dirs.folder(place).stat(&name)? else {
             self.index_of(place).remove(place, &name);
             return Ok(());
         };
         let mtime = mtime(&found);
+        if let Some(before) = before.filter(|before| before.foreign.is_some_and(|foreign| foreign.mtime == mtime)) {
+            // When it was first seen counts.
+            self.index_of(place).insert(before);
+            return Ok(());
+        }
         let is_old = mtime.saturating_add(i64::try_from(grace.as_nanos()).unwrap_or(i64::MAX)) <= nanos(self.now);
         let foreign = Foreign {
             mtime,
@@ -174,9 +193,25 @@ impl Session<'_> {
         let strays: Vec<(Name, FileName)> =
             self.known.live.misplaced().filter_map(|name| Some((name.clone(), FileName::parse(name)?))).collect();
         for (name, stray) in strays {
-            let renewed = if stray.is_dead { self.revived(&stray)? } else { FileName { lease: None, ..stray } };
-            self.will_change()?;
-            self.move_row(Side::Live, Place::Incoming, &name, Place::Incoming, &renewed)?;
+            match self.adopt_one(&name, &stray) {
+                Err(Failure::Disk(error)) if error.concerns_one_file() => {
+                    tracing::warn!(queue = %self.queue, %error, "a file that was moved back cannot be renamed");
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_one(&mut self, name: &Name, stray: &FileName) -> Result<(), Failure> {
+        let renewed = match stray.is_dead {
+            true => self.revived(Place::Incoming, name, stray)?,
+            false => FileName { lease: None, ..stray.clone() },
+        };
+        self.will_change()?;
+        self.move_row(Side::Live, Place::Incoming, name, Place::Incoming, &renewed)?;
+        if stray.is_dead {
+            self.remove_death(stray);
         }
         Ok(())
     }
@@ -185,6 +220,8 @@ impl Session<'_> {
     fn sweep(&self, place: Place) {
         let dirs = &self.known.dirs;
         let (folder, suffix, rows) = match place {
+            // Without the leases, whose notes are there, too, nobody can tell.
+            Place::Incoming if !self.known.is_loaded[Place::Processing as usize] => return,
             Place::Incoming => (&dirs.records, record::NOTE, &self.known.live),
             Place::Failed => (&dirs.failed, record::DEATH, &self.known.dead),
             Place::Processing => {
@@ -200,7 +237,7 @@ impl Session<'_> {
             .unwrap_or_default()
             .into_iter()
             .filter_map(|(name, _)| {
-                let stem = std::str::from_utf8(&name).ok()?.strip_suffix(suffix)?.to_owned();
+                let stem = record::stem(&name, suffix)?.to_owned();
                 Some((name, stem))
             })
             .collect();

@@ -23,6 +23,13 @@ pub(crate) struct Written {
     file: String,
 }
 
+impl Written {
+    /// Removes it. Best effort: what is left behind is swept later.
+    pub(crate) fn discard(&self, dirs: &Dirs) {
+        let _ = dirs.tmp.unlink(self.file.as_bytes());
+    }
+}
+
 /// Writes messages to the disk, several at a time. Their order does not matter yet.
 pub(crate) fn write_all(shared: &Shared, dirs: &Dirs, rows: &[&SendRow]) -> Vec<Result<Written, MessagingError>> {
     let write = |row: &&SendRow| {
@@ -70,7 +77,7 @@ impl Session<'_> {
                 let error = failure.into_error("send");
                 let refuse = |(_, written): (&SendRow, Result<Written, MessagingError>)| match written {
                     Ok(written) => {
-                        self.discard(&written);
+                        written.discard(self.dirs());
                         Err(error.clone())
                     }
                     Err(own) => Err(own),
@@ -84,7 +91,7 @@ impl Session<'_> {
                 let entered = self.enter_one(&row.message, position, &written);
                 position = position.saturating_add(Duration::from_micros(1));
                 if !matches!(entered, Ok(Entered::Here)) {
-                    self.discard(&written);
+                    written.discard(self.dirs());
                 }
                 match entered {
                     Ok(Entered::Here) => Ok(row.message.id),
@@ -120,11 +127,6 @@ impl Session<'_> {
         self.learn(Row::ours(Side::Live.waiting(), file, &name, self.now));
         self.tell(Side::Live, if message.delay.is_zero() { self.now } else { name.next_attempt_at() });
         Ok(Entered::Here)
-    }
-
-    fn discard(&self, written: &Written) {
-        // Best effort: what is left behind is swept later.
-        let _ = self.dirs().tmp.unlink(written.file.as_bytes());
     }
 
     /// The message that a dedup key is taken by. One that has expired and that nobody handles no longer lives: it goes

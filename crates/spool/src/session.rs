@@ -11,8 +11,8 @@ use crate::disk::Name;
 use crate::error::Failure;
 use crate::index::{Index, Place, Row};
 use crate::lock::{Held, Line};
-use crate::name::{Due, FileName, Kind};
-use crate::record::{self, Death, FileNameText, Note};
+use crate::name::{Due, FileName, Kind, hash};
+use crate::record::{self, Death, FileNameText, Note, OnDisk};
 use crate::store::Shared;
 use crate::unsynced::{Recorded, Unsynced};
 
@@ -95,6 +95,13 @@ impl Known {
         self.is_loaded = [false; 3];
     }
 
+    /// The same, and what was known of times that lay ahead does not count any more.
+    fn forget_times(&mut self) {
+        self.forget();
+        self.live = Index::new(true);
+        self.dead = Index::new(false);
+    }
+
     /// Stops watching.
     pub(crate) fn leave(&mut self, shared: &Shared) {
         for watch in self.watches.iter_mut().filter_map(Option::take) {
@@ -116,6 +123,8 @@ pub(crate) struct Session<'s> {
     pub(crate) now: Timestamp,
     has_changed: bool,
     pub(crate) is_fresh: [bool; 3],
+    /// Whether a claim ended because others wait for the lock.
+    pub(crate) is_cut_short: bool,
     pub(crate) unsynced: Unsynced,
     /// What others may be waiting for, and from when on it can be received.
     pub(crate) told: Vec<(QueueName, Timestamp)>,
@@ -125,10 +134,13 @@ impl<'s> Session<'s> {
     pub(crate) fn new(shared: &'s Shared, queue: &'s QueueName, known: &'s mut Known, held: Held<'s>) -> Self {
         let now = shared.options.clock.now();
         if now.saturating_add(STEP_BACK) < known.last_now {
-            known.forget();
+            known.forget_times();
         }
         known.last_now = now;
-        let is_stale = held.line.map(|line| line.generation) != known.generation;
+        let is_stale = match (held.line, known.generation) {
+            (Some(line), Some(generation)) => line.generation != generation,
+            _ => true,
+        };
         for place in [Place::Incoming, Place::Processing, Place::Failed] {
             if is_stale && known.watches[place as usize].is_none() {
                 known.is_loaded[place as usize] = false;
@@ -142,6 +154,7 @@ impl<'s> Session<'s> {
             now,
             has_changed: false,
             is_fresh: [false; 3],
+            is_cut_short: false,
             unsynced: Unsynced::default(),
             told: Vec::new(),
         }
@@ -180,7 +193,8 @@ impl<'s> Session<'s> {
     }
 
     fn leave_line(&mut self, position: Timestamp) -> Result<(), Failure> {
-        let generation = self.held.line.map_or(0, |line| line.generation);
+        // Begins anywhere, so that it is not taken for one that was known before the lock's file was removed.
+        let generation = self.held.line.map_or_else(rand::random, |line| line.generation);
         let generation = if self.has_changed { generation } else { generation.wrapping_add(1) };
         self.held.write(Line { position, generation }, &self.known.dirs.home)?;
         self.has_changed = true;
@@ -190,7 +204,7 @@ impl<'s> Session<'s> {
     /// The last place in the line that was given out.
     fn last_position(&mut self) -> Result<Timestamp, Failure> {
         if self.held.line.is_none() {
-            for place in [Place::Incoming, Place::Processing, Place::Failed] {
+            for place in [Place::Processing, Place::Incoming, Place::Failed] {
                 self.read_place(place)?;
             }
         }
@@ -209,13 +223,34 @@ impl<'s> Session<'s> {
         Ok(first)
     }
 
-    /// A dead letter's name in its next life: at the tail of the line, with nothing counted.
-    pub(crate) fn revived(&mut self, dead: &FileName) -> Result<FileName, Failure> {
-        let file_name = match dead.kind {
+    /// A dead letter's name in its next life: at the tail of the line, with nothing counted. The file is in `place`, under
+    /// its old name.
+    pub(crate) fn revived(&mut self, place: Place, file: &Name, dead: &FileName) -> Result<FileName, Failure> {
+        let file_name = match &dead.kind {
+            Kind::Letter => None,
+            Kind::Foreign(original) => Some(FileNameText::new(original)),
             Kind::LongNamed => self.death_of(dead).and_then(|death| death.file_name),
-            Kind::Letter | Kind::Foreign(_) => None,
         };
-        self.revived_from(dead, file_name)
+        let key = self.key_of(place, file, dead, file_name.as_ref())?;
+        self.revived_from(&FileName { key, ..dead.clone() }, file_name)
+    }
+
+    /// The ordering key of a dead letter: that of a file of somebody's is what the file says now, because it may have been
+    /// mended.
+    pub(crate) fn key_of(
+        &self,
+        place: Place,
+        file: &Name,
+        dead: &FileName,
+        file_name: Option<&FileNameText>,
+    ) -> Result<Option<u64>, Failure> {
+        if dead.kind == Kind::Letter || self.shared.reading.ordering_key.is_empty() {
+            return Ok(dead.key);
+        }
+        let original = file_name.map_or(&b""[..], FileNameText::as_bytes);
+        let content = self.shared.reading.read(self.known.dirs.folder(place), file, &dead.kind, original)?;
+        let key = content.and_then(Result::ok).and_then(|content| content.head.ordering_key);
+        Ok(key.map(|key| hash(key.as_str()).max(1)))
     }
 
     /// The same, for a dead letter of another queue.
@@ -230,7 +265,7 @@ impl<'s> Session<'s> {
         let FileName { id, priority, key, dedup, ref kind, .. } = *dead;
         let mut alive = FileName { priority, key, dedup, expires_at, ..FileName::new(position, id, kind.clone()) };
         if *kind == Kind::LongNamed {
-            self.write_note(&alive, &Note { error: None, file_name })?;
+            self.write_note(&alive, &Note { error: None, file_name: file_name.clone() })?;
             alive.is_noted = true;
         }
         Ok(alive)
@@ -253,8 +288,7 @@ impl<'s> Session<'s> {
         if !was_there {
             return Ok(None);
         }
-        self.unsynced.add(from);
-        self.unsynced.add(to);
+        self.unsynced.add_move(from, to);
         self.learn(Row::ours(to, new.clone(), renewed, now));
         Ok(Some(new))
     }
@@ -275,14 +309,17 @@ impl<'s> Session<'s> {
 
     pub(crate) fn write_note(&mut self, name: &FileName, note: &Note) -> Result<(), Failure> {
         let file = note_name(name);
-        record::write(&self.known.dirs.tmp, &self.known.dirs.records, &file, note)?;
+        // A name that is nowhere else is not put at risk.
+        let on_disk = if note.file_name.is_some() { OnDisk::Before } else { OnDisk::Later };
+        record::write(&self.known.dirs.tmp, &self.known.dirs.records, &file, note, on_disk)?;
         self.unsynced.add_record(Recorded::Note, file);
         Ok(())
     }
 
     pub(crate) fn write_death(&mut self, name: &FileName, death: &Death) -> Result<(), Failure> {
         let file = death_name(name);
-        record::write(&self.known.dirs.tmp, &self.known.dirs.failed, &file, death)?;
+        let on_disk = if death.file_name.is_some() { OnDisk::Before } else { OnDisk::Later };
+        record::write(&self.known.dirs.tmp, &self.known.dirs.failed, &file, death, on_disk)?;
         self.unsynced.add_record(Recorded::Death, file);
         Ok(())
     }
@@ -301,6 +338,11 @@ impl<'s> Session<'s> {
             // What stays behind means nothing, and is swept when the folder is next read.
             let _ = self.known.dirs.records.unlink(note_name(name).as_bytes());
         }
+    }
+
+    /// Whether somebody tells of changes in the folders.
+    pub(crate) fn is_watched(&self, side: Side) -> bool {
+        [side.waiting(), side.leased()].into_iter().all(|place| self.known.watches[place as usize].is_some())
     }
 
     /// Whether receives are held back.

@@ -30,6 +30,8 @@ pub struct SpoolStore {
 #[derive(Debug)]
 pub(crate) struct Shared {
     path: PathBuf,
+    /// Whether a disk is mounted there.
+    is_mounted: bool,
     /// A lock, because the folder can be taken away and put back (a disk that is mounted again); held for a look.
     root: Mutex<Arc<Folder>>,
     pub(crate) options: SpoolOptions,
@@ -54,7 +56,14 @@ impl SpoolStore {
         let failed = |action, error: std::io::Error| {
             DiskError::new(action, path, crate::disk::errno_of(&error)).into_error("open the spool")
         };
-        std::fs::create_dir_all(path).map_err(|error| failed("make", error))?;
+        if !path.exists() {
+            std::fs::create_dir_all(path).map_err(|error| failed("make", error))?;
+            // The folder above it, and those above that may be new, too.
+            for folder in path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()).take(3) {
+                let synced = Folder::open_path(folder).and_then(|folder| folder.sync());
+                synced.map_err(|error| error.into_error("open the spool"))?;
+            }
+        }
         // Relative paths and links are followed once, by whoever named them.
         let path = std::fs::canonicalize(path).map_err(|error| failed("open", error))?;
         let root = Folder::open_path(&path).map_err(|error| error.into_error("open the spool"))?;
@@ -64,7 +73,8 @@ impl SpoolStore {
         let reading = Reading { limits: options.limits.clone(), ordering_key: options.ordering_key.clone() };
         let root = Mutex::new(Arc::new(root));
         let queues = Mutex::default();
-        let shared = Shared { path, root, options, reading, capabilities, watcher, wakes, queues };
+        let is_mounted = is_mounted(&path);
+        let shared = Shared { path, is_mounted, root, options, reading, capabilities, watcher, wakes, queues };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -77,6 +87,13 @@ impl SpoolStore {
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
+}
+
+/// Whether a folder is on another disk than the one above it.
+fn is_mounted(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|found| found.dev());
+    path.parent().is_some_and(|above| device(above) != device(path))
 }
 
 /// What watches the folders, or why nothing does.
@@ -129,8 +146,9 @@ impl Shared {
         let found = Folder::identity_at(&self.path);
         match found {
             Some(found) if root.identity().is_ok_and(|identity| identity == found) => {}
-            Some(_) => *root = Arc::new(Folder::open_path(&self.path)?),
-            None => {
+            // Another folder has taken its place: the same disk, mounted again, but not the folder below that mount.
+            Some(_) if is_mounted(&self.path) == self.is_mounted => *root = Arc::new(Folder::open_path(&self.path)?),
+            Some(_) | None => {
                 let path = self.path.display();
                 return Err(MessagingError::Connection {
                     provider: PROVIDER,
@@ -143,13 +161,19 @@ impl Shared {
         Ok(root.clone())
     }
 
+    /// Refuses a name that leads elsewhere, or that nobody would see.
+    pub(crate) fn check_name(&self, queue: &QueueName) -> Result<(), MessagingError> {
+        if queue.as_str().starts_with('.') {
+            let why = format!("'{queue}' begins with a dot, and such folders are hidden; choose another name");
+            return Err(MessagingError::invalid("queue name", why));
+        }
+        Ok(())
+    }
+
     /// A queue, by its own name or by that of its dead letters.
     pub(crate) fn queue(&self, queue: &QueueName) -> Result<Arc<Queue>, MessagingError> {
         let name = queue.origin();
-        if name.as_str().starts_with('.') {
-            let why = format!("'{name}' begins with a dot, and such folders are hidden; choose another name");
-            return Err(MessagingError::invalid("queue name", why));
-        }
+        self.check_name(&name)?;
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         if queues.len() >= MOST_OPEN && !queues.contains_key(&name) {
             self.close_idle(&mut queues);

@@ -18,7 +18,10 @@ pub(crate) enum Recorded {
 /// What must be written to the disk before anybody is answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unsynced {
-    places: [bool; 3],
+    /// Where files went.
+    targets: [bool; 3],
+    /// Where they came from.
+    sources: [bool; 3],
     records: Vec<(Recorded, String)>,
 }
 
@@ -36,17 +39,24 @@ impl Unsynced {
             dirs.records.sync()?;
         }
         // Where a file went comes before where it came from: of two names one is better than none.
-        for place in [Place::Failed, Place::Incoming, Place::Processing] {
-            if self.places[place as usize] {
-                dirs.folder(place).sync()?;
-            }
+        let places = [Place::Failed, Place::Processing, Place::Incoming];
+        let targets = places.into_iter().filter(|place| self.targets[*place as usize]);
+        let is_source = |place: &Place| self.sources[*place as usize] && !self.targets[*place as usize];
+        for place in targets.chain(places.into_iter().filter(is_source)) {
+            dirs.folder(place).sync()?;
         }
         Ok(())
     }
 
-    /// A folder.
+    /// A folder that something was put into or removed from.
     pub(crate) fn add(&mut self, place: Place) {
-        self.places[place as usize] = true;
+        self.targets[place as usize] = true;
+    }
+
+    /// Two folders that something was moved between.
+    pub(crate) fn add_move(&mut self, from: Place, to: Place) {
+        self.sources[from as usize] = true;
+        self.targets[to as usize] = true;
     }
 
     /// A record, and the folder that it is in.

@@ -1,6 +1,7 @@
 //! Waiting for a message: registered first, then looked, then waited, so that nothing arrives unseen.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::stream;
@@ -17,6 +18,8 @@ use crate::queue::Queue;
 use crate::store::Shared;
 use crate::work::{self, Claim};
 
+/// Nobody who only looks waits longer than that for a file that may still be written to.
+const MOST_SETTLING: Duration = Duration::from_secs(2);
 /// What a file system's clock may be behind by.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -72,6 +75,7 @@ impl SpoolProvider {
 
     pub(crate) fn deliver(&self, claimed: Claimed) -> QueuedMessage {
         let Claimed { body, envelope, receipt } = claimed;
+        self.inner.held.fetch_add(1, Ordering::Relaxed);
         QueuedMessage::new(body, envelope, receipt, self.inner.returns.clone())
     }
 
@@ -87,13 +91,17 @@ impl SpoolProvider {
         let _open = self.kept_open(queues);
         // A file that was moved here a moment ago, and may still be written to, is as good as there: even somebody who
         // only looks waits for it, once.
-        let settling = deadline.at_most(self.shared().options.grace_period.saturating_add(TICK));
+        let settling = deadline.at_most(self.shared().options.grace_period.min(MOST_SETTLING).saturating_add(TICK));
+        // Not somebody who has something else to do.
+        let is_idle = settlements.is_empty() && self.inner.held.load(Ordering::Relaxed) == 0;
         let mut listener = (!options.wait.is_zero()).then(|| self.shared().wakes.listen(queues));
         let mut look = self.look(settlements, queues, options, deadline, listener.as_ref()).await?;
+        look.is_settling &= is_idle;
         if look.is_settling && listener.is_none() {
             listener = Some(self.shared().wakes.listen(queues));
         }
         let settled = std::mem::take(&mut look.settled);
+        self.count_settled(&settled);
         let received = loop {
             let next = match look.received {
                 Err(error) => break Err(error),
@@ -108,7 +116,7 @@ impl SpoolProvider {
                 break Ok(Vec::new());
             }
             match self.look(Vec::new(), queues, options, deadline, Some(listener)).await {
-                Ok(again) => look = again,
+                Ok(again) => look = Look { is_settling: again.is_settling && is_idle, ..again },
                 // The wait was answered already: nothing was there. What a look that was cut off leased is released.
                 Err(MessagingError::OutcomeUnknown { source: None, .. }) if deadline.has_passed() => {
                     break Ok(Vec::new());
@@ -206,11 +214,11 @@ impl SpoolProvider {
     /// Hints: one for every change that could have made a message receivable, and one whenever a time comes at which
     /// one becomes due.
     pub(crate) async fn wake_ups(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        let open = self.kept_open(std::slice::from_ref(queue));
         let listener = self.shared().wakes.listen(std::slice::from_ref(queue));
         let seen = self.shared().options.clock.now();
         // From here on the folder is watched.
         let next = self.next_due_after(queue, &listener, seen, deadline).await?;
-        let open = self.kept_open(std::slice::from_ref(queue));
         let state = (self.clone(), queue.clone(), (listener, open), next);
         Ok(WakeUps::new(stream::unfold(state, |(provider, queue, (listener, open), next)| async move {
             match provider.news(&listener, next, Deadline::never()).await {

@@ -54,6 +54,16 @@ struct Watched {
     is_lost: bool,
 }
 
+impl Watched {
+    /// The queue whose waiters a change here concerns.
+    fn called(&self) -> QueueName {
+        match self.place {
+            Place::Failed => self.queue.dead_letters(),
+            Place::Incoming | Place::Processing => self.queue.clone(),
+        }
+    }
+}
+
 /// Watches folders, and wakes those who wait for their queues. Ends with the last who has it.
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -102,8 +112,8 @@ impl Watcher {
     /// What happened since the last question, up to now.
     pub(crate) fn news(&self, watch: WatchDescriptor) -> News {
         let mut watched = self.shared.lock();
-        self.shared.read(&mut watched);
-        match watched.get_mut(&watch) {
+        let called = self.shared.read(&mut watched);
+        let news = match watched.get_mut(&watch) {
             Some(watched) if !watched.is_lost => News::Changes(std::mem::take(&mut watched.changes)),
             Some(watched) => {
                 watched.is_lost = false;
@@ -111,7 +121,11 @@ impl Watcher {
                 News::Lost
             }
             None => News::Lost,
-        }
+        };
+        drop(watched);
+        // What was read here the thread does not see.
+        self.shared.tell(called);
+        news
     }
 }
 
@@ -144,9 +158,14 @@ impl Shared {
                 return;
             }
             let called = self.read(&mut self.lock());
-            let touched: Vec<_> = called.into_iter().map(|queue| (queue, Timestamp::EPOCH)).collect();
-            self.wakes.tell(&touched, Timestamp::EPOCH);
+            self.tell(called);
         }
+    }
+
+    /// Wakes those who wait for these queues.
+    fn tell(&self, called: Vec<QueueName>) {
+        let touched: Vec<_> = called.into_iter().map(|queue| (queue, Timestamp::EPOCH)).collect();
+        self.wakes.tell(&touched, Timestamp::EPOCH);
     }
 
     /// Sorts all events that are there, and answers the queues in which there may be something to receive.
@@ -168,13 +187,13 @@ impl Shared {
 fn sort(watched: &mut HashMap<WatchDescriptor, Watched>, event: InotifyEvent) -> Vec<QueueName> {
     if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
         watched.values_mut().for_each(|watched| watched.is_lost = true);
-        return watched.values().map(|watched| watched.queue.clone()).collect();
+        return watched.values().map(Watched::called).collect();
     }
     let Some(watched) = watched.get_mut(&event.wd) else { return Vec::new() };
     let Some(name) = event.name else {
         // The folder itself: it is gone, and whoever uses it next finds that out.
         watched.is_lost = true;
-        return vec![watched.queue.clone()];
+        return vec![watched.called()];
     };
     let change = if event.mask.contains(AddWatchFlags::IN_MOVED_TO) {
         Change::MovedHere
@@ -196,9 +215,5 @@ fn sort(watched: &mut HashMap<WatchDescriptor, Watched>, event: InotifyEvent) ->
         Place::Processing => change == Change::Gone,
         Place::Incoming | Place::Failed => change != Change::Gone,
     };
-    let queue = match watched.place {
-        Place::Failed => watched.queue.dead_letters(),
-        Place::Incoming | Place::Processing => watched.queue.clone(),
-    };
-    if is_call { vec![queue] } else { Vec::new() }
+    if is_call { vec![watched.called()] } else { Vec::new() }
 }

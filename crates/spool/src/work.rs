@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use postrider_core::coalescer::{ExtendRow, SendRow};
 use postrider_core::{
@@ -17,6 +18,9 @@ use crate::send;
 use crate::session::{Session, Side};
 use crate::store::Shared;
 
+/// A folder that is watched is looked at so often all the same, in case something was missed: it was renamed, say.
+const SAFETY_LOOK: Duration = Duration::from_secs(5);
+
 /// What was done is in the folders, and may or may not be on the disk.
 fn unknown(operation: &'static str, ids: Vec<MessageId>, error: DiskError) -> MessagingError {
     MessagingError::OutcomeUnknown { operation, ids, source: Some(Arc::new(error)) }
@@ -24,17 +28,15 @@ fn unknown(operation: &'static str, ids: Vec<MessageId>, error: DiskError) -> Me
 
 pub(crate) fn ensure_queue(shared: &Shared, queue: &QueueName) -> Result<(), MessagingError> {
     let name = queue.origin();
-    let queue = shared.queue(&name)?;
-    let made = || -> Result<(), Failure> {
+    shared.check_name(&name)?;
+    let make = || -> Result<(), Failure> {
         let root = shared.root()?;
         if Dirs::open(&root, &name)?.is_none() {
             Dirs::make(&root, &name)?;
         }
         Ok(())
     };
-    made().map_err(|failure| failure.into_error("ensure_queue"))?;
-    drop(queue);
-    Ok(())
+    make().map_err(|failure| failure.into_error("make the queue"))
 }
 
 pub(crate) fn health_check(shared: &Shared) -> Result<(), MessagingError> {
@@ -92,9 +94,11 @@ fn send_to(shared: &Shared, name: &QueueName, rows: &[&SendRow]) -> RowResults<M
         Err(failure) => return all(failure.into_error("send")),
     };
     let written = send::write_all(shared, &dirs, rows);
-    let mut written = Some(rows.iter().copied().zip(written).collect::<Vec<_>>());
-    let enter = |session: &mut Session<'_>| Ok(session.enter(written.take().unwrap_or_default()));
-    match queue.locked(shared, enter) {
+    let mut written = rows.iter().copied().zip(written).collect::<Vec<_>>();
+    let entered = queue.locked(shared, |session: &mut Session<'_>| Ok(session.enter(std::mem::take(&mut written))));
+    // What could not enter is not left behind.
+    written.iter().filter_map(|(_, written)| written.as_ref().ok()).for_each(|written| written.discard(&dirs));
+    match entered {
         Ok(Some(done)) => done.complete(shared).unwrap_or_else(|error| {
             let lost = |row: &&SendRow| Err(unknown("send", vec![row.message.id], error.clone()));
             rows.iter().map(lost).collect()
@@ -136,9 +140,17 @@ fn each<T>(
                         |number: &usize| step(session, &rows[*number]).map_err(|failure| failure.into_error(operation));
                     Ok(numbers.iter().map(one).collect::<Vec<_>>())
                 };
-                let ids = || numbers.iter().map(|number| receipt(&rows[*number]).message_id()).collect();
                 match queue.locked(shared, all) {
-                    Ok(Some(done)) => done.complete(shared).map_err(|error| unknown(operation, ids(), error)),
+                    Ok(Some(done)) => {
+                        let answers = done.value.clone();
+                        let id = |number: &usize| receipt(&rows[*number]).message_id();
+                        done.complete(shared).or_else(|error| {
+                            let lost = |(number, answer): (&usize, Result<(), MessagingError>)| {
+                                answer.and(Err(unknown(operation, vec![id(number)], error.clone())))
+                            };
+                            Ok(numbers.iter().zip(answers).map(lost).collect())
+                        })
+                    }
                     // The queue is gone, and so are its leases.
                     Ok(None) => Ok(numbers.iter().map(|number| Err(receipt(&rows[*number]).expired())).collect()),
                     Err(failure) => Err(failure.into_error(operation)),
@@ -174,11 +186,14 @@ pub(crate) fn claim(
     loop {
         let take = |session: &mut Session<'_>| {
             let taken = session.claim(side, options, max)?;
-            if session.is_paused(side)? {
-                return Ok((taken, Timestamp::MAX, false));
-            }
-            let next = session.next_wake_up(side, session.now);
-            Ok((taken, next, session.index(side).is_settling()))
+            let is_paused = session.is_paused(side)?;
+            let next = match is_paused {
+                // Nobody tells when that ends.
+                true => look_again(shared, Timestamp::MAX),
+                false => session.next_look(side, session.now),
+            };
+            let is_settling = !is_paused && session.index(side).is_settling();
+            Ok((taken, next, is_settling, session.is_cut_short))
         };
         let done = queue.locked(shared, take).map_err(|failure| failure.into_error("receive"))?;
         let Some(done) = done else {
@@ -186,8 +201,8 @@ pub(crate) fn claim(
             let next = look_again(shared, Timestamp::MAX);
             return Ok(Claim { messages: Vec::new(), next, is_settling: false });
         };
-        let (is_all, next, is_settling) = (done.value.0.is_empty(), done.value.1, done.value.2);
-        let next = if shared.watcher.is_some() { next } else { look_again(shared, next) };
+        let (next, is_settling) = (done.value.1, done.value.2);
+        let is_all = done.value.0.is_empty() && !done.value.3;
         let messages = deliverable(shared, name, done.map(|(taken, ..)| taken))?;
         // What turned out to be no message does not count: then others are looked for.
         if is_all || !messages.is_empty() {
@@ -214,6 +229,17 @@ pub(crate) fn claim_by_id(
     }
 }
 
+impl Session<'_> {
+    /// When it is worth looking again: when something becomes due, and before that where nobody tells of changes.
+    fn next_look(&mut self, side: Side, after: Timestamp) -> Timestamp {
+        let next = self.next_wake_up(side, after);
+        match self.is_watched(side) {
+            true => next.min(self.now.saturating_add(SAFETY_LOOK)),
+            false => look_again(self.shared, next),
+        }
+    }
+}
+
 /// Reads what was leased, and dead-letters what is no message. When that fails, all of it is given back.
 fn deliverable(shared: &Shared, name: &QueueName, done: Done<Vec<Taken>>) -> Result<Vec<Claimed>, MessagingError> {
     let dirs = done.dirs.clone();
@@ -228,6 +254,7 @@ fn deliverable(shared: &Shared, name: &QueueName, done: Done<Vec<Taken>>) -> Res
             Err(error) => failed = Some(error),
         }
     }
+    let leases: Vec<_> = done.value.iter().map(|taken| taken.receipt(name)).collect();
     let mut buried = Ok(());
     if !unusable.is_empty() {
         let bury =
@@ -244,7 +271,7 @@ fn deliverable(shared: &Shared, name: &QueueName, done: Done<Vec<Taken>>) -> Res
     match trouble {
         None => Ok(messages),
         Some(failure) => {
-            let releases: Vec<_> = messages.iter().map(|claimed| release(&claimed.receipt)).collect();
+            let releases: Vec<_> = leases.iter().map(release).collect();
             // Best effort: their leases run out.
             let _ = settle(shared, &releases);
             Err(failure.into_error("receive"))
@@ -262,11 +289,10 @@ pub(crate) fn next_due(shared: &Shared, name: &QueueName, after: Timestamp) -> R
     let side = Side::of(name);
     let look = |session: &mut Session<'_>| {
         session.know(side)?;
-        Ok(session.next_wake_up(side, after))
+        Ok(session.next_look(side, after))
     };
     let done = shared.queue(name)?.locked(shared, look);
     let done = done.map_err(|failure| failure.into_error("subscribe"))?;
     let Some(done) = done else { return Ok(look_again(shared, Timestamp::MAX)) };
-    let next = done.complete(shared).map_err(|error| error.into_error("subscribe"))?;
-    Ok(if shared.watcher.is_some() { next } else { look_again(shared, next) })
+    done.complete(shared).map_err(|error| error.into_error("subscribe"))
 }

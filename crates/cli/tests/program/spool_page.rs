@@ -6,8 +6,7 @@ const PAGE: &str = include_str!("../../../../docs/spool.md");
 
 #[test]
 fn the_shell_of_the_page_does_what_the_page_says() {
-    let parts: Vec<&str> =
-        PAGE.split("```sh spool\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let parts: Vec<&str> = PAGE.split("```sh spool\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(parts.len(), 5, "the page has other parts");
     let place = Place::bare();
     let folder = std::path::Path::new(PROGRAM).parent().expect("a folder").to_owned();
@@ -36,7 +35,7 @@ fn the_shell_of_the_page_does_what_the_page_says() {
         .collect();
     assert_eq!(answers.len(), 3, "{answers:?}");
     assert!(answers.contains(&"done: {\"item\": \"milk\", \"liters\": 2}\n".to_owned()), "{answers:?}");
-    for folder in ["incoming", "processing", "records", "tmp"] {
+    for folder in ["incoming", "processing", "failed", "records", "tmp"] {
         let left = std::fs::read_dir(place.file("mail/orders").join(folder)).expect("a folder").count();
         assert_eq!(left, 0, "{folder}: {run:?}");
     }
@@ -47,7 +46,8 @@ fn every_part_of_a_name_is_on_the_page_as_the_code_has_it() {
     let source = include_str!("../../../spool/src/name.rs");
     let written = |text: &str| {
         let lines = text.lines().map(|line| line.trim_start_matches("//! "));
-        let table = lines.skip_while(|line| !line.starts_with("until-2026")).take_while(|line| !line.starts_with("```"));
+        let table =
+            lines.skip_while(|line| !line.starts_with("until-2026")).take_while(|line| !line.starts_with("```"));
         table.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(written(PAGE), written(source));

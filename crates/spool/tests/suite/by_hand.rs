@@ -143,3 +143,69 @@ async fn a_folder_that_a_person_made_is_a_queue() {
     assert_eq!(take(&provider, &queue).await.message, "1");
     assert!(folder(&place, "outgoing").is_dir());
 }
+
+#[tokio::test]
+async fn a_file_that_is_called_like_a_record_is_a_message_like_any_other() {
+    let place = Place::new();
+    let (provider, queue) = (place.connect().await, queue("orders"));
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    for folder_name in ["incoming", "failed"] {
+        let path = folder(&place, folder_name).join("my.record.json");
+        fs::write(&path, "not json").unwrap();
+        // Older than what is swept.
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(2 * 3600);
+        fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    }
+    assert!(provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().is_empty());
+    // Somebody who starts afterwards reads, and sweeps, everything.
+    let other = place.connect().await;
+    let letters = other.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters;
+    assert_eq!(letters.len(), 2, "{letters:#?}");
+    assert!(letters.iter().all(|letter| letter.body == "not json"));
+}
+
+#[tokio::test]
+async fn an_edit_does_not_destroy_what_it_cannot_read() {
+    let place = Place::new();
+    let limits = postrider_core::Limits { max_body_bytes: 10, ..Default::default() };
+    let options = postrider_spool::SpoolOptions { limits, ..Default::default() };
+    let (provider, queue) = (place.connect_with(options).await, queue("orders"));
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    fs::write(folder(&place, "failed").join("huge.json"), "\"more than ten bytes\"").unwrap();
+    fs::create_dir(folder(&place, "failed").join("tree")).unwrap();
+    fs::write(folder(&place, "failed").join("tree/kept"), "kept").unwrap();
+    let letters = provider.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters;
+    assert_eq!(letters.len(), 2);
+    for letter in letters {
+        let edit = DeadLetterEdit { headers: Some(Headers::new()), ..DeadLetterEdit::default() };
+        let refused = provider.edit_dead_letter(&queue, letter.id, edit, soon()).await.unwrap_err().to_string();
+        assert!(refused.contains("give another one with it"), "{refused}");
+    }
+    assert_eq!(fs::read_to_string(folder(&place, "failed").join("huge.json")).unwrap(), "\"more than ten bytes\"");
+    assert_eq!(fs::read_to_string(folder(&place, "failed").join("tree/kept")).unwrap(), "kept");
+}
+
+#[tokio::test]
+async fn a_mended_file_has_its_ordering_key() {
+    let place = Place::new();
+    let options = || postrider_spool::SpoolOptions { ordering_key: vec!["k".parse().unwrap()], ..Default::default() };
+    let (provider, queue) = (place.connect_with(options()).await, queue("orders"));
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    let elsewhere = place.folder.path().join("broken");
+    fs::write(&elsewhere, "{\"k\": \"a\",").unwrap();
+    fs::rename(&elsewhere, folder(&place, "incoming").join("broken.json")).unwrap();
+    let options = ReceiveOptions::default().wait(Duration::from_secs(3));
+    assert!(provider.receive_messages(&queue, &options, soon()).await.unwrap().is_empty());
+    let held = provider.send_message(&queue, Message::new("held").ordering_key("a").unwrap(), soon()).await.unwrap();
+    let message = take(&provider, &queue).await;
+    assert_eq!(message.id(), held);
+    let dead = only_file(&place, "failed");
+    fs::write(&dead, "{\"k\": \"a\"}").unwrap();
+    move_to(&place, &dead, "incoming");
+    assert!(
+        provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().is_empty(),
+        "overtaken"
+    );
+    provider.ack_message(&queue, message, soon()).await.unwrap();
+    assert_eq!(take(&provider, &queue).await.message, "{\"k\": \"a\"}");
+}

@@ -261,3 +261,26 @@ async fn leases_and_delays_follow_the_clock_when_it_is_set() {
     assert!(matches!(provider.ack_message(&queue, held, soon()).await, Err(MessagingError::VisibilityExpired { .. })));
     assert_eq!(take(&provider, &queue).await.receive_count(), 2);
 }
+
+#[tokio::test]
+async fn a_file_that_cannot_be_moved_is_in_nobodys_way() {
+    let disk = SmallDisk::new("size=1m");
+    let provider = connect(&disk.spool(), SpoolOptions::default()).await;
+    let queue = queue("orders");
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    // A folder that another disk is mounted on cannot be renamed, and it is the oldest.
+    let stuck = disk.spool().join("orders/incoming/stuck.json");
+    fs::create_dir(&stuck).unwrap();
+    mount(Some("tmpfs"), &stuck, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+    for n in 0..3 {
+        provider.send_message(&queue, Message::new(n.to_string()), soon()).await.unwrap();
+    }
+    // Older than the grace period asks for, so that it is tried.
+    tokio::time::sleep(Duration::from_millis(2200)).await;
+    for n in 0..3 {
+        let message = take(&provider, &queue).await;
+        assert_eq!((message.message.as_ref(), message.receive_count()), (n.to_string().as_bytes(), 1));
+        provider.ack_message(&queue, message, soon()).await.unwrap();
+    }
+    umount2(&stuck, MntFlags::MNT_DETACH).unwrap();
+}

@@ -35,6 +35,8 @@ fn outside(place: &Place) -> BTreeMap<String, Vec<u8>> {
 async fn names_of_queues_lead_nowhere_else() {
     let place = Place::new();
     fs::create_dir_all(place.folder.path().join("outside/incoming")).unwrap();
+    // So that the folder above the spool looks like a queue, too.
+    fs::create_dir_all(place.folder.path().join("incoming")).unwrap();
     let provider = place.connect().await;
     for name in [".", "..", ".hidden", "..outside"] {
         let name = QueueName::new(name).unwrap();
@@ -43,7 +45,12 @@ async fn names_of_queues_lead_nowhere_else() {
         assert!(provider.delete_queue(&name, soon()).await.is_err(), "{name}");
         assert!(provider.pause(&name, soon()).await.is_err(), "{name}");
         assert!(provider.ensure_queue(&name, soon()).await.is_err(), "{name}");
+        let report = provider.verify_queues(std::slice::from_ref(&name), soon()).await.unwrap();
+        assert_eq!(report.errors.len(), 1, "{name}: {report:?}");
+        let elsewhere = Redrive { to: Some(name), ..Redrive::default() };
+        assert!(provider.redrive_dead_letters(&queue("orders"), &elsewhere, soon()).await.is_err());
     }
+    assert_eq!(fs::read_dir(place.folder.path().join("outside")).unwrap().count(), 1, "something was made outside");
     assert!(QueueName::new("../outside").is_err() && QueueName::new("a/b").is_err());
     assert!(provider.list_queues(soon()).await.unwrap().is_empty());
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use postrider_core::{
-    Message, MessagingService, Nack, QueueName, QueuedMessage, ReceiveOptions, Settlement, failpoint,
+    Message, MessagingService, Nack, QueueAdmin, QueueName, QueuedMessage, ReceiveOptions, Settlement, failpoint,
 };
 use postrider_spool::{SpoolOptions, SpoolProvider, Watch};
 
@@ -86,6 +86,55 @@ async fn a_conversation_is_handled_in_order_with_inotify() {
 #[tokio::test]
 async fn a_conversation_is_handled_in_order_without_inotify() {
     a_conversation_is_handled_in_order(Watch::Poll).await;
+}
+
+#[tokio::test]
+async fn a_file_that_came_before_the_worker_keeps_its_place_in_its_conversation() {
+    let place = Place::new();
+    let queue = queue("chat");
+    fs::create_dir_all(place.spool().join("chat/incoming")).unwrap();
+    // Complete, but nobody has seen it come: it is taken only after the grace period, and until then holds its key.
+    let incoming = place.spool().join("chat/incoming");
+    let first = r#"{"channel": "slack", "channelProfileId": "p", "conversationId": "a", "name": "first"}"#;
+    fs::write(incoming.join("first.json"), first).unwrap();
+    let grace_period = Duration::from_millis(700);
+    let provider = place.connect_with(SpoolOptions { grace_period, ..by_conversation(Watch::Auto) }).await;
+    // From here on the folder is watched.
+    assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().delayed.value(), Some(1));
+    let elsewhere = place.folder.path().join("second");
+    fs::write(&elsewhere, first.replace("first", "second")).unwrap();
+    fs::rename(&elsewhere, incoming.join("second.json")).unwrap();
+    provider.send_message(&queue, Message::new("third").ordering_key("slack/p/a").unwrap(), soon()).await.unwrap();
+    for expected in ["first.json", "second.json", "ours"] {
+        let options = ReceiveOptions::batch(10).wait(Duration::from_secs(20));
+        let received = provider.receive_messages(&queue, &options, soon()).await.unwrap();
+        assert_eq!(names(&received), [expected]);
+        for message in received {
+            provider.ack_message(&queue, message, soon()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_with_an_earlier_time_does_not_overtake_what_was_begun() {
+    let place = Place::new();
+    let provider = place.connect_with(by_conversation(Watch::Auto)).await;
+    let queue = queue("chat");
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    drop_in(&place, "begun", "a", 10);
+    let held = receive(&provider, &queue, 10).await;
+    assert_eq!(names(&held), ["begun.json"]);
+    drop_in(&place, "earlier", "a", 5);
+    assert!(receive(&provider, &queue, 10).await.is_empty(), "two of one conversation at once");
+    for message in held {
+        provider.nack_message(&queue, message, Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
+    }
+    let again = receive(&provider, &queue, 10).await;
+    assert_eq!(names(&again), ["begun.json"]);
+    for message in again {
+        provider.ack_message(&queue, message, soon()).await.unwrap();
+    }
+    assert_eq!(names(&receive(&provider, &queue, 10).await), ["earlier.json"]);
 }
 
 #[test]
