@@ -161,8 +161,11 @@ impl<P: MessagingService> FetchLoop<P> {
             let full = max.min(MOST_ROWS);
             // And so does a store that was asked for fewer because rows before failed.
             buffer.fetch.is_wanted |= failure.is_some() || messages.len() >= full || trouble.is_some();
+            // And so does a look that settled something on the way: a store may let nobody who has to be answered wait for
+            // what is about to be ready.
+            buffer.fetch.is_wanted |= settings.stop_when_empty && settled_any;
             buffer.admit(messages, groups, lease, tally);
-            (was_idle && found_nothing && buffer.held.is_empty(), trouble)
+            (was_idle && found_nothing && !settled_any && buffer.held.is_empty(), trouble)
         });
         if settled_any {
             engine.desk.settling_went(trouble);
