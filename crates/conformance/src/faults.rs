@@ -17,6 +17,21 @@ use crate::probe::{LONG, PATIENCE, soon};
 use crate::proxy::FaultProxy;
 use crate::storm::{StormReport, storm_under_faults};
 
+/// So many storms in a row can be over before the fault that is tried has struck.
+const STORMS: usize = 5;
+
+/// Has a storm in which answers are lost repeated until one was: a short storm can be over before that. Panics when none
+/// ever is.
+pub async fn until_an_answer_is_lost<F: Future<Output = StormReport>>(storm: impl Fn() -> F) {
+    for _ in 0..STORMS {
+        let counts = storm().await.verdict.counts;
+        if counts.unknown_sends + counts.unknown_acks > 0 {
+            return;
+        }
+    }
+    panic!("no answer was lost in {STORMS} storms");
+}
+
 /// A kind of fault, which befalls a server again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {

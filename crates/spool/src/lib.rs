@@ -6,8 +6,8 @@
 //!
 //! **The invariant.** A message's file is in one folder at any time. Whoever changes it renames it from the exact name
 //! that holds its lease: a token that is in no name any more changes nothing. Order is kept by the lock of the queue, which
-//! is held for a few renames and never while the disk is waited for; under the lock, what a process knows of the folders
-//! is what is in them.
+//! is held for a few renames and given up before the disk is waited for; under the lock, what a process knows of the
+//! folders is what is in them.
 //!
 //! **How it is fast.** A folder is read once; afterwards inotify tells what others did, and a claim asks an index in
 //! memory. Concurrent senders write their files at the same time and share the write of the folder, and so do settles.

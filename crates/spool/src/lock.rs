@@ -1,9 +1,9 @@
 //! The lock of a queue, and the line of text in it that its holders leave for each other.
 //!
-//! Whoever changes a queue's folders through Postrider holds the lock, for a few renames and never for a write to the
-//! disk. Every change is a rename from an exact name besides, so that even without the lock no message could be had
-//! twice; what the lock is for is order: places in the line are given out one after the other, and nobody looks for the
-//! head of a key while somebody else moves it.
+//! Whoever changes a queue's folders through Postrider holds the lock, for a few renames, and waits for the disk when it
+//! has let it go; an edit, a pause and a name that must be noted are the exceptions. Every change is a rename from an exact
+//! name besides, so that even without the lock no message could be had twice; what the lock is for is order: places in the
+//! line are given out one after the other, and nobody looks for the head of a key while somebody else moves it.
 
 use std::fs::{File, TryLockError};
 use std::io::Read;
