@@ -53,6 +53,8 @@ impl Session<'_> {
             return Ok(taken);
         }
         self.know(side)?;
+        let so_far = self.claims_so_far();
+        self.index(side).count_from(so_far);
         // What is done besides is bounded, because others wait for the lock.
         let mut patience = MOST_BESIDES;
         while taken.len() < max {

@@ -97,7 +97,8 @@ pub(crate) struct Index {
     misplaced: BTreeSet<Name>,
     /// Files that may still be written to, by when they will be looked at again.
     settling: BTreeSet<Slot>,
-    claims: u64,
+    /// How many claims there have been; nobody knows yet where to begin.
+    claims: Option<u64>,
 }
 
 pub(crate) fn nanos(time: Timestamp) -> i64 {
@@ -172,8 +173,13 @@ pub(crate) fn foreign_id(queue: &QueueName, name: &[u8], mtime: i64) -> MessageI
 
 impl Index {
     pub(crate) fn new(orders_keys: bool) -> Self {
-        // Begins anywhere, so that processes that each claim once do not starve the less urgent.
-        Self { orders_keys, claims: rand::random(), ..Self::default() }
+        Self { orders_keys, ..Self::default() }
+    }
+
+    /// Goes on counting claims where other processes were, so that those that each claim once do not starve the less
+    /// urgent.
+    pub(crate) fn count_from(&mut self, claims: u64) {
+        self.claims.get_or_insert(claims);
     }
 
     pub(crate) fn get(&self, place: Place, name: &[u8]) -> Option<&Row> {
@@ -291,7 +297,8 @@ impl Index {
     pub(crate) fn next_due(&self, now: Timestamp) -> Option<&Row> {
         let now = nanos(now);
         let mut heads = self.schedule.iter().rev().filter_map(BTreeSet::first).filter(|slot| slot.due <= now);
-        let head = if self.claims % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1 { heads.min() } else { heads.next() };
+        let turn = self.claims.unwrap_or(0) % OLDEST_FIRST_EVERY;
+        let head = if turn == OLDEST_FIRST_EVERY - 1 { heads.min() } else { heads.next() };
         head.and_then(|slot| self.get(slot.place, &slot.turn.name))
     }
 
@@ -309,7 +316,7 @@ impl Index {
     }
 
     pub(crate) fn count_claim(&mut self) {
-        self.claims = self.claims.wrapping_add(1);
+        self.claims = Some(self.claims.unwrap_or(0).wrapping_add(1));
     }
 
     /// The first time after `after` at which a row becomes due.

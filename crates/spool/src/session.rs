@@ -19,6 +19,9 @@ use crate::unsynced::{Recorded, Unsynced};
 /// A clock that shows so much less than before was set back: times that lay ahead of it are judged anew.
 const STEP_BACK: Duration = Duration::from_secs(1);
 
+/// The part of the number of changes that is zero when a queue is made.
+const FRESH: u64 = 0xffff;
+
 /// Whether the living messages of a queue are meant, or its dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -177,6 +180,11 @@ impl<'s> Session<'s> {
         }
     }
 
+    /// About how many claims there have been since the queue was made: a claim and its end are two changes.
+    pub(crate) fn claims_so_far(&self) -> u64 {
+        self.held.line.map_or(0, |line| (line.generation & FRESH) / 2)
+    }
+
     /// What can be received may be different now, from `due` on.
     pub(crate) fn tell(&mut self, side: Side, due: Timestamp) {
         let queue = if side == Side::Dead { self.queue.dead_letters() } else { self.queue.clone() };
@@ -194,7 +202,7 @@ impl<'s> Session<'s> {
 
     fn leave_line(&mut self, position: Timestamp) -> Result<(), Failure> {
         // Begins anywhere, so that it is not taken for one that was known before the lock's file was removed.
-        let generation = self.held.line.map_or_else(rand::random, |line| line.generation);
+        let generation = self.held.line.map_or_else(|| rand::random::<u64>() & !FRESH, |line| line.generation);
         let generation = if self.has_changed { generation } else { generation.wrapping_add(1) };
         self.held.write(Line { position, generation }, &self.known.dirs.home)?;
         self.has_changed = true;

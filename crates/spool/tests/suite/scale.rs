@@ -109,3 +109,23 @@ pub(crate) async fn use_many_queues(spool: &std::path::Path) {
     other.send_message(&queues[0], Message::new("waited for"), soon()).await.unwrap();
     assert_eq!(waiting.await.unwrap().as_deref(), Some(b"waited for".as_slice()));
 }
+
+#[tokio::test]
+async fn processes_that_each_claim_once_do_not_starve_the_less_urgent() {
+    use postrider_core::Priority;
+    let place = Place::in_memory();
+    let queue = queue("urgent");
+    let sender = place.connect().await;
+    sender.send_message(&queue, Message::new("low").priority(Priority::LOWEST), soon()).await.unwrap();
+    let mut first = None;
+    for n in 0..40 {
+        sender.send_message(&queue, Message::new("high").priority(Priority::HIGHEST), soon()).await.unwrap();
+        let worker = place.connect().await;
+        let message = worker.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().pop().unwrap();
+        first = first.or((message.message == "low").then_some(n));
+        worker.ack_message(&queue, message, soon()).await.unwrap();
+        worker.close(soon()).await.unwrap();
+    }
+    let first = first.expect("the less urgent message was never received");
+    assert!(first > 0, "what is urgent goes first");
+}
