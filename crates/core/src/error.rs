@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::capabilities::Feature;
 use crate::id::MessageId;
 use crate::queue_name::QueueName;
+use crate::task::{TaskId, TaskState};
 
 /// The error below an error. Shared, so that one failure can be told to everyone whose call was in the same batch.
 pub type ErrorSource = Arc<dyn Error + Send + Sync + 'static>;
@@ -156,6 +157,26 @@ pub enum MessagingError {
         why: String,
     },
 
+    /// There is no such task.
+    #[error(
+        "there is no task {id}. It may have been removed after its end; `postrider task list` shows those that are"
+    )]
+    TaskNotFound {
+        /// The task that was asked for.
+        id: TaskId,
+    },
+
+    /// The task is in a state in which this cannot be done. Nothing was changed.
+    #[error("task {id} is {state} and cannot be {operation}; nothing was changed")]
+    TaskConflict {
+        /// The task.
+        id: TaskId,
+        /// The state that it is in.
+        state: TaskState,
+        /// What was asked, as it would be told of the task: `canceled`, `replayed`.
+        operation: &'static str,
+    },
+
     /// The deadline passed before the operation began. Nothing was done.
     #[error("the deadline passed before {operation} could begin; nothing was done. Allow more time")]
     DeadlineExceeded {
@@ -208,6 +229,8 @@ impl MessagingError {
             | Self::OutcomeUnknown { .. }
             | Self::InvalidReceipt { .. }
             | Self::InvalidInput { .. }
+            | Self::TaskNotFound { .. }
+            | Self::TaskConflict { .. }
             | Self::Closed { .. } => false,
         }
     }

@@ -48,6 +48,7 @@ pub mod router;
 pub mod service;
 pub mod stats;
 mod sync;
+pub mod task;
 pub mod typed;
 pub mod under_way;
 pub mod wakes;
@@ -85,5 +86,6 @@ pub use service::{
     DeadLetters, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived, WakeUps,
 };
 pub use stats::{Measured, QueueHealthReport, QueueStats};
+pub use task::{NewTask, TaskId, TaskState, TaskStore, TaskType};
 pub use typed::TypedMessaging;
 pub use under_way::UnderWay;
