@@ -16,10 +16,16 @@ const TABLES: &[&str] = &[
     "queue_pause",
     "unplaced",
     "idempotency",
+    "task",
+    "task_unplaced",
+    "task_attempt",
+    "task_revision",
+    "outbox",
+    "task_schedule",
 ];
 
 /// Those whose rows come and go.
-const BUSY: &[&str] = &["message", "message_archive", "dead_letter"];
+const BUSY: &[&str] = &["message", "message_archive", "dead_letter", "task", "task_unplaced", "outbox"];
 
 impl PostgresStore {
     /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.

@@ -102,7 +102,7 @@ impl PostgresStore {
 }
 
 /// One statement, in a savepoint of its own: a statement that fails would otherwise spoil the caller's transaction.
-async fn inside(
+pub(crate) async fn inside(
     operation: &'static str,
     transaction: &mut Transaction<'_>,
     statement: &str,

@@ -35,6 +35,7 @@ mod send;
 mod settle;
 mod sql;
 mod store;
+mod tasks;
 mod upkeep;
 
 pub use postrider_pg::tokio_postgres;
@@ -43,6 +44,7 @@ pub use options::{PostgresOptions, WakeUpMode};
 pub use postrider_core::ArchivePolicy;
 pub use postrider_pg::Migration;
 pub use store::PostgresStore;
+pub use tasks::PostgresTasks;
 
 /// A connection to a [`PostgresStore`]. Clones are the same connection and close together.
 pub type PostgresProvider = postrider_sql::SqlProvider<PostgresStore>;

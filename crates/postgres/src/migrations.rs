@@ -18,6 +18,7 @@ const STEPS: &[Known] = &[
         sql: include_str!("../sql/migrations/0003_functions.sql"),
         works_since: 1,
     },
+    Known { version: 4, name: "0004_task", sql: include_str!("../sql/migrations/0004_task.sql"), works_since: 1 },
 ];
 
 /// The steps of a schema.

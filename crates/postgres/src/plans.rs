@@ -16,9 +16,24 @@ fn url() -> String {
     })
 }
 
+/// Those that can be large.
+const TABLES: &[&str] = &[
+    "message",
+    "dead_letter",
+    "message_archive",
+    "idempotency",
+    "unplaced",
+    "task",
+    "task_unplaced",
+    "task_attempt",
+    "task_revision",
+    "outbox",
+    "task_schedule",
+];
+
 /// What walks a table that can be large.
 fn is_costly(step: &str) -> bool {
-    ["message", "dead_letter", "message_archive", "idempotency", "unplaced"]
+    TABLES
         .iter()
         .any(|table| step.contains(&format!("Seq Scan on {table} ")) || step.ends_with(&format!("Seq Scan on {table}")))
 }
@@ -65,7 +80,8 @@ async fn every_statement_has_the_plan_that_it_says() {
 /// How many pages a statement looked at.
 async fn pages(session: &Session<'_>, statement: &str, arguments: &str) -> u64 {
     session.batch(&format!("prepare judged as {statement}")).await.unwrap();
-    let explain = format!("explain (analyze, buffers, costs off, timing off) execute judged({arguments})");
+    let arguments = if arguments.is_empty() { String::new() } else { format!("({arguments})") };
+    let explain = format!("explain (analyze, buffers, costs off, timing off) execute judged{arguments}");
     // The first time, what others have left in the index is cleaned up.
     session.lines(&explain).await.unwrap();
     let plan = session.lines(&explain).await.unwrap();
@@ -101,6 +117,61 @@ async fn messages_of_other_queues_and_delayed_ones_do_not_slow_an_empty_poll() {
     // Ten probes of a tree of three or four levels each, and a few pages beside them.
     assert!((10..=100).contains(&claim), "a claim of nothing looks at {claim} pages");
     assert!((10..=100).contains(&look), "a look for the next due message looks at {look} pages");
+}
+
+#[tokio::test]
+async fn tasks_that_ended_or_wait_or_are_of_other_types_slow_nothing() {
+    let rows = if std::env::var_os("POSTRIDER_LONG").is_some() { 200_000 } else { 20_000 };
+    let schema = format!("test_{:016x}", rand::random::<u64>());
+    let options = PostgresOptions { schema: schema.clone(), ..PostgresOptions::default() };
+    let database = options.database(&url()).unwrap();
+    migrations::of(&database.sql.schema).apply(&database, "test", Deadline::default()).await.unwrap();
+    let session = database.session("test", Deadline::default()).await.unwrap();
+    for (state, task_type, due, key) in [
+        ("SUCCEEDED", "'polled'", "-1 day", "null"),
+        ("DEAD", "'polled'", "-1 day", "null"),
+        ("PENDING", "'polled'", "1 day", "null"),
+        ("ENQUEUED", "'polled'", "1 day", "null"),
+        ("PENDING", "'other' || n % 5", "-1 day", "null"),
+        ("ENQUEUED", "'other' || n % 5", "-1 day", "null"),
+        // All of one key, and each of a key of its own.
+        ("PENDING", "'keyed'", "-1 day", "'k'"),
+        ("PENDING", "'polled'", "1 day", "'k' || n"),
+    ] {
+        let rows = format!(
+            "set statement_timeout = 0; insert into {schema}.task (task_id, task_type, state, priority, scheduled_for, \
+             created_at, max_attempts, ordering_key, position, blocked, payload) select gen_random_uuid(), {task_type}, \
+             '{state}', n % 10, now() + interval '{due}', now(), 3, {key}, n, coalesce({key}::text = 'k', false), 'x' \
+             from generate_series(1, {rows}) as n"
+        );
+        session.batch(&rows).await.unwrap();
+    }
+    session.batch(&format!("analyze {schema}.task")).await.unwrap();
+    let (priorities, types) = ("'{9,8,7,6,5,4,3,2,1,0}'", "array_fill('polled'::text, array[10])");
+    let sql = &database.sql;
+    let unknown: Vec<String> = (0..100).map(|_| uuid::Uuid::now_v7().to_string()).collect();
+    let ids = format!("'{{{}}}'", unknown.join(","));
+    let mut looks = Vec::new();
+    for (name, statement, arguments, most) in [
+        ("a claim of nothing", &sql.task_claim, format!("{priorities}, {types}, 100, 30000000, 1, 'w'"), 150),
+        ("a look for the next due task", &sql.task_next_due, format!("{priorities}, {types}"), 150),
+        ("a look for types to send", &sql.task_types, String::new(), 60),
+        // Each id costs one search of the tree.
+        ("an end of tasks that are not held", &sql.task_succeed, format!("{ids}, null, null"), 500),
+        ("a claim of unknown ids", &sql.task_claim_by_id, format!("{ids}, 1000, 1, 'w'"), 500),
+        ("a replay of unknown ids", &sql.task_replay, ids.clone(), 500),
+        ("a look at a key of many", &sql.task_place, "array['keyed'], array['none']".to_owned(), 30),
+        ("a look for lost leases", &sql.task_lost_leases, "100".to_owned(), 10),
+        ("a look for missed deadlines", &sql.task_expire, "100, '', null, true, true, null, 9".to_owned(), 10),
+    ] {
+        let pages = pages(&session, statement, &arguments).await;
+        looks.push(format!("{name}: {pages} pages"));
+        assert!(pages <= most, "{name} looks at {pages} pages, {most} should do");
+    }
+    // The next of a key is found at once, however many wait behind it.
+    let next = pages(&session, &sql.task_place, "array['keyed'], array['k']").await;
+    session.batch(&format!("drop schema {schema} cascade")).await.unwrap();
+    assert!((1..=60).contains(&next), "the next of a key is found by {next} pages; {looks:?}");
 }
 
 #[test]

@@ -77,6 +77,18 @@ impl<S: SqlStore> SqlProvider<S> {
         done.map_err(|error| error.into_error(operation, ids))
     }
 
+    /// Carries out what a store does beside messages, by the same rules: nothing begins on a connection that is closed,
+    /// and what was begun is brought to its end when its caller has left.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        work: impl Future<Output = Result<T, Undone>> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        self.begin(operation, deadline)?;
+        self.carry_out(operation, Vec::new(), deadline, work).await
+    }
+
     pub(crate) fn deliver(&self) -> impl Fn(Claimed) -> QueuedMessage + Send + Sync + 'static {
         let returns: Arc<dyn ReturnLease> = self.inner.returns.clone();
         move |claimed| QueuedMessage::new(claimed.body, claimed.envelope, claimed.receipt, returns.clone())

@@ -209,6 +209,20 @@ impl<S: SqlStore> SqlProvider<S> {
         }))
     }
 
+    /// Hints for what a store keeps beside messages: one for whatever is told under one of these names, and one each time
+    /// that `pause` has passed without any. They end with the connection.
+    pub fn hints(&self, names: &[QueueName], pause: Option<Duration>) -> WakeUps {
+        let state = (self.clone(), self.listen(names));
+        // A timer of tokio's may not reach further than about two years.
+        let pause = pause.unwrap_or(Duration::from_secs(3600 * 24 * 365));
+        WakeUps::new(stream::unfold(state, move |(provider, listener)| async move {
+            match provider.news(&listener, pause, Deadline::never()).await {
+                News::Closed => None,
+                News::LookAgain | News::TimeCame => Some(((), (provider, listener))),
+            }
+        }))
+    }
+
     async fn hint(&self, listener: &Listener, queue: &QueueName) -> News {
         let poll = self.store().poll_interval();
         let queues = std::slice::from_ref(queue);

@@ -10,7 +10,8 @@ use crate::error::{FileError, Trouble, is_busy};
 use crate::options::{Durability, SqliteOptions};
 use crate::turns::Turns;
 
-const STATEMENTS: usize = 96;
+/// More than there are, so that none is prepared twice.
+const STATEMENTS: usize = 160;
 
 /// Whether a file that is not there is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

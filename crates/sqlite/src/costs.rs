@@ -10,18 +10,18 @@ use rusqlite::Connection;
 use crate::session::{Memory, Rules, Session};
 use crate::{PROVIDER, migrations};
 
-const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+pub(crate) const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
 /// A database with the schema, and a counter of instructions.
-struct Bench {
-    connection: Connection,
+pub(crate) struct Bench {
+    pub(crate) connection: Connection,
     instructions: Arc<AtomicU64>,
     rules: Rules,
     memory: Memory,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut connection = Connection::open_in_memory().unwrap();
         for step in migrations::all() {
             connection.execute_batch(step.sql).unwrap();
@@ -55,7 +55,7 @@ impl Bench {
             .unwrap();
     }
 
-    fn cost<T>(&mut self, step: impl FnOnce(&mut Session<'_>) -> T) -> (u64, T) {
+    pub(crate) fn cost<T>(&mut self, step: impl FnOnce(&mut Session<'_>) -> T) -> (u64, T) {
         let before = self.instructions.load(Ordering::Relaxed);
         let mut session = Session::new(&self.connection, &self.rules, &mut self.memory, NOW);
         let answer = step(&mut session);
@@ -75,7 +75,7 @@ fn queue(name: &str) -> QueueName {
     QueueName::new(name).unwrap()
 }
 
-fn later() -> Timestamp {
+pub(crate) fn later() -> Timestamp {
     NOW.saturating_add(Duration::from_secs(3600))
 }
 

@@ -168,6 +168,17 @@ pub(crate) enum Failure {
     Sql(rusqlite::Error),
 }
 
+impl Failure {
+    /// As a failure of SQLite, after which everything is taken back that the piece of work has written: for what is
+    /// refused when a part of it was done already.
+    pub(crate) fn take_back(self) -> rusqlite::Error {
+        match self {
+            Self::Sql(error) => error,
+            Self::Law(error) => rusqlite::Error::ToSqlConversionFailure(Box::new(error)),
+        }
+    }
+}
+
 impl From<MessagingError> for Failure {
     fn from(error: MessagingError) -> Self {
         Self::Law(error)

@@ -45,7 +45,7 @@ impl SqliteStore {
         }
     }
 
-    fn inside<T>(
+    pub(crate) fn inside<T>(
         &self,
         operation: &'static str,
         transaction: &Transaction<'_>,

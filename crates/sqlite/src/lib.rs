@@ -12,6 +12,9 @@
 //! that waits into one transaction ([`writer`](self)). Statements touch rows by their number; the one search, for what
 //! is due, has an index that matches it. The plan of each statement stands beside it and is tested.
 //!
+//! **Tasks.** [`SqliteTasks`] keeps tasks and schedules in the same file, by the same writer: a task and the message that
+//! delivers it, or the event of its death, are one transaction.
+//!
 //! **What was rejected.** SQLite's own waiting for the lock: it sleeps up to 100 ms at a time, and of four processes one
 //! starved. A pool of writers: they would only queue at the same lock. A task on the runtime instead of a thread: an
 //! await inside a write transaction stops every other process. Network file systems: their locks do not hold.
@@ -63,6 +66,7 @@ mod session;
 mod settle;
 mod sql;
 mod store;
+mod tasks;
 mod turns;
 mod wait;
 mod writer;
@@ -73,6 +77,7 @@ pub use postrider_core::ArchivePolicy;
 pub use postrider_core::WallClock;
 pub use provider::SqliteProvider;
 pub use store::SqliteStore;
+pub use tasks::SqliteTasks;
 
 /// The example of the operators' page is compiled.
 #[cfg(doctest)]

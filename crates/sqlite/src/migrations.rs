@@ -40,6 +40,7 @@ const ALL: &[Migration] = &[
         sql: include_str!("../sql/migrations/0002_idempotency.sql"),
         works_since: 1,
     },
+    Migration { version: 3, name: "0003_task", sql: include_str!("../sql/migrations/0003_task.sql"), works_since: 1 },
 ];
 
 const KNOWN: i64 = ALL[ALL.len() - 1].version;

@@ -48,8 +48,8 @@ pub(crate) struct Session<'c> {
     pub(crate) hot: Hot<'c>,
 }
 
-/// The statements that every message goes through, at hand for the whole transaction: to find them in the connection's
-/// cache by their text for each row would cost a tenth of a batch.
+/// The statements that every message and every task goes through, at hand for the whole transaction: to find them in the
+/// connection's cache by their text for each row would cost a tenth of a batch.
 #[derive(Default)]
 pub(crate) struct Hot<'c> {
     pub(crate) send: Prepared<'c>,
@@ -58,6 +58,16 @@ pub(crate) struct Hot<'c> {
     pub(crate) held: Prepared<'c>,
     pub(crate) archive: Prepared<'c>,
     pub(crate) remove: Prepared<'c>,
+    pub(crate) task_create: Prepared<'c>,
+    pub(crate) task_key_tail: Prepared<'c>,
+    /// One for each state that a task can be claimed in: both are read at the same time.
+    pub(crate) task_due: [Prepared<'c>; 2],
+    pub(crate) task_by_id: Prepared<'c>,
+    pub(crate) task_claim: Prepared<'c>,
+    pub(crate) task_held: Prepared<'c>,
+    pub(crate) task_succeed: Prepared<'c>,
+    pub(crate) task_enqueue: Prepared<'c>,
+    pub(crate) outbox_put: Prepared<'c>,
 }
 
 impl std::fmt::Debug for Hot<'_> {
@@ -107,12 +117,25 @@ impl<'c> Session<'c> {
         } else if !queue_exists(self.connection, queue)? {
             return Err(MessagingError::QueueNotFound { queue: queue.clone() }.into());
         }
+        self.remember_queue(queue);
+        Ok(())
+    }
+
+    /// Makes a queue that is missing, for messages that are not the caller's own choice to send.
+    pub(crate) fn make_queue(&mut self, queue: &QueueName) -> rusqlite::Result<()> {
+        if !self.memory.queues.contains(queue) {
+            self.ensure_queue(queue)?;
+            self.remember_queue(queue);
+        }
+        Ok(())
+    }
+
+    fn remember_queue(&mut self, queue: &QueueName) {
         // What is forgotten is only looked up again.
         if self.memory.queues.len() >= MOST_NAMES {
             self.memory.queues.clear();
         }
         self.memory.queues.insert(queue.clone());
-        Ok(())
     }
 
     pub(crate) fn ensure_queue(&mut self, queue: &QueueName) -> rusqlite::Result<()> {

@@ -1,5 +1,7 @@
 //! Waiting for a message: registered first, then looked, then waited, so that nothing arrives unseen.
 
+use std::sync::Arc;
+
 use futures_util::stream;
 use postrider_core::{
     Deadline, MessagingError, QueueName, QueuedMessage, ReceiveOptions, RowResults, SettledAndReceived, Settlement,
@@ -11,7 +13,7 @@ use crate::error::{Failure, by_law};
 use crate::provider::SqliteProvider;
 use crate::session::Session;
 use crate::writer::Note;
-use crate::writer::work::Unclaimed;
+use crate::writer::work::{Unclaimed, Unheld};
 use postrider_core::wakes::Listener;
 
 /// What one look brought.
@@ -23,7 +25,7 @@ struct Look {
 }
 
 impl Unclaimed for Look {
-    fn into_leases(self) -> Vec<postrider_core::ReceiptHandle> {
+    fn into_leases(self) -> Vec<Unheld> {
         self.messages.into_leases()
     }
 }
@@ -156,26 +158,33 @@ impl SqliteProvider {
     /// Hints: one for every change that could have made a message receivable, and one whenever a time comes at which
     /// one becomes due.
     pub(crate) fn wake_ups(&self, queue: &QueueName) -> Result<WakeUps, MessagingError> {
-        let listener = self.shared().desk.wakes.listen(std::slice::from_ref(queue));
+        let name = queue.clone();
+        let next = move |connection: &rusqlite::Connection, after| next_due(connection, &name, after);
+        self.hints(std::slice::from_ref(queue), Arc::new(next))
+    }
+
+    /// Hints for whoever waits for news under these names, or for the next time that `next` finds.
+    pub(crate) fn hints(&self, names: &[QueueName], next: NextDue) -> Result<WakeUps, MessagingError> {
+        let listener = self.shared().desk.wakes.listen(names);
         self.writer()?.tell(Note::Listen);
         let seen = self.shared().desk.options.clock.now();
-        let state = (self.clone(), queue.clone(), listener, seen);
-        Ok(WakeUps::new(stream::unfold(state, |(provider, queue, listener, seen)| async move {
-            let next = provider.next_due_after(&queue, &listener, seen).await;
-            match provider.news(&listener, next, Deadline::never()).await {
+        let state = (self.clone(), next, listener, seen);
+        Ok(WakeUps::new(stream::unfold(state, |(provider, next, listener, seen)| async move {
+            let due = provider.next_due_after(&next, &listener, seen).await;
+            match provider.news(&listener, due, Deadline::never()).await {
                 News::Closed => None,
                 News::LookAgain => {
                     let seen = provider.shared().desk.options.clock.now().max(seen);
-                    Some(((), (provider, queue, listener, seen)))
+                    Some(((), (provider, next, listener, seen)))
                 }
             }
         })))
     }
 
-    async fn next_due_after(&self, queue: &QueueName, listener: &Listener, after: Timestamp) -> Timestamp {
+    async fn next_due_after(&self, next: &NextDue, listener: &Listener, after: Timestamp) -> Timestamp {
         listener.begin_look();
-        let queue = queue.clone();
-        let look = move |connection: &rusqlite::Connection| Ok(next_due(connection, &queue, after)?);
+        let next = next.clone();
+        let look = move |connection: &rusqlite::Connection| Ok(next(connection, after)?);
         let next = self.shared().readers.read("subscribe", Deadline::default(), look).await;
         // A look that failed promises nothing: the next news comes by a call, or the stream's owner polls anyway.
         let next = next.unwrap_or(Timestamp::MAX);
@@ -183,6 +192,9 @@ impl SqliteProvider {
         next
     }
 }
+
+/// Finds the next time, after the given one, at which there is something by itself.
+pub(crate) type NextDue = Arc<dyn Fn(&rusqlite::Connection, Timestamp) -> rusqlite::Result<Timestamp> + Send + Sync>;
 
 #[derive(Debug, PartialEq, Eq)]
 enum News {

@@ -30,8 +30,8 @@ impl ClaimTasks {
     }
 }
 
-/// Refuses a lease that is over before it begins.
-pub(crate) fn check_lease(lease: Duration) -> Result<(), MessagingError> {
+/// Refuses a lease that is over before it begins. What a store does first, wherever it is asked for one.
+pub fn check_lease(lease: Duration) -> Result<(), MessagingError> {
     if lease.is_zero() {
         return Err(MessagingError::invalid("task lease", "it is over before it begins; allow some time"));
     }

@@ -23,7 +23,7 @@ mod schedule;
 mod state;
 mod store;
 
-pub use claim::{ClaimAnswer, ClaimTasks, ClaimedTask, LostLease, TaskLease};
+pub use claim::{ClaimAnswer, ClaimTasks, ClaimedTask, LostLease, TaskLease, check_lease};
 pub use dead_event::{DeadTaskEvent, PayloadRef};
 pub use finish::{Finish, FinishedAndClaimed, Heartbeat, Progress, TaskOutcome, TaskStanding};
 pub use names::{MAX_TASK_TYPE, TaskId, TaskType};

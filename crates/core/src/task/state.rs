@@ -13,7 +13,7 @@ use crate::error::MessagingError;
 /// PENDING ──send──▶ ENQUEUED ──claim──▶ PROCESSING ──▶ SUCCEEDED
 ///    │                 ▲                  │   │
 ///    └──claim──────────┼──▶ (PROCESSING)  │   └──────▶ DEAD ──replay──▶ PENDING
-///                      └──retry, lost─────┘
+///                      └──retry, lost─────┘    (released by a worker that polls: ──▶ PENDING)
 /// from PENDING, ENQUEUED and PROCESSING: ──cancel──▶ CANCELED, ──deadline──▶ DEAD
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -62,7 +62,8 @@ impl TaskState {
             (Pending, Enqueued | Processing | Canceled | Dead) => true,
             // Back to PENDING: it is wanted now and not at the time that its message is for.
             (Enqueued, Pending | Processing | Canceled | Dead) => true,
-            (Processing, Succeeded | Enqueued | Dead | Canceled) => true,
+            // Back to PENDING: it was never begun, and where workers look for themselves nothing is on its way to them.
+            (Processing, Succeeded | Enqueued | Pending | Dead | Canceled) => true,
             (Dead, Pending) => true,
             _ => false,
         }

@@ -59,6 +59,8 @@ pub struct Stranded {
     pub enqueued: u64,
     /// How many of their messages are still in the outbox.
     pub in_outbox: u64,
+    /// How many tasks of the type are PROCESSING: their messages are in flight as well. Counted up to the same bound.
+    pub processing: u64,
 }
 
 /// What a hint is wanted of.

@@ -60,13 +60,13 @@ async fn every_rule_holds_and_the_schema_is_left_clean() {
 }
 
 /// A schema whose clock can be moved: its function is replaced by one that adds what has passed by hand.
-struct ByHand {
-    schema: String,
+pub(crate) struct ByHand {
+    pub(crate) schema: String,
 }
 
 impl ByHand {
     /// Moves the clock of a schema.
-    async fn elapse(&self, time: Duration) {
+    pub(crate) async fn elapse(&self, time: Duration) {
         let schema = &self.schema;
         let micros = time.as_micros();
         client()

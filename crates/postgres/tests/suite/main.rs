@@ -16,6 +16,7 @@ mod pinned;
 mod pooler;
 mod schema;
 mod soak;
+mod tasks;
 mod transactions;
 mod wake_ups;
 

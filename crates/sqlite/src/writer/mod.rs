@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use postrider_core::ReceiptHandle;
 use postrider_core::coalescer::Drivers as CoalescerDrivers;
 use rusqlite::Connection;
 use tokio::sync::watch;
@@ -32,6 +31,7 @@ use crate::turns::Turns;
 use drivers::Drivers;
 use postrider_core::wakes::Wakes;
 use upkeep::Upkeep;
+use work::Unheld;
 pub(crate) use work::{Call, Reply, Undone, Work};
 
 /// How often a look is taken at whether another process has written, while somebody waits for it.
@@ -236,14 +236,10 @@ impl Writer {
         }
     }
 
-    /// Gives leases back that nobody was there to take: they were never seen, so they are not counted.
-    fn release(&mut self, leases: Vec<ReceiptHandle>) {
-        for receipt in leases {
-            let settlement = postrider_core::Settlement::nack(receipt, postrider_core::Nack::Release);
-            let (work, _) = Call::new("release", move |session| match session.settle(&settlement) {
-                Err(crate::error::Failure::Sql(error)) => Err(error.into()),
-                Ok(()) | Err(crate::error::Failure::Law(_)) => Ok(()),
-            });
+    /// Gives leases back that nobody was there to take.
+    fn release(&mut self, leases: Vec<Unheld>) {
+        for lease in leases {
+            let (work, _) = Call::new("release", move |session| lease.release(session));
             self.jobs.push_back(work);
         }
     }

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use postrider_core::{MessagingError, QueuedMessage, ReceiptHandle};
+use postrider_core::task::{Created, Enqueued, OutboxBatch, Schedule, TaskId, TaskStanding, TaskState};
+use postrider_core::{MessagingError, Nack, QueuedMessage, ReceiptHandle, RowResults, Settlement};
 use tokio::sync::oneshot;
 
 use crate::error::{Failure, by_law, not_done};
 use crate::session::Session;
+use crate::tasks::UnheldTask;
 
 /// Why a piece of work was not done, or may not have been.
 #[derive(Debug, Clone)]
@@ -36,16 +38,36 @@ pub(crate) trait Work: Send {
     fn run(&mut self, session: &mut Session<'_>) -> rusqlite::Result<()>;
 
     /// The transaction is durable: tells the caller. Answers the leases that could not be handed over.
-    fn committed(self: Box<Self>) -> Vec<ReceiptHandle>;
+    fn committed(self: Box<Self>) -> Vec<Unheld>;
 
     /// Tells the caller that it was not done.
     fn undone(self: Box<Self>, why: Undone);
 }
 
+/// A lease that was given to nobody.
+#[derive(Debug)]
+pub(crate) enum Unheld {
+    Message(ReceiptHandle),
+    Task(UnheldTask),
+}
+
+impl Unheld {
+    /// Gives it back: it was never seen, so it is not counted.
+    pub(crate) fn release(&self, session: &mut Session<'_>) -> Result<(), Failure> {
+        match self {
+            Self::Message(receipt) => match session.settle(&Settlement::nack(receipt.clone(), Nack::Release)) {
+                Err(Failure::Sql(error)) => Err(error.into()),
+                Ok(()) | Err(Failure::Law(_)) => Ok(()),
+            },
+            Self::Task(task) => Ok(task.release(session)?),
+        }
+    }
+}
+
 /// What to do with an answer whose caller has gone.
 pub(crate) trait Unclaimed {
     /// The leases in it: they were given to nobody.
-    fn into_leases(self) -> Vec<ReceiptHandle>
+    fn into_leases(self) -> Vec<Unheld>
     where
         Self: Sized,
     {
@@ -54,8 +76,8 @@ pub(crate) trait Unclaimed {
 }
 
 impl Unclaimed for Vec<QueuedMessage> {
-    fn into_leases(self) -> Vec<ReceiptHandle> {
-        self.into_iter().map(QueuedMessage::into_receipt).collect()
+    fn into_leases(self) -> Vec<Unheld> {
+        self.into_iter().map(|message| Unheld::Message(message.into_receipt())).collect()
     }
 }
 
@@ -108,7 +130,7 @@ where
         Ok(())
     }
 
-    fn committed(self: Box<Self>) -> Vec<ReceiptHandle> {
+    fn committed(self: Box<Self>) -> Vec<Unheld> {
         let Some(answer) = self.answer else { return Vec::new() };
         match self.caller.send(Ok(answer)) {
             Ok(()) | Err(Err(_) | Ok(Err(_))) => Vec::new(),
@@ -145,4 +167,16 @@ nothing_leased!(
     (postrider_core::RedriveReport, Option<i64>),
     postrider_core::Begun,
     postrider_core::Standing,
+    RowResults<Created>,
+    RowResults<TaskState>,
+    RowResults<()>,
+    Vec<TaskStanding>,
+    Vec<TaskId>,
+    Option<Vec<TaskId>>,
+    Enqueued,
+    OutboxBatch,
+    Schedule,
+    usize,
+    u32,
+    bool,
 );

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archive;
+mod broken_tasks;
 mod connections;
 mod files;
 mod idempotency;
@@ -11,6 +12,7 @@ mod lawful;
 mod operators_page;
 mod processes;
 mod spoiled;
+mod tasks;
 mod transactions;
 
 use std::path::{Path, PathBuf};

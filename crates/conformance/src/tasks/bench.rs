@@ -1,0 +1,141 @@
+//! What one test works with: connections, and names of its own.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use postrider_core::task::{
+    Post, ScheduleStore, TaskFilter, TaskId, TaskMode, TaskRoutes, TaskState, TaskStore, TaskType,
+};
+use postrider_core::{MessagingError, MessagingService, QueueAdmin, QueueName};
+
+use super::TaskHarness;
+use super::messages::take_all;
+use super::steps::list_all;
+use crate::probe::{Stop, soon};
+
+/// A lease that lasts until a test lets it run out.
+pub(super) const LEASE: Duration = Duration::from_secs(60);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const INSTANT: Duration = Duration::from_millis(1);
+
+/// More than any test has at a time.
+pub(super) const MANY: usize = 1000;
+
+/// What one test works with.
+pub(super) struct Bench<'h, H> {
+    pub(super) harness: &'h H,
+    /// What the names of this test begin with.
+    run: String,
+    types: Mutex<BTreeSet<TaskType>>,
+    queues: Mutex<BTreeSet<QueueName>>,
+    schedules: Mutex<BTreeSet<String>>,
+}
+
+fn note<T: Ord>(names: &Mutex<BTreeSet<T>>, name: T) {
+    names.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+}
+
+fn noted<T: Ord>(names: &Mutex<BTreeSet<T>>) -> BTreeSet<T> {
+    std::mem::take(&mut *names.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl<'h, H: TaskHarness> Bench<'h, H> {
+    pub(super) fn new(harness: &'h H) -> Self {
+        Self {
+            harness,
+            run: format!("t{:07x}", rand::random::<u32>() >> 4),
+            types: Mutex::default(),
+            queues: Mutex::default(),
+            schedules: Mutex::default(),
+        }
+    }
+
+    /// A type of this test's own.
+    pub(super) fn task_type(&self, tag: &str) -> Result<TaskType, Stop> {
+        let task_type = TaskType::new(format!("{}_{tag}", self.run))?;
+        note(&self.types, task_type.clone());
+        note(&self.queues, self.here().queue(&task_type)?);
+        Ok(task_type)
+    }
+
+    /// The name of a schedule of this test's own.
+    pub(super) fn schedule_name(&self, tag: &str) -> String {
+        let name = format!("{}_{tag}", self.run);
+        note(&self.schedules, name.clone());
+        name
+    }
+
+    /// Workers look for themselves, and nobody is told of deaths.
+    pub(super) fn polling(&self) -> TaskRoutes {
+        TaskRoutes { queue_prefix: "p_".to_owned(), ..TaskRoutes::default() }
+    }
+
+    /// Ids are sent to queues in the store itself.
+    pub(super) fn here(&self) -> TaskRoutes {
+        TaskRoutes { mode: TaskMode::Queue, post: Post::Here, queue_prefix: "q_".to_owned(), dead_events: None }
+    }
+
+    /// Ids are sent to queues elsewhere.
+    pub(super) fn elsewhere(&self) -> TaskRoutes {
+        TaskRoutes { post: Post::Outbox, ..self.here() }
+    }
+
+    /// The same routes, with a queue for the events of deaths.
+    pub(super) fn telling(&self, routes: TaskRoutes) -> Result<(TaskRoutes, QueueName), Stop> {
+        let queue = QueueName::new(format!("{}_dead", self.run))?;
+        note(&self.queues, queue.clone());
+        Ok((TaskRoutes { dead_events: Some(queue.clone()), ..routes }, queue))
+    }
+
+    /// A worker that looks for itself.
+    pub(super) async fn open(&self) -> Result<H::Store, Stop> {
+        self.open_with(self.polling()).await
+    }
+
+    pub(super) async fn open_with(&self, routes: TaskRoutes) -> Result<H::Store, Stop> {
+        Ok(self.harness.open(routes).await?)
+    }
+
+    /// Several workers that look for themselves.
+    pub(super) async fn open_several(&self, count: usize) -> Result<Vec<H::Store>, Stop> {
+        let mut stores = Vec::with_capacity(count);
+        for _ in 0..count {
+            stores.push(self.open().await?);
+        }
+        Ok(stores)
+    }
+
+    pub(super) async fn queue(&self) -> Result<H::Queue, Stop> {
+        Ok(self.harness.queue().await?)
+    }
+
+    pub(super) async fn elapse(&self, time: Duration) {
+        self.harness.elapse(time).await;
+    }
+
+    /// Leaves nothing behind that another test could meet: what is live is called off, queues and schedules are removed,
+    /// the outbox is emptied.
+    pub(super) async fn clean_up(&self) -> Result<(), MessagingError> {
+        let store = self.harness.open(self.polling()).await?;
+        for name in noted(&self.schedules) {
+            store.delete_schedule(&name, soon()).await?;
+        }
+        let types = noted(&self.types);
+        if !types.is_empty() {
+            let states = TaskState::ALL.into_iter().filter(|state| !state.is_terminal()).collect();
+            let filter = TaskFilter { states, types: types.into_iter().collect(), ..TaskFilter::default() };
+            let live: Vec<TaskId> = list_all(&store, &filter).await?.iter().map(|task| task.id).collect();
+            for ids in live.chunks(500) {
+                store.cancel(ids, soon()).await?.into_iter().collect::<Result<Vec<_>, _>>()?;
+            }
+        }
+        take_all(&store, LEASE, |_| false).await?;
+        let queue = self.harness.queue().await?;
+        for name in noted(&self.queues) {
+            queue.delete_queue(&name, soon()).await?;
+        }
+        queue.close(soon()).await
+    }
+}

@@ -1,0 +1,168 @@
+//! What is told of tasks that died.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use postrider_core::QueueName;
+use postrider_core::task::{
+    DeadReason, DeadTaskEvent, Finish, PayloadRef, Post, TaskId, TaskOutcome, TaskRoutes, TaskStanding, TaskState,
+    TaskStore, TaskType,
+};
+
+use super::TaskHarness;
+use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::messages::{drain, take_all};
+use super::steps::{
+    cancel, claim, claim_id, dead, end, ensure_state, info, make, make_all, make_plain, plain, reap, replay, retry,
+    sorted, succeeded,
+};
+use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
+
+const PAYLOAD: PayloadRef = PayloadRef { revision: 0, bytes: br#"{"order":7}"#.len() as u64 };
+
+/// The events that were told since this was last asked.
+async fn events<H: TaskHarness>(
+    store: &H::Store,
+    queue: &H::Queue,
+    name: &QueueName,
+) -> Result<Vec<DeadTaskEvent>, Stop> {
+    let bodies: Vec<Bytes> = match store.routes().post {
+        Post::Here => {
+            let brought = drain(queue, name).await?;
+            ensure(brought.iter().all(|message| message.is_json), || "an event is not told to be JSON".into())?;
+            brought.into_iter().map(|message| message.body).collect()
+        }
+        Post::Outbox => {
+            let rows = take_all(store, LEASE, |row| row.queue == *name).await?;
+            let receipts: Vec<_> = rows.iter().map(|row| (row.id, row.token)).collect();
+            store.outbox_sent(&receipts, soon()).await?;
+            rows.into_iter().map(|row| row.message.body).collect()
+        }
+    };
+    let mut events = Vec::new();
+    for body in bodies {
+        match serde_json::from_slice(&body) {
+            Ok(event) => events.push(event),
+            Err(error) => return violation(format!("{body:?} is no event of a death: {error}")),
+        }
+    }
+    Ok(events)
+}
+
+/// Makes a task die in a way, and answers it.
+async fn die<H: TaskHarness>(
+    bench: &Bench<'_, H>,
+    store: &H::Store,
+    task_type: &TaskType,
+    reason: DeadReason,
+    is_running: bool,
+) -> Result<TaskId, Stop> {
+    let mut task = plain(task_type).max_attempts(2);
+    if reason == DeadReason::Deadline {
+        task = task.deadline_in(HOUR);
+    }
+    let id = make(store, task).await?;
+    if is_running {
+        end(store, claim_id(store, id).await?.lease, retry(Duration::ZERO)).await?;
+        let lease = claim_id(store, id).await?.lease;
+        match reason {
+            DeadReason::Deadline => {}
+            DeadReason::LeaseLost => {
+                bench.elapse(LEASE + INSTANT).await;
+                ensure_same("the reaping", reap(store, lease, dead(reason)).await?, TaskStanding::Held)?;
+            }
+            DeadReason::MaxAttempts | DeadReason::Permanent | DeadReason::RetriesExhausted => {
+                end(store, lease, dead(reason)).await?;
+            }
+        }
+    }
+    if reason == DeadReason::Deadline {
+        bench.elapse(HOUR + INSTANT).await;
+        drop(store.expire_overdue(MANY, soon()).await?);
+    }
+    Ok(id)
+}
+
+async fn every_death_is_told<H: TaskHarness>(bench: &Bench<'_, H>, tag: &str, routes: TaskRoutes) -> Check {
+    let (routes, name) = bench.telling(routes)?;
+    let (store, queue, task_type) = (bench.open_with(routes).await?, bench.queue().await?, bench.task_type(tag)?);
+    let ways = DeadReason::ALL.into_iter().map(|reason| (reason, true)).chain([(DeadReason::Deadline, false)]);
+    for (reason, is_running) in ways {
+        let id = die(bench, &store, &task_type, reason, is_running).await?;
+        let seen = info(&store, id).await?;
+        ensure_same("the state", seen.state, TaskState::Dead)?;
+        let expected = DeadTaskEvent {
+            task_id: id,
+            task_type: task_type.clone(),
+            worker_id: is_running.then(|| "worker-1".to_owned()),
+            attempt_count: if is_running { 2 } else { 0 },
+            max_attempts: 2,
+            reason,
+            error: seen.last_error.unwrap_or_default(),
+            dead_at: seen.finished_at.unwrap_or_default(),
+            payload: PAYLOAD,
+        };
+        let told = events::<H>(&store, &queue, &name).await?;
+        ensure_same(&format!("what is told of a death ({reason})"), told, vec![expected])?;
+    }
+
+    // A second death is told too, with the payload that it died of.
+    let id = die(bench, &store, &task_type, DeadReason::Permanent, true).await?;
+    store.edit_payload(id, Bytes::from_static(b"123"), soon()).await?;
+    replay(&store, id).await??;
+    let lease = claim_id(&store, id).await?.lease;
+    let error = "it's \"dead\"\nä".to_owned();
+    end(&store, lease, TaskOutcome::Dead { reason: DeadReason::Permanent, error: error.clone() }).await?;
+    let told = events::<H>(&store, &queue, &name).await?;
+    ensure_same("the number of events of two deaths", told.len(), 2)?;
+    let Some(second) = told.iter().find(|event| event.payload.revision == 1) else {
+        return violation(format!("no event tells of the edited payload: {told:?}"));
+    };
+    ensure_same("its payload", second.payload, PayloadRef { revision: 1, bytes: 3 })?;
+    ensure_same("its error", &second.error, &error)?;
+    ensure_same("its attempts", second.attempt_count, 1)?;
+
+    // Every other end is not a death.
+    end(&store, claim_id(&store, make_plain(&store, &task_type).await?).await?.lease, succeeded()).await?;
+    cancel(&store, make_plain(&store, &task_type).await?).await??;
+    let failed = make_plain(&store, &task_type).await?;
+    end(&store, claim_id(&store, failed).await?.lease, retry(MINUTE)).await?;
+    ensure_same("what is told of other ends", events::<H>(&store, &queue, &name).await?, Vec::new())
+}
+
+pub(super) async fn every_death_is_told_once_to_a_queue_in_the_store<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    every_death_is_told(bench, "polling", bench.polling()).await?;
+    every_death_is_told(bench, "queue", bench.here()).await
+}
+
+pub(super) async fn every_death_is_told_once_through_the_outbox<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    every_death_is_told(bench, "polling", TaskRoutes { post: Post::Outbox, ..bench.polling() }).await?;
+    every_death_is_told(bench, "queue", bench.elsewhere()).await
+}
+
+pub(super) async fn many_deaths_in_one_call_are_each_told<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    let (routes, name) = bench.telling(bench.polling())?;
+    let (store, queue, task_type) = (bench.open_with(routes).await?, bench.queue().await?, bench.task_type("many")?);
+    let tasks = (0..50).map(|_| plain(&task_type)).collect();
+    let ids = make_all(&store, tasks).await?;
+    let claimed = claim(&store, &task_type, 50).await?;
+    let ends = claimed.iter().map(|task| Finish { lease: task.lease, outcome: dead(DeadReason::MaxAttempts) });
+    drop(store.finish(ends.collect(), soon()).await?);
+    let told = events::<H>(&store, &queue, &name).await?;
+    let seen = sorted(told.iter().map(|event| event.task_id));
+    ensure_same("the tasks of fifty deaths", seen, sorted(ids))
+}
+
+pub(super) async fn no_death_is_told_where_nobody_listens<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    let (_, name) = bench.telling(bench.polling())?;
+    let (queue, task_type) = (bench.queue().await?, bench.task_type("silent")?);
+    for routes in [bench.polling(), TaskRoutes { post: Post::Outbox, ..bench.polling() }] {
+        let store = bench.open_with(routes).await?;
+        let id = die(bench, &store, &task_type, DeadReason::Permanent, true).await?;
+        ensure_state(&store, id, TaskState::Dead).await?;
+        let taken = store.take_outbox(MANY, LEASE, soon()).await?.rows;
+        let is_told = |body: &Bytes| serde_json::from_slice::<DeadTaskEvent>(body).is_ok_and(|it| it.task_id == id);
+        ensure(taken.iter().all(|row| !is_told(&row.message.body)), || "a death is told, and to nobody".into())?;
+    }
+    ensure_same("what is told", drain(&queue, &name).await?, Vec::new())
+}

@@ -1,0 +1,222 @@
+//! Which states follow which, tried by every call on a task in every state.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use postrider_core::MessagingError;
+use postrider_core::task::{
+    DeadReason, NewTask, TaskId, TaskLease, TaskMode, TaskOutcome, TaskState, TaskStore, TaskType,
+};
+
+use super::TaskHarness;
+use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::messages::enqueue_all;
+use super::steps::{
+    cancel, claim, claim_id, claim_ids, dead, end, ensure_state, finish, heartbeat, info, make, plain, reap, replay,
+    retry, run_now, standing, succeeded,
+};
+use crate::probe::{Check, Stop, ensure, soon};
+
+/// Where a task is when a call is tried on it.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Due,
+    Later,
+    Enqueued,
+    /// Tried, and to be tried again in a minute.
+    EnqueuedForLater,
+    Processing,
+    Succeeded,
+    Dead,
+    Canceled,
+}
+
+impl Place {
+    const ALL: [Self; 8] = [
+        Self::Due,
+        Self::Later,
+        Self::Enqueued,
+        Self::EnqueuedForLater,
+        Self::Processing,
+        Self::Succeeded,
+        Self::Dead,
+        Self::Canceled,
+    ];
+
+    const fn state(self) -> TaskState {
+        match self {
+            Self::Due | Self::Later => TaskState::Pending,
+            Self::Enqueued | Self::EnqueuedForLater => TaskState::Enqueued,
+            Self::Processing => TaskState::Processing,
+            Self::Succeeded => TaskState::Succeeded,
+            Self::Dead => TaskState::Dead,
+            Self::Canceled => TaskState::Canceled,
+        }
+    }
+}
+
+/// Everything that can be asked for a task.
+#[derive(Debug, Clone, Copy)]
+enum Call {
+    CreateAgain,
+    Claim,
+    ClaimById,
+    Succeed,
+    Retry,
+    Die,
+    Release,
+    Heartbeat,
+    Standing,
+    LostLeases,
+    ReapToRetry,
+    ReapToDeath,
+    Expire,
+    Cancel,
+    RunNow,
+    Replay,
+    EditPayload,
+    EnqueueDue,
+    Stranded,
+    Resend,
+}
+
+impl Call {
+    const ALL: [Self; 20] = [
+        Self::CreateAgain,
+        Self::Claim,
+        Self::ClaimById,
+        Self::Succeed,
+        Self::Retry,
+        Self::Die,
+        Self::Release,
+        Self::Heartbeat,
+        Self::Standing,
+        Self::LostLeases,
+        Self::ReapToRetry,
+        Self::ReapToDeath,
+        Self::Expire,
+        Self::Cancel,
+        Self::RunNow,
+        Self::Replay,
+        Self::EditPayload,
+        Self::EnqueueDue,
+        Self::Stranded,
+        Self::Resend,
+    ];
+}
+
+/// A task that is somewhere, with the lease that it was last claimed by.
+struct Placed {
+    task: NewTask,
+    id: TaskId,
+    lease: TaskLease,
+}
+
+async fn place<S: TaskStore>(store: &S, task_type: &TaskType, place: Place, key: &str) -> Result<Placed, Stop> {
+    let mut task = plain(task_type).idempotency_key(key)?.deadline_in(HOUR);
+    if matches!(place, Place::Later) {
+        task = task.scheduled_in(MINUTE);
+    }
+    let id = make(store, task.clone()).await?;
+    // What nobody has claimed has no token that anybody could know.
+    let mut lease = TaskLease { id, token: 7 };
+    match place {
+        Place::Due | Place::Later => {}
+        Place::Enqueued if store.routes().mode == TaskMode::Queue => drop(enqueue_all(store).await?),
+        Place::Canceled => drop(cancel(store, id).await??),
+        Place::Enqueued | Place::EnqueuedForLater | Place::Processing | Place::Succeeded | Place::Dead => {
+            lease = claim_id(store, id).await?.lease;
+        }
+    }
+    match place {
+        Place::Enqueued if lease.token != 7 => end(store, lease, retry(std::time::Duration::ZERO)).await?,
+        Place::EnqueuedForLater => end(store, lease, retry(MINUTE)).await?,
+        Place::Succeeded => end(store, lease, succeeded()).await?,
+        Place::Dead => end(store, lease, dead(DeadReason::Permanent)).await?,
+        _ => {}
+    }
+    ensure_state(store, id, place.state()).await?;
+    Ok(Placed { task, id, lease })
+}
+
+/// Asks. What is answered does not matter here: only what becomes of the task.
+async fn ask<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, call: Call, placed: &Placed) -> Check {
+    let Placed { task, id, lease } = placed;
+    let (id, lease, task_type) = (*id, *lease, &task.task_type);
+    match call {
+        Call::CreateAgain => drop(store.create(vec![task.clone().id(TaskId::generate())], soon()).await?),
+        Call::Claim => drop(claim(store, task_type, MANY).await?),
+        Call::ClaimById => drop(claim_ids(store, &[id]).await?),
+        Call::Succeed => drop(finish(store, lease, succeeded()).await?),
+        Call::Retry => drop(finish(store, lease, retry(MINUTE)).await?),
+        Call::Die => drop(finish(store, lease, dead(DeadReason::MaxAttempts)).await?),
+        Call::Release => drop(finish(store, lease, TaskOutcome::Released).await?),
+        Call::Heartbeat => drop(heartbeat(store, lease, LEASE).await?),
+        Call::Standing => drop(standing(store, lease).await?),
+        Call::LostLeases => {
+            bench.elapse(LEASE + INSTANT).await;
+            drop(store.lost_leases(MANY, soon()).await?);
+        }
+        Call::ReapToRetry => {
+            bench.elapse(LEASE + INSTANT).await;
+            let _ = reap(store, lease, retry(MINUTE)).await?;
+        }
+        Call::ReapToDeath => {
+            bench.elapse(LEASE + INSTANT).await;
+            let _ = reap(store, lease, dead(DeadReason::LeaseLost)).await?;
+        }
+        Call::Expire => {
+            bench.elapse(HOUR + INSTANT).await;
+            drop(store.expire_overdue(MANY, soon()).await?);
+        }
+        Call::Cancel => drop(cancel(store, id).await?),
+        Call::RunNow => drop(run_now(store, id).await?),
+        Call::Replay => drop(replay(store, id).await?),
+        Call::EditPayload => match store.edit_payload(id, Bytes::from_static(b"{}"), soon()).await {
+            Ok(_) | Err(MessagingError::TaskConflict { .. }) => {}
+            Err(other) => return Err(other.into()),
+        },
+        Call::EnqueueDue => drop(enqueue_all(store).await?),
+        Call::Stranded => drop(store.stranded(MINUTE, soon()).await?),
+        Call::Resend => {
+            bench.elapse(MINUTE * 2).await;
+            let _ = store.resend(task_type, MANY, MINUTE, soon()).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn every_allowed_transition_happens_and_no_other<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    let mut seen = BTreeSet::new();
+    for (mode, routes) in [("polling", bench.polling()), ("queue", bench.here())] {
+        let store = bench.open_with(routes).await?;
+        let task_type = bench.task_type(mode)?;
+        for from in Place::ALL {
+            for call in Call::ALL {
+                // Nobody sends anything on its way where workers look for themselves.
+                let is_sent = matches!(call, Call::EnqueueDue | Call::Stranded | Call::Resend);
+                if is_sent && store.routes().mode == TaskMode::Polling {
+                    continue;
+                }
+                let placed = place(&store, &task_type, from, &format!("{from:?} {call:?}")).await?;
+                ask(bench, &store, call, &placed).await?;
+                let (before, after) = (from.state(), info(&store, placed.id).await?.state);
+                ensure(before == after || before.may_become(after), || {
+                    format!("in {mode} mode, {call:?} made a task {after} that was {before} ({from:?})")
+                })?;
+                seen.insert((before, after));
+                if !after.is_terminal() {
+                    cancel(&store, placed.id).await??;
+                }
+            }
+        }
+    }
+    for from in TaskState::ALL {
+        for to in TaskState::ALL {
+            ensure(!from.may_become(to) || seen.contains(&(from, to)), || {
+                format!("no call made a task {to} that was {from}")
+            })?;
+        }
+    }
+    Ok(())
+}

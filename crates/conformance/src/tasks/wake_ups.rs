@@ -1,0 +1,120 @@
+//! Who is told that there is something to do.
+
+use std::time::Duration;
+
+use postrider_core::WakeUps;
+use postrider_core::task::{
+    DeadReason, MissedFire, NewSchedule, ScheduleStore, ScheduleTiming, TaskNotice, TaskOutcome, TaskStanding,
+    TaskStore, TaskTemplate,
+};
+
+use super::TaskHarness;
+use super::bench::{Bench, HOUR, INSTANT, LEASE};
+use super::messages::enqueue_all;
+use super::steps::{
+    cancel, claim_id, dead, end, make, make_all, make_plain, plain, reap, replay, retry, run_now, succeeded,
+};
+use crate::probe::{Check, PATIENCE, ensure, ensure_same, soon, violation};
+
+/// A hint that comes later than this is of something else.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Hints so far are of what was done before. A waiter that is hinted without end waits for nothing.
+async fn settle(hints: &mut WakeUps) -> Check {
+    for _ in 0..20 {
+        if tokio::time::timeout(QUIET, hints.next()).await.is_err() {
+            return Ok(());
+        }
+    }
+    violation("hints come although nothing happens")
+}
+
+async fn ensure_woken(hints: &mut WakeUps, by: &str) -> Check {
+    match tokio::time::timeout(PATIENCE, hints.next()).await {
+        Ok(Some(())) => Ok(()),
+        Ok(None) => violation(format!("the hints ended before {by}")),
+        Err(_) => violation(format!("nobody was woken by {by} within {PATIENCE:?}")),
+    }
+}
+
+pub(super) async fn whatever_can_be_claimed_wakes_its_workers<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("claim")?);
+    let types = vec![bench.task_type("quiet")?, task_type.clone()];
+    let mut here = store.subscribe_tasks(TaskNotice::Claimable(types.clone()), soon()).await?;
+    let mut there = other.subscribe_tasks(TaskNotice::Claimable(types), soon()).await?;
+    macro_rules! wakes {
+        ($by:literal, $done:expr) => {{
+            settle(&mut here).await?;
+            settle(&mut there).await?;
+            let done = $done;
+            ensure_woken(&mut here, $by).await?;
+            ensure_woken(&mut there, concat!($by, ", on another connection,")).await?;
+            done
+        }};
+    }
+    let id = wakes!("a creation", make_plain(&store, &task_type).await?);
+    let lease = claim_id(&store, id).await?.lease;
+    wakes!("a retry", end(&store, lease, retry(Duration::ZERO)).await?);
+    let lease = claim_id(&store, id).await?.lease;
+    wakes!("a release", end(&store, lease, TaskOutcome::Released).await?);
+    let lease = claim_id(&store, id).await?.lease;
+    end(&store, lease, retry(HOUR)).await?;
+    wakes!("a run at once", run_now(&store, id).await??);
+    let lease = claim_id(&store, id).await?.lease;
+    bench.elapse(LEASE + INSTANT).await;
+    let reaped = wakes!("a reaping", reap(&store, lease, retry(Duration::ZERO)).await?);
+    ensure_same("the reaping", reaped, TaskStanding::Held)?;
+    let lease = claim_id(&store, id).await?.lease;
+    end(&store, lease, dead(DeadReason::Permanent)).await?;
+    wakes!("a replay", replay(&store, id).await??);
+    cancel(&store, id).await??;
+
+    let name = bench.schedule_name("fires");
+    let definition = NewSchedule {
+        name: name.clone(),
+        timing: ScheduleTiming::Every(HOUR),
+        task: TaskTemplate::new(task_type.clone(), "{}"),
+        missed: MissedFire::One,
+    };
+    let put = store.put_schedule(&definition, None, soon()).await?;
+    let tasks = vec![definition.task.task(&name)?];
+    let fire = store.fire_schedule(&name, put.version, tasks, None, None, soon());
+    let fired = wakes!("a schedule that fires", fire.await?);
+    for id in fired.into_iter().flatten() {
+        cancel(&store, id).await??;
+    }
+
+    let keyed = (0..3).map(|_| plain(&task_type).ordering_key("k")).collect::<Result<Vec<_>, _>>()?;
+    let ids = make_all(&store, keyed).await?;
+    let lease = claim_id(&store, ids[0]).await?.lease;
+    wakes!("the end of the task before it", end(&store, lease, succeeded()).await?);
+    wakes!("the cancel of the task before it", cancel(&store, ids[1]).await??);
+    end(&store, claim_id(&store, ids[2]).await?.lease, succeeded()).await
+}
+
+pub(super) async fn whatever_is_to_be_sent_wakes_the_enqueuer<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    let (routes, _) = bench.telling(bench.elsewhere())?;
+    let (store, other) = (bench.open_with(routes.clone()).await?, bench.open_with(routes).await?);
+    let task_type = bench.task_type("send")?;
+    let mut here = store.subscribe_tasks(TaskNotice::ToSend, soon()).await?;
+    let mut there = other.subscribe_tasks(TaskNotice::ToSend, soon()).await?;
+    macro_rules! wakes {
+        ($by:literal, $done:expr) => {{
+            settle(&mut here).await?;
+            settle(&mut there).await?;
+            let done = $done;
+            ensure_woken(&mut here, $by).await?;
+            ensure_woken(&mut there, concat!($by, ", on another connection,")).await?;
+            done
+        }};
+    }
+    let id = wakes!("a creation", make(&store, plain(&task_type)).await?);
+    let sent = wakes!("a message in the outbox", enqueue_all(&store).await?);
+    ensure(sent >= 1, || "a due task was not sent on its way".into())?;
+    let lease = claim_id(&store, id).await?.lease;
+    wakes!("the message of a retry", end(&store, lease, retry(Duration::ZERO)).await?);
+    let lease = claim_id(&store, id).await?.lease;
+    wakes!("the event of a death", end(&store, lease, dead(DeadReason::Permanent)).await?);
+    wakes!("a replay", replay(&store, id).await??);
+    Ok(())
+}

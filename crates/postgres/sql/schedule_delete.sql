@@ -1,0 +1,1 @@
+delete from {schema}.task_schedule where name = $1 returning name

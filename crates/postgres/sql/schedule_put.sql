@@ -1,0 +1,5 @@
+insert into {schema}.task_schedule as s (name, definition, created_at, next_run_at)
+values ($1, $2, {schema}.clock(), $3)
+on conflict (name) do update
+set definition = excluded.definition, next_run_at = excluded.next_run_at, version = s.version + 1
+returning name, definition, version, created_at, paused_at, next_run_at, last_run_at, last_task_id

@@ -1,0 +1,360 @@
+//! Where attempts end, or go on: nothing happens without the token of their claim.
+//!
+//! A lease that has run out still counts as held until somebody has reaped it: the work is done, and to refuse its end
+//! would only have it done twice.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use postgres_types::ToSql;
+use postrider_core::task::{
+    AttemptOutcome, Finish, Heartbeat, TaskId, TaskLease, TaskMode, TaskOutcome, TaskStanding, TaskState,
+};
+use postrider_core::{Deadline, MessagingError};
+use postrider_pg::Step;
+use postrider_sql::{Undone, persist};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::Tasks;
+use super::hints::News;
+use super::keys::Keys;
+use super::rows::{delay_column, kept, state, task_id};
+use super::send::{Posting, message_ids};
+use crate::rows::micros;
+use crate::sql::Sql;
+
+/// Who says that an attempt has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ender {
+    /// The worker that made it.
+    Holder,
+    /// Whoever found that its lease has run out.
+    Reaper,
+}
+
+/// How an attempt ends, by the statement that does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Succeed,
+    Retry,
+    Die,
+    Release,
+}
+
+const KINDS: [Kind; 4] = [Kind::Succeed, Kind::Retry, Kind::Die, Kind::Release];
+
+/// The rows of one statement: an array for each column, in the order of the ids.
+#[derive(Debug, Default)]
+struct Group<'f> {
+    places: Vec<usize>,
+    ids: Vec<Uuid>,
+    tokens: Vec<i64>,
+    results: Vec<Option<&'f [u8]>>,
+    delays: Vec<i64>,
+    reasons: Vec<&'static str>,
+    errors: Vec<Cow<'f, str>>,
+    message_ids: Vec<Uuid>,
+}
+
+/// A batch of ends, sorted into statements.
+#[derive(Debug)]
+pub(super) struct Finishing<'f> {
+    leases: Vec<TaskLease>,
+    groups: Vec<(Kind, Group<'f>)>,
+    /// All that are ended, where several statements do it.
+    locked: Option<(Vec<Uuid>, Vec<i64>)>,
+    is_reaped: bool,
+    outcome: &'static str,
+    posting: Posting,
+}
+
+impl<'f> Finishing<'f> {
+    pub(super) fn new(tasks: &Tasks, finished: &'f [Finish], ender: Ender) -> Self {
+        let posting = Posting::of(tasks);
+        let mut chosen: Vec<(usize, &'f Finish)> = Vec::with_capacity(finished.len());
+        let mut seen = HashSet::with_capacity(finished.len());
+        // The first one ends the lease, or finds it ended; either way there is none for the second.
+        chosen.extend(finished.iter().enumerate().filter(|(_, finish)| seen.insert(finish.lease)));
+        chosen.sort_by_key(|(_, finish)| finish.lease.id);
+        let mut groups: Vec<(Kind, Group<'f>)> = KINDS.iter().map(|kind| (*kind, Group::default())).collect();
+        for (place, finish) in &chosen {
+            let (kind, result, delay, reason, error) = match &finish.outcome {
+                TaskOutcome::Succeeded { result } => (Kind::Succeed, result.as_deref(), 0, "", Cow::Borrowed("")),
+                TaskOutcome::Retry { after, error } => (Kind::Retry, None, delay_column(*after), "", kept(error)),
+                TaskOutcome::Dead { reason, error } => (Kind::Die, None, 0, reason.as_str(), kept(error)),
+                TaskOutcome::Released => (Kind::Release, None, 0, "", Cow::Borrowed("")),
+            };
+            if let Some((_, group)) = groups.iter_mut().find(|(found, _)| *found == kind) {
+                group.places.push(*place);
+                group.ids.push(*finish.lease.id.as_uuid());
+                group.tokens.push(finish.lease.token);
+                group.results.push(result);
+                group.delays.push(delay);
+                group.reasons.push(reason);
+                group.errors.push(error);
+            }
+        }
+        groups.retain(|(_, group)| !group.places.is_empty());
+        for (kind, group) in &mut groups {
+            let is_told = match kind {
+                Kind::Succeed => false,
+                Kind::Retry | Kind::Release => posting.is_sent,
+                Kind::Die => posting.events.is_some(),
+            };
+            group.message_ids = message_ids(if is_told { group.ids.len() } else { 0 });
+        }
+        let locked = (groups.len() > 1)
+            .then(|| chosen.iter().map(|(_, finish)| (*finish.lease.id.as_uuid(), finish.lease.token)).unzip());
+        let outcome = match ender {
+            Ender::Holder => AttemptOutcome::Failed,
+            Ender::Reaper => AttemptOutcome::LeaseLost,
+        };
+        Self {
+            leases: finished.iter().map(|finish| finish.lease).collect(),
+            groups,
+            locked,
+            is_reaped: ender == Ender::Reaper,
+            outcome: outcome.as_str(),
+            posting,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// What to carry out in one transaction.
+    pub(super) fn steps<'p>(&'p self, sql: &'p Sql) -> Vec<Step<'p>> {
+        let lock = self.locked.as_ref().map(|(ids, tokens)| Step::new(&sql.task_lock, [ids as _, tokens as _]));
+        lock.into_iter().chain(self.groups.iter().map(|(kind, group)| self.step(*kind, group, sql))).collect()
+    }
+
+    fn step<'p>(&'p self, kind: Kind, group: &'p Group<'f>, sql: &'p Sql) -> Step<'p> {
+        let posting = &self.posting;
+        let leases: [&(dyn ToSql + Sync); 2] = [&group.ids, &group.tokens];
+        match kind {
+            Kind::Succeed => Step::new(&sql.task_succeed, leases).and([&group.results]),
+            Kind::Retry => Step::new(&sql.task_retry, leases).and([
+                &group.delays,
+                &group.errors,
+                &group.message_ids,
+                &self.is_reaped,
+                &self.outcome,
+                &posting.is_sent,
+                &posting.is_here,
+                &posting.is_listed,
+                &posting.prefix,
+            ]),
+            Kind::Die => Step::new(&sql.task_die, leases).and([
+                &group.reasons,
+                &group.errors,
+                &self.outcome,
+                &group.message_ids,
+                &self.is_reaped,
+                &posting.is_here,
+                &posting.is_listed,
+                &posting.events,
+                &posting.room,
+            ]),
+            Kind::Release => Step::new(&sql.task_release, leases).and([
+                &group.message_ids,
+                &posting.is_sent,
+                &posting.is_here,
+                &posting.is_listed,
+                &posting.prefix,
+            ]),
+        }
+    }
+
+    /// How many answers of the steps are about locks alone.
+    pub(super) fn locks(&self) -> usize {
+        usize::from(self.locked.is_some())
+    }
+
+    /// What became of each end, from what the statements answered.
+    pub(super) fn read<'r>(&self, tasks: &Tasks, answers: impl Iterator<Item = &'r Vec<Row>>) -> Finished {
+        let mut finished = Finished { held: vec![false; self.leases.len()], ..Finished::default() };
+        for ((kind, group), rows) in self.groups.iter().zip(answers) {
+            // Usually all of them, in their order.
+            let done: HashSet<(Uuid, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+            for (place, lease) in group.places.iter().zip(group.ids.iter().zip(&group.tokens)) {
+                finished.held[*place] = done.contains(&(*lease.0, *lease.1));
+            }
+            for row in rows {
+                finished.note(tasks, *kind, row);
+            }
+        }
+        finished
+    }
+}
+
+/// What a batch of ends came to.
+#[derive(Debug, Default)]
+pub(super) struct Finished {
+    held: Vec<bool>,
+    pub(super) keys: Keys,
+    pub(super) news: News,
+}
+
+impl Finished {
+    fn note(&mut self, tasks: &Tasks, kind: Kind, row: &Row) {
+        match kind {
+            Kind::Succeed => {}
+            Kind::Die => tasks.note_death(&mut self.news),
+            Kind::Retry | Kind::Release => tasks.note_offered(&mut self.news, row.get(2)),
+        }
+        if let Some(key) = row.get::<_, Option<String>>(3) {
+            self.keys.insert((row.get(2), key));
+        }
+    }
+}
+
+impl Tasks {
+    /// What each of the leases is told.
+    pub(super) async fn told(
+        &self,
+        finishing: &Finishing<'_>,
+        finished: &Finished,
+    ) -> Result<Vec<TaskStanding>, Undone> {
+        let told = self.standings_of(&finishing.leases, &finished.held).await;
+        // Some were ended, and that must not be taken for nothing.
+        told.map_err(|error| match finished.held.contains(&true) {
+            true => Undone::Unknown(error.into_harmless()),
+            false => error,
+        })
+    }
+
+    /// Held where it is; elsewhere the state of the task now.
+    async fn standings_of(&self, leases: &[TaskLease], held: &[bool]) -> Result<Vec<TaskStanding>, Undone> {
+        let lost = leases.iter().zip(held).filter(|(_, held)| !**held);
+        let ids: Vec<Uuid> = lost.map(|(lease, _)| *lease.id.as_uuid()).collect();
+        let states = if ids.is_empty() { HashMap::new() } else { persist(|| self.states(&ids)).await? };
+        let standing = |(lease, held): (&TaskLease, &bool)| match held {
+            true => TaskStanding::Held,
+            false => TaskStanding::Lost(states.get(&lease.id).map(|seen| seen.state)),
+        };
+        Ok(leases.iter().zip(held).map(standing).collect())
+    }
+
+    /// Where tasks are in their lives.
+    pub(super) async fn states(&self, ids: &[Uuid]) -> Result<HashMap<TaskId, Seen>, Undone> {
+        let rows = self.ask("look at tasks", Deadline::default(), &self.sql().task_states, vec![&ids]).await?;
+        let seen = |row: &Row| {
+            let wait = row.get::<_, Option<i64>>(3);
+            (task_id(row, 0), Seen { state: state(row, 1), token: row.get(2), wait })
+        };
+        Ok(rows.iter().map(seen).collect())
+    }
+
+    /// Refuses results that nobody could read back, and ends that nobody can reap by.
+    pub(super) fn check_ends(&self, finished: &[Finish], ender: Ender) -> Result<(), MessagingError> {
+        let most = self.max_payload_bytes();
+        for finish in finished {
+            match &finish.outcome {
+                TaskOutcome::Succeeded { result: Some(result) } if result.len() > most => {
+                    let why = format!(
+                        "that of task {} has {} bytes, at most {most} are allowed; store a reference to the data instead",
+                        finish.lease.id,
+                        result.len()
+                    );
+                    return Err(MessagingError::invalid("result", why));
+                }
+                TaskOutcome::Succeeded { .. } | TaskOutcome::Released if ender == Ender::Reaper => {
+                    let why = "an attempt whose worker was lost is tried again, or its task dies";
+                    return Err(MessagingError::invalid("end of a lost attempt", why));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends attempts whose leases have run out.
+    pub(super) async fn reap(&self, lost: &[Finish], deadline: Deadline) -> Result<Vec<TaskStanding>, Undone> {
+        let began = Instant::now();
+        let finishing = Finishing::new(self, lost, Ender::Reaper);
+        if finishing.is_empty() {
+            return Ok(Vec::new());
+        }
+        let finished = persist(|| async {
+            let mut session = self.shared.database.session("reap tasks", deadline).await?;
+            let answers = session.run(&finishing.steps(session.sql())).await?;
+            Ok(finishing.read(self, answers.iter().skip(finishing.locks())))
+        });
+        let finished = finished.await?;
+        self.tell(&finished.news, began);
+        self.place_own(&finished.keys).await;
+        self.told(&finishing, &finished).await
+    }
+
+    /// Sets the ends of leases, and keeps what is told of progress.
+    pub(super) async fn heartbeat(
+        &self,
+        heartbeats: &[Heartbeat],
+        lease: Duration,
+        deadline: Deadline,
+    ) -> Result<Vec<TaskStanding>, Undone> {
+        let mut chosen: Vec<(TaskLease, Option<&postrider_core::task::Progress>)> =
+            Vec::with_capacity(heartbeats.len());
+        let mut places: HashMap<TaskLease, usize> = HashMap::with_capacity(heartbeats.len());
+        for heartbeat in heartbeats {
+            // Of two heartbeats of one lease the later stands, if it tells anything.
+            match places.get(&heartbeat.lease) {
+                Some(place) => chosen[*place].1 = heartbeat.progress.as_ref().or(chosen[*place].1),
+                None => {
+                    places.insert(heartbeat.lease, chosen.len());
+                    chosen.push((heartbeat.lease, heartbeat.progress.as_ref()));
+                }
+            }
+        }
+        if chosen.is_empty() {
+            return Ok(Vec::new());
+        }
+        chosen.sort_by_key(|(lease, _)| lease.id);
+        let ids: Vec<Uuid> = chosen.iter().map(|(lease, _)| *lease.id.as_uuid()).collect();
+        let tokens: Vec<i64> = chosen.iter().map(|(lease, _)| lease.token).collect();
+        let is_told: Vec<bool> = chosen.iter().map(|(_, progress)| progress.is_some()).collect();
+        let fractions: Vec<Option<f64>> = chosen.iter().map(|(_, progress)| (*progress)?.fraction).collect();
+        let texts: Vec<Option<Cow<'_, str>>> =
+            chosen.iter().map(|(_, progress)| Some(kept((*progress)?.text.as_deref()?))).collect();
+        let lease = micros(lease);
+        let renewed = persist(|| {
+            let parameters: Vec<&(dyn ToSql + Sync)> = vec![&ids, &tokens, &is_told, &fractions, &texts, &lease];
+            self.ask("renew leases", deadline, &self.sql().task_heartbeat, parameters)
+        });
+        let renewed = renewed.await?;
+        let held: HashSet<TaskLease> =
+            renewed.iter().map(|row| TaskLease { id: task_id(row, 0), token: row.get(1) }).collect();
+        let leases: Vec<TaskLease> = heartbeats.iter().map(|heartbeat| heartbeat.lease).collect();
+        let held: Vec<bool> = leases.iter().map(|lease| held.contains(lease)).collect();
+        self.standings_of(&leases, &held).await
+    }
+
+    /// Whether leases are still held.
+    pub(super) async fn standings(&self, leases: &[TaskLease]) -> Result<Vec<TaskStanding>, Undone> {
+        let ids: Vec<Uuid> = leases.iter().map(|lease| *lease.id.as_uuid()).collect();
+        let states = if ids.is_empty() { HashMap::new() } else { self.states(&ids).await? };
+        let standing = |lease: &TaskLease| match states.get(&lease.id) {
+            None => TaskStanding::Lost(None),
+            Some(seen) if seen.state == TaskState::Processing && seen.token == Some(lease.token) => TaskStanding::Held,
+            Some(seen) => TaskStanding::Lost(Some(seen.state)),
+        };
+        Ok(leases.iter().map(standing).collect())
+    }
+
+    /// Whether queues carry tasks to their workers.
+    pub(super) fn is_queued(&self) -> bool {
+        self.routes.mode == TaskMode::Queue
+    }
+}
+
+/// What a look saw of a task.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) state: TaskState,
+    token: Option<i64>,
+    /// In how many microseconds it may be claimed, if its time is all that is in the way.
+    pub(super) wait: Option<i64>,
+}

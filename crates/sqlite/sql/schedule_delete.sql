@@ -1,0 +1,2 @@
+-- Plan: SEARCH task_schedule USING PRIMARY KEY (name=?)
+delete from task_schedule where name = ?1

@@ -1,0 +1,3 @@
+-- Plan: SEARCH task_schedule USING PRIMARY KEY (name=?)
+select definition, version, created_at, paused_at, next_run_at, last_run_at, last_task_id
+from task_schedule where name = ?1

@@ -1,0 +1,3 @@
+-- Plan: SCAN task_schedule
+select definition, version, created_at, paused_at, next_run_at, last_run_at, last_task_id
+from task_schedule order by name

@@ -1,0 +1,2 @@
+-- Plan: SEARCH task_schedule USING PRIMARY KEY (name=?)
+update task_schedule set paused_at = coalesce(paused_at, ?3), version = version + 1 where name = ?1 and version = ?2

@@ -1,0 +1,3 @@
+-- Plan: SEARCH task USING INDEX task_identity (task_id=?)
+update task set lease_expires_at = ?3, progress = ?4, progress_text = ?5
+where task_id = ?1 and state = 'PROCESSING' and lease_token = ?2

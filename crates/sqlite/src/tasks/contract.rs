@@ -1,0 +1,323 @@
+//! The contract of a store of tasks, kept by the writer and the readers of a file.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use postrider_core::task::{
+    ClaimAnswer, ClaimTasks, Created, Enqueued, Finish, FinishedAndClaimed, Heartbeat, LostLease, NewTask, OutboxBatch,
+    PayloadRevision, Stranded, Task, TaskAttempt, TaskId, TaskLease, TaskNotice, TaskOutcome, TaskPage, TaskQuery,
+    TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
+};
+use postrider_core::{Deadline, MessagingError, RowResults, Timestamp, WakeUps};
+use rusqlite::Connection;
+
+use super::claim::Claimer;
+use super::step::TaskStep;
+use super::{SqliteTasks, UnheldTask, look, upkeep};
+use crate::PROVIDER;
+use crate::error::{Failure, by_law};
+use crate::writer::work::{Unclaimed, Unheld};
+
+/// An answer with leases in it, which go back when nobody is there to take them.
+struct Handed<T> {
+    answer: T,
+    routes: Arc<TaskRoutes>,
+}
+
+impl<T> Handed<T> {
+    fn unheld(&self, leases: impl Iterator<Item = TaskLease>) -> Vec<Unheld> {
+        leases.map(|lease| Unheld::Task(UnheldTask { lease, routes: self.routes.clone() })).collect()
+    }
+}
+
+impl Unclaimed for Handed<FinishedAndClaimed> {
+    fn into_leases(self) -> Vec<Unheld> {
+        self.unheld(self.answer.claimed.iter().map(|task| task.lease))
+    }
+}
+
+impl Unclaimed for Handed<Vec<ClaimAnswer>> {
+    fn into_leases(self) -> Vec<Unheld> {
+        self.unheld(self.answer.iter().filter_map(|answer| match answer {
+            ClaimAnswer::Claimed(task) => Some(task.lease),
+            ClaimAnswer::NotDue(_) | ClaimAnswer::NotClaimable => None,
+        }))
+    }
+}
+
+impl SqliteTasks {
+    pub(super) fn max_payload(&self) -> usize {
+        self.provider.shared().desk.rules.capabilities.limits.max_body_bytes
+    }
+
+    /// The store's time.
+    pub(super) fn now(&self) -> Timestamp {
+        self.provider.shared().desk.options.clock.now()
+    }
+
+    /// Refuses an end that brings more than the store can keep.
+    fn check_result(&self, finish: &Finish) -> Result<(), MessagingError> {
+        let TaskOutcome::Succeeded { result: Some(result) } = &finish.outcome else { return Ok(()) };
+        if result.len() > self.max_payload() {
+            return Err(MessagingError::invalid(
+                "result",
+                format!(
+                    "that of task {} has {} bytes, at most {} are allowed; store a reference to the data instead",
+                    finish.lease.id,
+                    result.len(),
+                    self.max_payload()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Does one thing to each of several tasks. Each has an answer of its own.
+    async fn each<T: 'static>(
+        &self,
+        operation: &'static str,
+        ids: &[TaskId],
+        deadline: Deadline,
+        step: impl Fn(&mut TaskStep<'_, '_>, TaskId) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<RowResults<T>, MessagingError>
+    where
+        RowResults<T>: Unclaimed + Send,
+    {
+        self.begin(operation, deadline)?;
+        let ids = ids.to_vec();
+        let each = move |tasks: &mut TaskStep<'_, '_>| {
+            Ok(ids.iter().map(|id| by_law(step(tasks, *id))).collect::<rusqlite::Result<RowResults<T>>>()?)
+        };
+        self.write(operation, deadline, each).await
+    }
+}
+
+impl TaskStore for SqliteTasks {
+    fn store_name(&self) -> &'static str {
+        PROVIDER
+    }
+
+    fn routes(&self) -> &TaskRoutes {
+        &self.routes
+    }
+
+    fn max_payload_bytes(&self) -> usize {
+        self.max_payload()
+    }
+
+    async fn create(&self, tasks: Vec<NewTask>, deadline: Deadline) -> Result<RowResults<Created>, MessagingError> {
+        self.begin("create", deadline)?;
+        let create = move |step: &mut TaskStep<'_, '_>| {
+            Ok(tasks.iter().map(|task| by_law(step.create(task))).collect::<rusqlite::Result<RowResults<_>>>()?)
+        };
+        self.write("create", deadline, create).await
+    }
+
+    async fn finish_and_claim(
+        &self,
+        finished: Vec<Finish>,
+        claim: Option<ClaimTasks>,
+        deadline: Deadline,
+    ) -> Result<FinishedAndClaimed, MessagingError> {
+        let operation = if finished.is_empty() { "claim" } else { "finish" };
+        self.begin(operation, deadline)?;
+        for finish in &finished {
+            self.check_result(finish)?;
+        }
+        if let Some(claim) = &claim {
+            claim.check()?;
+        }
+        let claim = claim.map(|claim| (claim, self.next_turn()));
+        let only_claims = finished.is_empty();
+        let routes = self.routes.clone();
+        let step = move |step: &mut TaskStep<'_, '_>| {
+            let mut answer = FinishedAndClaimed::default();
+            answer.finished.reserve(finished.len());
+            for finish in &finished {
+                answer.finished.push(step.finish(finish)?);
+            }
+            if let Some((claim, turn)) = &claim {
+                step.claim(claim, *turn, &mut answer)?;
+            }
+            Ok(Handed { answer, routes: routes.clone() })
+        };
+        let handed = if only_claims {
+            self.lease(operation, deadline, step).await?
+        } else {
+            self.write(operation, deadline, step).await?
+        };
+        Ok(handed.answer)
+    }
+
+    async fn claim_by_id(
+        &self,
+        ids: &[TaskId],
+        lease: Duration,
+        worker: &str,
+        deadline: Deadline,
+    ) -> Result<Vec<ClaimAnswer>, MessagingError> {
+        self.begin("claim", deadline)?;
+        check_lease(lease)?;
+        let (ids, worker, routes) = (ids.to_vec(), worker.to_owned(), self.routes.clone());
+        let claim = move |step: &mut TaskStep<'_, '_>| {
+            let claimer = Claimer { worker: &worker, lease };
+            let answer = ids.iter().map(|id| step.claim_task(*id, claimer)).collect::<rusqlite::Result<_>>()?;
+            Ok(Handed { answer, routes: routes.clone() })
+        };
+        Ok(self.lease("claim", deadline, claim).await?.answer)
+    }
+
+    async fn heartbeat(
+        &self,
+        heartbeats: Vec<Heartbeat>,
+        lease: Duration,
+        deadline: Deadline,
+    ) -> Result<Vec<TaskStanding>, MessagingError> {
+        self.begin("heartbeat", deadline)?;
+        check_lease(lease)?;
+        let beat = move |step: &mut TaskStep<'_, '_>| {
+            let standings = heartbeats.iter().map(|heartbeat| step.heartbeat(heartbeat, lease));
+            Ok(standings.collect::<rusqlite::Result<Vec<_>>>()?)
+        };
+        self.write("heartbeat", deadline, beat).await
+    }
+
+    async fn standings(&self, leases: &[TaskLease], deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError> {
+        self.begin("standings", deadline)?;
+        let leases = leases.to_vec();
+        let look = move |connection: &Connection| Ok(look::standings(connection, &leases)?);
+        self.read("standings", deadline, look).await
+    }
+
+    async fn lost_leases(&self, limit: usize, deadline: Deadline) -> Result<Vec<LostLease>, MessagingError> {
+        self.begin("look for lost leases", deadline)?;
+        let now = self.now();
+        let look = move |connection: &Connection| Ok(look::lost_leases(connection, limit, now)?);
+        self.read("look for lost leases", deadline, look).await
+    }
+
+    async fn reap(&self, lost: Vec<Finish>, deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError> {
+        self.begin("reap", deadline)?;
+        let is_meant = |lost: &Finish| matches!(lost.outcome, TaskOutcome::Retry { .. } | TaskOutcome::Dead { .. });
+        if !lost.iter().all(is_meant) {
+            let why = "an attempt whose worker was lost is tried again or dead; use Retry or Dead";
+            return Err(MessagingError::invalid("outcome", why));
+        }
+        let reap = move |step: &mut TaskStep<'_, '_>| {
+            Ok(lost.iter().map(|lost| step.reap(lost)).collect::<rusqlite::Result<Vec<_>>>()?)
+        };
+        self.write("reap", deadline, reap).await
+    }
+
+    async fn expire_overdue(&self, limit: usize, deadline: Deadline) -> Result<Vec<TaskId>, MessagingError> {
+        self.begin("expire", deadline)?;
+        self.write("expire", deadline, move |step| Ok(step.expire_overdue(limit)?)).await
+    }
+
+    async fn cancel(&self, ids: &[TaskId], deadline: Deadline) -> Result<RowResults<TaskState>, MessagingError> {
+        self.each("cancel", ids, deadline, |step, id| step.cancel(id)).await
+    }
+
+    async fn run_now(&self, ids: &[TaskId], deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        self.each("run now", ids, deadline, |step, id| step.run_now(id)).await
+    }
+
+    async fn replay(&self, ids: &[TaskId], deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
+        self.each("replay", ids, deadline, |step, id| step.replay(id)).await
+    }
+
+    async fn edit_payload(&self, id: TaskId, payload: Bytes, deadline: Deadline) -> Result<u32, MessagingError> {
+        self.begin("edit", deadline)?;
+        if payload.len() > self.max_payload() {
+            let why = format!("it has {} bytes, at most {} are allowed", payload.len(), self.max_payload());
+            return Err(MessagingError::invalid("payload", why));
+        }
+        self.write("edit", deadline, move |step| step.edit_payload(id, &payload)).await
+    }
+
+    async fn revisions(&self, id: TaskId, deadline: Deadline) -> Result<Vec<PayloadRevision>, MessagingError> {
+        self.begin("revisions", deadline)?;
+        self.read("revisions", deadline, move |connection| look::revisions(connection, id)).await
+    }
+
+    async fn get(&self, id: TaskId, deadline: Deadline) -> Result<Option<Task>, MessagingError> {
+        self.begin("get", deadline)?;
+        self.read("get", deadline, move |connection| Ok(look::get(connection, id)?)).await
+    }
+
+    async fn attempts(&self, id: TaskId, deadline: Deadline) -> Result<Vec<TaskAttempt>, MessagingError> {
+        self.begin("attempts", deadline)?;
+        self.read("attempts", deadline, move |connection| look::attempts(connection, id)).await
+    }
+
+    async fn list(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, MessagingError> {
+        self.begin("list", deadline)?;
+        query.check()?;
+        let query = query.clone();
+        self.read("list", deadline, move |connection| look::list(connection, &query)).await
+    }
+
+    async fn enqueue_due(&self, limit: usize, deadline: Deadline) -> Result<Enqueued, MessagingError> {
+        self.begin("enqueue", deadline)?;
+        let turn = self.next_turn();
+        self.write("enqueue", deadline, move |step| Ok(step.enqueue_due(limit, turn)?)).await
+    }
+
+    async fn stranded(&self, grace: Duration, deadline: Deadline) -> Result<Vec<Stranded>, MessagingError> {
+        self.begin("look for stranded tasks", deadline)?;
+        let (routes, now) = (self.routes.clone(), self.now());
+        let look = move |connection: &Connection| Ok(upkeep::stranded(connection, &routes, grace, now)?);
+        self.read("look for stranded tasks", deadline, look).await
+    }
+
+    async fn resend(
+        &self,
+        task_type: &TaskType,
+        limit: usize,
+        grace: Duration,
+        deadline: Deadline,
+    ) -> Result<usize, MessagingError> {
+        self.begin("resend", deadline)?;
+        let task_type = task_type.clone();
+        self.write("resend", deadline, move |step| Ok(step.resend(&task_type, limit, grace)?)).await
+    }
+
+    async fn take_outbox(
+        &self,
+        limit: usize,
+        lease: Duration,
+        deadline: Deadline,
+    ) -> Result<OutboxBatch, MessagingError> {
+        self.begin("take from the outbox", deadline)?;
+        check_lease(lease)?;
+        self.lease("take from the outbox", deadline, move |step| Ok(step.take_outbox(limit, lease)?)).await
+    }
+
+    async fn outbox_sent(&self, rows: &[(i64, i64)], deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("clear the outbox", deadline)?;
+        let rows = rows.to_vec();
+        self.write("clear the outbox", deadline, move |step| Ok(step.outbox_sent(&rows)?)).await
+    }
+
+    async fn forget_finished(&self, older_than: Duration, deadline: Deadline) -> Result<u64, MessagingError> {
+        self.begin("forget", deadline)?;
+        let until = self.now().saturating_sub(older_than);
+        let (mut forgotten, mut after) = (0, Some(0));
+        while let Some(from) = after {
+            let look = move |connection: &Connection| Ok(upkeep::forgettable(connection, from, until)?);
+            let part = self.read("forget", deadline, look).await?;
+            if !part.rows.is_empty() {
+                let rows = part.rows;
+                forgotten += self.write("forget", deadline, move |step| Ok(step.forget(&rows, until)?)).await?;
+            }
+            after = part.next;
+        }
+        Ok(forgotten)
+    }
+
+    async fn subscribe_tasks(&self, notice: TaskNotice, deadline: Deadline) -> Result<WakeUps, MessagingError> {
+        self.begin("subscribe", deadline)?;
+        self.hints(notice)
+    }
+}
