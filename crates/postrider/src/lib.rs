@@ -40,6 +40,8 @@ mod endpoint;
 mod examine;
 mod idempotency_records;
 mod provider;
+#[cfg(all(feature = "tasks", any(feature = "sqlite", feature = "postgres")))]
+mod task_storage;
 
 /// The examples of the README are compiled and run.
 #[cfg(doctest)]
@@ -50,6 +52,11 @@ struct Readme;
 #[cfg(all(doctest, feature = "subscriber", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/subscriber.md")]
 struct SubscriberGuide;
+
+/// The examples of the guide are compiled.
+#[cfg(all(doctest, feature = "tasks", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/tasks.md")]
+struct TasksGuide;
 
 pub use breaker::{BreakerSettings, BreakerState, CircuitBreaker, Guarded};
 pub use config::{Config, ConfigError, Sources};
@@ -73,4 +80,8 @@ pub use postrider_sqlite as sqlite;
 pub use postrider_sqs as sqs;
 #[cfg(feature = "subscriber")]
 pub use postrider_subscriber as subscriber;
+#[cfg(feature = "tasks")]
+pub use postrider_tasks as tasks;
 pub use provider::MessagingProvider;
+#[cfg(all(feature = "tasks", any(feature = "sqlite", feature = "postgres")))]
+pub use task_storage::TaskStorage;

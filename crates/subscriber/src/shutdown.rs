@@ -39,7 +39,8 @@ impl Shutdown {
         self.asked.cancelled().await;
     }
 
-    pub(crate) async fn requested_at_once(&self) {
+    /// Waits until a stop at once is asked for.
+    pub async fn requested_at_once(&self) {
         self.at_once.cancelled().await;
     }
 

@@ -1,6 +1,7 @@
 //! Values that are chosen by name.
 
 use postrider_core::ArchivePolicy;
+use postrider_core::task::TaskMode;
 
 use super::settings::{ProviderKind, RabbitMqQueueType, SpoolFiles, SpoolWatch, Synchronous};
 
@@ -68,6 +69,10 @@ impl Named for SpoolWatch {
 
 impl Named for RabbitMqQueueType {
     const NAMES: &'static [(&'static str, Self)] = &[("quorum", Self::Quorum), ("classic", Self::Classic)];
+}
+
+impl Named for TaskMode {
+    const NAMES: &'static [(&'static str, Self)] = &[("polling", Self::Polling), ("queue", Self::Queue)];
 }
 
 impl Named for ArchivePolicy {

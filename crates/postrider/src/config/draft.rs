@@ -9,7 +9,7 @@ use super::error::{Problem, Setting};
 use super::keys::{self, Key};
 use super::origin::Origin;
 use super::retry;
-use super::settings::{CommonConfig, ProviderKind};
+use super::settings::{CommonConfig, ProviderKind, TasksConfig};
 use super::store_url::StoreUrl;
 use super::value::Written;
 
@@ -20,6 +20,7 @@ pub(super) struct Draft {
     /// The fields of the retry strategy. They make sense together only.
     pub(super) retry: Map<String, Value>,
     pub(super) common: CommonConfig,
+    pub(super) tasks: TasksConfig,
     given: BTreeMap<&'static str, Setting>,
 }
 

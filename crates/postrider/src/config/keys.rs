@@ -12,6 +12,7 @@ mod rabbitmq;
 mod spool;
 mod sqlite;
 mod sqs;
+mod tasks;
 mod workflow;
 
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub(super) const RABBITMQ_URL: &str = "common.messaging.rabbitmq.url";
 pub(super) const RABBITMQ_VHOST: &str = "common.messaging.rabbitmq.vhost";
 pub(super) const SQS_URL: &str = "common.messaging.sqs.url";
 pub(super) const STATE_URL: &str = "state.url";
+pub(super) const TASKS_QUEUE_PREFIX: &str = "tasks.queue_prefix";
+pub(super) const TASKS_DEAD_EVENTS: &str = "tasks.dead_events";
 
 /// The sections, in the order of the reference page.
 pub(super) const SECTIONS: &[Section] = &[
@@ -100,20 +103,9 @@ pub(super) const SECTIONS: &[Section] = &[
         meaning: "When the strategy gives up. Without this section: after the attempts that the default strategy has. With \
                   it, what is left out has no limit.",
     },
-    Section {
-        name: "state",
-        meaning: "Where everything is to be kept that is no message: tasks and schedules. It has no effect yet: nothing \
-                  reads it.",
-    },
+    Section { name: "tasks", meaning: "How tasks reach their workers, and how long they are kept." },
+    Section { name: "state", meaning: "Where everything is kept that is no message: tasks and schedules." },
 ];
-
-/// Where everything is kept that is no message.
-const STATE: &[Key] = &[Key {
-    name: STATE_URL,
-    kind: Kind::Url(|draft| &mut draft.asked.state_url),
-    meaning: "Without it: the database of the queue when it is one, else an embedded file in the user's data \
-              folder.",
-}];
 
 const SECTIONED: [&[Key]; 10] = [
     messaging::KEYS,
@@ -125,7 +117,7 @@ const SECTIONED: [&[Key]; 10] = [
     rabbitmq::KEYS,
     sqs::KEYS,
     workflow::KEYS,
-    STATE,
+    tasks::KEYS,
 ];
 
 /// Every key, section by section.

@@ -29,7 +29,8 @@ mod store_url;
 mod suggestion;
 mod value;
 
-use postrider_core::{DefaultMessageRouter, MessagingError};
+use postrider_core::task::{MAX_TASK_TYPE, Post, TaskRoutes, TaskType};
+use postrider_core::{DefaultMessageRouter, MessagingError, QueueName};
 
 use crate::endpoint::Endpoint;
 use draft::Draft;
@@ -42,6 +43,7 @@ pub use reference::reference_page;
 pub use settings::{
     CommonConfig, DeadLetterConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind,
     RabbitMqConfig, RabbitMqQueueType, SpoolConfig, SpoolFiles, SpoolWatch, SqliteConfig, SqsConfig, Synchronous,
+    TasksConfig,
 };
 pub use sources::Sources;
 pub use store_url::StoreUrl;
@@ -53,6 +55,8 @@ pub struct Config {
     provider: Option<ProviderKind>,
     url: StoreUrl,
     state_url: Result<StoreUrl, Problem>,
+    tasks: TasksConfig,
+    routes: TaskRoutes,
     router: DefaultMessageRouter,
     rows: Vec<Row>,
 }
@@ -72,18 +76,21 @@ impl Config {
 
         kept(check_batch_sizes(&draft), &mut problems);
         let router = kept(router(&draft), &mut problems);
+        let routes = kept(task_routes(&draft), &mut problems);
         let store = kept(store::choose(&draft, sources), &mut problems);
         if let Some(store) = &store {
             kept(store::choose_vhost(&mut draft, store), &mut problems);
         }
-        let (Some(retry), Some(router), Some(store), []) = (retry, router, store, &problems[..]) else {
+        let (Some(retry), Some(router), Some(routes), Some(store), []) = (retry, router, routes, store, &problems[..])
+        else {
             return Err(ConfigError::new(problems));
         };
 
         draft.common.retry = retry;
         let state_url = store::choose_state(&draft, &store, sources);
         let rows = describe::rows(&draft, &store, &state_url);
-        Ok(Self { common: draft.common, provider: store.kind, url: store.url, state_url, router, rows })
+        let Draft { common, tasks, .. } = draft;
+        Ok(Self { common, provider: store.kind, url: store.url, state_url, tasks, routes, router, rows })
     }
 
     /// Settings that every part of a system shares.
@@ -104,6 +111,44 @@ impl Config {
     /// Where everything is kept that is no message.
     pub fn state_url(&self) -> Result<&StoreUrl, ConfigError> {
         self.state_url.as_ref().map_err(|problem| problem.clone().into())
+    }
+
+    /// How tasks reach their workers, and how long they are kept.
+    pub fn tasks(&self) -> &TasksConfig {
+        &self.tasks
+    }
+
+    /// The same, as a store of tasks is told it, but for how messages leave the store: that depends on where it is.
+    pub fn task_routes(&self) -> &TaskRoutes {
+        &self.routes
+    }
+
+    /// Whether tasks are kept in the very store that messages are kept in.
+    pub fn keeps_state_with_messages(&self) -> bool {
+        self.provider.is_some_and(ProviderKind::keeps_state)
+            && self.state_url.as_ref().is_ok_and(|state| state.leads_where(&self.url))
+    }
+
+    /// The store that tasks are kept in, ready to be connected to.
+    pub fn state_endpoint(&self) -> Result<Endpoint, ConfigError> {
+        let url = self.state_url()?;
+        let row = self.rows.iter().find(|row| row.key == keys::STATE_URL);
+        let origin = row.map_or(Origin::Default, |row| row.origin.clone());
+        let refuse = |why: String| {
+            let (key, value) = (keys::STATE_URL.to_owned(), url.to_string());
+            Problem::Refused { key, value, origin: origin.clone(), why }
+        };
+        if !ProviderKind::of(url).is_some_and(ProviderKind::keeps_state) {
+            let why =
+                "tasks are kept in SQLite or PostgreSQL; use sqlite:/path/file.db or postgres://user@host/database";
+            return Err(refuse(why.to_owned()).into());
+        }
+        match Endpoint::new(url.as_str(), &self.common.messaging) {
+            Ok(endpoint) if origin == Origin::Default => Ok(endpoint.in_default_folder()),
+            Ok(endpoint) => Ok(endpoint),
+            Err(MessagingError::InvalidInput { why, .. }) => Err(refuse(why).into()),
+            Err(error) => Err(refuse(error.to_string()).into()),
+        }
     }
 
     /// Who names the queues of workflows.
@@ -175,6 +220,20 @@ fn router(draft: &Draft) -> Result<DefaultMessageRouter, Problem> {
         }
         other => draft.refuse(SECTION, other.to_string()),
     })
+}
+
+fn task_routes(draft: &Draft) -> Result<TaskRoutes, Problem> {
+    let TasksConfig { mode, queue_prefix, dead_events, .. } = &draft.tasks;
+    let why = |error: MessagingError| match error {
+        MessagingError::InvalidInput { why, .. } => why,
+        other => other.to_string(),
+    };
+    let dead_events = dead_events.as_ref().map(QueueName::new).transpose();
+    let dead_events = dead_events.map_err(|error| draft.refuse(keys::TASKS_DEAD_EVENTS, why(error)))?;
+    let routes = TaskRoutes { mode: *mode, post: Post::Here, queue_prefix: queue_prefix.clone(), dead_events };
+    let longest = TaskType::new("t".repeat(MAX_TASK_TYPE)).and_then(|longest| routes.queue(&longest));
+    longest.map_err(|error| draft.refuse(keys::TASKS_QUEUE_PREFIX, why(error)))?;
+    Ok(routes)
 }
 
 /// The router finds two queues of one name at the second; the user may have written the first.

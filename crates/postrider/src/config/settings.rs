@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use postrider_core::task::{DEFAULT_TASK_QUEUE_PREFIX, TaskMode};
 use postrider_core::{ArchivePolicy, Limits, MessagingError, QueuesConfig, ReceiveOptions, RetryStrategy};
 
 use super::store_url::StoreUrl;
@@ -17,6 +18,36 @@ pub struct CommonConfig {
     pub queues: QueuesConfig,
     /// When a failed message is tried again.
     pub retry: RetryStrategy,
+}
+
+/// How tasks reach their workers, and how long they are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TasksConfig {
+    /// Who looks for due tasks.
+    pub mode: TaskMode,
+    /// What the queues of tasks begin with.
+    pub queue_prefix: String,
+    /// Where the events of deaths are sent to.
+    pub dead_events: Option<String>,
+    /// How long a lease on a task lasts without a sign of life.
+    pub lease: Duration,
+    /// How long a task may be on its way before its message may have been lost.
+    pub grace: Duration,
+    /// How long tasks are kept that succeeded or were canceled.
+    pub retention: Duration,
+}
+
+impl Default for TasksConfig {
+    fn default() -> Self {
+        Self {
+            mode: TaskMode::Polling,
+            queue_prefix: DEFAULT_TASK_QUEUE_PREFIX.to_owned(),
+            dead_events: None,
+            lease: Duration::from_secs(30),
+            grace: Duration::from_secs(60),
+            retention: Duration::from_secs(7 * 24 * 3600),
+        }
+    }
 }
 
 /// How messages are sent, leased and given up.

@@ -44,7 +44,7 @@ impl ProviderKind {
         }
     }
 
-    fn of(url: &StoreUrl) -> Option<Self> {
+    pub(super) fn of(url: &StoreUrl) -> Option<Self> {
         Self::of_scheme(url.scheme()?)
     }
 
@@ -66,11 +66,11 @@ impl ProviderKind {
         FORMS.iter().any(leads_there)
     }
 
-    /// Whether it can hold what is no message.
-    fn keeps_state(self) -> bool {
+    /// Whether it can hold what is no message: tasks and schedules.
+    pub(crate) fn keeps_state(self) -> bool {
         match self {
-            Self::Memory | Self::Sqlite | Self::Postgres | Self::Mysql | Self::Pgmq => true,
-            Self::Spool | Self::RabbitMq | Self::Sqs => false,
+            Self::Sqlite | Self::Postgres => true,
+            Self::Memory | Self::Mysql | Self::Pgmq | Self::Spool | Self::RabbitMq | Self::Sqs => false,
         }
     }
 }
@@ -245,6 +245,10 @@ pub(super) fn choose_state(draft: &Draft, store: &Store, sources: &Sources) -> R
     match &draft.asked.state_url {
         Some(url) => Ok(url.clone()),
         None if store.kind.is_some_and(ProviderKind::keeps_state) => Ok(store.url.clone()),
+        // The same database, beside its queues of PGMQ.
+        None if store.kind == Some(ProviderKind::Pgmq) => {
+            Ok(StoreUrl::new(store.url.as_str().strip_prefix("pgmq+").unwrap_or(store.url.as_str())))
+        }
         None => embedded_url(keys::STATE_URL, draft, sources),
     }
 }

@@ -30,6 +30,12 @@ impl StoreUrl {
         self.0.split_once(':').map(|(scheme, _)| scheme)
     }
 
+    /// Whether both lead to one store for certain. Two that only look different may still do.
+    pub(super) fn leads_where(&self, other: &Self) -> bool {
+        let file = |url: &Self| url.0.strip_prefix("sqlite:").and_then(|path| std::path::absolute(path).ok());
+        self == other || file(self).is_some_and(|path| file(other) == Some(path))
+    }
+
     /// What is behind the server's name, decoded; `None` when there is nothing.
     pub(super) fn path(&self) -> Option<String> {
         let (_, rest) = self.0.split_once("://")?;

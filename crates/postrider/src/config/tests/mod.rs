@@ -451,7 +451,7 @@ fn state_is_kept_with_the_messages_or_in_the_embedded_file() {
     let url = |url: &str| defaults().flag("--url", keys::URL, url);
     let embedded = "sqlite:/home/ann/.local/share/postrider/postrider.db";
     assert_eq!(state(url("sqlite:/mail.db")).unwrap(), "sqlite:/mail.db");
-    assert_eq!(state(url("pgmq+postgres://host/mail")).unwrap(), "pgmq+postgres://host/mail");
+    assert_eq!(state(url("pgmq+postgres://host/mail")).unwrap(), "postgres://host/mail");
     for broker in ["amqp://host", "sqs://eu-central-1/app-", "sqs+http://127.0.0.1:4566/", "spool:/mail"] {
         assert_eq!(state(url(broker)).unwrap(), embedded);
     }

@@ -22,7 +22,8 @@ async fn idling_costs_a_look_a_second_and_no_processor(store: Store) {
     let numbers: Vec<u64> = report.split_whitespace().map(|number| number.parse().unwrap()).collect();
     let [queries, processor_ms, watched_ms] = numbers[..] else { panic!("{report}") };
     println!("{queries} queries and {processor_ms} ms of the processor in {watched_ms} ms");
-    assert!((1..=watched_ms.div_ceil(1000)).contains(&queries), "{queries} queries in {watched_ms} ms");
+    // A look may be due at either end of the time: in five seconds, six.
+    assert!((1..=watched_ms / 1000 + 1).contains(&queries), "{queries} queries in {watched_ms} ms");
     assert!(processor_ms * 100 <= watched_ms * MOST_PERCENT, "{processor_ms} ms of the processor in {watched_ms} ms");
 }
 

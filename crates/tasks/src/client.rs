@@ -1,0 +1,209 @@
+//! What applications and people ask of tasks.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use postrider_core::task::{
+    Created, NewSchedule, NewTask, PayloadRevision, Schedule, ScheduleStore, Task, TaskAttempt, TaskId, TaskMode,
+    TaskPage, TaskQuery, TaskState, TaskStore, TaskType,
+};
+use postrider_core::{Deadline, MessagingError, MessagingService, RowResults};
+
+use crate::timing::Times;
+
+/// How long a queue that could not be asked about is not asked about again.
+const UNASKED: Duration = Duration::from_secs(30);
+
+/// How long a broker may take to say whether it takes a queue's name. A task is made all the same if it does not.
+const ASK: Duration = Duration::from_secs(2);
+
+/// Makes, reads, cancels and replays tasks, and manages schedules. Clones are the same client.
+#[derive(Debug, Clone)]
+pub struct TaskClient<S, P> {
+    pub(crate) store: S,
+    provider: P,
+    /// Types whose queue was asked for, and when to ask again. A lock, held for a look.
+    asked: Arc<Mutex<HashMap<TaskType, Option<Instant>>>>,
+}
+
+fn only<T>(rows: RowResults<T>, operation: &'static str) -> Result<T, MessagingError> {
+    let unknown = || MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: None };
+    rows.into_iter().next().unwrap_or_else(|| Err(unknown()))
+}
+
+impl<S, P> TaskClient<S, P>
+where
+    S: TaskStore + ScheduleStore + Clone,
+    P: MessagingService,
+{
+    pub(crate) fn new(store: S, provider: P) -> Self {
+        Self { store, provider, asked: Arc::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Makes a task.
+    pub async fn create(&self, task: NewTask, deadline: Deadline) -> Result<Created, MessagingError> {
+        only(self.create_many(vec![task], deadline).await?, "create a task")
+    }
+
+    /// Makes tasks, in their order, in one transaction. A task that is refused is refused alone.
+    pub async fn create_many(
+        &self,
+        tasks: Vec<NewTask>,
+        deadline: Deadline,
+    ) -> Result<RowResults<Created>, MessagingError> {
+        if self.store.routes().mode == TaskMode::Queue {
+            for task in &tasks {
+                self.ask_for_queue(&task.task_type).await?;
+            }
+        }
+        self.store.create(tasks, deadline).await
+    }
+
+    /// Refuses a type whose queue the provider cannot hold, before tasks of it are made that could never be delivered.
+    /// A provider that cannot be reached refuses nothing: the store is there, and the task waits in it.
+    async fn ask_for_queue(&self, task_type: &TaskType) -> Result<(), MessagingError> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).get(task_type).copied();
+        if asked.is_some_and(|again| again.is_none_or(|again| again > Instant::now())) {
+            return Ok(());
+        }
+        let queue = self.store.routes().queue(task_type)?;
+        let again = match self.provider.ensure_queue(&queue, Deadline::after(ASK)).await {
+            Ok(()) => None,
+            Err(error @ (MessagingError::InvalidInput { .. } | MessagingError::NotSupported { .. })) => {
+                return Err(error);
+            }
+            Err(_) => Some(Instant::now() + UNASKED),
+        };
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(task_type.clone(), again);
+        Ok(())
+    }
+
+    /// Reads a task.
+    pub async fn get(&self, id: TaskId, deadline: Deadline) -> Result<Task, MessagingError> {
+        self.store.get(id, deadline).await?.ok_or(MessagingError::TaskNotFound { id })
+    }
+
+    /// Every attempt of a task, oldest first.
+    pub async fn attempts(&self, id: TaskId, deadline: Deadline) -> Result<Vec<TaskAttempt>, MessagingError> {
+        self.store.attempts(id, deadline).await
+    }
+
+    /// Payloads that a task had before it was edited, oldest first.
+    pub async fn revisions(&self, id: TaskId, deadline: Deadline) -> Result<Vec<PayloadRevision>, MessagingError> {
+        self.store.revisions(id, deadline).await
+    }
+
+    /// Lists tasks, newest first, in pages.
+    pub async fn list(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, MessagingError> {
+        self.store.list(query, deadline).await
+    }
+
+    /// Calls a task off, wherever it is in its life. Answers the state that it left.
+    pub async fn cancel(&self, id: TaskId, deadline: Deadline) -> Result<TaskState, MessagingError> {
+        only(self.store.cancel(&[id], deadline).await?, "cancel a task")
+    }
+
+    /// Has a task run now: one that waits for its time does not wait any longer, one that is dead is replayed.
+    pub async fn retry(&self, id: TaskId, deadline: Deadline) -> Result<(), MessagingError> {
+        match only(self.store.run_now(&[id], deadline).await?, "retry a task") {
+            Err(MessagingError::TaskConflict { state: TaskState::Dead, .. }) => self.replay(id, deadline).await,
+            Err(MessagingError::TaskConflict { id, state, .. }) => {
+                Err(MessagingError::TaskConflict { id, state, operation: "retried" })
+            }
+            answer => answer,
+        }
+    }
+
+    /// Brings a dead task back, with all its attempts before it.
+    pub async fn replay(&self, id: TaskId, deadline: Deadline) -> Result<(), MessagingError> {
+        only(self.store.replay(&[id], deadline).await?, "replay a task")
+    }
+
+    /// Changes the payload of a dead task; the one before is kept. Answers the number of the new revision.
+    pub async fn edit(&self, id: TaskId, payload: Bytes, deadline: Deadline) -> Result<u32, MessagingError> {
+        self.store.edit_payload(id, payload, deadline).await
+    }
+
+    /// Waits until a task has ended, and answers it.
+    pub async fn ended(&self, id: TaskId, deadline: Deadline) -> Result<Task, MessagingError> {
+        let look_again = Duration::from_millis(100);
+        loop {
+            let task = self.get(id, deadline).await?;
+            if task.info.state.is_terminal() {
+                return Ok(task);
+            }
+            deadline.check("wait for a task")?;
+            tokio::time::sleep(deadline.remaining().map_or(look_again, |left| left.min(look_again))).await;
+        }
+    }
+
+    /// Makes a schedule, or changes the one of its name.
+    pub async fn put_schedule(&self, schedule: &NewSchedule, deadline: Deadline) -> Result<Schedule, MessagingError> {
+        schedule.check(self.store.max_payload_bytes())?;
+        let times = Times::read(&schedule.timing)?;
+        let now = self.store.store_time(deadline).await?;
+        self.store.put_schedule(schedule, times.after(now), deadline).await
+    }
+
+    /// Reads a schedule.
+    pub async fn get_schedule(&self, name: &str, deadline: Deadline) -> Result<Schedule, MessagingError> {
+        self.store.get_schedule(name, deadline).await?.ok_or_else(|| no_schedule(name))
+    }
+
+    /// Every schedule, by name.
+    pub async fn list_schedules(&self, deadline: Deadline) -> Result<Vec<Schedule>, MessagingError> {
+        self.store.list_schedules(deadline).await
+    }
+
+    /// Removes a schedule. Its tasks stay.
+    pub async fn delete_schedule(&self, name: &str, deadline: Deadline) -> Result<(), MessagingError> {
+        match self.store.delete_schedule(name, deadline).await? {
+            true => Ok(()),
+            false => Err(no_schedule(name)),
+        }
+    }
+
+    /// Holds a schedule back. The times that come meanwhile are not made up for.
+    pub async fn pause_schedule(&self, name: &str, deadline: Deadline) -> Result<Schedule, MessagingError> {
+        self.set_paused(name, true, deadline).await
+    }
+
+    /// Lets a schedule go on, with its next time from now.
+    pub async fn resume_schedule(&self, name: &str, deadline: Deadline) -> Result<Schedule, MessagingError> {
+        self.set_paused(name, false, deadline).await
+    }
+
+    async fn set_paused(&self, name: &str, is_paused: bool, deadline: Deadline) -> Result<Schedule, MessagingError> {
+        loop {
+            let schedule = self.get_schedule(name, deadline).await?;
+            if schedule.paused_at.is_some() == is_paused {
+                return Ok(schedule);
+            }
+            let now = self.store.store_time(deadline).await?;
+            let next = Times::read(&schedule.definition.timing)?.after(now);
+            // Somebody else may have fired or changed it between the look and this.
+            if self.store.set_schedule_paused(name, schedule.version, is_paused, next, deadline).await? {
+                return self.get_schedule(name, deadline).await;
+            }
+            deadline.check("pause a schedule")?;
+        }
+    }
+
+    /// Makes a task of a schedule now. Its times go on as they would have.
+    pub async fn trigger_schedule(&self, name: &str, deadline: Deadline) -> Result<Created, MessagingError> {
+        let schedule = self.get_schedule(name, deadline).await?;
+        self.create(schedule.definition.task.task(name)?, deadline).await
+    }
+}
+
+fn no_schedule(name: &str) -> MessagingError {
+    let why = format!("there is no schedule '{}'; `postrider schedule list` shows those that are", name.escape_debug());
+    MessagingError::invalid("schedule", why)
+}

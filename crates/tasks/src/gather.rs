@@ -1,0 +1,113 @@
+//! Calls that wait at the same moment, made as one.
+//!
+//! A lone caller pays no added delay: a batch is whatever gathered while the one before was under way.
+
+use postrider_core::MessagingError;
+use tokio::sync::{mpsc, oneshot};
+
+type Waiting<T, R> = (T, oneshot::Sender<Result<R, MessagingError>>);
+
+/// The way to a call that takes many rows.
+#[derive(Debug)]
+pub(crate) struct Gather<T, R> {
+    operation: &'static str,
+    // Unbounded, because it holds at most one row for each handler that runs.
+    inbox: mpsc::UnboundedSender<Waiting<T, R>>,
+}
+
+impl<T, R> Clone for Gather<T, R> {
+    fn clone(&self) -> Self {
+        Self { operation: self.operation, inbox: self.inbox.clone() }
+    }
+}
+
+impl<T: Send + 'static, R: Send + 'static> Gather<T, R> {
+    /// Makes `call` with up to `most` rows at a time. It answers a result for each row, in their order.
+    pub(crate) fn new<F, Fut>(operation: &'static str, most: usize, call: F) -> Self
+    where
+        F: Fn(Vec<T>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Vec<R>, MessagingError>> + Send,
+    {
+        let (inbox, mut rows) = mpsc::unbounded_channel::<Waiting<T, R>>();
+        // A task of its own, so that a caller who leaves does not cut the others' call off. Ends with the last way to it.
+        tokio::spawn(async move {
+            while let Some(first) = rows.recv().await {
+                let mut batch = vec![first];
+                // Those who are about to come are let in first: whoever was woken together comes together.
+                let mut seen = 0;
+                while batch.len() > seen && batch.len() < most {
+                    seen = batch.len();
+                    tokio::task::yield_now().await;
+                    while batch.len() < most
+                        && let Ok(more) = rows.try_recv()
+                    {
+                        batch.push(more);
+                    }
+                }
+                let (rows, callers): (Vec<T>, Vec<_>) = batch.into_iter().unzip();
+                match call(rows).await {
+                    Ok(answers) => callers.into_iter().zip(answers).for_each(|(caller, answer)| {
+                        // One that has left wanted no answer.
+                        let _ = caller.send(Ok(answer));
+                    }),
+                    Err(error) => callers.into_iter().for_each(|caller| {
+                        let _ = caller.send(Err(error.clone()));
+                    }),
+                }
+            }
+        });
+        Self { operation, inbox }
+    }
+
+    /// One row, and its answer.
+    pub(crate) async fn call(&self, row: T) -> Result<R, MessagingError> {
+        let unknown = || MessagingError::OutcomeUnknown { operation: self.operation, ids: Vec::new(), source: None };
+        let (caller, answer) = oneshot::channel();
+        self.inbox.send((row, caller)).map_err(|_| unknown())?;
+        answer.await.unwrap_or_else(|_| Err(unknown()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use futures_util::future::join_all;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_together_goes_together_and_each_gets_its_own_answer() {
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let gate = Arc::new(Semaphore::new(0));
+        let (noted, open) = (sizes.clone(), gate.clone());
+        let gather = Gather::new("double", 5, move |rows: Vec<u32>| {
+            noted.lock().unwrap().push(rows.len());
+            let open = open.clone();
+            async move {
+                open.acquire().await.unwrap().forget();
+                Ok(rows.into_iter().map(|row| row * 2).collect())
+            }
+        });
+        gate.add_permits(100);
+        let answers = join_all((0..12).map(|row| gather.call(row))).await;
+        assert_eq!(
+            answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(),
+            (0..12).map(|n| n * 2).collect::<Vec<_>>()
+        );
+        let sizes = sizes.lock().unwrap();
+        assert!(sizes.len() <= 4 && sizes.iter().all(|size| *size <= 5), "{sizes:?}");
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_told_to_everybody_of_its_batch() {
+        let gather = Gather::new("fail", 10, async |rows: Vec<u32>| {
+            let _ = rows;
+            Err::<Vec<u32>, _>(MessagingError::busy("others"))
+        });
+        for answer in join_all((0..3).map(|row| gather.call(row))).await {
+            assert!(matches!(answer, Err(MessagingError::Busy { .. })), "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What runs a task.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use postrider_core::task::{ClaimedTask, Progress, TaskId, TaskType};
+use postrider_core::{Json, Key, MessagingError, Priority, QueueMessage, Timestamp};
+use postrider_subscriber::{CancellationToken, HandlerError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::running::{Running, StopReason};
+
+/// A task as its handler gets it. Clones are the same task.
+#[derive(Debug, Clone)]
+pub struct TaskContext {
+    task: Arc<ClaimedTask>,
+    worker: Arc<str>,
+    running: Arc<Running>,
+}
+
+impl TaskContext {
+    pub(crate) fn new(task: Arc<ClaimedTask>, worker: Arc<str>, running: Arc<Running>) -> Self {
+        Self { task, worker, running }
+    }
+
+    /// The task's identity. With [`attempt`](Self::attempt) it names this very try, for systems that can tell a repeated
+    /// request by a key.
+    pub fn id(&self) -> TaskId {
+        self.task.lease.id
+    }
+
+    /// The task's type.
+    pub fn task_type(&self) -> &TaskType {
+        &self.task.task_type
+    }
+
+    /// What the task was made with.
+    pub fn payload(&self) -> &Bytes {
+        &self.task.payload
+    }
+
+    /// The payload as a value of JSON. What cannot be read never will be: the error makes the task dead at once.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
+        serde_json::from_slice(&self.task.payload).map_err(HandlerError::undecodable)
+    }
+
+    /// Which attempt this is; 1 is the first.
+    pub fn attempt(&self) -> u32 {
+        self.task.attempt_count
+    }
+
+    /// How many attempts there are.
+    pub fn max_attempts(&self) -> u32 {
+        self.task.max_attempts
+    }
+
+    /// Whether no attempt will follow if this one fails.
+    pub fn is_last_attempt(&self) -> bool {
+        self.task.attempt_count >= self.task.max_attempts
+    }
+
+    /// How urgent it is.
+    pub fn priority(&self) -> Priority {
+        self.task.priority
+    }
+
+    /// The key that it is ordered by.
+    pub fn ordering_key(&self) -> Option<&Key> {
+        self.task.ordering_key.as_ref()
+    }
+
+    /// Words to find it by.
+    pub fn tags(&self) -> &[String] {
+        &self.task.tags
+    }
+
+    /// When it was made.
+    pub fn created_at(&self) -> Timestamp {
+        self.task.created_at
+    }
+
+    /// When it was due.
+    pub fn scheduled_for(&self) -> Timestamp {
+        self.task.scheduled_for
+    }
+
+    /// The name of the worker that runs it.
+    pub fn worker(&self) -> &str {
+        &self.worker
+    }
+
+    /// Cancelled when the result is not wanted any more: the task was canceled, its deadline or time-out has passed, its
+    /// lease was lost, or the worker must stop. A handler that does not listen is dropped a little later.
+    pub fn cancellation(&self) -> &CancellationToken {
+        &self.running.cancel
+    }
+
+    /// Why it was cancelled.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.running.stop_reason()
+    }
+
+    /// Tells how far the work has come: a fraction from 0 to 1, and words, if there are any. The last that was told is
+    /// kept, within a second.
+    pub fn progress(&self, fraction: f64, text: impl Into<String>) -> Result<(), MessagingError> {
+        let text = Some(text.into()).filter(|text| !text.is_empty());
+        self.running.note_progress(Progress::new(Some(fraction), text)?);
+        Ok(())
+    }
+
+    /// Gives the task back: nothing of it was begun, so whatever the handler answers, it is due again at once and the
+    /// attempt is not counted. For a handler that finds that it cannot work at all; one that will not be able to work the
+    /// next time either should stop its worker as well.
+    pub fn release(&self) {
+        self.running.release();
+    }
+}
+
+/// What a handler may answer: nothing, bytes, text, or a value as [`Json`].
+pub trait IntoTaskResult {
+    /// The result as it is kept.
+    fn into_task_result(self) -> Result<Option<Bytes>, HandlerError>;
+}
+
+impl IntoTaskResult for () {
+    fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
+        Ok(None)
+    }
+}
+
+macro_rules! bytes_as_result {
+    ($($type:ty),*) => {
+        $(impl IntoTaskResult for $type {
+            fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
+                Ok(Some(self.into()))
+            }
+        })*
+    };
+}
+
+bytes_as_result!(Bytes, Vec<u8>, String, &'static str);
+
+impl<T: IntoTaskResult> IntoTaskResult for Option<T> {
+    fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
+        self.map_or(Ok(None), T::into_task_result)
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> IntoTaskResult for Json<T> {
+    fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
+        self.to_bytes().map(Some).map_err(HandlerError::permanent)
+    }
+}
+
+type Answer = Result<Option<Bytes>, HandlerError>;
+type Handler = Arc<dyn Fn(TaskContext) -> BoxFuture<'static, Answer> + Send + Sync>;
+
+/// The handlers of a worker, by type.
+#[derive(Clone, Default)]
+pub(crate) struct Handlers(BTreeMap<TaskType, Handler>);
+
+impl Handlers {
+    /// Runs tasks of this type by this function. Answers whether the type had none before.
+    pub(crate) fn register<F, Fut, R, E>(&mut self, task_type: TaskType, handler: F) -> bool
+    where
+        F: Fn(TaskContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: IntoTaskResult,
+        E: Into<HandlerError>,
+    {
+        let handler: Handler = Arc::new(move |context| {
+            let answer = handler(context);
+            async move { answer.await.map_err(Into::into)?.into_task_result() }.boxed()
+        });
+        self.0.insert(task_type, handler).is_none()
+    }
+
+    pub(crate) fn types(&self) -> Vec<TaskType> {
+        self.0.keys().cloned().collect()
+    }
+
+    pub(crate) fn get(&self, task_type: &TaskType) -> Option<&Handler> {
+        self.0.get(task_type)
+    }
+}
+
+impl fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}

@@ -1,0 +1,78 @@
+//! Tasks: the database is the source of truth, and any queue delivers.
+//!
+//! **The idea.** A task is a row that says at any time where the task is in its life. Workers are brought to it in one of
+//! two ways, chosen by one line of the configuration: by *polling*, where they claim what is due from the store, or by a
+//! *queue*, where a [`TaskKeeper`] sends the ids of due tasks over any provider and a subscriber delivers them. Either way
+//! the claim is the same conditional statement, and so are the guarantees.
+//!
+//! **The invariant.** Nothing is decided outside the store. A transition names the state that it leaves and the token of
+//! the attempt; whatever must be told of it (a message, an event) commits with it. So a delivery may come twice, late or
+//! never, a worker may die or freeze at any point, a broker may be away, and each task still ends in exactly one of its
+//! three ends: a lost message is sent again, a lost worker is reaped, a late worker finds its token worthless.
+//!
+//! **What was rejected.** A lock service or an elected leader for the chores: every chore is safe to do twice, so each
+//! process may do it. A resend of whatever has waited for long: a backlog would be doubled every minute; what is lost is
+//! counted first ([`enqueuer`](self)). A second engine for queue mode: the subscriber has leases, renewals and a clean stop
+//! already. Best-effort events: a task that died in silence is the one that nobody replays.
+//!
+//! ```
+//! use postrider_core::{Deadline, NewTask};
+//! use postrider_core::task::TaskRoutes;
+//! use postrider_sqlite::{SqliteOptions, SqliteStore, SqliteTasks};
+//! use postrider_tasks::{Shutdown, TaskContext, Tasks};
+//!
+//! async fn greet(task: TaskContext) -> Result<String, postrider_tasks::HandlerError> {
+//!     let name: String = task.json()?; // a payload that cannot be read makes the task dead at once
+//!     Ok(format!("hello {name}"))
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), postrider_core::MessagingError> {
+//! # let folder = tempfile::tempdir().expect("a folder");
+//! let store = SqliteStore::open(folder.path().join("tasks.db"), SqliteOptions::default()).await?;
+//! let provider = store.connect().await?;
+//! let tasks = Tasks::new(SqliteTasks::new(provider.clone(), TaskRoutes::default())?, provider);
+//!
+//! let made = tasks.client().create(NewTask::new("greet", r#""Anna""#)?, Deadline::default()).await?;
+//! tasks.worker().handler("greet", greet).stop_when_empty(true).build()?.run(Shutdown::new()).await?;
+//! let task = tasks.client().get(made.id, Deadline::default()).await?;
+//! assert_eq!(task.result.as_deref(), Some(&b"hello Anna"[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+mod attempt;
+mod backoff;
+mod client;
+mod decide;
+mod delivered;
+mod enqueuer;
+mod gather;
+mod handler;
+mod keeper;
+mod observer;
+mod polling;
+mod reaper;
+mod replay;
+mod running;
+mod scheduler;
+mod tasks;
+mod timing;
+mod worker;
+
+pub use client::TaskClient;
+pub use handler::{IntoTaskResult, TaskContext};
+pub use keeper::{TaskKeeper, TaskKeeperOptions};
+pub use observer::{TaskCounts, TaskEnded, TaskObserver};
+pub use postrider_subscriber::{CancellationToken, Classify, HandlerError, Shutdown};
+pub use replay::{ReplayOptions, ReplayReport};
+pub use running::StopReason;
+pub use tasks::Tasks;
+pub use worker::{TaskMonitor, TaskStopCause, TaskStopReport, TaskWorker, TaskWorkerBuilder, TaskWorkerOptions};
+
+/// What a worker is called that was given no name: the host's name and the process's number.
+fn default_worker_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let host = host.ok().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+    format!("{}:{}", host.as_deref().unwrap_or("unknown"), std::process::id())
+}

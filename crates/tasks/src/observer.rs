@@ -1,0 +1,95 @@
+//! Telling somebody of each attempt, and counting them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use postrider_core::task::{TaskId, TaskOutcome, TaskType};
+
+/// An attempt whose end the store has taken, or that was lost.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TaskEnded {
+    /// The task.
+    pub id: TaskId,
+    /// Its type.
+    pub task_type: TaskType,
+    /// Which attempt it was.
+    pub attempt: u32,
+    /// How it ended; `None` when the task was taken from the worker: canceled, overdue, or its lease lost.
+    pub outcome: Option<TaskOutcome>,
+    /// How long the handler ran.
+    pub took: Duration,
+}
+
+/// Is told of each attempt by itself. Called by the worker's loops: it must not block.
+pub trait TaskObserver: Send + Sync + 'static {
+    /// An attempt has ended, and the store knows.
+    fn ended(&self, attempt: &TaskEnded);
+
+    /// The store or the queue could not be asked. It will be tried again.
+    fn trouble(&self, error: &postrider_core::MessagingError) {
+        let _ = error;
+    }
+}
+
+/// What a worker has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct TaskCounts {
+    /// Attempts that succeeded.
+    pub succeeded: u64,
+    /// Attempts that failed and will be followed by another.
+    pub retried: u64,
+    /// Attempts after which their task was dead.
+    pub dead: u64,
+    /// Attempts whose task was taken from the worker: canceled, overdue, or their lease lost.
+    pub lost: u64,
+    /// Deliveries that had nothing to do: their task has ended, is with another worker, or does not exist.
+    pub idle_deliveries: u64,
+}
+
+impl fmt::Display for TaskCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { succeeded, retried, dead, lost, .. } = self;
+        write!(f, "{succeeded} succeeded, {retried} to be tried again, {dead} dead, {lost} lost")
+    }
+}
+
+/// The counts while they rise.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    succeeded: AtomicU64,
+    retried: AtomicU64,
+    dead: AtomicU64,
+    lost: AtomicU64,
+    idle_deliveries: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn count(&self, outcome: Option<&TaskOutcome>) {
+        let counter = match outcome {
+            Some(TaskOutcome::Succeeded { .. }) => &self.succeeded,
+            Some(TaskOutcome::Retry { .. }) => &self.retried,
+            Some(TaskOutcome::Dead { .. }) => &self.dead,
+            Some(TaskOutcome::Released) => &self.idle_deliveries,
+            None => &self.lost,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_idle_delivery(&self) {
+        self.idle_deliveries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> TaskCounts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TaskCounts {
+            succeeded: read(&self.succeeded),
+            retried: read(&self.retried),
+            dead: read(&self.dead),
+            lost: read(&self.lost),
+            idle_deliveries: read(&self.idle_deliveries),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Bringing many dead tasks back, at a pace that their workers can bear.
+
+use std::time::Duration;
+
+use postrider_core::task::{ScheduleStore, TaskFilter, TaskId, TaskQuery, TaskState, TaskStore};
+use postrider_core::{Deadline, MessagingError, MessagingService};
+use tokio::time::Instant;
+
+use crate::client::TaskClient;
+
+/// So many are brought back in one transaction, if no rate asks for fewer.
+const CHUNK: usize = 500;
+
+/// How dead tasks are brought back.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ReplayOptions {
+    /// Only tell which they would be.
+    pub dry_run: bool,
+    /// At most so many a second.
+    pub rate: Option<f64>,
+    /// At most so many in all.
+    pub limit: Option<usize>,
+}
+
+impl ReplayOptions {
+    fn check(&self) -> Result<(), MessagingError> {
+        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
+            return Err(MessagingError::invalid("rate", "it is a number above 0: so many tasks a second"));
+        }
+        Ok(())
+    }
+
+    /// How many go together: at most half a second's worth.
+    fn chunk(&self) -> usize {
+        // Bounded on both sides before it is a whole number.
+        self.rate.map_or(CHUNK, |rate| (rate / 2.0).clamp(1.0, CHUNK as f64) as usize)
+    }
+}
+
+/// What a replay of many did, or would do when it was a dry run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReplayReport {
+    /// The tasks that were brought back, newest death of a page first.
+    pub replayed: Vec<TaskId>,
+    /// Tasks that were not: somebody else has brought them back, or removed them, meanwhile.
+    pub skipped: Vec<TaskId>,
+}
+
+impl<S, P> TaskClient<S, P>
+where
+    S: TaskStore + ScheduleStore + Clone,
+    P: MessagingService,
+{
+    /// Brings back the dead tasks that the filter means; its states say nothing here. `told` is called after each chunk
+    /// with the report so far.
+    ///
+    /// Those that are dead when it begins are meant: one that dies again meanwhile is not brought back a second time.
+    pub async fn replay_matching(
+        &self,
+        filter: TaskFilter,
+        options: &ReplayOptions,
+        told: impl FnMut(&ReplayReport),
+    ) -> Result<ReplayReport, MessagingError> {
+        options.check()?;
+        let chosen = self.dead(filter, options.limit.unwrap_or(usize::MAX)).await?;
+        if options.dry_run {
+            return Ok(ReplayReport { replayed: chosen, skipped: Vec::new() });
+        }
+        self.replay_each(&chosen, options.rate, told).await
+    }
+
+    /// Brings back these tasks, in their order and at most so many a second. `told` is called after each chunk with the
+    /// report so far.
+    pub async fn replay_each(
+        &self,
+        tasks: &[TaskId],
+        rate: Option<f64>,
+        mut told: impl FnMut(&ReplayReport),
+    ) -> Result<ReplayReport, MessagingError> {
+        let options = ReplayOptions { rate, ..ReplayOptions::default() };
+        options.check()?;
+        let mut report = ReplayReport::default();
+        let began = Instant::now();
+        for chunk in tasks.chunks(options.chunk()) {
+            if let Some(rate) = rate {
+                let done = report.replayed.len() + report.skipped.len();
+                tokio::time::sleep_until(began + Duration::from_secs_f64(done as f64 / rate)).await;
+            }
+            let answers = self.store.replay(chunk, Deadline::default()).await?;
+            for (id, answer) in chunk.iter().zip(answers) {
+                match answer {
+                    Ok(()) => report.replayed.push(*id),
+                    Err(MessagingError::TaskConflict { .. } | MessagingError::TaskNotFound { .. }) => {
+                        report.skipped.push(*id);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            told(&report);
+        }
+        Ok(report)
+    }
+
+    /// The dead tasks that a filter means, oldest first: they go back in the order in which they were made.
+    async fn dead(&self, filter: TaskFilter, limit: usize) -> Result<Vec<TaskId>, MessagingError> {
+        let filter = TaskFilter { states: vec![TaskState::Dead], ..filter };
+        let mut query = TaskQuery { filter, limit: 1000, after: None };
+        let mut found = Vec::new();
+        loop {
+            let page = self.store.list(&query, Deadline::default()).await?;
+            found.extend(page.tasks.iter().map(|task| task.id));
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => break,
+            }
+        }
+        found.reverse();
+        found.truncate(limit);
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_kept_by_small_chunks() {
+        let chunk = |rate| ReplayOptions { rate, ..ReplayOptions::default() }.chunk();
+        assert_eq!((chunk(None), chunk(Some(0.1)), chunk(Some(10.0)), chunk(Some(1e9))), (500, 1, 5, 500));
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(ReplayOptions { rate: Some(rate), ..ReplayOptions::default() }.check().is_err());
+        }
+    }
+}

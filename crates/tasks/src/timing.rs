@@ -1,0 +1,203 @@
+//! When a schedule fires. Pure: the time is given.
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds};
+use jiff::tz::TimeZone;
+use postrider_core::task::{MissedFire, ScheduleTiming};
+use postrider_core::{MessagingError, Timestamp};
+
+/// So many tasks are made at most for times that were missed; the rest is made at the next look.
+const MOST_MISSED: usize = 1000;
+
+/// The times of a schedule, ready to be asked.
+#[derive(Debug, Clone)]
+pub(crate) enum Times {
+    Cron { cron: Box<Cron>, zone: TimeZone },
+    Every(std::time::Duration),
+}
+
+impl Times {
+    /// Reads a timing; the error says what is wrong with it.
+    pub(crate) fn read(timing: &ScheduleTiming) -> Result<Self, MessagingError> {
+        match timing {
+            ScheduleTiming::Every(interval) => Ok(Self::Every(*interval)),
+            ScheduleTiming::Cron { expression, time_zone } => {
+                let cron = CronParser::builder().seconds(Seconds::Optional).build().parse(expression);
+                let cron = cron.map_err(|error| {
+                    let why = format!(
+                        "'{}': {error}; write five fields (minute hour day month weekday), or six with seconds first",
+                        expression.escape_debug()
+                    );
+                    MessagingError::invalid("cron expression", why)
+                })?;
+                let zone = TimeZone::get(time_zone).map_err(|_| {
+                    let why = format!(
+                        "'{}' is not known; use a name of the IANA database like Europe/Berlin, or UTC",
+                        time_zone.escape_debug()
+                    );
+                    MessagingError::invalid("time zone", why)
+                })?;
+                Ok(Self::Cron { cron: Box::new(cron), zone })
+            }
+        }
+    }
+
+    /// The first time after that one; `None` when there is none.
+    pub(crate) fn after(&self, time: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Every(interval) => Some(time.saturating_add(*interval)),
+            Self::Cron { cron, zone } => {
+                let time = jiff::Timestamp::from_microsecond(time.as_micros()).ok()?;
+                let next = cron.find_next_occurrence(&time.to_zoned(zone.clone()), false).ok()?;
+                Some(Timestamp::from_micros(next.timestamp().as_microsecond()))
+            }
+        }
+    }
+
+    /// The last time that has come by `now`, of a schedule that is due at `next`: found without a step for each between
+    /// the two, which would be millions after a long absence.
+    fn last_by(&self, next: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Every(interval) => {
+                let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX).max(1);
+                let behind = now.as_micros().saturating_sub(next.as_micros());
+                Some(Timestamp::from_micros(next.as_micros() + behind / step * step))
+            }
+            Self::Cron { cron, zone } => {
+                let now = jiff::Timestamp::from_microsecond(now.as_micros()).ok()?;
+                let last = cron.find_previous_occurrence(&now.to_zoned(zone.clone()), true).ok()?;
+                Some(Timestamp::from_micros(last.timestamp().as_microsecond()).max(next))
+            }
+        }
+    }
+
+    /// What a schedule that is due at `next` does now.
+    pub(crate) fn fire(&self, next: Timestamp, now: Timestamp, missed: MissedFire) -> Firing {
+        let mut firing = Firing { times: Vec::new(), next: Some(next), last: None };
+        if next > now {
+            return firing;
+        }
+        if missed == MissedFire::All {
+            while let Some(time) = firing.next.filter(|time| *time <= now)
+                && firing.times.len() < MOST_MISSED
+            {
+                firing.times.push(time);
+                firing.next = self.after(time);
+            }
+            firing.last = firing.times.last().copied();
+            return firing;
+        }
+        let last = self.last_by(next, now).unwrap_or(next);
+        if missed == MissedFire::One || now.since(last) <= LATE {
+            firing.times.push(last);
+        }
+        Firing { next: self.after(last), last: Some(last), ..firing }
+    }
+}
+
+/// How late a time may be and still not count as missed: the look for due schedules is taken once a second, and a store
+/// may be busy for some.
+const LATE: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// What is done about the times of a schedule that have come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Firing {
+    /// A task is made for each of these.
+    pub(crate) times: Vec<Timestamp>,
+    /// The next time that has not been seen to.
+    pub(crate) next: Option<Timestamp>,
+    /// The last time that was seen to.
+    pub(crate) last: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn cron(expression: &str, zone: &str) -> Times {
+        let timing = ScheduleTiming::Cron { expression: expression.into(), time_zone: zone.into() };
+        Times::read(&timing).unwrap()
+    }
+
+    fn next(times: &Times, from: &str, count: usize) -> Vec<String> {
+        let mut time = at(from);
+        (0..count)
+            .map(|_| {
+                time = times.after(time).unwrap();
+                time.to_string()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn cron_is_read_in_its_time_zone() {
+        let daily = cron("30 9 * * *", "Europe/Berlin");
+        // Summer time ends on the 25th: the same time by the clock on the wall is an hour later by UTC.
+        assert_eq!(
+            next(&daily, "2026-10-24T00:00:00Z", 3),
+            ["2026-10-24T07:30:00Z", "2026-10-25T08:30:00Z", "2026-10-26T08:30:00Z"]
+        );
+        assert_eq!(
+            next(&cron("*/20 * * * * *", "UTC"), "2026-01-01T00:00:00Z", 2),
+            ["2026-01-01T00:00:20Z", "2026-01-01T00:00:40Z"]
+        );
+    }
+
+    #[test]
+    fn a_time_that_does_not_exist_or_exists_twice_fires_once() {
+        let gap = cron("30 2 * * *", "Europe/Berlin");
+        let days = next(&gap, "2026-03-28T00:00:00Z", 3);
+        assert_eq!((&*days[0], &*days[2]), ("2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z"), "{days:?}");
+        assert!(days[1].starts_with("2026-03-29T01:"), "{days:?}");
+        let twice = cron("30 2 * * *", "Europe/Berlin");
+        let days = next(&twice, "2026-10-24T12:00:00Z", 2);
+        assert!(days[0].starts_with("2026-10-25T0") && days[1] == "2026-10-26T01:30:00Z", "{days:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_with_what_can() {
+        for (expression, zone) in [("* * *", "UTC"), ("61 * * * *", "UTC"), ("", "UTC"), ("* * * * *", "Mars/Olympus")]
+        {
+            let timing = ScheduleTiming::Cron { expression: expression.into(), time_zone: zone.into() };
+            assert!(matches!(Times::read(&timing), Err(MessagingError::InvalidInput { .. })), "{expression} {zone}");
+        }
+    }
+
+    #[test]
+    fn missed_times_are_skipped_made_up_for_once_or_each() {
+        let hourly = cron("0 * * * *", "UTC");
+        let (due, now) = (at("2026-01-01T01:00:00Z"), at("2026-01-01T04:00:05Z"));
+        let fire = |missed| hourly.fire(due, now, missed);
+        let all: Vec<Timestamp> = (1..=4).map(|hour| at(&format!("2026-01-01T0{hour}:00:00Z"))).collect();
+        assert_eq!(fire(MissedFire::All).times, all);
+        assert_eq!(fire(MissedFire::One).times, all[3..]);
+        assert_eq!(fire(MissedFire::Skip).times, all[3..], "the one that is due now is not missed");
+        for missed in MissedFire::ALL {
+            assert_eq!(fire(missed).next, Some(at("2026-01-01T05:00:00Z")));
+            assert_eq!(fire(missed).last, Some(all[3]));
+        }
+        let late = hourly.fire(due, at("2026-01-01T04:30:00Z"), MissedFire::Skip);
+        assert_eq!((late.times.len(), late.next), (0, Some(at("2026-01-01T05:00:00Z"))));
+        let early = hourly.fire(due, at("2026-01-01T00:59:59Z"), MissedFire::All);
+        assert_eq!(early, Firing { times: vec![], next: Some(due), last: None });
+    }
+
+    #[test]
+    fn an_interval_keeps_its_rhythm_over_a_long_absence() {
+        let every = Times::read(&ScheduleTiming::Every(Duration::from_secs(1))).unwrap();
+        let (due, now) = (at("2026-01-01T00:00:00Z"), at("2036-01-01T00:00:00.5Z"));
+        let fired = every.fire(due, now, MissedFire::One);
+        assert_eq!(fired.times, [at("2036-01-01T00:00:00Z")]);
+        assert_eq!(fired.next, Some(at("2036-01-01T00:00:01Z")));
+        let all = every.fire(due, now, MissedFire::All);
+        assert_eq!(all.times.len(), MOST_MISSED);
+        assert_eq!(all.next, Some(due.saturating_add(Duration::from_secs(MOST_MISSED as u64))));
+        assert_eq!(all.last, all.times.last().copied());
+    }
+}

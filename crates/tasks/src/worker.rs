@@ -1,0 +1,317 @@
+//! A worker: handlers, and what brings them tasks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::task::{TaskMode, TaskStore, TaskType};
+use postrider_core::{MessagingError, MessagingService};
+use postrider_subscriber::{CancellationToken, HandlerError, Shutdown};
+
+use crate::attempt::{EndedAttempt, Runner};
+use crate::delivered;
+use crate::handler::{Handlers, IntoTaskResult, TaskContext};
+use crate::observer::{Counters, TaskCounts, TaskEnded, TaskObserver};
+use crate::polling::Polling;
+use crate::running::{Attempts, keep_alive};
+
+/// A lease that is shorter would run out between two signs of life on a busy machine.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+const MOST_WORKERS: usize = 100_000;
+
+/// How a worker works. Every field has a default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskWorkerOptions {
+    /// What it is called in the history of its tasks; by default the host's name and the process's number.
+    pub name: Option<String>,
+    /// How many handlers run at the same time. 16 by default.
+    pub max_workers: usize,
+    /// How long a lease lasts without a sign of life. 30 s by default; it is renewed at a third of that.
+    pub lease: Duration,
+    /// How long an attempt may take; `None` is as long as it likes.
+    pub timeout: Option<Duration>,
+    /// How often to look for due tasks when no hint comes. A second by default.
+    pub poll_interval: Duration,
+    /// How long running handlers may go on after a stop was asked for. 30 s by default.
+    pub graceful_timeout: Duration,
+    /// How long a handler may go on after its token was cancelled, before it is dropped. A second by default.
+    pub cancel_timeout: Duration,
+    /// Stop when nothing is due and nothing runs here. Off by default.
+    pub stop_when_empty: bool,
+}
+
+impl Default for TaskWorkerOptions {
+    fn default() -> Self {
+        Self {
+            name: None,
+            max_workers: 16,
+            lease: Duration::from_secs(30),
+            timeout: None,
+            poll_interval: Duration::from_secs(1),
+            graceful_timeout: Duration::from_secs(30),
+            cancel_timeout: Duration::from_secs(1),
+            stop_when_empty: false,
+        }
+    }
+}
+
+impl TaskWorkerOptions {
+    fn check(&self) -> Result<(), MessagingError> {
+        if self.max_workers == 0 || self.max_workers > MOST_WORKERS {
+            let why = format!("{} handlers cannot run at a time; use 1 to {MOST_WORKERS}", self.max_workers);
+            return Err(MessagingError::invalid("max_workers", why));
+        }
+        if self.lease < SHORTEST_LEASE {
+            let why = format!("{:?} is too short to be renewed in time; use {SHORTEST_LEASE:?} or more", self.lease);
+            return Err(MessagingError::invalid("lease", why));
+        }
+        for (option, time) in [("poll_interval", Some(self.poll_interval)), ("timeout", self.timeout)] {
+            if time.is_some_and(|time| time.is_zero()) {
+                return Err(MessagingError::invalid(option, "0 leaves no time; use 1ms or more"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A worker in the making. Everything but a handler has a default.
+#[must_use = "a worker does nothing until it is built and run"]
+pub struct TaskWorkerBuilder<S, P> {
+    store: S,
+    provider: P,
+    handlers: Handlers,
+    wrong: Option<MessagingError>,
+    options: TaskWorkerOptions,
+    observer: Option<Arc<dyn TaskObserver>>,
+}
+
+impl<S, P> TaskWorkerBuilder<S, P>
+where
+    S: TaskStore + Clone,
+    P: MessagingService + Clone,
+{
+    pub(crate) fn new(store: S, provider: P) -> Self {
+        let (handlers, options) = (Handlers::default(), TaskWorkerOptions::default());
+        Self { store, provider, handlers, wrong: None, options, observer: None }
+    }
+
+    /// Runs tasks of this type by this function.
+    ///
+    /// What it answers is the task's result; an error is retried by the task's strategy, unless it was marked as
+    /// permanent ([`Classify`](postrider_subscriber::Classify)).
+    pub fn handler<F, Fut, R, E>(mut self, task_type: impl AsRef<str>, handler: F) -> Self
+    where
+        F: Fn(TaskContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: IntoTaskResult,
+        E: Into<HandlerError>,
+    {
+        match TaskType::new(task_type) {
+            Ok(task_type) if self.handlers.register(task_type.clone(), handler) => {}
+            Ok(task_type) => {
+                let why = format!("'{task_type}' has two handlers; a type has one");
+                self.wrong = self.wrong.or(Some(MessagingError::invalid("handler", why)));
+            }
+            // Told by `build`, with everything else that is wrong.
+            Err(error) => self.wrong = self.wrong.or(Some(error)),
+        }
+        self
+    }
+
+    /// All options at once.
+    pub fn options(mut self, options: TaskWorkerOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// How many handlers run at the same time.
+    pub fn max_workers(mut self, max_workers: usize) -> Self {
+        self.options.max_workers = max_workers;
+        self
+    }
+
+    /// How long a lease lasts without a sign of life.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// Whether to stop when nothing is due and nothing runs.
+    pub fn stop_when_empty(mut self, stop_when_empty: bool) -> Self {
+        self.options.stop_when_empty = stop_when_empty;
+        self
+    }
+
+    /// Tells `observer` of each attempt.
+    pub fn observer(mut self, observer: impl TaskObserver) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// The worker, or what is wrong with it.
+    pub fn build(self) -> Result<TaskWorker<S, P>, MessagingError> {
+        let Self { store, provider, handlers, wrong, options, observer } = self;
+        if let Some(error) = wrong {
+            return Err(error);
+        }
+        if handlers.types().is_empty() {
+            return Err(MessagingError::invalid("handlers", "there is none; add one with handler(type, function)"));
+        }
+        options.check()?;
+        let worker = options.name.clone().unwrap_or_else(crate::default_worker_name);
+        let runner = Runner {
+            handlers,
+            attempts: Arc::new(Attempts::default()),
+            worker: crate::decide::storable(&worker).into(),
+            timeout: options.timeout,
+            cancel_timeout: options.cancel_timeout,
+            max_result_bytes: store.max_payload_bytes(),
+        };
+        let desk = Desk { store, runner, options, counters: Counters::default(), observer };
+        Ok(TaskWorker { desk: Arc::new(desk), provider })
+    }
+}
+
+impl<S, P> fmt::Debug for TaskWorkerBuilder<S, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskWorkerBuilder")
+            .field("handlers", &self.handlers)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What both modes work with.
+pub(crate) struct Desk<S> {
+    pub(crate) store: S,
+    pub(crate) runner: Runner,
+    pub(crate) options: TaskWorkerOptions,
+    pub(crate) counters: Counters,
+    observer: Option<Arc<dyn TaskObserver>>,
+}
+
+impl<S> Desk<S> {
+    /// The store was told how an attempt ended; `is_kept` says whether it was still the worker's to tell.
+    pub(crate) fn tell(&self, ended: &EndedAttempt, is_kept: bool) {
+        let outcome = ended.outcome.as_ref().filter(|_| is_kept);
+        self.counters.count(outcome);
+        if let Some(observer) = &self.observer {
+            observer.ended(&TaskEnded {
+                id: ended.lease.id,
+                task_type: ended.task_type.clone(),
+                attempt: ended.attempt_count,
+                outcome: outcome.cloned(),
+                took: ended.took,
+            });
+        }
+    }
+
+    pub(crate) fn trouble(&self, error: &MessagingError) {
+        match &self.observer {
+            Some(observer) => observer.trouble(error),
+            None => tracing::warn!(%error, "the task store could not be asked; trying again"),
+        }
+    }
+}
+
+impl<S> fmt::Debug for Desk<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").field("runner", &self.runner).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Why a worker stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TaskStopCause {
+    /// It was asked to.
+    Requested,
+    /// Nothing was left, and `stop_when_empty` is on.
+    NothingLeft,
+    /// The store or the queue was closed.
+    StoreClosed,
+    /// One of its loops panicked, which is a bug.
+    Panicked(String),
+}
+
+impl fmt::Display for TaskStopCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requested => f.write_str("asked to"),
+            Self::NothingLeft => f.write_str("nothing was left"),
+            Self::StoreClosed => f.write_str("the store was closed"),
+            Self::Panicked(what) => f.write_str(what),
+        }
+    }
+}
+
+/// What a worker came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskStopReport {
+    /// Why it stopped.
+    pub cause: TaskStopCause,
+    /// What it has done.
+    pub counts: TaskCounts,
+}
+
+/// Looks at a worker while it runs, and after. Clones look at the same.
+#[derive(Clone)]
+pub struct TaskMonitor(Arc<dyn Fn() -> TaskCounts + Send + Sync>);
+
+impl TaskMonitor {
+    /// What it has done.
+    pub fn counts(&self) -> TaskCounts {
+        self.0()
+    }
+}
+
+impl fmt::Debug for TaskMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TaskMonitor").field(&self.counts()).finish()
+    }
+}
+
+/// Runs tasks of the types that it has handlers for.
+#[must_use = "a worker does nothing until it is run"]
+pub struct TaskWorker<S, P> {
+    desk: Arc<Desk<S>>,
+    provider: P,
+}
+
+impl<S, P> TaskWorker<S, P>
+where
+    S: TaskStore + Clone,
+    P: MessagingService + Clone,
+{
+    /// What to look at it with.
+    pub fn monitor(&self) -> TaskMonitor {
+        let desk = self.desk.clone();
+        TaskMonitor(Arc::new(move || desk.counters.read()))
+    }
+
+    /// Works until a stop is asked for, the store is closed, or nothing is left and `stop_when_empty` is on.
+    pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<TaskStopReport, MessagingError> {
+        let shutdown = shutdown.into();
+        let Self { desk, provider } = self;
+        tracing::info!(types = ?desk.runner.handlers, mode = %desk.store.routes().mode, "task worker started");
+        let end = CancellationToken::new();
+        let heartbeat = keep_alive(desk.store.clone(), desk.runner.attempts.clone(), desk.options.lease, end.clone());
+        // A task of its own: a slow exchange with the store must not cost the leases.
+        let heartbeat = tokio::spawn(heartbeat);
+        let cause = match desk.store.routes().mode {
+            TaskMode::Polling => Ok(Polling::new(desk.clone()).run(&shutdown).await),
+            TaskMode::Queue => delivered::run(desk.clone(), provider, &shutdown).await,
+        };
+        end.cancel();
+        // It ends at once, or it panicked, and then there is nothing to wait for.
+        let _ = heartbeat.await;
+        Ok(TaskStopReport { cause: cause?, counts: desk.counters.read() })
+    }
+}
+
+impl<S, P> fmt::Debug for TaskWorker<S, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskWorker").field("desk", &self.desk).finish_non_exhaustive()
+    }
+}

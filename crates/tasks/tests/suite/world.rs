@@ -1,0 +1,148 @@
+//! A store of a test's own, and what runs on it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use postrider_core::memory::MemoryStore;
+use postrider_core::task::{Created, NewTask, Post, Task, TaskId, TaskMode, TaskRoutes, TaskState};
+use postrider_core::{QueueName, SharedProvider};
+use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore, SqliteTasks};
+use postrider_tasks::{Shutdown, TaskKeeperOptions, TaskStopReport, TaskWorker, Tasks};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use crate::{PATIENCE, soon, until};
+
+/// How tasks reach workers here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Polling,
+    /// Over queues of the same file.
+    Here,
+    /// Over queues in memory, by the outbox.
+    Outbox,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::Polling, Self::Here, Self::Outbox];
+}
+
+pub(crate) type System = Tasks<SqliteTasks, SharedProvider>;
+
+/// A file in main memory, where that is a place for files, and the queues that tasks go over.
+pub(crate) struct World {
+    folder: TempDir,
+    pub(crate) way: Way,
+    memory: MemoryStore,
+}
+
+impl World {
+    pub(crate) fn new(way: Way) -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        Self { folder, way, memory: MemoryStore::new() }
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.path().join("tasks.db")
+    }
+
+    pub(crate) async fn connect(&self) -> SqliteProvider {
+        let store = SqliteStore::open(self.file(), SqliteOptions::default()).await.unwrap();
+        store.connect().await.unwrap()
+    }
+
+    pub(crate) fn routes(&self) -> TaskRoutes {
+        TaskRoutes {
+            mode: if self.way == Way::Polling { TaskMode::Polling } else { TaskMode::Queue },
+            post: if self.way == Way::Outbox { Post::Outbox } else { Post::Here },
+            dead_events: Some(dead_events()),
+            ..TaskRoutes::default()
+        }
+    }
+
+    /// One more process, as far as the store can tell.
+    pub(crate) async fn system(&self) -> System {
+        let file = self.connect().await;
+        let queues = match self.way {
+            Way::Polling | Way::Here => SharedProvider::new(file.clone()),
+            Way::Outbox => SharedProvider::new(self.memory.open()),
+        };
+        Tasks::new(SqliteTasks::new(file, self.routes()).unwrap(), queues)
+    }
+
+    /// The queues that tasks go over.
+    pub(crate) async fn queues(&self) -> SharedProvider {
+        match self.way {
+            Way::Polling | Way::Here => SharedProvider::new(self.connect().await),
+            Way::Outbox => SharedProvider::new(self.memory.open()),
+        }
+    }
+}
+
+pub(crate) fn dead_events() -> QueueName {
+    QueueName::new("dead_tasks").unwrap()
+}
+
+/// What runs until it is stopped.
+pub(crate) struct Running {
+    shutdown: Shutdown,
+    worker: JoinHandle<TaskStopReport>,
+    keeper: JoinHandle<()>,
+}
+
+impl Running {
+    /// A worker, and a keeper that is never far behind.
+    pub(crate) fn start(system: &System, worker: TaskWorker<SqliteTasks, SharedProvider>) -> Self {
+        let shutdown = Shutdown::new();
+        let (stop, keeper) = (shutdown.clone(), start_keeper(system, &shutdown));
+        let worker = tokio::spawn(async move { worker.run(stop).await.unwrap() });
+        Self { shutdown, worker, keeper }
+    }
+
+    pub(crate) fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
+    }
+
+    pub(crate) async fn stop(self) -> TaskStopReport {
+        // Asked twice it would stop at once.
+        if !self.shutdown.is_requested() {
+            self.shutdown.request();
+        }
+        self.keeper.await.unwrap();
+        self.worker.await.unwrap()
+    }
+}
+
+pub(crate) fn start_keeper(system: &System, shutdown: &Shutdown) -> JoinHandle<()> {
+    let (keeper, stop) = (system.keeper(keeper_options()), shutdown.clone());
+    tokio::spawn(async move { keeper.run(stop).await.unwrap() })
+}
+
+pub(crate) fn keeper_options() -> TaskKeeperOptions {
+    TaskKeeperOptions {
+        reap_interval: std::time::Duration::from_millis(50),
+        grace: std::time::Duration::from_secs(1),
+        ..TaskKeeperOptions::default()
+    }
+}
+
+pub(crate) async fn create(system: &System, task: NewTask) -> Created {
+    system.client().create(task, soon()).await.unwrap()
+}
+
+pub(crate) async fn get(system: &System, id: TaskId) -> Task {
+    system.client().get(id, soon()).await.unwrap()
+}
+
+pub(crate) async fn state(system: &System, id: TaskId) -> TaskState {
+    get(system, id).await.info.state
+}
+
+/// The task, once it has ended.
+pub(crate) async fn ended(system: &System, id: TaskId) -> Task {
+    until("the task has ended", PATIENCE, || async { state(system, id).await.is_terminal() }).await;
+    get(system, id).await
+}
+
+/// A place to note things from handlers.
+pub(crate) type Notes<T> = Arc<std::sync::Mutex<Vec<T>>>;
