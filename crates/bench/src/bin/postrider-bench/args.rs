@@ -103,6 +103,11 @@ Workloads:
   sqs-send-one, sqs-send-batch, sqs-drain-none
                 the same, with a tenth of the messages, on the emulator that POSTRIDER_SQS_URL names; send-one over single
                 sends by eight senders, the others over calls of ten rows, as many at the same time as a batch has
+  tasks-sqlite-polling, tasks-postgres-polling
+                tasks that do nothing, made in batches by four callers while a worker runs them, until the last has
+                succeeded, over claims and deletions of the driver alone
+  tasks-sqlite-queue, tasks-postgres-queue
+                the same with their ids sent over queues of the same database, over polling
 
 In send-one the callers share commits: whatever waits goes into one transaction. The driver beside it commits
 each row, as a program does whose handlers each open a transaction. The ratio says what sharing is worth, not
@@ -115,7 +120,8 @@ handle-sqlite 0.8, spool-send-one 2, spool-lone 0.8, spool-drain 0.5, postgres-s
 postgres-send-batch 0.7, postgres-drain-none 0.7, postgres-drain-all 0.55,
 mysql-send-one 0.4, mysql-send-batch 0.4, mysql-drain-none 0.4, mysql-drain-all 0.4, pgmq-send-batch 0.7,
 pgmq-drain-none 0.7, rabbitmq-send-one 0.8, rabbitmq-send-batch 0.8, rabbitmq-drain-none 0.8, sqs-send-one 0.8,
-sqs-send-batch 0.8, sqs-drain-none 0.8;
+sqs-send-batch 0.8, sqs-drain-none 0.8, tasks-sqlite-polling 0.2,
+tasks-postgres-polling 0.25 or 8000 a second (whichever is less), tasks-postgres-queue 0.5;
 times (at most, of the driver's): postgres-latency p50 1.5, p99 2, rabbitmq-latency p50 2, p99 3; backlog: less than 100 MB. --check asks for half of
 a ratio or twice the time (a quarter in handle-memory), once in five runs of 5000 messages at most, so that a busy
 machine does not fail it; its backlog has 100000 messages, and a folder a fifth of the messages.

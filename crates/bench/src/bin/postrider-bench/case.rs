@@ -9,6 +9,7 @@ use postrider_sqlite::ArchivePolicy;
 
 use crate::server::{Bar, Server, Task};
 use crate::spool::SpoolTask;
+use crate::tasks::TaskCase;
 
 /// A process that sends and drains a backlog stays below this.
 pub(crate) const MOST_MEGABYTES: f64 = 100.0;
@@ -29,6 +30,8 @@ pub(crate) enum Case {
     Spool(SpoolTask),
     /// The same on a server.
     On(Server, Task),
+    /// Tasks, from their creation to their end.
+    Tasks(TaskCase),
 }
 
 impl Case {
@@ -48,7 +51,12 @@ impl Case {
     pub(crate) fn all() -> Vec<Self> {
         let on_servers =
             Server::ALL.into_iter().flat_map(|server| server.tasks().iter().map(move |task| Self::On(server, *task)));
-        Self::LOCAL.into_iter().chain(SpoolTask::ALL.map(Self::Spool)).chain(on_servers).collect()
+        Self::LOCAL
+            .into_iter()
+            .chain(SpoolTask::ALL.map(Self::Spool))
+            .chain(on_servers)
+            .chain(TaskCase::ALL.map(Self::Tasks))
+            .collect()
     }
 
     pub(crate) fn name(self) -> Cow<'static, str> {
@@ -63,9 +71,19 @@ impl Case {
             Self::Latency => "latency",
             Self::Backlog => "backlog",
             Self::Spool(task) => task.name(),
+            Self::Tasks(task) => task.name(),
             Self::On(server, task) => return format!("{}-{}", server.name(), task.name()).into(),
         };
         name.into()
+    }
+
+    /// The server that must be there.
+    pub(crate) fn server(self) -> Option<Server> {
+        match self {
+            Self::On(server, _) => Some(server),
+            Self::Tasks(task) => task.server(),
+            _ => None,
+        }
     }
 
     /// The workload of the library that it is.
@@ -78,6 +96,7 @@ impl Case {
             Self::Latency => Workload::Latency,
             Self::Spool(task) => task.workload(),
             Self::On(_, task) => task.workload(),
+            Self::Tasks(_) => Workload::Handle,
         }
     }
 
@@ -96,6 +115,7 @@ impl Case {
         match self {
             Self::HandleMemory | Self::HandleSqlite => "the provider's own drain",
             Self::Spool(_) => "the bare file system",
+            Self::Tasks(task) => task.baseline(),
             _ => "the driver",
         }
     }
@@ -119,6 +139,7 @@ impl Case {
             Self::Latency | Self::Backlog => None,
             Self::Spool(task) => task.bar(),
             Self::On(server, task) => Some(server.bar(task)),
+            Self::Tasks(task) => task.bar(),
         }
     }
 }

@@ -62,6 +62,12 @@ fn shortfall(row: &Row) -> Option<String> {
                 case.beside(),
                 least * case.margin()
             ),
+            Bar::RateOrSpeed { ratio, per_second } => format!(
+                "{case} reaches {:.2} of its bar, {ratio} of {} or {per_second} a second; {:.2} is asked for",
+                reached,
+                case.beside(),
+                case.margin()
+            ),
             Bar::Times { p50, p99 } => format!(
                 "{case} takes {:.2} times as long as {} or {:.2} times in the slowest hundredth, {:.2} and {:.2} are \
                  asked for",

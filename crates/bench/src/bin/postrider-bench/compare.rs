@@ -72,6 +72,7 @@ impl Row {
     pub(crate) fn reached(&self) -> Option<f64> {
         match self.case.bar()? {
             Bar::Rate(least) => Some(self.ratio? / least),
+            Bar::RateOrSpeed { ratio, per_second } => Some((self.ratio? / ratio).max(speed(self) / per_second)),
             Bar::Times { p50, p99 } => {
                 let times = self.times.as_ref()?;
                 Some((p50 / times.p50_ratio).min(p99 / times.p99_ratio))
@@ -122,6 +123,9 @@ impl<'a> Comparison<'a> {
         }
         let folder = TempDir::with_prefix_in("postrider-bench-", &self.args.folder)?;
         if let Case::Spool(task) = case {
+            return self.runtime.block_on(task.compare(&load, folder.path()));
+        }
+        if let Case::Tasks(task) = case {
             return self.runtime.block_on(task.compare(&load, folder.path()));
         }
         let raw = match case {
@@ -211,7 +215,13 @@ fn raw(case: Case, load: &Load, path: &Path) -> Result<Option<f64>, Failure> {
             raw.send(load.messages, load.batch, load.size)?;
             (load.messages, raw.drain(load.messages, load.batch)?)
         }
-        Case::HandleMemory | Case::HandleSqlite | Case::Latency | Case::Backlog | Case::Spool(_) | Case::On(..) => {
+        Case::HandleMemory
+        | Case::HandleSqlite
+        | Case::Latency
+        | Case::Backlog
+        | Case::Spool(_)
+        | Case::On(..)
+        | Case::Tasks(_) => {
             return Ok(None);
         }
     };

@@ -11,6 +11,7 @@ mod raw;
 mod report;
 mod server;
 mod spool;
+mod tasks;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -40,7 +41,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     for case in args.cases() {
-        if let Case::On(server, _) = case {
+        if let Some(server) = case.server() {
             // Said before the first measurement and not after minutes of them.
             server.url()?;
         }

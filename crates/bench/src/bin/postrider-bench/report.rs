@@ -14,7 +14,7 @@ use crate::spool::DurableBaseline;
 pub(crate) fn begin(args: &Args) {
     if !args.json {
         println!("{}\n", head(args));
-        println!("{:<19} {:>9} {:>12} {:>12} {:>8}  BAR", "WORKLOAD", "MESSAGES", "PER SECOND", "BASELINE", "RATIO");
+        println!("{:<22} {:>9} {:>12} {:>12} {:>8}  BAR", "WORKLOAD", "MESSAGES", "PER SECOND", "BASELINE", "RATIO");
     }
 }
 
@@ -39,10 +39,10 @@ pub(crate) fn row(args: &Args, row: &Row) -> Result<(), Failure> {
 pub(crate) fn line(row: &Row) -> String {
     let mut text = figures(row);
     if let Some(baseline) = row.baseline {
-        text += &format!("\n{:<19} over {baseline}", "");
+        text += &format!("\n{:<22} over {baseline}", "");
     }
     if let Some(DurableBaseline { durable_raw_per_second, durable_ratio }) = &row.durable {
-        text += &format!("\n{:<19} with an fsync of both folders once a batch", "");
+        text += &format!("\n{:<22} with an fsync of both folders once a batch", "");
         text += &format!(" it does {durable_raw_per_second:.0}, and the ratio is {durable_ratio:.2}");
     }
     text
@@ -54,7 +54,7 @@ fn figures(row: &Row) -> String {
     if let (Measured::Latency(latency), Some(times), Some(bar)) = (&row.measured, &row.times, bar) {
         let Times { raw_p50_ms, raw_p99_ms, p50_ratio, p99_ratio } = times;
         return format!(
-            "{name:<19} p50 {:.3} ms, {p50_ratio:.2} of {raw_p50_ms:.3}; p99 {:.3} ms, {p99_ratio:.2} of \
+            "{name:<22} p50 {:.3} ms, {p50_ratio:.2} of {raw_p50_ms:.3}; p99 {:.3} ms, {p99_ratio:.2} of \
              {raw_p99_ms:.3}; at most {bar}",
             latency.p50_ms, latency.p99_ms
         );
@@ -62,21 +62,21 @@ fn figures(row: &Row) -> String {
     match (&row.measured, row.case) {
         (Measured::Latency(_), Case::Spool(_)) => {
             let times = row.claims.iter().map(|claim| format!("{:.3} ms of {} messages", claim.p50_ms, claim.backlog));
-            format!("{name:<19} p50 of a claim and its ack: {}", times.collect::<Vec<_>>().join(", "))
+            format!("{name:<22} p50 of a claim and its ack: {}", times.collect::<Vec<_>>().join(", "))
         }
         (Measured::Latency(latency), _) => format!(
-            "{name:<19} p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms",
+            "{name:<22} p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms",
             latency.p50_ms, latency.p95_ms, latency.p99_ms
         ),
         (Measured::Rate(rate), Case::Backlog) => format!(
-            "{name:<19} {:>9} sent in {:.1} s, drained in {:.1} s; {:.1} MB at most, below {MOST_MEGABYTES} MB",
+            "{name:<22} {:>9} sent in {:.1} s, drained in {:.1} s; {:.1} MB at most, below {MOST_MEGABYTES} MB",
             rate.messages,
             row.send_seconds.unwrap_or_default(),
             rate.seconds,
             row.peak_megabytes.unwrap_or_default(),
         ),
         (Measured::Rate(rate), _) => format!(
-            "{name:<19} {:>9} {:>12.0} {:>12.0} {:>8.2}  {}",
+            "{name:<22} {:>9} {:>12.0} {:>12.0} {:>8.2}  {}",
             rate.messages,
             rate.per_second,
             row.raw_per_second.unwrap_or_default(),
@@ -104,7 +104,7 @@ mod tests {
         let rate = Rate::new(Workload::Drain, 1000, Duration::from_secs(2));
         let mut row = Row::new(Case::Backlog, Measured::Rate(rate));
         (row.send_seconds, row.peak_megabytes) = (Some(0.5), Some(40.0));
-        let text = "backlog                  1000 sent in 0.5 s, drained in 2.0 s; 40.0 MB at most, below 100 MB";
+        let text = "backlog                     1000 sent in 0.5 s, drained in 2.0 s; 40.0 MB at most, below 100 MB";
         assert_eq!(line(&row), text);
     }
 }

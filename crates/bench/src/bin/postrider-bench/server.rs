@@ -2,7 +2,7 @@
 
 mod mysql;
 mod pgmq;
-mod postgres;
+pub(crate) mod postgres;
 mod rabbitmq;
 
 use std::fmt;
@@ -41,6 +41,8 @@ pub(crate) enum Task {
 pub(crate) enum Bar {
     /// So much of the driver's rate at least.
     Rate(f64),
+    /// So much of the driver's rate, or so many a second, whichever is less.
+    RateOrSpeed { ratio: f64, per_second: f64 },
     /// So often the driver's times at most.
     Times { p50: f64, p99: f64 },
 }
@@ -49,6 +51,7 @@ impl fmt::Display for Bar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rate(least) => write!(f, "{least}"),
+            Self::RateOrSpeed { ratio, per_second } => write!(f, "{ratio} or {per_second} a second"),
             Self::Times { p50, p99 } => write!(f, "p50 {p50}, p99 {p99}"),
         }
     }
