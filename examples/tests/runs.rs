@@ -132,6 +132,20 @@ fn entries_of_an_account_are_booked_in_order() {
 }
 
 #[test]
+fn invoices_are_sent_retried_mended_and_replayed() {
+    assert_eq!(
+        said("tasks", &[]),
+        [
+            r#"7: SUCCEEDED, {"order":7,"attempt":1}"#,
+            r#"8: SUCCEEDED, {"order":8,"attempt":2}"#,
+            "nine: dead, invalid digit found in string",
+            r#"nine: SUCCEEDED, {"order":9,"attempt":1}"#,
+            "3 succeeded, 1 to be tried again, 1 dead, 0 lost",
+        ]
+    );
+}
+
+#[test]
 fn an_order_that_is_delivered_again_is_booked_once() {
     let lines = said("idempotent", &[]);
     assert_eq!(of(&lines, "tea"), ["booking, attempt 1", "booked 1×"]);
