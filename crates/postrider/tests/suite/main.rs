@@ -44,3 +44,14 @@ mod subscriber_guide;
     feature = "sqs"
 ))]
 mod switching;
+#[cfg(all(
+    feature = "mysql",
+    feature = "pgmq",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "spool",
+    feature = "sqlite",
+    feature = "sqs",
+    feature = "tasks"
+))]
+mod tasks;

@@ -322,6 +322,7 @@ fn every_key_can_be_set_by_its_variable() {
                 "common.messaging.spool.files" => "any",
                 "common.messaging.spool.watch" => "poll",
                 "common.messaging.rabbitmq.queue_type" => "classic",
+                "tasks.mode" => "queue",
                 name if name.ends_with(".archive") => "none",
                 "common.messaging.sqlite.wal_limit_bytes" => "70000",
                 _ => "4",
@@ -334,6 +335,55 @@ fn every_key_can_be_set_by_its_variable() {
         assert_eq!(problems, [], "{}", key.name);
         assert!(matches!(draft.origin(key.name), Origin::Environment { .. }), "{}", key.name);
     }
+}
+
+#[test]
+fn how_tasks_go_is_one_line_and_names_that_no_queue_can_have_are_refused() {
+    use postrider_core::task::{DEFAULT_TASK_QUEUE_PREFIX, Post, TaskMode, TaskRoutes};
+    let load = |key: &'static str, value: &str| Config::load(&defaults().flag("--set", key, value));
+    let config = Config::load(&defaults()).unwrap();
+    assert_eq!(*config.task_routes(), TaskRoutes::default());
+    let queue = load("tasks.mode", "queue").unwrap();
+    assert_eq!(*queue.task_routes(), TaskRoutes { mode: TaskMode::Queue, ..TaskRoutes::default() });
+    assert_eq!((queue.task_routes().post, &*queue.tasks().queue_prefix), (Post::Here, DEFAULT_TASK_QUEUE_PREFIX));
+    let events = load("tasks.dead_events", "dead_tasks").unwrap();
+    assert_eq!(events.task_routes().dead_events.as_ref().unwrap().as_str(), "dead_tasks");
+    for (key, value) in [
+        ("tasks.mode", "push"),
+        ("tasks.dead_events", "two words"),
+        ("tasks.dead_events", "dead_dlq"),
+        ("tasks.queue_prefix", "a b"),
+        ("tasks.queue_prefix", "a_prefix_that_is_too_long_"),
+        ("tasks.lease", "1ms"),
+    ] {
+        let refused = load(key, value).unwrap_err().to_string();
+        assert!(refused.contains(key) && refused.contains(value), "{refused}");
+    }
+}
+
+#[test]
+fn tasks_are_kept_with_the_messages_only_where_that_is_one_database() {
+    let load = |url: &str, state: Option<&str>| {
+        let sources = defaults().flag("--url", keys::URL, url);
+        let sources = match state {
+            Some(state) => sources.flag("--state", keys::STATE_URL, state),
+            None => sources,
+        };
+        Config::load(&sources).unwrap()
+    };
+    assert!(load("sqlite:/a.db", None).keeps_state_with_messages());
+    assert!(load("postgres://host/a", None).keeps_state_with_messages());
+    assert!(load("sqlite:/a.db", Some("sqlite:/a.db")).keeps_state_with_messages());
+    for (url, state) in [
+        ("sqlite:/a.db", Some("sqlite:/b.db")),
+        ("amqp://host", None),
+        ("pgmq+postgres://host/a", None),
+        ("postgres://host/a", Some("sqlite:/b.db")),
+    ] {
+        assert!(!load(url, state).keeps_state_with_messages(), "{url}");
+    }
+    let refused = load("sqlite:/a.db", Some("amqp://host")).state_endpoint().unwrap_err().to_string();
+    assert!(refused.contains("state.url") && refused.contains("SQLite or PostgreSQL"), "{refused}");
 }
 
 #[test]

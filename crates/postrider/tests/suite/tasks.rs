@@ -1,0 +1,80 @@
+//! Tasks, as an application has them that names its stores in a configuration.
+
+use std::time::Duration;
+
+use postrider::config::{Config, Sources};
+use postrider::task::{Post, TaskMode, TaskState, TaskStore};
+use postrider::tasks::{HandlerError, Shutdown, TaskContext, TaskKeeperOptions};
+use postrider::{Deadline, MessagingService, NewTask, QueueName, ReceiveOptions, SystemContext};
+
+async fn shout(task: TaskContext) -> Result<String, HandlerError> {
+    Ok(String::from_utf8_lossy(task.payload()).to_uppercase())
+}
+
+async fn refuse(_: TaskContext) -> Result<(), HandlerError> {
+    Err(HandlerError::permanent("no"))
+}
+
+/// Runs a task that succeeds and one that dies, and finds the event of the death where the messages are.
+async fn goes_its_way(sources: Sources, post: Post) {
+    // A name of its own, because the servers are everybody's.
+    let events = format!("e{:08x}", rand::random::<u32>());
+    let sources = sources.flag("--events", "tasks.dead_events", &events);
+    let config = Config::load(&sources).unwrap();
+    let mode = config.task_routes().mode;
+    let system = SystemContext::from_config(config).await.unwrap();
+    let tasks = system.tasks().await.unwrap();
+    assert_eq!((tasks.client().store().routes().mode, tasks.client().store().routes().post), (mode, post));
+    let shutdown = Shutdown::new();
+    let worker = tasks.worker().handler("shout", shout).handler("refuse", refuse).build().unwrap();
+    let worker = tokio::spawn(worker.run(shutdown.clone()));
+    let keeper = tokio::spawn(tasks.keeper(TaskKeeperOptions::default()).run(shutdown.clone()));
+    let client = tasks.client();
+    let made = client.create(NewTask::new("shout", "tea").unwrap(), Deadline::default()).await.unwrap();
+    let dying = client.create(NewTask::new("refuse", "").unwrap(), Deadline::default()).await.unwrap();
+    let done = client.ended(made.id, Deadline::default()).await.unwrap();
+    assert_eq!((done.info.state, done.result.as_deref()), (TaskState::Succeeded, Some(&b"TEA"[..])));
+    assert_eq!(client.ended(dying.id, Deadline::default()).await.unwrap().info.state, TaskState::Dead);
+    let dead = QueueName::new(&events).unwrap();
+    let options = ReceiveOptions::default().wait(Duration::from_secs(10));
+    let event = system.messaging_provider.receive_messages(&dead, &options, Deadline::default()).await.unwrap();
+    let event: postrider::task::DeadTaskEvent = serde_json::from_slice(&event[0].message).unwrap();
+    assert_eq!(event.task_id, dying.id);
+    shutdown.request();
+    worker.await.unwrap().unwrap();
+    keeper.await.unwrap().unwrap();
+    system.close(Deadline::default()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_go_over_any_store_by_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+    for mode in TaskMode::ALL {
+        let sources = |url: &str| {
+            Sources::none().flag("--url", "common.messaging.url", url).flag("--mode", "tasks.mode", mode.name())
+        };
+        goes_its_way(sources(&sqlite(&format!("{mode}.db"))), Post::Here).await;
+        let state = sqlite(&format!("{mode}-state.db"));
+        let spool = format!("spool:{}", folder.path().join(mode.name()).display());
+        for url in ["memory:", &spool] {
+            goes_its_way(sources(url).flag("--state", "state.url", &state), Post::Outbox).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_go_over_servers_by_the_same_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = format!("sqlite:{}", folder.path().join("state.db").display());
+    for variable in ["POSTRIDER_MYSQL_URL", "POSTRIDER_PGMQ_URL", "POSTRIDER_AMQP_URL", "POSTRIDER_SQS_URL"] {
+        let url = crate::server::server_url(variable);
+        let prefix = format!("t{:08x}_", rand::random::<u32>());
+        let sources = Sources::none()
+            .flag("--url", "common.messaging.url", &url)
+            .flag("--mode", "tasks.mode", "queue")
+            .flag("--prefix", "tasks.queue_prefix", &prefix)
+            .flag("--state", "state.url", &state);
+        goes_its_way(sources, Post::Outbox).await;
+    }
+}
