@@ -15,8 +15,10 @@ use crate::peek::Peek;
 use crate::purge::Purge;
 use crate::queues::{Pause, Queues, Resume, Stats};
 use crate::receive::Receive;
+use crate::schedule::Schedule;
 use crate::send::Send;
 use crate::settle::{Ack, Extend, Refuse, Release};
+use crate::task::Task;
 use crate::verify::Verify;
 use crate::work::Work;
 
@@ -86,6 +88,8 @@ pub(crate) enum Command {
     Pause(Pause),
     Resume(Resume),
     Dlq(Dlq),
+    Task(Task),
+    Schedule(Schedule),
     Config(Config),
     Migrate(Migrate),
     Demo(Demo),

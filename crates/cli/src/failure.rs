@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
-use postrider::{ConfigError, MessagingError};
+use postrider::{ConfigError, ContextError, MessagingError};
 
 use crate::output::note;
 
@@ -77,6 +77,16 @@ pub(crate) fn explained(error: &MessagingError) -> String {
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::Usage(error.to_string())
+    }
+}
+
+impl From<ContextError> for Failure {
+    fn from(error: ContextError) -> Self {
+        match error {
+            ContextError::Config(error) => error.into(),
+            ContextError::Messaging(error) => error.into(),
+            other => Self::Failed(other.to_string()),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod args;
 mod bench;
+mod command;
 mod completions;
 mod config;
 mod confirm;
@@ -12,6 +13,7 @@ mod dlq;
 mod doctor;
 mod failure;
 mod input;
+mod lines;
 mod migrate;
 mod output;
 mod peek;
@@ -19,11 +21,14 @@ mod progress;
 mod purge;
 mod queues;
 mod receive;
+mod retry;
+mod schedule;
 mod send;
 mod session;
 mod settle;
 mod signals;
 mod table;
+mod task;
 mod text;
 mod values;
 mod verify;
@@ -54,6 +59,8 @@ fn main() -> ExitCode {
         Command::Pause(command) => on_runtime(|| queues::pause(global, command)),
         Command::Resume(command) => on_runtime(|| queues::resume(global, command)),
         Command::Dlq(command) => on_runtime(|| dlq::run(global, command)),
+        Command::Task(command) => on_runtime(|| task::run(global, command)),
+        Command::Schedule(command) => on_runtime(|| schedule::run(global, command)),
         Command::Config(command) => config::run(global, &command),
         Command::Migrate(command) => on_runtime(|| migrate::run(global, &command)),
         Command::Demo(command) => on_runtime(|| demo::run(global, command)),

@@ -42,11 +42,16 @@ impl Output {
         Ok(out.flush()?)
     }
 
+    /// Bytes as they are.
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        out.write_all(bytes)?;
+        Ok(out.flush()?)
+    }
+
     /// Text that ends its own lines.
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        Ok(out.flush()?)
+        self.bytes(text.as_bytes())
     }
 }
 

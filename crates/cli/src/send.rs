@@ -15,7 +15,9 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::input;
+use crate::lines::make_of_stdin;
 use crate::values;
+use lines::Sender;
 
 /// Send a message
 ///
@@ -126,7 +128,8 @@ pub(crate) async fn run(global: &Global, command: Send) -> Result<(), Failure> {
     command.label.headers()?;
     let session = global.connect().await?;
     if command.lines {
-        let result = lines::send(&session, &command.queue, &command.label).await;
+        let sender = Sender { session: &session, queue: &command.queue, label: &command.label };
+        let result = make_of_stdin(&sender, session.out).await;
         let closed = session.close().await;
         return result.and(closed);
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use postrider::config::ProviderKind;
+use postrider::config::{ProviderKind, StoreUrl};
 use postrider::{Config, Deadline, MessagingProvider, MessagingService, Sources};
 
 use crate::args::Global;
@@ -14,6 +14,7 @@ use crate::text;
 const URL_KEY: &str = "common.messaging.url";
 
 /// A connection to the store, for the length of a command.
+#[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) config: Config,
     pub(crate) provider: MessagingProvider,
@@ -51,10 +52,7 @@ impl Global {
     pub(crate) fn lasting_config_for(&self, store: Option<&str>) -> Result<Config, Failure> {
         let config = self.config_for(store)?;
         if config.provider() == Some(ProviderKind::Memory) {
-            return Err(Failure::usage(
-                "'memory:' ends with this process, so no other command would find anything in it; \
-                 use a file, for instance --url sqlite:/tmp/try.db",
-            ));
+            return Err(ends_with_this_process());
         }
         Ok(config)
     }
@@ -68,6 +66,14 @@ impl Global {
         file.tell();
         Ok(Session { config, provider, out: Output::new(self.json) })
     }
+}
+
+/// Why a store in memory is refused.
+pub(crate) fn ends_with_this_process() -> Failure {
+    Failure::usage(
+        "'memory:' ends with this process, so no other command would find anything in it; \
+         use a file, for instance --url sqlite:/tmp/try.db",
+    )
 }
 
 /// The URL as it may be shown.
@@ -86,7 +92,12 @@ pub(crate) struct NewFile(Option<PathBuf>);
 impl NewFile {
     /// Looks before the store is connected to.
     pub(crate) fn of(config: &Config) -> Self {
-        let url = config.url().as_str();
+        Self::at(config.url())
+    }
+
+    /// The same, of any store.
+    pub(crate) fn at(url: &StoreUrl) -> Self {
+        let url = url.as_str();
         let path = url.strip_prefix("sqlite:").or_else(|| url.strip_prefix("spool:")).map(PathBuf::from);
         Self(path.filter(|path| matches!(path.try_exists(), Ok(false))))
     }

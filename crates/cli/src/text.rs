@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use data_encoding::BASE64;
-use postrider::Bytes;
+use postrider::{Bytes, duration_text};
 use serde::Serialize;
 
 /// A body in JSON: text when it is UTF-8, else base64.
@@ -95,6 +95,17 @@ pub(crate) fn age(age: Duration) -> String {
     }
 }
 
+/// How long something will take: whole milliseconds, and tenths of what takes longer than a second.
+pub(crate) fn delay(delay: Duration) -> String {
+    duration_text::show(rounded(delay))
+}
+
+fn rounded(delay: Duration) -> Duration {
+    let step = if delay < Duration::from_secs(1) { 1 } else { 100 };
+    let steps = delay.as_nanos().div_ceil(step * 1_000_000);
+    Duration::from_millis(u64::try_from(steps * step).unwrap_or(u64::MAX))
+}
+
 /// A number with its noun.
 pub(crate) fn counted(count: u64, one: &str, several: &str) -> String {
     let noun = if count == 1 { one } else { several };
@@ -124,5 +135,11 @@ mod tests {
         let shown = |millis| age(Duration::from_millis(millis));
         assert_eq!([shown(0), shown(999), shown(1_000), shown(59_999)], ["0ms", "999ms", "1s", "59s"]);
         assert_eq!([shown(60_000), shown(3_600_000), shown(86_400_000)], ["1m", "1h", "1d"]);
+    }
+
+    #[test]
+    fn a_delay_is_never_told_shorter_than_it_is_nor_much_longer() {
+        let told = |micros| rounded(Duration::from_micros(micros)).as_millis();
+        assert_eq!([0, 1, 7_000, 7_001, 999_900, 1_000_001].map(told), [0, 1, 7, 8, 1000, 1100]);
     }
 }

@@ -4,7 +4,11 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use postrider::message::MAX_DURATION;
-use postrider::{ContentType, Headers, Key, MessageId, MessagingError, Priority, QueueName, duration_text};
+use postrider::task::{DeadReason, MissedFire};
+use postrider::{
+    ContentType, Headers, IdempotencyKey, Key, MessageId, MessagingError, Priority, QueueName, TaskId, TaskState,
+    TaskType, Timestamp, duration_text,
+};
 
 /// A duration, like `500ms` or `1h30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -18,6 +22,15 @@ pub(crate) fn visibility(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err("a lease of no length protects nothing; to give a message back, release it".into()),
         lease => Ok(lease),
     }
+}
+
+/// The length of a lease on a task. A shorter one would run out between two signs of life on a busy machine.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    let lease = duration(text)?;
+    if lease < Duration::from_millis(100) {
+        return Err("it could not be renewed in time; use 100ms or more".into());
+    }
+    Ok(lease)
 }
 
 /// A header, `name=value`. The value may have more of `=`.
@@ -77,6 +90,41 @@ pub(crate) fn workers(text: &str) -> Result<usize, String> {
     count(text).ok().filter(|number| *number <= 10_000).ok_or_else(|| "write a whole number from 1 to 10000".into())
 }
 
+/// How long a command may take.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("no command could ever end in time; leave --timeout out for no limit".into()),
+        timeout => Ok(timeout),
+    }
+}
+
+/// So many in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) count: u32,
+    pub(crate) per: Duration,
+}
+
+impl Rate {
+    pub(crate) fn per_second(self) -> f64 {
+        f64::from(self.count) / self.per.as_secs_f64()
+    }
+}
+
+/// A rate: `N`, `N/s`, `N/m` or `N/h`.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("write the time as s, m or h: 10/s, 100/m or 5/h".into()),
+    };
+    let count: Option<u32> = number.parse().ok().filter(|number| *number > 0);
+    let count = count.ok_or("write a whole number from 1 up: 10, 100/m or 5/h")?;
+    Ok(Rate { count, per: Duration::from_secs(seconds) })
+}
+
 /// After how many deliveries a message is given up.
 pub(crate) fn deliveries(text: &str) -> Result<NonZeroU32, String> {
     text.parse().map_err(|_| "write a whole number; use at least 1, the first delivery".into())
@@ -107,6 +155,64 @@ pub(crate) fn priority(text: &str) -> Result<Priority, String> {
 /// A message's id.
 pub(crate) fn id(text: &str) -> Result<MessageId, String> {
     text.parse().map_err(|_| "write a UUID like 0190163d-8694-739b-aea5-966c26f8ad91".into())
+}
+
+/// A task's id.
+pub(crate) fn task_id(text: &str) -> Result<TaskId, String> {
+    text.parse().map_err(|_| "write a UUID like 0190163d-8694-739b-aea5-966c26f8ad91".into())
+}
+
+/// A task's type.
+pub(crate) fn task_type(text: &str) -> Result<TaskType, String> {
+    TaskType::new(text).map_err(why)
+}
+
+/// The state of a task.
+pub(crate) fn task_state(text: &str) -> Result<TaskState, String> {
+    text.parse().map_err(why)
+}
+
+/// Why a task died.
+pub(crate) fn dead_reason(text: &str) -> Result<DeadReason, String> {
+    text.parse().map_err(why)
+}
+
+/// What a task is single by.
+pub(crate) fn idempotency_key(text: &str) -> Result<IdempotencyKey, String> {
+    IdempotencyKey::new(text).map_err(why)
+}
+
+/// How often a task is tried.
+pub(crate) fn attempts(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| "write a whole number; use at least 1, the first attempt".into())
+}
+
+/// What is done about times that passed unseen.
+pub(crate) fn missed(text: &str) -> Result<MissedFire, String> {
+    text.parse().map_err(why)
+}
+
+/// A time, like `2026-03-01T09:30:00Z`.
+pub(crate) fn time(text: &str) -> Result<Timestamp, String> {
+    // Microseconds are how programs write a time that no calendar has.
+    let time = text.parse().ok().filter(|_| !text.ends_with("us"));
+    time.ok_or_else(|| format!("write a time with its zone, like {TIMES}"))
+}
+
+const TIMES: &str = "2026-03-01T09:30:00Z or 2026-03-01T10:30:00+01:00";
+
+/// A time, or how long ago it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Since {
+    At(Timestamp),
+    Ago(Duration),
+}
+
+/// A time, or how long ago it is, like `2h`.
+pub(crate) fn since(text: &str) -> Result<Since, String> {
+    let ago = || duration(text).map(Since::Ago);
+    let at = |_| time(text).map(Since::At);
+    ago().or_else(at).map_err(|_| format!("write how long ago it is, like 2h or 3d, or a time like {TIMES}"))
 }
 
 /// A content type.
@@ -154,6 +260,33 @@ mod tests {
         assert!(purged_queue("orders_dlq").unwrap_err().contains("'postrider dlq purge orders'"));
         assert!(worked_queue("orders_dlq").unwrap_err().contains("'postrider dlq redrive orders'"));
         assert!(own_queue("orders_dlq").is_err() && own_queue("orders").is_ok());
+    }
+
+    #[test]
+    fn a_rate_is_a_number_in_a_time() {
+        let read = |count, seconds| Ok(Rate { count, per: Duration::from_secs(seconds) });
+        assert_eq!(rate("10"), read(10, 1));
+        assert_eq!(rate("10/s"), read(10, 1));
+        assert_eq!(rate("100/m"), read(100, 60));
+        assert_eq!(rate("5/h"), read(5, 3600));
+        assert_eq!(rate("90/m").unwrap().per_second(), 1.5);
+        for wrong in ["", "0", "-1", "1.5", "1/d", "/s", "1/", "5000000000"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_a_zone_and_may_be_told_by_how_long_ago_it_is() {
+        let noon = "2026-03-01T12:00:00Z".parse().unwrap();
+        assert_eq!(time("2026-03-01T13:00:00+01:00"), Ok(noon));
+        assert_eq!(
+            (since("2h"), since("2026-03-01T12:00Z")),
+            (Ok(Since::Ago(Duration::from_secs(7200))), Ok(Since::At(noon)))
+        );
+        for wrong in ["", "noon", "2026-03-01", "2026-03-01T12:00:00", "7us", "-1h"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+        assert!(since("yesterday").unwrap_err().contains("2h"));
     }
 
     #[test]

@@ -1,27 +1,20 @@
 //! `postrider work`
 
-mod echo;
-mod ending;
 mod environment;
 mod job;
 mod journal;
 mod limits;
 mod paused;
-mod process;
-mod program;
-mod retry;
 mod status;
-mod stop;
-mod tail;
 mod tally;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use postrider::subscriber::layers::RateLimitLayer;
 use postrider::subscriber::{AckPolicy, Delivery, HandlerError, Run, StopCause, Subscriber};
 use postrider::{Deadline, MessagingProvider, MessagingService, QueueAdmin, QueueName, RetryStrategy};
 use tokio::time::Instant;
@@ -29,17 +22,16 @@ use tower::util::BoxCloneSyncService;
 use tower_layer::Layer;
 
 use crate::args::Global;
+use crate::command::{self, Echo, Runner, Stop, Store};
 use crate::failure::Failure;
 use crate::output::note;
+use crate::retry;
 use crate::session::Session;
-use crate::values;
-use echo::Echo;
-use environment::Store;
+use crate::values::{self, Rate};
 use job::Job;
 use journal::Journal;
-use limits::{PerKey, Rate};
+use limits::PerKey;
 use paused::Paused;
-use stop::Stop;
 
 /// Run a command for every message of a queue
 ///
@@ -80,12 +72,12 @@ pub(crate) struct Work {
 
     /// Stop a command that runs longer than this, like 30s or 1h30m, with SIGTERM and five seconds later SIGKILL; that is
     /// a failed attempt
-    #[arg(long, value_name = "DURATION", value_parser = limits::timeout, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = values::timeout, allow_hyphen_values = true)]
     timeout: Option<Duration>,
 
     /// Begin at most so many commands in a time, spread over it: 10 or 10/s a second, 100/m a minute, 5/h an hour. A
     /// message that waits for its turn is leased and has a worker
-    #[arg(long, value_name = "N[/UNIT]", value_parser = limits::rate, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N[/UNIT]", value_parser = values::rate, allow_hyphen_values = true)]
     rate: Option<Rate>,
 
     /// At most N commands at once for messages with the same value of this header, in this worker, like tenant=2. What
@@ -191,26 +183,22 @@ pub(crate) async fn run(global: &Global, command: Work) -> Result<(), Failure> {
         return Err(Failure::usage("--retry has nothing to retry with --ack-policy ack-first: leave one of them out"));
     }
     // A command that cannot run would cost every message an attempt, so it is looked for before the first lease.
-    program::check(program).map_err(Failure::usage)?;
+    command::check(program).map_err(Failure::usage)?;
     let session = global.connect().await?;
     ready_queue(&session, &command.queue, command.drain).await?;
 
     let echo = Echo::start();
     let stop = Stop::default();
-    let draws = status::has_spectator() && !session.out.is_json();
+    let draws = command::has_spectator() && !session.out.is_json();
     let shares_terminal = draws && std::io::stdout().is_terminal();
     let (journal, written) = Journal::start(session.out, command.workers, shares_terminal, echo.clone(), stop.clone());
     let plan = Plan::of(&command, &session);
+    let store = Store::of(global.url.as_deref(), global.config.as_deref());
     let job = Job {
-        program: program.clone(),
-        arguments: arguments.to_vec(),
-        store: Store::of(global.url.as_deref(), global.config.as_deref()),
+        runner: Runner::new(program.clone(), arguments.to_vec(), store, echo.clone(), stop.clone()),
         strategy: plan.strategy.clone(),
         timeout: command.timeout,
         journal: journal.clone(),
-        echo: echo.clone(),
-        stop: stop.clone(),
-        failed_starts: AtomicU32::new(0),
     };
     let subscriber = subscriber(&session.provider, &command, plan, job, journal.clone())?;
     stop.listen(echo.clone()).map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
@@ -219,7 +207,7 @@ pub(crate) async fn run(global: &Global, command: Work) -> Result<(), Failure> {
     let mut paused = Paused { provider, queue, echo: echo.clone(), is_paused: false };
     paused.look().await;
     let monitor = subscriber.monitor();
-    let status = draws.then(|| tokio::spawn(status::show(monitor.clone(), policy, echo.clone())));
+    let status = draws.then(|| tokio::spawn(command::show(status::look(monitor.clone(), policy), echo.clone())));
     let begun = Instant::now();
     let report = tokio::select! {
         report = subscriber.run(stop.shutdown()) => report,
@@ -282,7 +270,7 @@ fn subscriber(
         async move { job.handle(delivery).await }
     });
     let service: BoxCloneSyncService<Delivery, (), HandlerError> = match command.rate {
-        Some(rate) => BoxCloneSyncService::new(rate.layer().layer(service)),
+        Some(rate) => BoxCloneSyncService::new(RateLimitLayer::new(rate.count, rate.per).layer(service)),
         None => BoxCloneSyncService::new(service),
     };
     let mut builder = Subscriber::builder(provider.clone(), &command.queue)
@@ -295,7 +283,7 @@ fn subscriber(
         .max_deliveries(plan.max_deliveries)
         .visibility(plan.visibility)
         .graceful_timeout(command.graceful_timeout)
-        .cancel_timeout(job::TO_OBEY)
+        .cancel_timeout(command::TO_OBEY)
         .stop_when_empty(command.drain)
         .observer(journal);
     if let Some(per_key) = command.per_key.clone() {

@@ -1,5 +1,5 @@
--- Brings dead tasks back, as if they had just been made, but for their history. As text, or the planner would walk all the
--- dead.
+-- Brings dead tasks back, as if they had just been made, but for their history. As text, or the planner would walk all
+-- the dead.
 -- Plan: Index Scan using task_identity on task t
 -- Plan: Index Scan using task_pkey on task t_1
 with chosen as materialized (

@@ -13,6 +13,9 @@
 //! pipelined transaction, so one round trip and one fsync. The claim has one index that matches it, and the planner is
 //! pinned, so that no statistics can lead it astray. The plan of each statement stands beside it and is tested.
 //!
+//! **Tasks.** [`PostgresTasks`] keeps tasks and schedules in the same schema: what belongs to a task's transition, its
+//! message included, is part of the same transaction.
+//!
 //! **What was rejected.** A bare `NOT EXISTS` for the order of keys: two senders that do not see each other's rows make
 //! two heads. Waiting for a key's lock inside a caller's own transaction, which may stay open for minutes: what is sent
 //! there is put in order by the next claim. A `NOTIFY` in every sender's transaction: commits would wait for each other.

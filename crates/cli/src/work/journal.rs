@@ -7,23 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use postrider::subscriber::{Ended, Observer, Outcome};
-use postrider::{Disposition, Envelope, MessageId, MessagingError, Nack, QueueName, duration_text};
+use postrider::{Disposition, Envelope, MessageId, MessagingError, Nack, QueueName};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::echo::Echo;
-use super::ending::Ending;
-use super::stop::Stop;
+use crate::command::{Echo, Ending, Place, Rows, Stop, Trouble, Written};
 use crate::output::Output;
-
-/// Lines that may wait for whoever reads stdout, besides one for each worker. No command is begun without a place for its
-/// line.
-const ROOM: usize = 1000;
-/// How long lines may still take to be written when everything shall end at once.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
-/// What lasts is told again after that long.
-const REMIND: Duration = Duration::from_secs(10);
+use crate::text;
 
 /// Writes what became of messages. Clones are the same.
 #[derive(Debug, Clone)]
@@ -33,9 +23,7 @@ pub(super) struct Journal(Arc<Inner>);
 struct Inner {
     // Held to look something up.
     begun: Mutex<HashMap<Delivered, Begun>>,
-    room: Arc<Semaphore>,
-    /// Without a bound of its own: there is a place for each line. `None` ends it.
-    lines: mpsc::UnboundedSender<Option<Line>>,
+    rows: Rows<Row>,
     cannot_fetch: Trouble,
     cannot_settle: Trouble,
     echo: Echo,
@@ -53,14 +41,7 @@ struct Begun {
     at: Instant,
     ending: Option<Ending>,
     status: Option<ExitStatus>,
-    place: OwnedSemaphorePermit,
-}
-
-#[derive(Debug)]
-struct Line {
-    row: Row,
-    text: String,
-    _place: OwnedSemaphorePermit,
+    place: Place,
 }
 
 /// One line of `--json`.
@@ -77,40 +58,22 @@ struct Row {
     seconds: f64,
 }
 
-/// Completes when every line has been written.
-#[derive(Debug)]
-pub(super) struct Written(oneshot::Receiver<()>);
-
 impl Journal {
     /// With `draws`, stdout is the terminal that stderr draws on.
     pub(super) fn start(out: Output, workers: usize, draws: bool, echo: Echo, stop: Stop) -> (Self, Written) {
-        let (lines, waiting) = mpsc::unbounded_channel();
-        let (done, is_done) = oneshot::channel();
-        let (to, failing) = (echo.clone(), stop.clone());
-        // A thread of its own: whoever reads stdout may take as long as they like.
-        std::thread::spawn(move || {
-            write(waiting, out, draws.then_some(to), &failing);
-            let _ = done.send(());
-        });
-        let inner = Inner {
-            begun: Mutex::default(),
-            room: Arc::new(Semaphore::new(ROOM + workers)),
-            lines,
-            cannot_fetch: Trouble::default(),
-            cannot_settle: Trouble::default(),
-            echo,
-            stop,
-        };
-        (Self(Arc::new(inner)), Written(is_done))
+        let (rows, written) = Rows::start(out, workers, draws.then(|| echo.clone()), stop.clone());
+        let (cannot_fetch, cannot_settle) = (Trouble::default(), Trouble::default());
+        let inner = Inner { begun: Mutex::default(), rows, cannot_fetch, cannot_settle, echo, stop };
+        (Self(Arc::new(inner)), written)
     }
 
     /// Waits for the place of a line.
-    pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.room.clone().acquire_owned().await.ok()
+    pub(super) async fn place(&self) -> Option<Place> {
+        self.0.rows.place().await
     }
 
     /// A command is begun for this message.
-    pub(super) fn begin(&self, envelope: &Envelope, place: OwnedSemaphorePermit) -> Delivered {
+    pub(super) fn begin(&self, envelope: &Envelope, place: Place) -> Delivered {
         let delivered = Delivered(envelope.id, envelope.receive_count);
         let begun = Begun { queue: envelope.queue.clone(), at: Instant::now(), ending: None, status: None, place };
         self.begun().insert(delivered, begun);
@@ -136,15 +99,7 @@ impl Journal {
             let took = begun.at.elapsed();
             self.write(delivered, begun, "unsettled", words, took);
         }
-        let _ = self.0.lines.send(None);
-        let out_of_patience = async {
-            self.0.stop.killing().await;
-            tokio::time::sleep(LAST_PATIENCE).await;
-        };
-        tokio::select! {
-            _ = written.0 => {}
-            () = out_of_patience => {}
-        }
+        self.0.rows.finish(written).await;
     }
 
     fn write(&self, delivered: Delivered, begun: Begun, outcome: &'static str, words: String, took: Duration) {
@@ -160,25 +115,11 @@ impl Journal {
             receive_count,
             seconds,
         };
-        // Its reader ends only after `finish`.
-        let _ = self.0.lines.send(Some(Line { row, text, _place: begun.place }));
+        self.0.rows.write(row, text, begun.place);
     }
 
     fn begun(&self) -> MutexGuard<'_, HashMap<Delivered, Begun>> {
         self.0.begun.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn write(mut waiting: mpsc::UnboundedReceiver<Option<Line>>, out: Output, terminal: Option<Echo>, stop: &Stop) {
-    while let Some(Some(Line { row, text, _place })) = waiting.blocking_recv() {
-        match &terminal {
-            Some(terminal) => terminal.row(text),
-            None => {
-                if let Err(failure) = out.row(&row, text) {
-                    stop.fail(failure);
-                }
-            }
-        }
     }
 }
 
@@ -248,7 +189,7 @@ fn words(disposition: Option<&Disposition>, ending: Option<&Ending>) -> String {
     let ending = describe(ending);
     match disposition {
         Some(Disposition::Nack(Nack::Retry { after, .. })) => {
-            format!("again in {}, {ending}", duration_text::show(rounded(*after)))
+            format!("again in {}, {ending}", text::delay(*after))
         }
         Some(Disposition::Nack(Nack::DeadLetter { reason, .. })) => format!("{reason}, {ending}"),
         Some(Disposition::Ack | Disposition::Nack(Nack::Release)) | None => ending,
@@ -258,53 +199,4 @@ fn words(disposition: Option<&Disposition>, ending: Option<&Ending>) -> String {
 fn describe(ending: Option<&Ending>) -> String {
     // A handler that was dropped did not come to say how its command ended.
     ending.unwrap_or(&Ending::Stopped).describe()
-}
-
-/// To what people read: whole milliseconds, and tenths of what takes longer than a second.
-fn rounded(delay: Duration) -> Duration {
-    let step = if delay < Duration::from_secs(1) { 1 } else { 100 };
-    let steps = delay.as_nanos().div_ceil(step * 1_000_000);
-    Duration::from_millis(u64::try_from(steps * step).unwrap_or(u64::MAX))
-}
-
-/// Something that goes wrong again and again, and need not be told every time.
-#[derive(Debug, Default)]
-struct Trouble(Mutex<Option<Instant>>);
-
-impl Trouble {
-    fn is_news(&self) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = told.is_none_or(|at| at.elapsed() >= REMIND);
-        if is_news {
-            *told = Some(Instant::now());
-        }
-        is_news
-    }
-
-    /// It works again. Answers whether it had not.
-    fn is_over(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_delay_is_never_told_shorter_than_it_is_nor_much_longer() {
-        let told = |micros| rounded(Duration::from_micros(micros)).as_millis();
-        assert_eq!([0, 1, 7_000, 7_001, 999_900, 1_000_001].map(told), [0, 1, 7, 8, 1000, 1100]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn trouble_that_lasts_is_told_now_and_then() {
-        let trouble = Trouble::default();
-        assert!(!trouble.is_over());
-        assert!(trouble.is_news() && !trouble.is_news());
-        tokio::time::advance(REMIND).await;
-        assert!(trouble.is_news() && !trouble.is_news());
-        assert!(trouble.is_over() && !trouble.is_over());
-        assert!(trouble.is_news());
-    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider::subscriber::Monitor;
 use postrider::{Deadline, MessagingProvider, QueueAdmin, QueueName};
 
-use super::echo::Echo;
+use crate::command::Echo;
 
 /// How often to look while nothing comes.
 const LOOK: Duration = Duration::from_secs(10);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use postrider::subscriber::{AckPolicy, Counts, StopReport};
 
+use crate::command::rate;
+
 /// How many messages ended how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
@@ -68,12 +70,6 @@ pub(super) fn summary(report: &StopReport, policy: AckPolicy, took: Duration) ->
     format!("{tally} in {seconds:.1} s{rate}")
 }
 
-/// So many in that time, as people read it.
-pub(super) fn rate(messages: u64, time: Duration) -> String {
-    let a_second = messages as f64 / time.as_secs_f64().max(0.001);
-    if a_second < 10.0 { format!("{a_second:.1} a second") } else { format!("{a_second:.0} a second") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,12 +93,5 @@ mod tests {
             "2 done (3 of them failed), 1 retried, 4 dead, 3 lost, 5 given back, 6 abandoned"
         );
         assert_eq!(Tally::of(&counts, AckPolicy::NackOnError).handled(), 7);
-    }
-
-    #[test]
-    fn a_rate_has_as_many_digits_as_mean_something() {
-        assert_eq!(rate(0, Duration::ZERO), "0.0 a second");
-        assert_eq!(rate(3, Duration::from_secs(2)), "1.5 a second");
-        assert_eq!(rate(1234, Duration::from_secs(10)), "123 a second");
     }
 }

@@ -129,6 +129,30 @@ fn a_drain_ends_with_the_last_message_of_a_key() {
 }
 
 #[test]
+fn a_broker_brings_tasks_to_their_workers_and_tells_of_deaths() {
+    let mut broker = OnBroker::new();
+    let state = format!("sqlite:{}", broker.place.file("state.db").display());
+    let place = std::mem::replace(&mut broker.place, Place::bare());
+    let place = place.with("POSTRIDER__STATE__URL", state).with("POSTRIDER__TASKS__MODE", "queue");
+    let place = place.with("POSTRIDER__TASKS__DEAD_EVENTS", "deaths");
+    let create = |args: &[&str]| text(&place.row(&[&["task", "create", "greet"], args].concat())["id"]);
+    let again = create(&["again", "--retry", "constant,delay=0s"]);
+    let [first, second] = ["1", "2"].map(|payload| create(&[payload, "--key", "k", "--priority", "9"]));
+    let dead = create(&["bad", "--max-attempts", "1"]);
+    let script = r#"
+        case "$(cat)" in again) test "$POSTRIDER_TASK_ATTEMPT" = 2;; bad) exit 3;; esac && echo "$POSTRIDER_TASK_ID""#;
+    let run = place.run(&["--json", "task", "worker", "--type", "greet", "--drain", "--", "sh", "-c", script]).done();
+    assert_eq!(run.rows().len(), 5, "{run:?}");
+    for id in [&again, &first, &second] {
+        let task = place.row(&["task", "get", id]);
+        assert_eq!((&task["state"], &task["result"]), (&json!("SUCCEEDED"), &json!(format!("{id}\n"))));
+    }
+    let event = place.row(&["receive", "deaths", "--wait", "20s", "--ack"]);
+    assert!(text(&event["body"]).contains(&dead), "{event}");
+    assert_eq!(place.row(&["stats", "task_greet"])["ready"], 0);
+}
+
+#[test]
 fn a_virtual_host_is_named_once() {
     let place = Place::bare().with("POSTRIDER__COMMON__MESSAGING__RABBITMQ__VHOST", "mail");
     let of = |url: &str| {

@@ -27,6 +27,25 @@ fn help_texts() {
         ("help_dlq_edit", &["dlq", "edit"]),
         ("help_dlq_redrive", &["dlq", "redrive"]),
         ("help_dlq_purge", &["dlq", "purge"]),
+        ("help_task", &["task"]),
+        ("help_task_create", &["task", "create"]),
+        ("help_task_get", &["task", "get"]),
+        ("help_task_list", &["task", "list"]),
+        ("help_task_watch", &["task", "watch"]),
+        ("help_task_cancel", &["task", "cancel"]),
+        ("help_task_retry", &["task", "retry"]),
+        ("help_task_edit", &["task", "edit"]),
+        ("help_task_replay", &["task", "replay"]),
+        ("help_task_worker", &["task", "worker"]),
+        ("help_task_keeper", &["task", "keeper"]),
+        ("help_schedule", &["schedule"]),
+        ("help_schedule_create", &["schedule", "create"]),
+        ("help_schedule_list", &["schedule", "list"]),
+        ("help_schedule_show", &["schedule", "show"]),
+        ("help_schedule_pause", &["schedule", "pause"]),
+        ("help_schedule_resume", &["schedule", "resume"]),
+        ("help_schedule_trigger", &["schedule", "trigger"]),
+        ("help_schedule_delete", &["schedule", "delete"]),
         ("help_config", &["config"]),
         ("help_migrate", &["migrate"]),
         ("help_bench", &["bench"]),
@@ -43,7 +62,7 @@ fn help_texts() {
 fn completions_name_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = Place::bare().run(&["completions", shell]).done().stdout;
-        for command in ["send", "receive", "redrive", "verify"] {
+        for command in ["send", "receive", "redrive", "worker", "schedule", "verify"] {
             assert!(script.contains(command), "{shell}: {command}");
         }
     }

@@ -17,6 +17,7 @@ mod servers;
 mod settling;
 mod spool;
 mod spool_page;
+mod tasks;
 mod verifying;
 mod work;
 

@@ -19,7 +19,7 @@ fn server(variable: &str) -> String {
     })
 }
 
-fn postgres() -> String {
+pub(crate) fn postgres() -> String {
     server("POSTRIDER_POSTGRES_URL")
 }
 
@@ -119,7 +119,7 @@ fn a_server_without_a_free_connection_is_not_said_to_be_away() {
 }
 
 /// Words that no other test uses.
-fn unique(prefix: &str) -> String {
+pub(crate) fn unique(prefix: &str) -> String {
     format!("{prefix}_{}", &postrider::MessageId::generate().as_uuid().simple().to_string()[20..])
 }
 

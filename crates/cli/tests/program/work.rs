@@ -3,7 +3,7 @@
 
 mod options;
 mod outage;
-mod place;
+pub(crate) mod place;
 mod processes;
 mod stopping;
 mod terminal;

@@ -153,7 +153,8 @@ create function {schema}.task_message(task_id uuid) returns bytea language sql s
 $body$;
 
 -- What is told of a task that died, from its row as it is then, with so many characters of its error at most.
-create function {schema}.dead_task_event(dead {schema}.task, room int) returns bytea language sql stable parallel safe as $body$
+create function {schema}.dead_task_event(dead {schema}.task, room int) returns bytea language sql stable parallel safe
+as $body$
   select convert_to(json_build_object(
     'taskId', dead.task_id, 'taskType', dead.task_type, 'workerId', dead.worker_id, 'attemptCount', dead.attempt_count,
     'maxAttempts', dead.max_attempts, 'reason', dead.dead_reason, 'error', left(coalesce(dead.last_error, ''), room),
@@ -162,9 +163,9 @@ create function {schema}.dead_task_event(dead {schema}.task, room int) returns b
 $body$;
 
 -- Refuses what cannot be meant, with the words that tell what is allowed.
-create function {schema}.check_task(task_type text, payload bytea, scheduled_for timestamptz, delay interval, priority int,
-                                    max_attempts bigint, ordering_key text, idempotency_key text, retry_strategy jsonb,
-                                    deadline timestamptz, tags text[])
+create function {schema}.check_task(task_type text, payload bytea, scheduled_for timestamptz, delay interval,
+                                    priority int, max_attempts bigint, ordering_key text, idempotency_key text,
+                                    retry_strategy jsonb, deadline timestamptz, tags text[])
 returns void language plpgsql stable as $body$
 declare
   tag text;
@@ -195,8 +196,9 @@ begin
     raise exception 'invalid idempotency key: use 1 to 512 bytes of text without control characters'
       using errcode = '22023';
   end if;
-  if retry_strategy is not null and (jsonb_typeof(retry_strategy) <> 'object' or not coalesce(retry_strategy->>'strategy'
-       in ('no_retry', 'constant', 'linear', 'exponential', 'exponential_with_jitter', 'constant_with_jitter'), false)) then
+  if retry_strategy is not null and (jsonb_typeof(retry_strategy) <> 'object' or not coalesce(
+       retry_strategy->>'strategy' in ('no_retry', 'constant', 'linear', 'exponential', 'exponential_with_jitter',
+                                       'constant_with_jitter'), false)) then
     raise exception 'invalid retry strategy: use an object such as {"strategy": "constant", "delay": "5s"}'
       using errcode = '22023';
   end if;

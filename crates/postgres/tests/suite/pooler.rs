@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use postrider_conformance::{Harness, Outcome, Settings, exercise};
+use postrider_conformance::{Harness, Outcome, Settings, TaskHarness, exercise, exercise_task_test};
+use postrider_core::task::TaskRoutes;
 use postrider_core::{MessagingError, MessagingService};
-use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore, WakeUpMode};
+use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore, PostgresTasks, WakeUpMode};
 
+use crate::lawful::ByHand;
 use crate::{Place, options, soon, url, variable};
 
 fn pooler() -> String {
@@ -43,6 +45,44 @@ async fn every_rule_holds_behind_a_pooler() {
     assert!(broken.is_empty(), "{report}");
     let held = report.rules.iter().filter(|rule| rule.outcome == Outcome::Holds).count();
     assert_eq!(held, 15, "all but the clock of another machine, which nothing here can set: {report}");
+}
+
+impl TaskHarness for Pooled {
+    type Store = PostgresTasks;
+    type Queue = PostgresProvider;
+
+    async fn open(&self, routes: TaskRoutes) -> Result<PostgresTasks, MessagingError> {
+        PostgresTasks::new(self.queue().await?, routes)
+    }
+
+    async fn queue(&self) -> Result<PostgresProvider, MessagingError> {
+        let options = PostgresOptions { poll_interval: Duration::from_secs(1), ..poll_only(&self.schema) };
+        PostgresStore::open(&pooler(), options).await?.connect()
+    }
+
+    async fn elapse(&self, time: Duration) {
+        ByHand { schema: self.schema.clone() }.elapse(time).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_are_kept_behind_a_pooler() {
+    let place = Place::new();
+    let harness = Pooled { schema: place.schema.clone() };
+    // One for each way in which statements are sent; what they mean is the same as anywhere.
+    for test in [
+        "five_hundred_tasks_are_made_in_one_call",
+        "an_idempotency_key_is_taken_within_a_batch",
+        "attempts_are_ended_and_claimed_in_one_call",
+        "many_attempts_end_in_one_call_each_in_its_way",
+        "concurrent_workers_never_share_a_key",
+        "many_deaths_in_one_call_are_each_told",
+        "a_schedule_fires_once_for_a_version",
+        "whatever_can_be_claimed_wakes_its_workers",
+    ] {
+        let finding = exercise_task_test(&harness, test).await;
+        assert_eq!(finding.fault, None, "{finding}");
+    }
 }
 
 /// Connects with these words in the URL's query, to a name.

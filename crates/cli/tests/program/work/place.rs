@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::{listening_program, stderr, stdout};
 
 /// Far beyond what anything here takes: it is only met by a test that fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Place {
     folder: tempfile::TempDir,
@@ -152,31 +152,31 @@ impl Place {
     }
 }
 
-pub(super) fn rows(output: &Output) -> Vec<Value> {
+pub(crate) fn rows(output: &Output) -> Vec<Value> {
     stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// A worker that runs. Killed, with its commands, when a test ends without it.
-pub(super) struct Worker(Option<Child>);
+pub(crate) struct Worker(Option<Child>);
 
 impl Worker {
-    pub(super) fn start(work: &mut Command) -> Self {
+    pub(crate) fn start(work: &mut Command) -> Self {
         Self(Some(work.spawn().unwrap()))
     }
 
-    pub(super) fn process(&self) -> Pid {
+    pub(crate) fn process(&self) -> Pid {
         Pid::from_child(self.0.as_ref().unwrap())
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.process(), signal).unwrap();
     }
 
-    pub(super) fn wait(mut self) -> Output {
+    pub(crate) fn wait(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    pub(super) fn stop(self) -> Output {
+    pub(crate) fn stop(self) -> Output {
         self.signal(Signal::TERM);
         self.wait()
     }
@@ -197,12 +197,12 @@ impl Drop for Worker {
 }
 
 /// Whether a process runs; one that has ended and that nobody has collected does not.
-pub(super) fn runs(process: Pid) -> bool {
+pub(crate) fn runs(process: Pid) -> bool {
     stat(process.as_raw_nonzero().get()).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
 }
 
 /// Whether a process has been stopped.
-pub(super) fn stands_still(process: Pid) -> bool {
+pub(crate) fn stands_still(process: Pid) -> bool {
     stat(process.as_raw_nonzero().get()).is_some_and(|stat| stat.starts_with('T'))
 }
 

@@ -25,14 +25,44 @@ const STRATEGIES: &[Form] = &[
 ];
 const LIMITS: &[&str] = &["attempts", "total"];
 
+/// The strategy of a task, and whether it says that there is no last attempt. A task knows its number of attempts by
+/// itself, so none is put in where none is said.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct OfTask {
+    pub(crate) strategy: RetryStrategy,
+    pub(crate) is_endless: bool,
+}
+
 /// Reads `NAME[,FIELD=VALUE…]`.
-pub(super) fn parse(text: &str) -> Result<RetryStrategy, String> {
+pub(crate) fn parse(text: &str) -> Result<RetryStrategy, String> {
+    let Some((fields, mut limits)) = read(text)? else { return Ok(RetryStrategy::NoRetry) };
+    // A limit of time is a limit too; without any, a message that always fails would come back for ever unasked.
+    if limits.is_empty() {
+        limits.insert("max_attempts".into(), json!(DEFAULT_ATTEMPTS));
+    }
+    strategy(fields, limits)
+}
+
+/// The same, for a task.
+pub(crate) fn parse_for_task(text: &str) -> Result<OfTask, String> {
+    let Some((fields, limits)) = read(text)? else {
+        return Ok(OfTask { strategy: RetryStrategy::NoRetry, is_endless: false });
+    };
+    let has_last = limits.get("max_attempts").is_some_and(|number| !number.is_null());
+    let is_endless = !limits.is_empty() && !has_last;
+    Ok(OfTask { strategy: strategy(fields, limits)?, is_endless })
+}
+
+type Fields = Map<String, Value>;
+
+/// The fields, and the limits apart; `None` is no retry. Attempts without a limit are null.
+fn read(text: &str) -> Result<Option<(Fields, Fields)>, String> {
     let mut parts = text.split(',').map(str::trim);
     // The configuration writes the same names with '_'.
     let name = parts.next().unwrap_or_default().to_ascii_lowercase().replace('_', "-");
     if name == "none" || name == "no-retry" {
         return match parts.next() {
-            None => Ok(RetryStrategy::NoRetry),
+            None => Ok(None),
             Some(field) => Err(format!("'none' has no fields, so no '{field}'")),
         };
     }
@@ -64,13 +94,13 @@ pub(super) fn parse(text: &str) -> Result<RetryStrategy, String> {
     if let Some(missing) = form.required.iter().find(|field| !fields.contains_key(**field)) {
         return Err(format!("'{}' needs {missing}=…; {}", form.name, form.fields()));
     }
-    // A limit of time is a limit too; without any, a message that always fails would come back for ever unasked.
-    if limits.is_empty() {
-        limits.insert("max_attempts".into(), json!(DEFAULT_ATTEMPTS));
-    }
+    fields.insert("strategy".into(), json!(form.name.replace('-', "_")));
+    Ok(Some((fields, limits)))
+}
+
+fn strategy(mut fields: Fields, mut limits: Fields) -> Result<RetryStrategy, String> {
     limits.retain(|_, value| !value.is_null());
     fields.insert("limits".into(), Value::Object(limits));
-    fields.insert("strategy".into(), json!(form.name.replace('-', "_")));
     serde_json::from_value(Value::Object(fields)).map_err(|error| {
         // The configuration's names, as they are written here.
         error.to_string().replace("initial_delay", "initial").replace("max_delay", "max")
@@ -159,5 +189,19 @@ mod tests {
         .map(|text| format!("{text}: {}", parse(text).unwrap_err()))
         .collect();
         insta::assert_snapshot!("retry_errors", errors.join("\n"));
+    }
+
+    #[test]
+    fn a_task_has_the_attempts_that_are_said_and_else_its_own() {
+        let second = RetryStrategy::constant(Duration::from_secs(1));
+        for (text, strategy, is_endless) in [
+            ("none", RetryStrategy::NoRetry, false),
+            ("constant,delay=1s", second.clone(), false),
+            ("constant,delay=1s,attempts=5", attempts(second.clone(), 5), false),
+            ("constant,delay=1s,attempts=forever", second.clone(), true),
+            ("constant,delay=1s,total=1s", second.with_max_total_delay(Duration::from_secs(1)), true),
+        ] {
+            assert_eq!(parse_for_task(text), Ok(OfTask { strategy, is_endless }), "{text}");
+        }
     }
 }

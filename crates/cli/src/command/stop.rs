@@ -11,13 +11,13 @@ use super::echo::Echo;
 use crate::failure::Failure;
 use crate::signals::Signals;
 
-/// How long killed commands may take to be collected, and what became of their messages to be told, before the worker
+/// How long killed commands may take to be collected, and what became of their work to be told, before the worker
 /// leaves regardless.
 const LAST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Ends the worker. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stop {
+pub(crate) struct Stop {
     shutdown: Shutdown,
     kill: CancellationToken,
     // Held to put something in or take it out.
@@ -26,7 +26,7 @@ pub(super) struct Stop {
 
 impl Stop {
     /// The first SIGINT, SIGTERM or SIGHUP lets what runs finish; the second ends it at once.
-    pub(super) fn listen(&self, echo: Echo) -> io::Result<()> {
+    pub(crate) fn listen(&self, echo: Echo) -> io::Result<()> {
         let mut signals = Signals::listen()?;
         let stop = self.clone();
         tokio::spawn(async move {
@@ -46,18 +46,18 @@ impl Stop {
         Ok(())
     }
 
-    /// What the subscriber is stopped by.
-    pub(super) fn shutdown(&self) -> Shutdown {
+    /// What the loop that brings the work is stopped by.
+    pub(crate) fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
     }
 
     /// Completes when what runs shall end at once.
-    pub(super) async fn killing(&self) {
+    pub(crate) async fn killing(&self) {
         self.kill.cancelled().await;
     }
 
     /// There is no point in going on. The first reason is the one that is told.
-    pub(super) fn fail(&self, failure: Failure) {
+    pub(crate) fn fail(&self, failure: Failure) {
         self.failure().get_or_insert(failure);
         if !self.shutdown.is_requested() {
             self.shutdown.request();
@@ -65,7 +65,7 @@ impl Stop {
     }
 
     /// Why there was no point in going on.
-    pub(super) fn result(&self) -> Result<(), Failure> {
+    pub(crate) fn result(&self) -> Result<(), Failure> {
         self.failure().take().map_or(Ok(()), Err)
     }
 

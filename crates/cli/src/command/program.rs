@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 
 /// Says what is wrong with a command that cannot be run.
-pub(super) fn check(program: &OsStr) -> Result<(), String> {
+pub(crate) fn check(program: &OsStr) -> Result<(), String> {
     check_in(program, std::env::var_os("PATH").as_deref())
 }
 

@@ -6,13 +6,13 @@ const MOST_LINES: usize = 20;
 
 /// Keeps the end of what is put in.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     bytes: Vec<u8>,
     cut: bool,
 }
 
 impl Tail {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         // Cut only now and then: moving the rest for every line would cost more than it saves.
         if self.bytes.len() > 4 * MOST_BYTES {
@@ -27,7 +27,7 @@ impl Tail {
     }
 
     /// The last lines as text; what is no UTF-8 is replaced.
-    pub(super) fn text(mut self) -> String {
+    pub(crate) fn text(mut self) -> String {
         self.cut_to_size();
         let mut kept = &self.bytes[..];
         if self.cut {

@@ -1,4 +1,4 @@
-//! How a command ended, and what that says about its message. Nothing here acts.
+//! How a command ended, and what that says about its work. Nothing here acts.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const EX_DATAERR: i32 = 65;
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// By itself.
     Exited(i32),
     /// By a signal that was not ours.
@@ -28,7 +28,7 @@ pub(super) enum Ending {
 
 impl Ending {
     /// What the system says of a command that ended by itself.
-    pub(super) fn of(status: ExitStatus) -> Self {
+    pub(crate) fn of(status: ExitStatus) -> Self {
         use std::os::unix::process::ExitStatusExt;
         match status.code() {
             Some(code) => Self::Exited(code),
@@ -37,7 +37,7 @@ impl Ending {
     }
 
     /// In words.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::Exited(code) => format!("exit code {code}"),
             Self::Signaled(signal) => format!("ended by signal {signal}"),
@@ -47,21 +47,21 @@ impl Ending {
         }
     }
 
-    /// What the handler answers: the subscriber decides what becomes of the message.
-    pub(super) fn result(&self, stderr_tail: &str) -> Result<(), HandlerError> {
+    /// What the handler of a `work` (a message, a task) answers: whoever called it decides what becomes of the work.
+    pub(crate) fn result(&self, work: &str, stderr_tail: &str) -> Result<(), HandlerError> {
         match self {
             Self::Exited(0) => Ok(()),
-            Self::Exited(EX_DATAERR) => Err(HandlerError::permanent(self.error_text(stderr_tail))),
-            _ => Err(HandlerError::retryable(self.error_text(stderr_tail))),
+            Self::Exited(EX_DATAERR) => Err(HandlerError::permanent(self.error_text(work, stderr_tail))),
+            _ => Err(HandlerError::retryable(self.error_text(work, stderr_tail))),
         }
     }
 
     /// What is kept with the failed attempt.
-    pub(super) fn error_text(&self, stderr_tail: &str) -> String {
+    pub(crate) fn error_text(&self, work: &str, stderr_tail: &str) -> String {
         let asked = match self {
-            Self::Exited(EX_TEMPFAIL) => " (asks for a retry)",
-            Self::Exited(EX_DATAERR) => " (refuses the message)",
-            _ => "",
+            Self::Exited(EX_TEMPFAIL) => " (asks for a retry)".to_owned(),
+            Self::Exited(EX_DATAERR) => format!(" (refuses the {work})"),
+            _ => String::new(),
         };
         let ending = self.describe();
         if stderr_tail.is_empty() { format!("{ending}{asked}") } else { format!("{ending}{asked}\n{stderr_tail}") }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn zero_is_done_65_is_final_and_everything_else_may_go_well_next_time() {
-        assert!(Ending::Exited(0).result("oops").is_ok());
+        assert!(Ending::Exited(0).result("message", "oops").is_ok());
         for (ending, kind, error) in [
             (Ending::Exited(65), ErrorKind::Permanent, "exit code 65 (refuses the message)\noops"),
             (Ending::Exited(75), ErrorKind::Retryable, "exit code 75 (asks for a retry)\noops"),
@@ -90,9 +90,9 @@ mod tests {
             (Ending::Stopped, ErrorKind::Retryable, "stopped with the worker\noops"),
             (Ending::Trouble("too long".into()), ErrorKind::Retryable, "too long\noops"),
         ] {
-            let failed = ending.result("oops").unwrap_err();
+            let failed = ending.result("message", "oops").unwrap_err();
             assert_eq!((*failed.kind(), failed.to_string().as_str()), (kind, error));
         }
-        assert_eq!(Ending::Exited(1).error_text(""), "exit code 1");
+        assert_eq!(Ending::Exited(1).error_text("message", ""), "exit code 1");
     }
 }

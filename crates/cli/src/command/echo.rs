@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A way to our stderr that never takes long.
 #[derive(Debug, Clone)]
-pub(super) struct Echo {
+pub(crate) struct Echo {
     pieces: mpsc::Sender<Piece>,
     state: Arc<State>,
 }
@@ -51,7 +51,7 @@ enum Piece {
 
 impl Echo {
     /// To stderr.
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::to(std::io::stderr())
     }
 
@@ -68,7 +68,7 @@ impl Echo {
     }
 
     /// Passes on what a command printed.
-    pub(super) async fn output(&self, bytes: &[u8]) {
+    pub(crate) async fn output(&self, bytes: &[u8]) {
         let Err(mpsc::error::TrySendError::Full(piece)) = self.pieces.try_send(Piece::Output(bytes.to_vec())) else {
             return;
         };
@@ -82,7 +82,7 @@ impl Echo {
     }
 
     /// Says something.
-    pub(super) fn note(&self, text: impl Display) {
+    pub(crate) fn note(&self, text: impl Display) {
         let text = text.to_string();
         let length = text.len() as u64;
         if self.pieces.try_send(Piece::Note(text)).is_err() {
@@ -91,13 +91,13 @@ impl Echo {
     }
 
     /// Prints a result to a terminal, between what else is drawn there. Waits for the terminal.
-    pub(super) fn row(&self, text: String) {
+    pub(crate) fn row(&self, text: String) {
         // It fails only when the writer is gone, and everything with it.
         let _ = self.pieces.blocking_send(Piece::Row(text));
     }
 
     /// Shows how it goes. What comes while much else is printed may not be shown.
-    pub(super) fn status(&self, text: String) {
+    pub(crate) fn status(&self, text: String) {
         let is_first = !self.state.status_waits.swap(true, Ordering::Relaxed);
         if is_first && self.pieces.try_send(Piece::Status(Some(text))).is_err() {
             self.state.status_waits.store(false, Ordering::Relaxed);
@@ -105,18 +105,18 @@ impl Echo {
     }
 
     /// Takes the status away.
-    pub(super) async fn end_of_status(&self) {
+    pub(crate) async fn end_of_status(&self) {
         let _ = timeout(PATIENCE, self.pieces.send(Piece::Status(None))).await;
     }
 
     /// A command has printed its last.
-    pub(super) async fn end_of_output(&self) {
+    pub(crate) async fn end_of_output(&self) {
         let _ = self.pieces.try_send(Piece::EndOfLine);
         self.flush().await;
     }
 
     /// Waits, not for long, until everything is written.
-    pub(super) async fn flush(&self) {
+    pub(crate) async fn flush(&self) {
         let (done, is_done) = oneshot::channel();
         if self.pieces.try_send(Piece::Flush(done)).is_ok() && !self.state.stalled.load(Ordering::Relaxed) {
             let _ = timeout(PATIENCE, is_done).await;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use postrider::Bytes;
@@ -13,6 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::echo::Echo;
+use super::sieve::Sieve;
 use super::tail::Tail;
 
 /// How long the pipes may stay open after the command has ended, and how long what it left behind has to end.
@@ -21,7 +22,7 @@ const LEFTOVER_POLL: Duration = Duration::from_millis(10);
 
 /// What became of a process that a command left behind with its pipes open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeftBehind {
+pub(crate) enum LeftBehind {
     /// There was none.
     Nothing,
     /// It was ended.
@@ -30,9 +31,46 @@ pub(super) enum LeftBehind {
     OutOfReach,
 }
 
+/// What is done with a command's output that is not simply passed on to our stderr.
+#[derive(Debug, Default)]
+pub(crate) struct Taps {
+    /// So many bytes of stdout are kept, and none is passed on.
+    pub(crate) stdout: Option<usize>,
+    /// What stderr has to pass first.
+    pub(crate) stderr: Option<Sieve>,
+}
+
+/// What was kept of an output.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) bytes: Vec<u8>,
+    /// How long the output was, what was not kept included.
+    pub(crate) length: usize,
+    most: usize,
+}
+
+impl Kept {
+    fn push(&mut self, bytes: &[u8]) {
+        self.length = self.length.saturating_add(bytes.len());
+        let room = self.most.saturating_sub(self.bytes.len()).min(bytes.len());
+        self.bytes.extend_from_slice(&bytes[..room]);
+    }
+}
+
+/// What a command that has ended leaves.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// What was kept of stdout.
+    pub(crate) stdout: Kept,
+    /// The last lines of stderr.
+    pub(crate) stderr_tail: String,
+    /// What became of what it had left behind with its pipes open.
+    pub(crate) left_behind: LeftBehind,
+}
+
 /// A running command.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     group: Pid,
     /// Whoever drops it before that wants nothing of it to run on.
@@ -40,39 +78,45 @@ pub(super) struct Process {
     feeding: AbortHandle,
     pumps: JoinSet<()>,
     echo: Echo,
-    // Shared with a pump that may never end; held only to copy a few bytes.
+    // Shared with pumps that may never end; held only to copy a few bytes.
+    stdout: Arc<Mutex<Kept>>,
     stderr: Arc<Mutex<Tail>>,
 }
 
 impl Process {
-    /// Starts the command with `body` on its stdin. What it prints goes to our stderr.
+    /// Starts the command with `body` on its stdin. What it prints goes to our stderr, but for the `taps`.
     ///
     /// It gets a process group of its own: a Ctrl-C on the terminal is the worker's to handle, and what the command
     /// starts can be ended with it.
-    pub(super) fn start(mut command: Command, body: Bytes, echo: Echo) -> io::Result<Self> {
+    pub(crate) fn start(mut command: Command, body: Bytes, taps: Taps, echo: Echo) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let group = group.ok_or_else(|| io::Error::other("the process has no id"))?;
+        let stdout = Arc::new(Mutex::new(Kept { most: taps.stdout.unwrap_or(0), ..Kept::default() }));
         let stderr = Arc::new(Mutex::new(Tail::default()));
         let mut pumps = JoinSet::new();
         if let Some(pipe) = child.stdout.take() {
-            pumps.spawn(pump(pipe, None, echo.clone()));
+            let to = match taps.stdout {
+                Some(_) => Sink::Keep(stdout.clone()),
+                None => Sink::Pass(echo.clone()),
+            };
+            pumps.spawn(pump(pipe, to));
         }
         if let Some(pipe) = child.stderr.take() {
-            pumps.spawn(pump(pipe, Some(stderr.clone()), echo.clone()));
+            pumps.spawn(pump(pipe, Sink::Stderr { sieve: taps.stderr, tail: stderr.clone(), echo: echo.clone() }));
         }
         let feeding = tokio::spawn(feed(child.stdin.take(), body)).abort_handle();
-        Ok(Self { child, group, is_finished: false, feeding, pumps, echo, stderr })
+        Ok(Self { child, group, is_finished: false, feeding, pumps, echo, stdout, stderr })
     }
 
     /// Waits for the command, not for what it may have left behind. May be dropped and called again.
-    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+    pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait().await
     }
 
     /// Ends the whole group: asks, and when `patience` is over insists.
-    pub(super) async fn terminate(&mut self, patience: impl Future<Output = ()>) -> io::Result<ExitStatus> {
+    pub(crate) async fn terminate(&mut self, patience: impl Future<Output = ()>) -> io::Result<ExitStatus> {
         self.signal(Signal::TERM);
         tokio::select! {
             _ = self.wait() => self.wait_for_the_rest().await,
@@ -87,9 +131,8 @@ impl Process {
         status
     }
 
-    /// Takes what is left of the output. Answers the last lines of stderr, and what became of what the command had left
-    /// behind with its pipes open.
-    pub(super) async fn finish(mut self) -> (String, LeftBehind) {
+    /// Takes what is left of the output.
+    pub(crate) async fn finish(mut self) -> Output {
         let left_behind = if self.drain().await {
             LeftBehind::Nothing
         } else {
@@ -102,8 +145,9 @@ impl Process {
         };
         self.is_finished = true;
         self.echo.end_of_output().await;
-        let tail = std::mem::take(&mut *self.stderr.lock().unwrap_or_else(PoisonError::into_inner));
-        (tail.text(), left_behind)
+        let stdout = std::mem::take(&mut *lock(&self.stdout));
+        let tail = std::mem::take(&mut *lock(&self.stderr));
+        Output { stdout, stderr_tail: tail.text(), left_behind }
     }
 
     /// Waits until both pipes are closed and read; false when that takes too long.
@@ -143,16 +187,50 @@ async fn feed(stdin: Option<ChildStdin>, body: Bytes) {
     }
 }
 
+/// Where the output of a pipe goes.
+enum Sink {
+    Pass(Echo),
+    Keep(Arc<Mutex<Kept>>),
+    Stderr { sieve: Option<Sieve>, tail: Arc<Mutex<Tail>>, echo: Echo },
+}
+
+impl Sink {
+    async fn take(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Pass(echo) => echo.output(bytes).await,
+            Self::Keep(kept) => lock(kept).push(bytes),
+            Self::Stderr { sieve: None, tail, echo } => {
+                lock(tail).push(bytes);
+                echo.output(bytes).await;
+            }
+            Self::Stderr { sieve: Some(sieve), tail, echo } => {
+                let passed = sieve.pass(bytes);
+                lock(tail).push(&passed);
+                echo.output(&passed).await;
+            }
+        }
+    }
+
+    async fn end(&mut self) {
+        if let Self::Stderr { sieve: Some(sieve), tail, echo } = self {
+            let passed = sieve.rest();
+            lock(tail).push(&passed);
+            echo.output(&passed).await;
+        }
+    }
+}
+
 /// Reads until the pipe is closed, whatever becomes of our own stderr: a command must never wait for its reader.
-async fn pump(mut pipe: impl AsyncRead + Unpin, keep: Option<Arc<Mutex<Tail>>>, echo: Echo) {
+async fn pump(mut pipe: impl AsyncRead + Unpin, mut to: Sink) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
-        let bytes = &buffer[..read];
-        if let Some(tail) = &keep {
-            tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
-        }
-        echo.output(bytes).await;
+        to.take(&buffer[..read]).await;
     }
+    to.end().await;
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -166,7 +244,7 @@ mod tests {
         let mut command = Command::new("sh");
         // The shell is gone by then; what it started is not, and holds no pipe.
         command.args(["-c", "sleep 1000 > /dev/null 2>&1 & echo $! > \"$0\""]).arg(&file);
-        let mut process = Process::start(command, Bytes::new(), Echo::start()).unwrap();
+        let mut process = Process::start(command, Bytes::new(), Taps::default(), Echo::start()).unwrap();
         process.wait().await.unwrap();
         let pid = std::fs::read_to_string(&file).unwrap().trim().to_owned();
         let state = || {
@@ -181,5 +259,17 @@ mod tests {
             }
         };
         timeout(Duration::from_secs(60), gone).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_output_is_kept_up_to_its_bound_and_counted_beyond() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "printf 12345; printf 6789; echo told >&2; echo 'us: 7' >&2"]);
+        let taps = Taps { stdout: Some(6), stderr: Some(Sieve::new("us: ", |text| text == "7")) };
+        let mut process = Process::start(command, Bytes::new(), taps, Echo::start()).unwrap();
+        process.wait().await.unwrap();
+        let output = process.finish().await;
+        assert_eq!((output.stdout.bytes, output.stdout.length), (b"123456".to_vec(), 9));
+        assert_eq!((output.stderr_tail.as_str(), output.left_behind), ("told", LeftBehind::Nothing));
     }
 }

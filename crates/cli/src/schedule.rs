@@ -1,0 +1,212 @@
+//! `postrider schedule`
+
+mod create;
+mod record;
+
+use clap::Subcommand;
+use postrider::task::Schedule as Kept;
+use postrider::{Deadline, MessagingError, Timestamp};
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::confirm::confirm;
+use crate::failure::Failure;
+use crate::output::note;
+use crate::table::{Column, Table};
+use crate::task::session::TaskSession;
+use crate::task::{Row as TaskRow, session::Client};
+use crate::text;
+use record::{ForPeople, Record};
+
+/// Make tasks at certain times
+///
+/// A schedule makes a task at each of its times. At least one process must run that sees to it: 'postrider task worker',
+/// or 'postrider task keeper'. However many run, each time makes its task once.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Schedule {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider schedule create nightly --type report.build --cron '30 2 * * *' '{}'
+  postrider schedule create heartbeat --type ping --every 30s ''
+  postrider schedule show nightly
+  postrider task list --schedule nightly";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(Box<create::Create>),
+    List(List),
+    Show(Show),
+    Pause(Pause),
+    Resume(Resume),
+    Trigger(Trigger),
+    Delete(Delete),
+}
+
+/// List all schedules, by name
+#[derive(Debug, clap::Args)]
+struct List {}
+
+/// Show a schedule with all that is known of it
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// The schedule
+    name: String,
+}
+
+/// Hold a schedule back; the times that come meanwhile are not made up for
+#[derive(Debug, clap::Args)]
+struct Pause {
+    /// The schedule
+    name: String,
+}
+
+/// Let a paused schedule go on, with its next time from now
+#[derive(Debug, clap::Args)]
+struct Resume {
+    /// The schedule
+    name: String,
+}
+
+/// Make a task of a schedule now, paused or not; its times go on as they would have
+///
+/// Prints the task's id.
+#[derive(Debug, clap::Args)]
+struct Trigger {
+    /// The schedule
+    name: String,
+}
+
+/// Remove a schedule; its tasks stay
+///
+/// Asks first when stdin is a terminal.
+#[derive(Debug, clap::Args)]
+struct Delete {
+    /// The schedule
+    name: String,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+pub(crate) async fn run(global: &Global, command: Schedule) -> Result<(), Failure> {
+    match command.command {
+        Command::Create(command) => create::run(global, *command).await,
+        Command::List(List {}) => list(global).await,
+        Command::Show(Show { name }) => show(global, &name).await,
+        Command::Pause(Pause { name }) => set_paused(global, &name, true).await,
+        Command::Resume(Resume { name }) => set_paused(global, &name, false).await,
+        Command::Trigger(Trigger { name }) => trigger(global, &name).await,
+        Command::Delete(command) => delete(global, command).await,
+    }
+}
+
+/// A schedule that is not there is no slip of the pen: it may have been there.
+fn failure(error: MessagingError) -> Failure {
+    match error {
+        MessagingError::InvalidInput { what: "schedule", why } => Failure::failed(why),
+        error => error.into(),
+    }
+}
+
+async fn get(client: &Client, name: &str) -> Result<Kept, Failure> {
+    client.get_schedule(name, Deadline::default()).await.map_err(failure)
+}
+
+/// Prints a schedule as it is now.
+fn print(session: &TaskSession, schedule: &Kept) -> Result<(), Failure> {
+    session.out.row(&Record::of(schedule), record::in_a_line(schedule))
+}
+
+async fn list(global: &Global) -> Result<(), Failure> {
+    let session = global.connect_to_tasks().await?;
+    let schedules = session.client().list_schedules(Deadline::default()).await?;
+    if session.out.is_json() {
+        session.out.rows(schedules.iter().map(|schedule| (Record::of(schedule), "")))?;
+    } else {
+        session.out.text(&table(&schedules))?;
+    }
+    session.close().await
+}
+
+fn table(schedules: &[Kept]) -> String {
+    let mut table = Table::new([
+        Column::Text("NAME"),
+        Column::Text("TYPE"),
+        Column::Text("WHEN"),
+        Column::Text("NEXT"),
+        Column::Text("LAST"),
+        Column::Text("NOTE"),
+    ]);
+    let time = |time: Option<Timestamp>| time.map_or_else(|| "-".into(), |time| time.to_string());
+    for schedule in schedules {
+        let is_paused = schedule.paused_at.is_some();
+        table.push([
+            schedule.definition.name.clone(),
+            schedule.definition.task.task_type.to_string(),
+            text::shortened(&record::timing(&schedule.definition.timing), 40),
+            if is_paused { "-".into() } else { time(schedule.next_run_at) },
+            time(schedule.last_run_at),
+            if is_paused { "paused".into() } else { String::new() },
+        ]);
+    }
+    table.render()
+}
+
+async fn show(global: &Global, name: &str) -> Result<(), Failure> {
+    let session = global.connect_to_tasks().await?;
+    let schedule = get(&session.client(), name).await?;
+    session.out.row(&Record::of(&schedule), ForPeople(&schedule))?;
+    session.close().await
+}
+
+async fn set_paused(global: &Global, name: &str, is_paused: bool) -> Result<(), Failure> {
+    let session = global.connect_to_tasks().await?;
+    let client = session.client();
+    if get(&client, name).await?.paused_at.is_some() == is_paused {
+        note(format_args!("schedule '{name}' {}", if is_paused { "is paused already" } else { "is not paused" }));
+    }
+    let deadline = Deadline::default();
+    let schedule = match is_paused {
+        true => client.pause_schedule(name, deadline).await,
+        false => client.resume_schedule(name, deadline).await,
+    };
+    print(&session, &schedule.map_err(failure)?)?;
+    session.close().await
+}
+
+async fn trigger(global: &Global, name: &str) -> Result<(), Failure> {
+    let session = global.connect_to_tasks().await?;
+    let schedule = get(&session.client(), name).await?;
+    let task = schedule.definition.task.task(name)?;
+    let task_type = task.task_type.clone();
+    let created = session.maker().await?.create_one(task).await?;
+    let printed = session.out.row(&TaskRow::of(created, &task_type), created.id);
+    let closed = session.close().await;
+    printed.map_err(|failure| failure.after(format_args!("task {} was created", created.id)))?;
+    closed
+}
+
+/// One line of `--json` of `delete`.
+#[derive(Serialize)]
+struct Deleted<'a> {
+    name: &'a str,
+    outcome: &'static str,
+}
+
+async fn delete(global: &Global, command: Delete) -> Result<(), Failure> {
+    let Delete { name, yes } = command;
+    let session = global.connect_to_tasks().await?;
+    let client = session.client();
+    // Nobody is asked about what is not there.
+    get(&client, &name).await?;
+    confirm(&format!("Delete schedule '{name}'? Its tasks stay."), yes)?;
+    client.delete_schedule(&name, Deadline::default()).await.map_err(failure)?;
+    session.out.row(&Deleted { name: &name, outcome: "deleted" }, format_args!("{name} was deleted"))?;
+    session.close().await
+}

@@ -1,0 +1,153 @@
+//! `postrider schedule`
+
+use postrider::Timestamp;
+use serde_json::{Value, json};
+
+use super::home::{Home, eventually};
+use crate::place::text;
+use crate::stderr;
+
+fn time(value: &Value) -> Timestamp {
+    text(value).parse().unwrap()
+}
+
+#[test]
+fn a_schedule_makes_tasks_while_a_worker_runs() {
+    for (mode, home) in Home::in_every_mode() {
+        let place = &home.place;
+        let args =
+            ["schedule", "create", "beat", "--type", "ping", "--every", "1s", "hello", "--tag", "t", "--priority", "8"];
+        let made = place.row(&args);
+        assert_eq!((&made["every"], &made["paused"], &made["is_new"]), (&json!("1s"), &json!(false), &json!(true)));
+        assert!(made.get("last_run_at").is_none() && made.get("cron").is_none(), "{made}");
+        let worker = place.start(&["--type", "ping"], "cat");
+        let done = || place.rows(&["task", "list", "--schedule", "beat", "--state", "SUCCEEDED"]);
+        let tasks = eventually("it has fired twice", || Some(done()).filter(|tasks| tasks.len() >= 2));
+        assert_eq!((&tasks[0]["tags"], &tasks[0]["priority"]), (&json!(["t"]), &json!(8)), "{mode}");
+        let shown = place.row(&["schedule", "show", "beat"]);
+        assert!(time(&shown["next_run_at"]) > time(&shown["last_run_at"]), "{shown}");
+        assert!(time(&shown["last_run_at"]) > time(&made["created_at"]), "{shown}");
+        let last = text(&shown["last_task"]);
+        eventually("the last one is done", || (place.state(&last) == "SUCCEEDED").then_some(()));
+        assert_eq!(place.get(&last)["result"], "hello");
+
+        let paused = place.row(&["schedule", "pause", "beat"]);
+        assert_eq!(paused["paused"], true);
+        assert!(paused.get("next_run_at").is_none(), "{paused}");
+        // Nothing fires any more, and what is made by hand is.
+        let made = place.row(&["schedule", "trigger", "beat"]);
+        assert_eq!((&made["type"], &made["is_new"]), (&json!("ping"), &json!(true)));
+        let id = text(&made["id"]);
+        eventually("it is done", || (place.state(&id) == "SUCCEEDED").then_some(()));
+        assert_eq!(place.get(&id)["schedule"], "beat");
+        let shown = place.row(&["schedule", "show", "beat"]);
+        assert_eq!(shown["last_run_at"], paused["last_run_at"], "{mode}");
+
+        let resumed = place.row(&["schedule", "resume", "beat"]);
+        let fired = |row: &Value| time(&row["last_run_at"]) >= time(&resumed["next_run_at"]);
+        eventually("it goes on", || Some(place.row(&["schedule", "show", "beat"])).filter(fired));
+        let output = worker.stop();
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_schedule_is_kept_as_it_was_said_and_changed_by_its_name() {
+    for home in Home::everywhere() {
+        let place = &home.place;
+        let create = [
+            "schedule",
+            "create",
+            "nightly",
+            "--type",
+            "report",
+            "{}",
+            "--cron",
+            "30 2 * * *",
+            "--time-zone",
+            "Europe/Berlin",
+            "--missed",
+            "all",
+            "--max-attempts",
+            "5",
+            "--key",
+            "k",
+            "--retry",
+            "constant,delay=5s",
+            "--deadline-in",
+            "1h",
+        ];
+        let run = place.run(&create).done();
+        assert!(
+            run.stdout.starts_with("nightly  next run at ") && run.stderr.lines().all(|l| l.contains("made")),
+            "{run:?}"
+        );
+        let shown = place.row(&["schedule", "show", "nightly"]);
+        for (field, value) in [
+            ("name", json!("nightly")),
+            ("type", json!("report")),
+            ("cron", json!("30 2 * * *")),
+            ("time_zone", json!("Europe/Berlin")),
+            ("missed", json!("all")),
+            ("paused", json!(false)),
+            ("payload", json!("{}")),
+            ("max_attempts", json!(5)),
+            ("ordering_key", json!("k")),
+            ("deadline_in", json!("1h")),
+            ("priority", json!(4)),
+            ("tags", json!([])),
+        ] {
+            assert_eq!(shown[field], value, "{field}");
+        }
+        assert!(text(&shown["next_run_at"]).ends_with(":30:00Z"), "{shown}");
+        assert_eq!(shown["retry_strategy"]["strategy"], "constant");
+
+        place.run(&["schedule", "pause", "nightly"]).done();
+        let change = ["--json", "schedule", "create", "nightly", "--type", "other", "--every", "1h"];
+        let run = place.run_with(&change, b"from stdin").done();
+        assert_eq!(run.stderr, "postrider: schedule 'nightly' was there and is changed\n");
+        let row = &run.rows()[0];
+        assert_eq!(
+            (&row["type"], &row["every"], &row["payload"]),
+            (&json!("other"), &json!("1h"), &json!("from stdin"))
+        );
+        assert_eq!((&row["is_new"], &row["paused"], row.get("cron")), (&json!(false), &json!(true), None));
+        assert!(row.get("max_attempts").is_none(), "what is not said is not kept: {row}");
+
+        place.run(&["schedule", "create", "a", "--type", "x", "--every", "1d", ""]).done();
+        let names: Vec<_> = place.rows(&["schedule", "list"]).iter().map(|row| text(&row["name"])).collect();
+        assert_eq!(names, ["a", "nightly"]);
+        let table = place.run(&["schedule", "list"]).done().stdout;
+        let line = table.lines().nth(2).unwrap();
+        assert!(line.starts_with("nightly  other  every 1h") && line.ends_with("paused"), "{table}");
+
+        assert_eq!(place.row(&["schedule", "delete", "nightly"]), json!({"name": "nightly", "outcome": "deleted"}));
+        for command in ["show", "pause", "resume", "trigger", "delete"] {
+            let run = place.run(&["schedule", command, "nightly"]).failed(1);
+            assert!(run.stdout.is_empty() && run.stderr.contains("there is no schedule 'nightly'"), "{run:?}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_a_schedule_is_refused_with_what_can() {
+    let place = Home::sqlite().place;
+    let create =
+        |args: &[&str]| place.run(&[&["schedule", "create", "s", "--type", "x", ""], args].concat()).failed(2).stderr;
+    assert!(create(&["--cron", "61 * * * *"]).contains("write five fields"));
+    assert!(create(&["--cron", "* * * * *", "--time-zone", "Mars/Olympus"]).contains("'Mars/Olympus' is not known"));
+    let run = place.run_with(&["schedule", "create", "s", "--type", "x", "--every", "1s"], b"\xff").failed(2);
+    assert!(run.stderr.contains("the payload of a schedule is text"), "{run:?}");
+    assert!(place.rows(&["schedule", "list"]).is_empty());
+}
+
+#[test]
+fn a_drain_fires_what_is_due() {
+    let place = Home::sqlite().place;
+    place.run(&["schedule", "create", "beat", "--type", "ping", "--every", "1s", ""]).done();
+    eventually("its time has come", || {
+        let next = time(&place.row(&["schedule", "show", "beat"])["next_run_at"]);
+        (next < Timestamp::now()).then_some(())
+    });
+    assert!(place.drain("ping", "true").outcomes().iter().any(|outcome| outcome == "succeeded"));
+}
