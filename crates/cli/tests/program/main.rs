@@ -18,6 +18,7 @@ mod settling;
 mod spool;
 mod spool_page;
 mod tasks;
+mod tasks_page;
 mod verifying;
 mod work;
 

@@ -24,14 +24,14 @@ pub struct Row {
     pub without_effect: Option<String>,
 }
 
-/// A key in a provider's own section is read by that provider and by nobody else.
-fn without_effect(key: &str, store: &Store) -> Option<String> {
-    if key == keys::STATE_URL {
-        return Some("has no effect yet: nothing is kept there".into());
-    }
-    let kind = ProviderKind::of_section(key).filter(|kind| Some(*kind) != store.kind || !kind.can_be_used())?;
+/// A key in a provider's own section is read by that provider, for messages or for tasks, and by nobody else.
+fn without_effect(key: &str, store: &Store, state: Option<ProviderKind>) -> Option<String> {
+    let is_used = |kind: ProviderKind| kind.can_be_used() && [store.kind, state].contains(&Some(kind));
+    let kind = ProviderKind::of_section(key).filter(|kind| !is_used(*kind))?;
     let name = kind.name().unwrap_or_default();
-    Some(if kind.can_be_used() {
+    Some(if kind.can_be_used() && kind.keeps_state() {
+        format!("takes effect when messages or tasks are kept in {name}")
+    } else if kind.can_be_used() {
         format!("takes effect when messages are kept in {name}")
     } else {
         format!("takes effect when messages are kept in {name}, which this program cannot do")
@@ -49,7 +49,7 @@ pub(super) fn rows(draft: &Draft, store: &Store, state_url: &Result<StoreUrl, Pr
             keys::STATE_URL => (state_url.as_ref().ok().map(ToString::to_string), draft.origin(key.name)),
             _ => (key.value(&mut draft), draft.origin(key.name)),
         };
-        let without_effect = without_effect(key.name, store);
+        let without_effect = without_effect(key.name, store, state_url.as_ref().ok().and_then(ProviderKind::of));
         Row { key: key.name, value, origin, meaning: key.meaning, without_effect }
     };
     keys::all().map(row).collect()

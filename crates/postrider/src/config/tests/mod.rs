@@ -591,7 +591,9 @@ fn a_value_that_belongs_to_another_store_is_shown_to_have_no_effect() {
     let archive = "common.messaging.sqlite.archive";
     if cfg!(feature = "sqlite") {
         assert_eq!(of(&config, archive), None);
-        assert_eq!(of(&memory, archive).as_deref(), Some("takes effect when messages are kept in sqlite"));
+        assert_eq!(of(&memory, archive), None, "tasks are in the embedded file");
+        let server = load("[common.messaging]\nurl = 'postgres://host/mail'\n").unwrap();
+        assert_eq!(of(&server, archive).as_deref(), Some("takes effect when messages or tasks are kept in sqlite"));
     }
 }
 
