@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use postrider_core::task::{ClaimedTask, DeadReason, Finish, TaskLease, TaskOutcome, TaskType};
+use postrider_core::task::{
+    ClaimedTask, DeadReason, Finish, TaskLease, TaskOutcome, TaskStanding, TaskState, TaskType,
+};
 use postrider_subscriber::{CancellationToken, HandlerError};
 use tokio::time::Instant;
 
@@ -36,9 +38,24 @@ pub(crate) struct EndedAttempt {
     pub(crate) took: Duration,
     /// `None` when the task was taken from it: there is nothing to say any more.
     pub(crate) outcome: Option<TaskOutcome>,
+    /// Whether the store was told before and its answer was lost.
+    pub(crate) may_be_kept: bool,
 }
 
 impl EndedAttempt {
+    /// Whether the store has kept what it was told. Told again after a lost answer, it finds the task as it was told.
+    pub(crate) fn is_kept(&self, standing: TaskStanding) -> bool {
+        let left_in = self.outcome.as_ref().map(|outcome| match outcome {
+            TaskOutcome::Succeeded { .. } => TaskState::Succeeded,
+            TaskOutcome::Dead { .. } => TaskState::Dead,
+            TaskOutcome::Retry { .. } | TaskOutcome::Released => TaskState::Enqueued,
+        });
+        match standing {
+            TaskStanding::Held => left_in.is_some(),
+            TaskStanding::Lost(state) => self.may_be_kept && left_in.is_some() && state == left_in,
+        }
+    }
+
     /// What the store is told.
     pub(crate) fn finish(&self) -> Option<Finish> {
         self.outcome.clone().map(|outcome| Finish { lease: self.lease, outcome })
@@ -58,6 +75,7 @@ impl Runner {
             attempt_count: task.attempt_count,
             took: began.elapsed(),
             outcome,
+            may_be_kept: false,
         };
         let Some(handler) = self.handlers.get(&task.task_type) else {
             // Its id came by the queue of another type.

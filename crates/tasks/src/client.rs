@@ -1,6 +1,6 @@
 //! What applications and people ask of tasks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,8 @@ use postrider_core::task::{
 use postrider_core::{Deadline, MessagingError, MessagingService, RowResults};
 
 use crate::timing::Times;
+
+const CREATE: &str = "create a task";
 
 /// How long a queue that could not be asked about is not asked about again.
 const UNASKED: Duration = Duration::from_secs(30);
@@ -49,7 +51,7 @@ where
 
     /// Makes a task.
     pub async fn create(&self, task: NewTask, deadline: Deadline) -> Result<Created, MessagingError> {
-        only(self.create_many(vec![task], deadline).await?, "create a task")
+        only(self.create_many(vec![task], deadline).await?, CREATE)
     }
 
     /// Makes tasks, in their order, in one transaction. A task that is refused is refused alone.
@@ -58,23 +60,49 @@ where
         tasks: Vec<NewTask>,
         deadline: Deadline,
     ) -> Result<RowResults<Created>, MessagingError> {
+        let refused = self.refused_types(&tasks, deadline).await?;
+        if refused.is_empty() {
+            return self.store.create(tasks, deadline).await;
+        }
+        let answers = tasks.iter().map(|task| refused.get(&task.task_type).cloned()).collect::<Vec<_>>();
+        let allowed = tasks.into_iter().filter(|task| !refused.contains_key(&task.task_type)).collect();
+        let mut made = self.store.create(allowed, deadline).await?.into_iter();
+        let unknown = || MessagingError::OutcomeUnknown { operation: CREATE, ids: Vec::new(), source: None };
+        let row = |refused: Option<MessagingError>| match refused {
+            Some(error) => Err(error),
+            None => made.next().unwrap_or_else(|| Err(unknown())),
+        };
+        Ok(answers.into_iter().map(row).collect())
+    }
+
+    /// The types of these tasks whose queue the provider cannot hold, and why.
+    async fn refused_types(
+        &self,
+        tasks: &[NewTask],
+        deadline: Deadline,
+    ) -> Result<HashMap<TaskType, MessagingError>, MessagingError> {
+        let mut refused = HashMap::new();
         if self.store.routes().mode == TaskMode::Queue {
-            for task in &tasks {
-                self.ask_for_queue(&task.task_type).await?;
+            let types: BTreeSet<&TaskType> = tasks.iter().map(|task| &task.task_type).collect();
+            for task_type in types {
+                deadline.check(CREATE)?;
+                if let Err(error) = self.ask_for_queue(task_type, deadline).await {
+                    refused.insert(task_type.clone(), error);
+                }
             }
         }
-        self.store.create(tasks, deadline).await
+        Ok(refused)
     }
 
     /// Refuses a type whose queue the provider cannot hold, before tasks of it are made that could never be delivered.
     /// A provider that cannot be reached refuses nothing: the store is there, and the task waits in it.
-    async fn ask_for_queue(&self, task_type: &TaskType) -> Result<(), MessagingError> {
+    async fn ask_for_queue(&self, task_type: &TaskType, deadline: Deadline) -> Result<(), MessagingError> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).get(task_type).copied();
         if asked.is_some_and(|again| again.is_none_or(|again| again > Instant::now())) {
             return Ok(());
         }
         let queue = self.store.routes().queue(task_type)?;
-        let again = match self.provider.ensure_queue(&queue, Deadline::after(ASK)).await {
+        let again = match self.provider.ensure_queue(&queue, deadline.at_most(ASK)).await {
             Ok(()) => None,
             Err(error @ (MessagingError::InvalidInput { .. } | MessagingError::NotSupported { .. })) => {
                 return Err(error);
@@ -144,12 +172,19 @@ where
         }
     }
 
-    /// Makes a schedule, or changes the one of its name.
+    /// Makes a schedule, or changes the one of its name. One whose times stay the same keeps the next of them, so that a
+    /// program may put its schedules whenever it starts.
     pub async fn put_schedule(&self, schedule: &NewSchedule, deadline: Deadline) -> Result<Schedule, MessagingError> {
         schedule.check(self.store.max_payload_bytes())?;
         let times = Times::read(&schedule.timing)?;
         let now = self.store.store_time(deadline).await?;
-        self.store.put_schedule(schedule, times.after(now), deadline).await
+        let first = times.after(now).ok_or_else(|| {
+            MessagingError::invalid("schedule", "none of its times will ever come; look at its day and its month")
+        })?;
+        let known = self.store.get_schedule(&schedule.name, deadline).await?;
+        let kept = known.filter(|known| known.definition.timing == schedule.timing && known.paused_at.is_none());
+        let next = kept.and_then(|known| known.next_run_at).unwrap_or(first);
+        self.store.put_schedule(schedule, Some(next), deadline).await
     }
 
     /// Reads a schedule.

@@ -59,14 +59,20 @@ impl<S: TaskStore, P: MessagingService> Round for Relay<S, P> {
         for row in batch.rows {
             by_queue.entry(row.queue.clone()).or_default().push(row);
         }
-        let mut failed = None;
+        let (mut failed, mut is_any_sent) = (None, false);
         for (queue, rows) in by_queue {
-            if let Err(error) = self.send(&queue, rows).await {
+            match self.send(&queue, rows).await {
+                Ok(()) => is_any_sent = true,
                 // Another queue may be well.
-                failed = Some(error);
+                Err(error) => failed = Some(error),
             }
         }
         match failed {
+            // What failed is leased for a while; those behind it need not wait for it.
+            Some(error) if is_full && is_any_sent => {
+                tracing::warn!(%error, "some messages of the outbox could not be sent; trying them again");
+                Ok(Rest::None)
+            }
             Some(error) => Err(error),
             None if is_full => Ok(Rest::None),
             None => Ok(Rest::Until(batch.next_due)),
@@ -123,22 +129,29 @@ impl<S: TaskStore, P: MessagingService + QueueAdmin> Round for Sweep<S, P> {
     const NAME: &'static str = "look for lost messages of tasks";
 
     async fn round(&mut self) -> Result<Rest, MessagingError> {
+        let mut failed = None;
         for stranded in self.store.stranded(self.grace, Deadline::default()).await? {
-            let queue = self.store.routes().queue(&stranded.task_type)?;
-            let lost = self.lost(&stranded, &queue).await?;
-            if lost > 0 {
-                let limit = lost.min(MOST_RESENT);
-                let resent = self.store.resend(&stranded.task_type, limit, self.grace, Deadline::default()).await?;
-                if resent > 0 {
-                    tracing::warn!(%queue, resent, "messages of tasks were lost, and sent again");
-                }
-            }
+            // A queue that cannot be asked about holds the other types up for nothing.
+            failed = self.sweep(&stranded).await.err().or(failed);
         }
-        Ok(Rest::Until(Some(self.grace / 2)))
+        failed.map_or(Ok(Rest::For(self.grace / 2)), Err)
     }
 }
 
 impl<S: TaskStore, P: MessagingService + QueueAdmin> Sweep<S, P> {
+    async fn sweep(&self, stranded: &Stranded) -> Result<(), MessagingError> {
+        let queue = self.store.routes().queue(&stranded.task_type)?;
+        let lost = self.lost(stranded, &queue).await?;
+        if lost > 0 {
+            let limit = lost.min(MOST_RESENT);
+            let resent = self.store.resend(&stranded.task_type, limit, self.grace, Deadline::default()).await?;
+            if resent > 0 {
+                tracing::warn!(%queue, resent, "messages of tasks were lost, and sent again");
+            }
+        }
+        Ok(())
+    }
+
     /// How many messages are missing.
     async fn lost(&self, stranded: &Stranded, queue: &QueueName) -> Result<usize, MessagingError> {
         let stats = self.provider.queue_stats(queue, Deadline::default()).await?;

@@ -7,12 +7,13 @@ use std::fmt;
 use std::time::Duration;
 
 use postrider_core::task::{Post, ScheduleStore, TaskMode, TaskNotice, TaskStore};
-use postrider_core::{Deadline, MessagingError, MessagingService, QueueAdmin, WakeUps};
+use postrider_core::{Deadline, MessagingError, MessagingService, QueueAdmin};
 use postrider_subscriber::{CancellationToken, Shutdown};
 use tokio::task::JoinSet;
 
 use crate::backoff::Backoff;
 use crate::enqueuer::{Enqueue, Relay, Sweep};
+use crate::hints::next_hint;
 use crate::reaper::{Forget, Reap};
 use crate::scheduler::Fire;
 
@@ -66,8 +67,11 @@ impl TaskKeeperOptions {
 pub(crate) enum Rest {
     /// There is more to do.
     None,
-    /// So long, as far as is known, or until a hint comes. `None`: for the poll interval.
+    /// Until something is due that is known of, a hint comes, or the poll interval is over: another process may have made
+    /// something that is due sooner.
     Until(Option<Duration>),
+    /// So long, whatever others do.
+    For(Duration),
 }
 
 /// A chore: the same round again and again.
@@ -110,22 +114,14 @@ async fn go_round<R: Round, S: TaskStore>(mut chore: R, store: S, poll_interval:
         };
         let pause = match rest {
             Rest::None => continue,
-            Rest::Until(Some(time)) if hints.is_none() && chore.notice().is_none() => time,
-            // Somebody else's process may have news that no hint tells of.
             Rest::Until(time) => time.unwrap_or(poll_interval).min(poll_interval),
+            Rest::For(time) => time,
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             hint = next_hint(&mut hints) => if hint.is_none() { hints = None },
             () = stop.cancelled() => {}
         }
-    }
-}
-
-async fn next_hint(hints: &mut Option<WakeUps>) -> Option<()> {
-    match hints {
-        Some(hints) => hints.next().await,
-        None => std::future::pending().await,
     }
 }
 

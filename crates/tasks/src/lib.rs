@@ -49,6 +49,7 @@ mod delivered;
 mod enqueuer;
 mod gather;
 mod handler;
+mod hints;
 mod keeper;
 mod observer;
 mod polling;

@@ -6,13 +6,17 @@ use std::time::Duration;
 use postrider_core::task::{ClaimTasks, FinishedAndClaimed, TaskNotice, TaskStanding, TaskStore, TaskType};
 use postrider_core::{Deadline, MessagingError, WakeUps};
 use postrider_subscriber::{CancellationToken, Shutdown};
-use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use crate::attempt::EndedAttempt;
 use crate::backoff::Backoff;
 use crate::delivered::is_lasting;
+use crate::hints::next_hint;
 use crate::worker::{Desk, TaskStopCause};
+
+/// How long the store has for the last ends, after handlers have had their time to stop.
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// So many ends share a transaction with a claim.
 const MOST_TOGETHER: usize = 1000;
@@ -21,33 +25,31 @@ const MOST_TOGETHER: usize = 1000;
 pub(crate) struct Polling<S> {
     desk: Arc<Desk<S>>,
     types: Vec<TaskType>,
-    ended: mpsc::UnboundedReceiver<EndedAttempt>,
-    // Unbounded, because it holds at most one end for each handler that runs.
-    to_loop: mpsc::UnboundedSender<EndedAttempt>,
+    /// A task for each attempt that is under way. They end with this.
+    attempts: JoinSet<EndedAttempt>,
     must_stop: CancellationToken,
-    in_flight: usize,
     /// Ended, and not yet told to the store.
     untold: Vec<EndedAttempt>,
     /// When to look for due tasks.
     look_at: Instant,
     /// How many of the next ends are told one by one, because one of them spoiled a batch.
     apart: usize,
+    /// Whether the next ends are told without a claim beside them, which may have been at fault.
+    alone: bool,
     backoff: Backoff,
 }
 
 impl<S: TaskStore + Clone> Polling<S> {
     pub(crate) fn new(desk: Arc<Desk<S>>) -> Self {
-        let (to_loop, ended) = mpsc::unbounded_channel();
         Self {
             types: desk.runner.handlers.types(),
             desk,
-            ended,
-            to_loop,
+            attempts: JoinSet::new(),
             must_stop: CancellationToken::new(),
-            in_flight: 0,
             untold: Vec::new(),
             look_at: Instant::now(),
             apart: 0,
+            alone: false,
             backoff: Backoff::default(),
         }
     }
@@ -87,7 +89,7 @@ impl<S: TaskStore + Clone> Polling<S> {
     }
 
     fn room(&self) -> usize {
-        self.desk.options.max_workers.saturating_sub(self.in_flight)
+        self.desk.options.max_workers.saturating_sub(self.attempts.len())
     }
 
     fn is_time_to_look(&self) -> bool {
@@ -99,7 +101,7 @@ impl<S: TaskStore + Clone> Polling<S> {
         while self.untold.is_empty() && !self.is_time_to_look() {
             let (room, look_at) = (self.room(), self.look_at);
             tokio::select! {
-                Some(ended) = self.ended.recv() => self.take(ended),
+                Some(ended) = self.attempts.join_next() => self.take(ended),
                 hinted = next_hint(hints) => match hinted {
                     Some(()) => self.look_at = Instant::now(),
                     None => *hints = None,
@@ -109,14 +111,22 @@ impl<S: TaskStore + Clone> Polling<S> {
         }
         // Handlers that are about to end are let to: their ends go with this one.
         tokio::task::yield_now().await;
-        while let Ok(ended) = self.ended.try_recv() {
+        self.take_all();
+    }
+
+    fn take_all(&mut self) {
+        while let Some(ended) = self.attempts.try_join_next() {
             self.take(ended);
         }
     }
 
-    fn take(&mut self, ended: EndedAttempt) {
-        self.in_flight -= 1;
-        self.untold.push(ended);
+    fn take(&mut self, ended: Result<EndedAttempt, JoinError>) {
+        match ended {
+            Ok(ended) => self.untold.push(ended),
+            // Handlers are caught where they run; this was their error's text, or what they left behind. The lease runs
+            // out, and the task is tried again.
+            Err(error) => tracing::error!(%error, "an attempt ended without an answer"),
+        }
     }
 
     /// Tells the store what has ended and, if it is time to, claims what is due.
@@ -124,7 +134,7 @@ impl<S: TaskStore + Clone> Polling<S> {
         let together = if self.apart > 0 { 1 } else { MOST_TOGETHER };
         let told: Vec<EndedAttempt> = self.untold.drain(..together.min(self.untold.len())).collect();
         let room = self.room();
-        let claim = (may_claim && self.is_time_to_look()).then(|| ClaimTasks {
+        let claim = (may_claim && !self.alone && self.is_time_to_look()).then(|| ClaimTasks {
             types: self.types.clone(),
             max: room,
             lease: self.desk.options.lease,
@@ -137,24 +147,35 @@ impl<S: TaskStore + Clone> Polling<S> {
             Ok(done) => {
                 self.backoff.reset();
                 self.apart = self.apart.saturating_sub(1);
+                self.alone = false;
                 self.desk.ended(&told, &done.finished);
                 Ok(if has_claimed { self.begin(done, room) } else { Exchanged::GoOn })
             }
-            Err(error) => self.put_back(told, error),
+            Err(error) => self.put_back(told, has_claimed, error),
         }
     }
 
     /// Nothing was done, or nobody knows. What is told again changes nothing the second time.
-    fn put_back(&mut self, told: Vec<EndedAttempt>, error: MessagingError) -> Result<Exchanged, MessagingError> {
-        match told.len() {
-            1 if is_lasting(&error) => {
+    fn put_back(
+        &mut self,
+        mut told: Vec<EndedAttempt>,
+        has_claimed: bool,
+        error: MessagingError,
+    ) -> Result<Exchanged, MessagingError> {
+        let is_unknown = matches!(error, MessagingError::OutcomeUnknown { .. });
+        told.iter_mut().for_each(|ended| ended.may_be_kept |= is_unknown);
+        if is_lasting(&error) && !told.is_empty() {
+            if !has_claimed && told.len() == 1 {
                 // The store will never take it. Its lease runs out, and the task is tried again.
                 tracing::error!(%error, task = %told[0].lease.id, "the end of an attempt cannot be kept");
+                self.desk.tell(&told[0], false);
                 self.apart = self.apart.saturating_sub(1);
                 return Ok(Exchanged::GoOn);
             }
-            many if is_lasting(&error) && many > 1 => self.apart = many,
-            _ => {}
+            self.alone = true;
+            if told.len() > 1 {
+                self.apart = told.len();
+            }
         }
         self.untold.splice(0..0, told);
         Err(error)
@@ -169,16 +190,11 @@ impl<S: TaskStore + Clone> Polling<S> {
         self.look_at = if claimed > 0 { now } else { now + wait };
         debug_assert!(claimed <= room);
         for task in done.claimed {
-            self.in_flight += 1;
-            let (desk, must_stop, to_loop) = (self.desk.clone(), self.must_stop.clone(), self.to_loop.clone());
+            let (desk, must_stop) = (self.desk.clone(), self.must_stop.clone());
             // A task for each attempt: the handlers of a worker run side by side.
-            tokio::spawn(async move {
-                let ended = desk.runner.run(task, &must_stop).await;
-                // A loop that has gone does not want to know.
-                let _ = to_loop.send(ended);
-            });
+            self.attempts.spawn(async move { desk.runner.run(task, &must_stop).await });
         }
-        if claimed == 0 && self.in_flight == 0 && self.untold.is_empty() && self.desk.options.stop_when_empty {
+        if claimed == 0 && self.attempts.is_empty() && self.untold.is_empty() && self.desk.options.stop_when_empty {
             return Exchanged::NothingLeft;
         }
         Exchanged::GoOn
@@ -186,40 +202,38 @@ impl<S: TaskStore + Clone> Polling<S> {
 
     /// Lets what runs come to its end, for a while, and tells the store.
     async fn finish(mut self, shutdown: &Shutdown) {
-        let patience = Instant::now() + self.desk.options.graceful_timeout;
+        let (patience, afterwards) = (self.desk.options.graceful_timeout, self.desk.options.cancel_timeout + LAST_WORD);
         let must_stop = self.must_stop.clone();
-        let last_call = async {
+        let out_of_patience = async {
             tokio::select! {
-                () = tokio::time::sleep_until(patience) => {}
+                () = tokio::time::sleep(patience) => {}
                 () = shutdown.requested_at_once() => {}
             }
             must_stop.cancel();
-            std::future::pending::<()>().await;
+            // A handler that blocks its thread, or a store that does not answer, is not waited for.
+            tokio::time::sleep(afterwards).await;
         };
         let finish = async {
-            // After the last call a handler has the cancel time-out, and the store a moment.
-            let give_up = patience + self.desk.options.cancel_timeout + Duration::from_secs(5);
-            while self.in_flight > 0 || !self.untold.is_empty() {
+            while !self.attempts.is_empty() || !self.untold.is_empty() {
                 if self.untold.is_empty()
-                    && let Some(ended) = self.ended.recv().await
+                    && let Some(ended) = self.attempts.join_next().await
                 {
                     self.take(ended);
                 }
-                while let Ok(ended) = self.ended.try_recv() {
-                    self.take(ended);
-                }
-                if let Err(error) = self.exchange(false).await {
-                    self.desk.trouble(&error);
-                    if Instant::now() >= give_up || matches!(error, MessagingError::Closed { .. }) {
-                        return;
+                self.take_all();
+                match self.exchange(false).await {
+                    Ok(_) => {}
+                    Err(MessagingError::Closed { .. }) => return,
+                    Err(error) => {
+                        self.desk.trouble(&error);
+                        self.backoff.pause().await;
                     }
-                    self.backoff.pause().await;
                 }
             }
         };
         tokio::select! {
             () = finish => {}
-            () = last_call => {}
+            () = out_of_patience => {}
         }
     }
 }
@@ -230,20 +244,14 @@ enum Exchanged {
     NothingLeft,
 }
 
-async fn next_hint(hints: &mut Option<WakeUps>) -> Option<()> {
-    match hints {
-        Some(hints) => hints.next().await,
-        None => std::future::pending().await,
-    }
-}
-
 impl<S> Desk<S> {
     /// Counts attempts whose ends the store was told, and tells of them.
     pub(crate) fn ended(&self, told: &[EndedAttempt], standings: &[TaskStanding]) {
         let mut standings = standings.iter();
         for ended in told {
-            let is_kept = ended.outcome.is_some() && standings.next() == Some(&TaskStanding::Held);
-            self.tell(ended, is_kept);
+            // Only those that had something to say were told.
+            let standing = ended.outcome.as_ref().and_then(|_| standings.next());
+            self.tell(ended, standing.is_some_and(|standing| ended.is_kept(*standing)));
         }
     }
 }

@@ -21,20 +21,28 @@ impl<S: TaskStore> Round for Reap<S> {
     const NAME: &'static str = "reap lost tasks";
 
     async fn round(&mut self) -> Result<Rest, MessagingError> {
+        // Each is done although the other failed.
+        let (reaped, overdue) = (self.reap().await, self.store.expire_overdue(self.batch, Deadline::default()).await);
+        let is_full = reaped? >= self.batch || overdue?.len() >= self.batch;
+        Ok(if is_full { Rest::None } else { Rest::For(self.every) })
+    }
+}
+
+impl<S: TaskStore> Reap<S> {
+    /// Sees to leases that have run out, and answers how many were found.
+    async fn reap(&self) -> Result<usize, MessagingError> {
         let lost = self.store.lost_leases(self.batch, Deadline::default()).await?;
-        let found = lost.len();
-        let ends: Vec<Finish> = lost.iter().map(|lost| Finish { lease: lost.lease, outcome: outcome(lost) }).collect();
-        if found > 0 {
-            let reaped = self.store.reap(ends, Deadline::default()).await?;
-            for (lost, standing) in lost.iter().zip(&reaped) {
-                if *standing == TaskStanding::Held {
-                    tracing::warn!(task = %lost.lease.id, worker = %lost.worker, "a worker was lost");
-                }
+        if lost.is_empty() {
+            return Ok(0);
+        }
+        let ends = lost.iter().map(|lost| Finish { lease: lost.lease, outcome: outcome(lost) }).collect();
+        let reaped = self.store.reap(ends, Deadline::default()).await?;
+        for (lost, standing) in lost.iter().zip(&reaped) {
+            if *standing == TaskStanding::Held {
+                tracing::warn!(task = %lost.lease.id, worker = %lost.worker, "a worker was lost");
             }
         }
-        let overdue = self.store.expire_overdue(self.batch, Deadline::default()).await?;
-        let is_full = found >= self.batch || overdue.len() >= self.batch;
-        Ok(if is_full { Rest::None } else { Rest::Until(Some(self.every)) })
+        Ok(lost.len())
     }
 }
 
@@ -61,6 +69,7 @@ impl<S: TaskStore> Round for Forget<S> {
 
     async fn round(&mut self) -> Result<Rest, MessagingError> {
         self.store.forget_finished(self.retention, Deadline::after(Duration::from_secs(60))).await?;
-        Ok(Rest::Until(Some(Duration::from_secs(600))))
+        // What is kept for a short time is looked for more often.
+        Ok(Rest::For(self.retention.clamp(Duration::from_secs(1), Duration::from_secs(600))))
     }
 }

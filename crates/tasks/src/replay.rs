@@ -24,8 +24,9 @@ pub struct ReplayOptions {
 
 impl ReplayOptions {
     fn check(&self) -> Result<(), MessagingError> {
-        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
-            return Err(MessagingError::invalid("rate", "it is a number above 0: so many tasks a second"));
+        // One a day is as slow as anybody means.
+        if self.rate.is_some_and(|rate| !rate.is_finite() || rate < 1.0 / 86400.0) {
+            return Err(MessagingError::invalid("rate", "it is a number of tasks a second, at least one a day"));
         }
         Ok(())
     }
@@ -40,7 +41,7 @@ impl ReplayOptions {
 /// What a replay of many did, or would do when it was a dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplayReport {
-    /// The tasks that were brought back, newest death of a page first.
+    /// The tasks that were brought back, in the order in which they were made.
     pub replayed: Vec<TaskId>,
     /// Tasks that were not: somebody else has brought them back, or removed them, meanwhile.
     pub skipped: Vec<TaskId>,

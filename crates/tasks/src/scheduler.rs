@@ -6,11 +6,15 @@ use std::time::Duration;
 use postrider_core::task::{NewTask, Schedule, ScheduleStore};
 use postrider_core::{Deadline, MessagingError, Timestamp};
 
+use crate::delivered::is_lasting;
 use crate::keeper::{Rest, Round};
 use crate::timing::Times;
 
 /// So many schedules are fired in one round.
 const MOST_FIRED: usize = 100;
+
+/// How long to wait for what cannot be seen to now.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Fires schedules whose time has come.
 #[derive(Debug)]
@@ -23,39 +27,55 @@ impl<S: ScheduleStore> Round for Fire<S> {
 
     async fn round(&mut self) -> Result<Rest, MessagingError> {
         let due = self.store.due_schedules(MOST_FIRED, Deadline::default()).await?;
-        let is_full = due.len() >= MOST_FIRED;
+        let mut failed = None;
         if !due.is_empty() {
             let now = self.store.store_time(Deadline::default()).await?;
             for schedule in &due {
-                self.fire(schedule, now).await?;
+                // One that cannot be fired holds no other up.
+                failed = self.fire(schedule, now).await.err().or(failed);
             }
         }
-        if is_full {
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if due.len() >= MOST_FIRED {
             return Ok(Rest::None);
         }
-        Ok(Rest::Until(self.store.next_schedule_due(Deadline::default()).await?))
+        Ok(match self.store.next_schedule_due(Deadline::default()).await? {
+            // Due, and yet not among those that were brought: it was written by a program that this one cannot read.
+            Some(Duration::ZERO) if due.is_empty() => Rest::For(AGAIN),
+            next => Rest::Until(next),
+        })
     }
 }
 
 impl<S: ScheduleStore> Fire<S> {
     async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<(), MessagingError> {
-        let definition = &schedule.definition;
         let Some(next) = schedule.next_run_at else { return Ok(()) };
-        let (tasks, last, next) = match plan(schedule, next, now) {
-            Ok(planned) => planned,
-            Err(error) => {
-                // Written by a program that reads expressions which this one does not. Looked at again in a minute, and
-                // the other schedules go on meanwhile.
-                tracing::error!(schedule = %definition.name, %error, "the schedule cannot be read");
-                (Vec::new(), None, Some(now.saturating_add(Duration::from_secs(60))))
-            }
+        let fired = match plan(schedule, next, now) {
+            Ok((tasks, last, next)) => self.move_on(schedule, tasks, last, next).await,
+            Err(error) => Err(error),
         };
-        let fired = self
-            .store
-            .fire_schedule(&definition.name, schedule.version, tasks, last, next, Deadline::default())
-            .await?;
-        if let Some(made) = fired {
-            tracing::debug!(schedule = %definition.name, tasks = made.len(), "fired");
+        match fired {
+            Err(error) if is_lasting(&error) => {
+                // Its expression cannot be read, or its tasks are refused. Looked at again in a minute.
+                tracing::error!(schedule = %schedule.definition.name, %error, "the schedule cannot be fired");
+                self.move_on(schedule, Vec::new(), None, Some(now.saturating_add(AGAIN * 60))).await
+            }
+            fired => fired,
+        }
+    }
+
+    async fn move_on(
+        &self,
+        schedule: &Schedule,
+        tasks: Vec<NewTask>,
+        last: Option<Timestamp>,
+        next: Option<Timestamp>,
+    ) -> Result<(), MessagingError> {
+        let (name, version) = (&schedule.definition.name, schedule.version);
+        if let Some(made) = self.store.fire_schedule(name, version, tasks, last, next, Deadline::default()).await? {
+            tracing::debug!(schedule = %name, tasks = made.len(), "fired");
         }
         Ok(())
     }
@@ -68,9 +88,10 @@ fn plan(schedule: &Schedule, next: Timestamp, now: Timestamp) -> Result<Planned,
     let definition = &schedule.definition;
     let firing = Times::read(&definition.timing)?.fire(next, now, definition.missed);
     let tasks = firing.times.iter().map(|time| {
-        // A second guard beside the version: the same time of the same schedule is one task.
+        // A second guard beside the version: the same time of the same schedule is one task. The time that it is for is
+        // the time that it was due, also when it is made up for.
         let key = format!("schedule/{}/{time}", definition.name);
-        definition.task.task(&definition.name)?.idempotency_key(key)
+        definition.task.task(&definition.name)?.scheduled_at(*time).idempotency_key(key)
     });
     Ok((tasks.collect::<Result<_, _>>()?, firing.last, firing.next))
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postrider_core::message::MAX_DURATION;
 use postrider_core::task::{TaskMode, TaskStore, TaskType};
 use postrider_core::{MessagingError, MessagingService};
 use postrider_subscriber::{CancellationToken, HandlerError, Shutdown};
@@ -68,6 +69,17 @@ impl TaskWorkerOptions {
         for (option, time) in [("poll_interval", Some(self.poll_interval)), ("timeout", self.timeout)] {
             if time.is_some_and(|time| time.is_zero()) {
                 return Err(MessagingError::invalid(option, "0 leaves no time; use 1ms or more"));
+            }
+        }
+        for (option, time) in [
+            ("lease", self.lease),
+            ("poll_interval", self.poll_interval),
+            ("timeout", self.timeout.unwrap_or_default()),
+            ("graceful_timeout", self.graceful_timeout),
+            ("cancel_timeout", self.cancel_timeout),
+        ] {
+            if time > MAX_DURATION {
+                return Err(MessagingError::invalid(option, "it is longer than a hundred years"));
             }
         }
         Ok(())
@@ -296,6 +308,8 @@ where
         let Self { desk, provider } = self;
         tracing::info!(types = ?desk.runner.handlers, mode = %desk.store.routes().mode, "task worker started");
         let end = CancellationToken::new();
+        // Whoever drops this future ends the heartbeat with it.
+        let _ends = end.clone().drop_guard();
         let heartbeat = keep_alive(desk.store.clone(), desk.runner.attempts.clone(), desk.options.lease, end.clone());
         // A task of its own: a slow exchange with the store must not cost the leases.
         let heartbeat = tokio::spawn(heartbeat);

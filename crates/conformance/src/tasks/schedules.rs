@@ -234,5 +234,13 @@ pub(super) async fn a_schedule_fires_once_for_a_version<H: TaskHarness>(bench: &
     let changed = store.put_schedule(&hourly(&name, &task_type), put.next_run_at, soon()).await?;
     ensure_same("a firing of what has changed", fire(store, &name, old, &task_type, None).await?, None)?;
     let after = read(store, &name).await?;
-    ensure_same("the schedule after it", after, changed)
+    ensure_same("the schedule after it", &after, &changed)?;
+    // One of the same name that was made anew is another.
+    store.delete_schedule(&name, soon()).await?;
+    bench.harness.elapse(Duration::from_millis(1)).await;
+    let anew = store.put_schedule(&hourly(&name, &task_type), changed.next_run_at, soon()).await?;
+    for old in [changed.version, old, put.version] {
+        ensure_same("a firing of what was deleted", fire(store, &name, old, &task_type, None).await?, None)?;
+    }
+    ensure_same("the schedule that was made anew", read(store, &name).await?, anew)
 }

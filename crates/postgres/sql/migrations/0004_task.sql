@@ -137,7 +137,7 @@ create table {schema}.task_schedule (
   -- JSON.
   definition text not null,
   -- Rises with every change.
-  version bigint not null default 1,
+  version bigint not null,
   created_at timestamptz not null,
   paused_at timestamptz,
   next_run_at timestamptz,
@@ -180,8 +180,9 @@ begin
   if delay is null or delay < interval '0' or extract(epoch from delay) > 36500 * 86400.0 then
     raise exception 'invalid delay: use one from 0 to 36500 days' using errcode = '22023';
   end if;
-  if greatest(scheduled_for, deadline) > {schema}.clock() + interval '36500 days' then
-    raise exception 'invalid time: it is more than a hundred years from now' using errcode = '22023';
+  if greatest(scheduled_for, deadline) > {schema}.clock() + interval '36500 days'
+     or least(scheduled_for, deadline) < 'epoch' then
+    raise exception 'invalid time: it is before 1970 or more than a hundred years from now' using errcode = '22023';
   end if;
   if priority is null or priority not between 0 and 9 then
     raise exception 'invalid priority: % is not between 0 and 9', priority using errcode = '22023';

@@ -47,7 +47,8 @@ impl Posting {
         Self {
             is_sent: tasks.is_queued(),
             is_here: routes.post == Post::Here,
-            is_listed: tasks.shared.options.create_queues,
+            // Queues of tasks and of events are made whether or not others are: nobody could name each type beforehand.
+            is_listed: true,
             prefix: routes.queue_prefix.clone(),
             events: routes.dead_events.as_ref().map(|queue| queue.as_str().to_owned()),
             // Every character may take six bytes in JSON.

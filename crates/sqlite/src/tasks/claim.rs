@@ -1,10 +1,11 @@
 //! Where a task is claimed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postrider_core::task::{ClaimAnswer, ClaimTasks, ClaimedTask, FinishedAndClaimed, TaskId, TaskState, TaskType};
 use postrider_core::{Priority, Timestamp};
-use rusqlite::{Connection, Rows};
+use rusqlite::{Connection, Row, Rows};
 
 use super::record::{self, Claimable};
 use super::step::TaskStep;
@@ -101,7 +102,8 @@ impl TaskStep<'_, '_> {
         let most = claim.max.min(MOST_LEASES);
         let now = self.now();
         let connection = self.session.connection;
-        let mut types: Vec<&TaskType> = claim.types.iter().collect();
+        // One that is named twice would be claimed twice.
+        let mut types: Vec<&TaskType> = claim.types.iter().collect::<BTreeSet<_>>().into_iter().collect();
         rotated(&mut types, turn);
         let mut lines = Vec::with_capacity(types.len());
         for task_type in &types {
@@ -177,19 +179,31 @@ impl TaskStep<'_, '_> {
         let statement = self.session.hot.task_by_id.get(connection, sql::TASK_BY_ID)?;
         let mut found = statement.query([id.as_uuid().as_bytes()])?;
         let Some(row) = found.next()? else { return Ok(ClaimAnswer::NotClaimable) };
+        let Some(claimable) = record::readable(Self::may_claim(row, now))? else {
+            // Spoiled by somebody else's hand: the others of its batch must not fail with it.
+            return Ok(ClaimAnswer::NotClaimable);
+        };
+        let claimable = match claimable {
+            Ok(claimable) => claimable,
+            Err(answer) => return Ok(answer),
+        };
+        drop(found);
+        Ok(ClaimAnswer::Claimed(Box::new(self.lease_task(claimable, claimer)?)))
+    }
+
+    /// The task of a row, or why it may not be claimed.
+    fn may_claim(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Result<Claimable, ClaimAnswer>> {
         let is_waiting = matches!(record::state(row, 12)?, TaskState::Pending | TaskState::Enqueued);
         let is_blocked: bool = row.get(13)?;
         let is_overdue = rows::optional_time(row, 10)?.is_some_and(|deadline| deadline <= now);
         if !is_waiting || is_blocked || is_overdue {
-            return Ok(ClaimAnswer::NotClaimable);
+            return Ok(Err(ClaimAnswer::NotClaimable));
         }
         let due = rows::time(row, 8)?;
         if due > now {
-            return Ok(ClaimAnswer::NotDue(due.since(now)));
+            return Ok(Err(ClaimAnswer::NotDue(due.since(now))));
         }
-        let claimable = Claimable::read(row, &record::task_type(row, 14)?, record::priority(row, 15), now)?;
-        drop(found);
-        Ok(ClaimAnswer::Claimed(Box::new(self.lease_task(claimable, claimer)?)))
+        Claimable::read(row, &record::task_type(row, 14)?, record::priority(row, 15), now).map(Ok)
     }
 
     fn lease_task(&mut self, claimable: Claimable, claimer: Claimer<'_>) -> rusqlite::Result<ClaimedTask> {

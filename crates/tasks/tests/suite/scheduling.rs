@@ -31,7 +31,9 @@ async fn made(system: &System) -> Vec<postrider_core::task::TaskInfo> {
 async fn several_keepers_make_one_task_for_each_time() {
     let world = World::new(Way::Polling);
     let system = world.system().await;
-    let first = system.client().put_schedule(&every(Duration::from_secs(1)), soon()).await.unwrap();
+    // A keeper that is late by more than a second makes up for each of its times.
+    let each = NewSchedule { missed: MissedFire::All, ..every(Duration::from_secs(1)) };
+    let first = system.client().put_schedule(&each, soon()).await.unwrap();
     let first = first.next_run_at.unwrap();
     let shutdown = Shutdown::new();
     let mut keepers = Vec::new();
@@ -47,6 +49,9 @@ async fn several_keepers_make_one_task_for_each_time() {
     assert_eq!(count as u64, times, "a task for each second from {first} to {last}");
     let keys: HashSet<_> = made(&system).await.into_iter().map(|task| task.idempotency_key.unwrap()).collect();
     assert_eq!(keys.len(), count);
+    let times: HashSet<_> = made(&system).await.into_iter().map(|task| task.scheduled_for.since(first)).collect();
+    let expected: HashSet<_> = (0..times.len() as u64).map(Duration::from_secs).collect();
+    assert_eq!(times, expected, "each says which time it is for");
 
     // Paused, it makes none, and what it would have made is not made up for.
     tokio::time::sleep(Duration::from_millis(2100)).await;
@@ -96,6 +101,57 @@ async fn times_that_nobody_saw_are_made_up_for_as_was_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_that_is_put_while_keepers_rest_fires_at_its_time() {
+    let world = World::new(Way::Polling);
+    let system = world.system().await;
+    let far = NewSchedule { name: "far".into(), ..every(Duration::from_secs(24 * 3600)) };
+    system.client().put_schedule(&far, soon()).await.unwrap();
+    let shutdown = Shutdown::new();
+    let keeper = start_keeper(&system, &shutdown);
+    // It has seen that nothing is due for a day.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    system.client().put_schedule(&every(Duration::from_secs(1)), soon()).await.unwrap();
+    until("the near one has fired", Duration::from_secs(10), || async { !made(&system).await.is_empty() }).await;
+    shutdown.request();
+    keeper.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_that_cannot_be_fired_holds_no_other_up() {
+    let world = World::new(Way::Polling);
+    let system = world.system().await;
+    let store = system.client().store();
+    let past = Timestamp::now().saturating_sub(Duration::from_secs(60));
+    // As another program may have written it: longest due, and with a time zone that is not known here.
+    let zone = ScheduleTiming::Cron { expression: "* * * * *".into(), time_zone: "Mars/Olympus".into() };
+    let odd = NewSchedule { name: "odd".into(), ..schedule(zone) };
+    store.put_schedule(&odd, Some(past.saturating_sub(Duration::from_secs(60))), soon()).await.unwrap();
+    store.put_schedule(&every(Duration::from_secs(3600)), Some(past), soon()).await.unwrap();
+    let shutdown = Shutdown::new();
+    let keeper = start_keeper(&system, &shutdown);
+    until("the other has fired", PATIENCE, || async { made(&system).await.len() == 1 }).await;
+    shutdown.request();
+    keeper.await.unwrap();
+    let odd = system.client().get_schedule("odd", soon()).await.unwrap();
+    assert!(odd.next_run_at.unwrap() > Timestamp::now() && odd.last_run_at.is_none(), "looked at again later");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_that_is_put_again_keeps_its_next_time() {
+    let world = World::new(Way::Polling);
+    let system = world.system().await;
+    let client = system.client();
+    let hourly = every(Duration::from_secs(3600));
+    let first = client.put_schedule(&hourly, soon()).await.unwrap();
+    let changed = NewSchedule { missed: MissedFire::Skip, ..hourly.clone() };
+    let again = client.put_schedule(&changed, soon()).await.unwrap();
+    assert_eq!(again.next_run_at, first.next_run_at, "its times are the same");
+    assert_eq!(again.definition.missed, MissedFire::Skip);
+    let other = client.put_schedule(&every(Duration::from_secs(7200)), soon()).await.unwrap();
+    assert!(other.next_run_at > first.next_run_at, "its times are others");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schedule_that_cannot_be_read_is_refused() {
     let world = World::new(Way::Polling);
     let system = world.system().await;
@@ -103,7 +159,12 @@ async fn a_schedule_that_cannot_be_read_is_refused() {
     let cron = |expression: &str, zone: &str| {
         schedule(ScheduleTiming::Cron { expression: expression.into(), time_zone: zone.into() })
     };
-    for bad in [cron("often", "UTC"), cron("* * * * *", "Nowhere"), every(Duration::from_millis(10))] {
+    for bad in [
+        cron("often", "UTC"),
+        cron("* * * * *", "Nowhere"),
+        cron("0 0 30 2 *", "UTC"),
+        every(Duration::from_millis(10)),
+    ] {
         let refused = client.put_schedule(&bad, soon()).await;
         assert!(matches!(refused, Err(MessagingError::InvalidInput { .. })), "{refused:?}");
     }

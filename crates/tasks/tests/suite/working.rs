@@ -283,6 +283,39 @@ async fn the_most_urgent_of_what_waits_goes_first() {
     assert_eq!(*order.lock().unwrap(), [9, 7, 4, 1]);
 }
 
+/// A broker that loses a message, and its lease, while the task is worked on: the work is not the message's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_lost_meanwhile_costs_no_attempt() {
+    for way in [Way::Here, Way::Outbox] {
+        let world = World::new(way);
+        let system = world.system().await;
+        let lease = Duration::from_millis(300);
+        let go_on = Arc::new(Semaphore::new(0));
+        let gate = go_on.clone();
+        let worker = system.worker().lease(lease).handler("long", move |task: TaskContext| {
+            let gate = gate.clone();
+            async move {
+                tokio::select! {
+                    opened = gate.acquire() => opened.unwrap().forget(),
+                    () = task.cancellation().cancelled() => return Err(format!("told to stop: {:?}", task.stop_reason())),
+                }
+                Ok("done")
+            }
+        });
+        let running = Running::start(&system, worker.build().unwrap());
+        let made = create(&system, task("long", "").max_attempts(1)).await;
+        until("it runs", PATIENCE, || async { state(&system, made.id).await == TaskState::Processing }).await;
+        let queues = world.queues().await;
+        queues.delete_queue(&QueueName::new("task_long").unwrap(), soon()).await.unwrap();
+        tokio::time::sleep(lease * 4).await;
+        go_on.add_permits(1);
+        let done = ended(&system, made.id).await;
+        let what = (done.info.state, done.info.attempt_count, done.info.last_error.as_deref());
+        assert_eq!(what, (TaskState::Succeeded, 1, None), "{way:?}");
+        running.stop().await;
+    }
+}
+
 /// Messages that no enqueuer of ours has sent, or that are sent again and again: none does harm, and none stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_and_repeated_messages_are_settled_and_change_nothing() {
