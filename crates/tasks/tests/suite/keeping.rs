@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use postrider_conformance::{forward_admin, forward_dead_letters};
 use postrider_core::memory::MemoryStore;
 use postrider_core::task::{ClaimTasks, DeadReason, NewTask, TaskStore, TaskType};
 use postrider_core::{
-    Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters,
-    Deadline, MemoryProvider, Message, MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin,
-    QueueHealthReport, QueueName, QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions, Redrive, RedriveReport,
-    RetryStrategy, RowResults, Settlement, SharedProvider, TaskState, WakeUps,
+    Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, Message,
+    MessageId, MessagingError, MessagingService, PeekedMessage, Provider, QueueAdmin, QueueHealthReport, QueueName,
+    QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions, Redrive, RedriveReport, RetryStrategy, RowResults,
+    Settlement, SharedProvider, TaskState, WakeUps,
 };
 use postrider_sqlite::SqliteTasks;
 use postrider_tasks::{HandlerError, Shutdown, TaskContext, Tasks};
@@ -144,19 +145,17 @@ async fn every_task_has_one_worker_however_many_look() {
 
 /// Queues that cannot be reached while that is so, and whose every third send is made but not answered.
 #[derive(Clone)]
-struct Moody {
-    inner: MemoryProvider,
+struct Moody<P> {
+    inner: P,
     is_away: Arc<AtomicBool>,
     sends: Arc<AtomicUsize>,
 }
 
-impl Moody {
-    fn unreachable() -> MessagingError {
-        MessagingError::Connection { provider: "moody", detail: "it is away".into(), source: None }
-    }
+fn unreachable() -> MessagingError {
+    MessagingError::Connection { provider: "moody", detail: "it is away".into(), source: None }
 }
 
-impl MessagingService for Moody {
+impl<P: Provider> MessagingService for Moody<P> {
     fn provider_name(&self) -> &'static str {
         "moody"
     }
@@ -167,7 +166,7 @@ impl MessagingService for Moody {
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         match self.is_away.load(Ordering::SeqCst) {
-            true => Err(Self::unreachable()),
+            true => Err(unreachable()),
             false => self.inner.ensure_queue(queue, deadline).await,
         }
     }
@@ -179,7 +178,7 @@ impl MessagingService for Moody {
         deadline: Deadline,
     ) -> Result<RowResults<MessageId>, MessagingError> {
         if self.is_away.load(Ordering::SeqCst) {
-            return Err(Self::unreachable());
+            return Err(unreachable());
         }
         let sent = self.inner.send_batch(queue, messages, deadline).await?;
         match self.sends.fetch_add(1, Ordering::SeqCst) % 3 {
@@ -234,96 +233,8 @@ impl MessagingService for Moody {
     }
 }
 
-impl QueueAdmin for Moody {
-    async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
-        self.inner.list_queues(deadline).await
-    }
-
-    async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
-        self.inner.queue_stats(queue, deadline).await
-    }
-
-    async fn verify_queues(
-        &self,
-        queues: &[QueueName],
-        deadline: Deadline,
-    ) -> Result<QueueHealthReport, MessagingError> {
-        self.inner.verify_queues(queues, deadline).await
-    }
-
-    async fn peek(
-        &self,
-        queue: &QueueName,
-        limit: usize,
-        deadline: Deadline,
-    ) -> Result<Vec<PeekedMessage>, MessagingError> {
-        self.inner.peek(queue, limit, deadline).await
-    }
-
-    async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
-        self.inner.purge(queue, deadline).await
-    }
-
-    async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.inner.pause(queue, deadline).await
-    }
-
-    async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.inner.resume(queue, deadline).await
-    }
-
-    async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.inner.delete_queue(queue, deadline).await
-    }
-}
-
-impl DeadLetters for Moody {
-    async fn list_dead_letters(
-        &self,
-        queue: &QueueName,
-        query: &DeadLetterQuery,
-        deadline: Deadline,
-    ) -> Result<DeadLetterPage, MessagingError> {
-        self.inner.list_dead_letters(queue, query, deadline).await
-    }
-
-    async fn get_dead_letter(
-        &self,
-        queue: &QueueName,
-        id: MessageId,
-        deadline: Deadline,
-    ) -> Result<DeadLetter, MessagingError> {
-        self.inner.get_dead_letter(queue, id, deadline).await
-    }
-
-    async fn edit_dead_letter(
-        &self,
-        queue: &QueueName,
-        id: MessageId,
-        edit: DeadLetterEdit,
-        deadline: Deadline,
-    ) -> Result<DeadLetter, MessagingError> {
-        self.inner.edit_dead_letter(queue, id, edit, deadline).await
-    }
-
-    async fn redrive_dead_letters(
-        &self,
-        queue: &QueueName,
-        redrive: &Redrive,
-        deadline: Deadline,
-    ) -> Result<RedriveReport, MessagingError> {
-        self.inner.redrive_dead_letters(queue, redrive, deadline).await
-    }
-
-    async fn purge_dead_letters(
-        &self,
-        queue: &QueueName,
-        selection: &DeadLetterSelection,
-        deadline: Deadline,
-    ) -> Result<u64, MessagingError> {
-        self.inner.purge_dead_letters(queue, selection, deadline).await
-    }
-}
+forward_admin!(Moody);
+forward_dead_letters!(Moody);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_is_away_or_forgets_to_answer_loses_no_task() {
