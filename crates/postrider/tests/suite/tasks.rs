@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider::config::{Config, Sources};
 use postrider::task::{Post, TaskMode, TaskState, TaskStore};
 use postrider::tasks::{HandlerError, Shutdown, TaskContext, TaskKeeperOptions};
-use postrider::{Deadline, MessagingService, NewTask, QueueName, ReceiveOptions, SystemContext};
+use postrider::{Deadline, MessagingService, NewTask, QueueAdmin, QueueName, ReceiveOptions, SystemContext};
 
 async fn shout(task: TaskContext) -> Result<String, HandlerError> {
     Ok(String::from_utf8_lossy(task.payload()).to_uppercase())
@@ -38,11 +38,17 @@ async fn goes_its_way(sources: Sources, post: Post) {
     let dead = QueueName::new(&events).unwrap();
     let options = ReceiveOptions::default().wait(Duration::from_secs(10));
     let event = system.messaging_provider.receive_messages(&dead, &options, Deadline::default()).await.unwrap();
-    let event: postrider::task::DeadTaskEvent = serde_json::from_slice(&event[0].message).unwrap();
-    assert_eq!(event.task_id, dying.id);
+    let told: postrider::task::DeadTaskEvent = serde_json::from_slice(&event[0].message).unwrap();
+    assert_eq!(told.task_id, dying.id);
+    drop(event);
     shutdown.request();
     worker.await.unwrap().unwrap();
     keeper.await.unwrap().unwrap();
+    // Others look at everything that a server holds.
+    let queue = |name: &str| client.store().routes().queue(&name.parse().unwrap()).unwrap();
+    for queue in [queue("shout"), queue("refuse"), dead] {
+        system.messaging_provider.delete_queue(&queue, Deadline::default()).await.unwrap();
+    }
     system.close(Deadline::default()).await.unwrap();
 }
 
