@@ -1,0 +1,130 @@
+//! Bytes in JSON: as text when they are UTF-8, else in base64.
+//!
+//! Which of the two it is stands in the name of the field (`body` or `body_base64`), never in a guess by its looks: a text
+//! that happens to be base64 stays a text. Both hold the bytes by reference count, so that a body is copied into the
+//! request and out of it, and nowhere between.
+
+use std::fmt;
+
+use bytes::Bytes;
+use data_encoding::BASE64;
+use postrider_core::MessagingError;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+/// Bytes that are UTF-8.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Text(Bytes);
+
+/// Bytes that are not, or that somebody chose to write in base64.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Base64(Bytes);
+
+/// The one field or the other, for these bytes.
+pub fn split(bytes: Bytes) -> (Option<Text>, Option<Base64>) {
+    match std::str::from_utf8(&bytes) {
+        Ok(_) => (Some(Text(bytes)), None),
+        Err(_) => (None, Some(Base64(bytes))),
+    }
+}
+
+/// The bytes of the one field or the other; `None` when there is neither. `what` names them in the error.
+pub fn join(what: &'static str, text: Option<Text>, base64: Option<Base64>) -> Result<Option<Bytes>, MessagingError> {
+    match (text, base64) {
+        (Some(_), Some(_)) => {
+            Err(MessagingError::invalid(what, format!("{what} and {what}_base64 are both there; send one of them")))
+        }
+        (Some(Text(bytes)), None) | (None, Some(Base64(bytes))) => Ok(Some(bytes)),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The bytes of the one field or the other, one of which must be there.
+pub fn required(what: &'static str, text: Option<Text>, base64: Option<Base64>) -> Result<Bytes, MessagingError> {
+    join(what, text, base64)?.ok_or_else(|| {
+        MessagingError::invalid(what, format!("it is missing; send {what} with text, or {what}_base64 with bytes"))
+    })
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // They were looked at before; looking again costs less than a second kind of shared text would.
+        serializer.serialize_str(std::str::from_utf8(&self.0).map_err(ser::Error::custom)?)
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(Bytes::from(String::deserialize(deserializer)?)))
+    }
+}
+
+impl Serialize for Base64 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&BASE64.encode_display(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Base64 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Decoded;
+
+        impl de::Visitor<'_> for Decoded {
+            type Value = Base64;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("standard base64 with padding")
+            }
+
+            // Decoded from where it stands: the text is never copied.
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Base64, E> {
+                let decoded = BASE64.decode(text.as_bytes());
+                decoded
+                    .map(|bytes| Base64(bytes.into()))
+                    .map_err(|error| E::custom(format_args!("this is no standard base64 with padding: {error}")))
+            }
+        }
+
+        deserializer.deserialize_str(Decoded)
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Base64 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::round_trip::{is_refused, over};
+
+    #[test]
+    fn every_bytes_come_back_and_text_stays_readable() {
+        for bytes in [&b""[..], b"hello", "\u{0}\"\\\u{1F600}".as_bytes(), b"\xff\x00\xfe", b"aGVsbG8="] {
+            let bytes = Bytes::copy_from_slice(bytes);
+            let (text, base64) = split(bytes.clone());
+            assert_eq!(text.is_some(), std::str::from_utf8(&bytes).is_ok());
+            assert_eq!(join("body", over(&text), over(&base64)).unwrap(), Some(bytes));
+        }
+        assert_eq!(serde_json::to_string(&split(Bytes::from_static(b"\xff\x00")).1).unwrap(), r#""/wA=""#);
+    }
+
+    #[test]
+    fn both_neither_and_bad_base64_are_refused() {
+        let text = || split(Bytes::from_static(b"a")).0;
+        let base64 = || split(Bytes::from_static(b"\xff")).1;
+        assert!(join("body", text(), base64()).is_err());
+        assert_eq!(join("body", None, None).unwrap(), None);
+        assert!(required("body", None, None).unwrap_err().to_string().contains("body_base64"));
+        for bad in ["\"/wA\"", "\"_wA=\"", "\"a b\"", "7"] {
+            assert!(is_refused::<Base64>(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+use bytes::Bytes;
+use postrider_core::{Headers, Key};
+
+use super::*;
+use crate::wire::round_trip::{is_refused, json, over};
+
+fn letter(is_full: bool) -> DeadLetter {
+    let mut headers = Headers::new();
+    headers.insert("tenant", "acme").unwrap();
+    let key = |text| is_full.then(|| Key::new("key", text).unwrap());
+    let time = |micros| is_full.then(|| Timestamp::from_micros(micros));
+    DeadLetter {
+        id: MessageId::generate(),
+        origin: QueueName::new("orders").unwrap(),
+        body: Bytes::from_static(if is_full { b"\xff" } else { b"" }),
+        content_type: ContentType::JSON,
+        headers,
+        ordering_key: key("k"),
+        dedup_key: key("d"),
+        priority: Priority::HIGHEST,
+        expires_at: time(1),
+        reason: DeadLetterReason::from("odd"),
+        error: is_full.then(|| "no".into()),
+        deliveries_count: 3,
+        attempts_count: 2,
+        enqueued_at: Timestamp::from_micros(4),
+        first_attempt_at: time(5),
+        last_attempt_at: time(6),
+        dead_at: Timestamp::from_micros(7),
+        revision: 1,
+    }
+}
+
+#[test]
+fn dead_letters_come_over_whole() {
+    for next in [None, Some(DeadLetterCursor("7".into()))] {
+        let page = DeadLetterPage { letters: vec![letter(true), letter(false)], next };
+        assert_eq!(DeadLetterPage::try_from(over(&DeadPage::from(page.clone()))).unwrap(), page);
+    }
+}
+
+#[test]
+fn edits_come_over_whole() {
+    let full = DeadLetterEdit {
+        body: Some(Bytes::from_static(b"\xff")),
+        content_type: Some(ContentType::MSGPACK),
+        headers: Some(Headers::new()),
+    };
+    for edit in [full, DeadLetterEdit::default()] {
+        assert_eq!(DeadLetterEdit::try_from(over(&EditRequest::from(edit.clone()))).unwrap(), edit);
+    }
+    assert_eq!(json(&EditRequest::default()), serde_json::json!({}));
+    assert!(is_refused::<EditRequest>(r#"{"priority":1}"#));
+}
+
+#[test]
+fn choices_come_over_whole() {
+    let to = Some(QueueName::new("other").unwrap());
+    let selections = [
+        DeadLetterSelection::All,
+        DeadLetterSelection::Ids(Vec::new()),
+        DeadLetterSelection::Ids(vec![MessageId::generate()]),
+        DeadLetterSelection::Reason(DeadLetterReason::EXPIRED),
+    ];
+    for selection in selections {
+        let purge = over(&PurgeRequest::from(&selection));
+        assert_eq!(purge.choice().unwrap().selection(), selection);
+        for dry_run in [true, false] {
+            let redrive = Redrive { selection: selection.clone(), to: to.clone(), dry_run };
+            assert_eq!(over(&RedriveRequest::from(&redrive)).redrive().unwrap(), redrive);
+        }
+    }
+    let both = PurgeRequest { ids: Some(Vec::new()), error: Some("no".into()), ..PurgeRequest::default() };
+    assert!(both.choice().is_err());
+    assert!(is_refused::<PurgeRequest>(r#"{"id":"x"}"#));
+    assert!(is_refused::<RedriveJobRequest>(r#"{"dry_run":true}"#));
+}
+
+#[test]
+fn reports_come_over_whole() {
+    let id = MessageId::generate;
+    let skipped = [RedriveSkip::Leased, RedriveSkip::DedupKeyTaken, RedriveSkip::NotFound];
+    let report = RedriveReport { redriven: vec![id(), id()], skipped: skipped.map(|why| (id(), why)).into() };
+    assert_eq!(RedriveReport::from(over(&Redriven::from(report.clone()))), report);
+}

@@ -1,0 +1,68 @@
+//! What queues held, over the last hour.
+
+use postrider_core::{QueueName, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// One queue's numbers: arrays of the same length, oldest first. Null where nothing was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueHistory {
+    /// The queue.
+    pub queue: QueueName,
+    /// Due and not leased.
+    pub ready: Vec<Option<u64>>,
+    /// Leased.
+    pub in_flight: Vec<Option<u64>>,
+    /// Not due yet.
+    pub delayed: Vec<Option<u64>>,
+    /// In the dead letters.
+    pub dead: Vec<Option<u64>>,
+    /// Sent in the interval.
+    pub sent: Vec<Option<u64>>,
+    /// Received in the interval.
+    pub received: Vec<Option<u64>>,
+    /// Acknowledged in the interval.
+    pub acked: Vec<Option<u64>>,
+    /// Given back in the interval to be tried again.
+    pub retried: Vec<Option<u64>>,
+    /// Dead-lettered in the interval.
+    pub dead_lettered: Vec<Option<u64>>,
+}
+
+/// `GET /v1/history`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// The time from one number to the next.
+    pub interval_seconds: u64,
+    /// The time of the last one.
+    pub now: Timestamp,
+    /// The queues.
+    pub queues: Vec<QueueHistory>,
+    /// How far back it goes.
+    pub since_seconds: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::round_trip::over;
+
+    #[test]
+    fn histories_come_over_whole() {
+        let numbers = || vec![None, Some(0), Some(7)];
+        let queue = QueueHistory {
+            queue: QueueName::new("orders").unwrap(),
+            ready: numbers(),
+            in_flight: numbers(),
+            delayed: numbers(),
+            dead: numbers(),
+            sent: numbers(),
+            received: numbers(),
+            acked: numbers(),
+            retried: numbers(),
+            dead_lettered: numbers(),
+        };
+        let now = Timestamp::from_micros(1);
+        let history = History { interval_seconds: 5, now, queues: vec![queue], since_seconds: 3600 };
+        assert_eq!(over(&history), history);
+    }
+}

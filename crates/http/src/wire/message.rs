@@ -1,0 +1,386 @@
+//! Messages on their way to a queue, and messages that are only looked at.
+
+use std::time::Duration;
+
+use postrider_core::{
+    ContentType, Expiry, Headers, Key, LiveState, Message, MessageId, MessagingError, PeekedMessage, Priority,
+    QueueName, State, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+
+use super::HeaderFields;
+use super::body::{self, Base64, Text};
+use super::duration;
+use super::problem::Problem;
+
+/// A message to be sent: `POST /v1/queues/{queue}/messages`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewMessage {
+    /// Its identity; without one the server makes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<MessageId>,
+    /// What it says, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Text>,
+    /// What it says, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<Base64>,
+    /// How the body is encoded; `application/octet-stream` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Text beside the body.
+    #[serde(skip_serializing_if = "HeaderFields::is_empty")]
+    pub headers: HeaderFields,
+    /// Messages with the same key are handled one at a time, in send order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordering_key: Option<String>,
+    /// While a message with this key lives, a second one is not made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dedup_key: Option<String>,
+    /// 0 to 9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// How long after the send it may first be received.
+    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Duration>,
+    /// How long after the send it is too late.
+    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    pub expires_in: Option<Duration>,
+    /// When it is too late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+impl From<Message> for NewMessage {
+    fn from(message: Message) -> Self {
+        let (body, body_base64) = body::split(message.body);
+        let (expires_in, expires_at) = match message.expires {
+            Some(Expiry::In(lifetime)) => (Some(lifetime), None),
+            Some(Expiry::At(time)) => (None, Some(time)),
+            None => (None, None),
+        };
+        Self {
+            id: Some(message.id),
+            body,
+            body_base64,
+            content_type: (message.content_type != ContentType::OCTET_STREAM)
+                .then(|| message.content_type.as_str().to_owned()),
+            headers: message.headers.into(),
+            ordering_key: text(message.ordering_key.as_ref()),
+            dedup_key: text(message.dedup_key.as_ref()),
+            priority: (message.priority != Priority::default()).then(|| message.priority.get()),
+            delay: Some(message.delay).filter(|delay| !delay.is_zero()),
+            expires_in,
+            expires_at,
+        }
+    }
+}
+
+impl TryFrom<NewMessage> for Message {
+    type Error = MessagingError;
+
+    fn try_from(new: NewMessage) -> Result<Self, Self::Error> {
+        let mut message = Self::new(body::required("body", new.body, new.body_base64)?);
+        if let Some(id) = new.id {
+            message.id = id;
+        }
+        if let Some(content_type) = &new.content_type {
+            message.content_type = ContentType::parse(content_type)?;
+        }
+        message.headers = new.headers.into_headers()?;
+        message.ordering_key = key("ordering key", new.ordering_key)?;
+        message.dedup_key = key("dedup key", new.dedup_key)?;
+        message.priority = priority(new.priority)?;
+        message.delay = new.delay.unwrap_or_default();
+        message.expires = match (new.expires_in, new.expires_at) {
+            (Some(_), Some(_)) => {
+                return Err(MessagingError::invalid("expiry", "expires_in and expires_at are both there; send one"));
+            }
+            (Some(lifetime), None) => Some(Expiry::In(lifetime)),
+            (None, time) => time.map(Expiry::At),
+        };
+        Ok(message)
+    }
+}
+
+/// Messages to be sent: `POST /v1/queues/{queue}/messages/batch`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SendBatchRequest {
+    /// In this order.
+    pub messages: Vec<NewMessage>,
+}
+
+/// A message was sent, and is durable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Its id, or that of the message that has its dedup key.
+    pub id: MessageId,
+    /// Where to.
+    pub queue: QueueName,
+}
+
+/// What became of each message of a batch, in the order of the request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SentBatch {
+    /// A row for each.
+    pub results: Vec<SentRow>,
+}
+
+/// What became of one message of a batch.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SentRow {
+    /// Its id, or that of the message that has its dedup key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<MessageId>,
+    /// Why it was not sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Box<Problem>>,
+}
+
+impl From<Result<MessageId, MessagingError>> for SentRow {
+    fn from(result: Result<MessageId, MessagingError>) -> Self {
+        match result {
+            Ok(id) => Self { id: Some(id), problem: None },
+            Err(error) => Self { id: None, problem: Some(Box::new(Problem::of(&error))) },
+        }
+    }
+}
+
+impl SentRow {
+    /// What the row says; `None` when it says nothing.
+    pub fn into_result(self, provider: &'static str) -> Option<Result<MessageId, MessagingError>> {
+        match self.problem {
+            Some(problem) => Some(Err(problem.into_error(provider))),
+            None => self.id.map(Ok),
+        }
+    }
+}
+
+/// A message that was looked at.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Peeked {
+    /// Its identity.
+    pub id: MessageId,
+    /// Where it is.
+    pub queue: QueueName,
+    /// What it says, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Text>,
+    /// What it says, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<Base64>,
+    /// How the body is encoded.
+    pub content_type: String,
+    /// Its headers.
+    #[serde(default)]
+    pub headers: HeaderFields,
+    /// The key that it is ordered by.
+    pub ordering_key: Option<String>,
+    /// How urgent it is.
+    pub priority: u8,
+    /// `PENDING`, `PROCESSING` or `RETRYABLE`.
+    pub state: String,
+    /// How often it has been delivered.
+    pub receive_count: u32,
+    /// How often a handler has failed on it.
+    pub attempts_count: u32,
+    /// When the store accepted it.
+    pub enqueued_at: Timestamp,
+    /// When it can next be received.
+    pub next_attempt_at: Timestamp,
+    /// The last error text that is known.
+    pub last_error: Option<String>,
+}
+
+impl Peeked {
+    /// A message of `queue`.
+    pub fn new(queue: QueueName, message: PeekedMessage) -> Self {
+        let (body, body_base64) = body::split(message.body);
+        Self {
+            id: message.id,
+            queue,
+            body,
+            body_base64,
+            content_type: message.content_type.as_str().to_owned(),
+            headers: message.headers.into(),
+            ordering_key: text(message.ordering_key.as_ref()),
+            priority: message.priority.get(),
+            state: State::from(message.state).as_str().to_owned(),
+            receive_count: message.deliveries_count,
+            attempts_count: message.attempts_count,
+            enqueued_at: message.enqueued_at,
+            next_attempt_at: message.next_attempt_at,
+            last_error: message.last_error,
+        }
+    }
+}
+
+impl TryFrom<Peeked> for PeekedMessage {
+    type Error = MessagingError;
+
+    fn try_from(peeked: Peeked) -> Result<Self, Self::Error> {
+        let states = [LiveState::Pending, LiveState::Processing, LiveState::Retryable];
+        let state = states.into_iter().find(|state| State::from(*state).as_str() == peeked.state).ok_or_else(|| {
+            let why = format!("'{}' is none of a message that lives", peeked.state.escape_debug());
+            MessagingError::invalid("state", why)
+        })?;
+        Ok(Self {
+            id: peeked.id,
+            body: body::required("body", peeked.body, peeked.body_base64)?,
+            content_type: ContentType::parse(&peeked.content_type)?,
+            headers: peeked.headers.into_headers()?,
+            ordering_key: key("ordering key", peeked.ordering_key)?,
+            priority: Priority::new(peeked.priority)?,
+            state,
+            deliveries_count: peeked.receive_count,
+            attempts_count: peeked.attempts_count,
+            enqueued_at: peeked.enqueued_at,
+            next_attempt_at: peeked.next_attempt_at,
+            last_error: peeked.last_error,
+        })
+    }
+}
+
+/// `GET /v1/queues/{queue}/messages`, in send order.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PeekedMessages {
+    /// The messages.
+    pub messages: Vec<Peeked>,
+}
+
+/// The query of `GET /v1/queues/{queue}/messages`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PeekQuery {
+    /// At most that many; 50 without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// A failed attempt of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageAttempt {
+    /// Which one; 1 is the first.
+    pub attempt: u32,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it failed.
+    pub failed_at: Timestamp,
+    /// Who made it.
+    pub worker: Option<String>,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// `GET /v1/queues/{queue}/messages/{id}/attempts`, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageAttempts {
+    /// The attempts.
+    pub attempts: Vec<MessageAttempt>,
+}
+
+pub(super) fn text(key: Option<&Key>) -> Option<String> {
+    key.map(|key| key.as_str().to_owned())
+}
+
+pub(super) fn key(what: &'static str, text: Option<String>) -> Result<Option<Key>, MessagingError> {
+    text.map(|text| Key::new(what, &text)).transpose()
+}
+
+pub(super) fn priority(number: Option<u8>) -> Result<Priority, MessagingError> {
+    number.map_or_else(|| Ok(Priority::default()), Priority::new)
+}
+
+/// Headers that an edit puts in place of others, if any.
+pub(super) fn headers(fields: Option<HeaderFields>) -> Result<Option<Headers>, MessagingError> {
+    fields.map(HeaderFields::into_headers).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::round_trip::{is_refused, json, over};
+
+    fn full() -> Message {
+        Message::new(&b"\xff\x00"[..])
+            .content_type(ContentType::from_static("image/png"))
+            .header("tenant", "acme")
+            .unwrap()
+            .ordering_key("k")
+            .unwrap()
+            .dedup_key("d")
+            .unwrap()
+            .priority(Priority::HIGHEST)
+            .delay(Duration::from_micros(1_500_001))
+    }
+
+    #[test]
+    fn messages_come_over_whole() {
+        let at = Timestamp::from_micros(1_700_000_000_123_456);
+        let plain = Message::new("hello");
+        for message in [plain.clone(), full(), full().expires_in(Duration::from_nanos(7)), full().expires_at(at)] {
+            assert_eq!(Message::try_from(over(&NewMessage::from(message.clone()))).unwrap(), message);
+        }
+        let id = plain.id;
+        assert_eq!(json(&NewMessage::from(plain)), serde_json::json!({"id": id, "body": "hello"}));
+    }
+
+    #[test]
+    fn a_misspelt_field_is_refused_and_a_bad_value_is_the_messages_own_failure() {
+        assert!(is_refused::<NewMessage>(r#"{"body":"a","dealy":"5s"}"#));
+        assert!(is_refused::<NewMessage>(r#"{"body":"a","delay":"soon"}"#));
+        assert!(is_refused::<NewMessage>(r#"{"body":"a","id":"7"}"#));
+        assert!(is_refused::<SendBatchRequest>(r#"{"messages":[],"more":1}"#));
+        for bad in [
+            r#"{}"#,
+            r#"{"body":"a","body_base64":"YQ=="}"#,
+            r#"{"body":"a","priority":10}"#,
+            r#"{"body":"a","ordering_key":""}"#,
+            r#"{"body":"a","headers":{"postrider-x":"1"}}"#,
+            r#"{"body":"a","content_type":"a\nb"}"#,
+            r#"{"body":"a","expires_in":"5s","expires_at":"2030-01-01T00:00:00Z"}"#,
+        ] {
+            let new: NewMessage = serde_json::from_str(bad).unwrap();
+            assert!(matches!(Message::try_from(new), Err(MessagingError::InvalidInput { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn looked_at_messages_come_over_whole() {
+        let message = full();
+        for state in [LiveState::Pending, LiveState::Processing, LiveState::Retryable] {
+            let peeked = PeekedMessage {
+                id: message.id,
+                body: message.body.clone(),
+                content_type: message.content_type.clone(),
+                headers: message.headers.clone(),
+                ordering_key: message.ordering_key.clone(),
+                priority: message.priority,
+                state,
+                deliveries_count: 2,
+                attempts_count: 1,
+                enqueued_at: Timestamp::from_micros(1),
+                next_attempt_at: Timestamp::from_micros(2),
+                last_error: Some("no".into()),
+            };
+            let queue = QueueName::new("orders").unwrap();
+            let page = PeekedMessages { messages: vec![Peeked::new(queue, peeked.clone())] };
+            let back = over(&page).messages.remove(0);
+            assert_eq!(PeekedMessage::try_from(back).unwrap(), peeked);
+        }
+    }
+
+    #[test]
+    fn rows_say_an_id_or_a_problem() {
+        let id = MessageId::generate();
+        let rows = SentBatch {
+            results: vec![SentRow::from(Ok(id)), SentRow::from(Err(MessagingError::invalid("body", "too long")))],
+        };
+        let mut rows = over(&rows).results.into_iter().map(|row| row.into_result("http").unwrap());
+        assert_eq!(rows.next().unwrap().unwrap(), id);
+        assert!(matches!(rows.next(), Some(Err(MessagingError::InvalidInput { what: "body", .. }))));
+        assert!(SentRow { id: None, problem: None }.into_result("http").is_none());
+    }
+}

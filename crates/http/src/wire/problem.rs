@@ -1,0 +1,435 @@
+//! What went wrong, as `application/problem+json`.
+//!
+//! A problem has a code, which decides, and a text, which does not. From code and fields the client makes the very error
+//! that the store answered on the server's side, so that a program does not notice which side it stands on.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::{ErrorSource, Feature, MessageId, MessagingError, QueueName, TaskId, TaskState};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+use super::words;
+
+/// The media type of a problem.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $status:literal, $title:literal;)*) => {
+        /// What went wrong, in a word.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Code {
+            $($(#[$doc])* $variant,)*
+            /// A word that a newer server knows.
+            Unknown,
+        }
+
+        impl Code {
+            /// Every code that this side knows.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The word.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* Self::Unknown => "unknown" }
+            }
+
+            /// The status of an answer with this problem.
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$variant => $status,)* Self::Unknown => 500 }
+            }
+
+            /// The word in a few more.
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title,)* Self::Unknown => "Something went wrong" }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The store cannot be reached. Nothing was done.
+    StoreUnreachable = "store_unreachable", 503, "The store cannot be reached";
+    /// The store answered with an error. Nothing was done.
+    StoreFailed = "store_failed", 500, "The store failed";
+    /// Somebody else was in the way for too long. Nothing was done.
+    StoreBusy = "store_busy", 503, "The store is busy";
+    /// Calls to the store are held back because it kept failing.
+    CircuitBreakerOpen = "circuit_breaker_open", 503, "Calls to the store are held back";
+    /// No such queue.
+    QueueNotFound = "queue_not_found", 404, "There is no such queue";
+    /// No such message.
+    MessageNotFound = "message_not_found", 404, "There is no such message";
+    /// Somebody has the message.
+    MessageLeased = "message_leased", 409, "Somebody has the message";
+    /// The lease is over.
+    VisibilityExpired = "visibility_expired", 409, "The lease is over";
+    /// The store refuses the feature.
+    NotSupported = "not_supported", 422, "The store does not support it";
+    /// The store's answer was lost.
+    OutcomeUnknown = "outcome_unknown", 504, "The outcome is not known";
+    /// No receipt of this queue and store.
+    InvalidReceipt = "invalid_receipt", 400, "The receipt cannot be used here";
+    /// A value that is not allowed.
+    InvalidInput = "invalid_input", 400, "A value is not allowed";
+    /// No such task.
+    TaskNotFound = "task_not_found", 404, "There is no such task";
+    /// The task's state does not allow it.
+    TaskConflict = "task_conflict", 409, "The task is in another state";
+    /// The deadline passed before it began.
+    DeadlineExceeded = "deadline_exceeded", 503, "The deadline has passed";
+    /// The server is closing its store.
+    Closed = "closed", 503, "The server is closing";
+    /// A value could not be turned into bytes.
+    Serialization = "serialization", 500, "A value cannot be encoded";
+    /// Bytes could not be turned into a value.
+    Deserialization = "deserialization", 400, "Bytes cannot be decoded";
+    /// What came is no request.
+    MalformedRequest = "malformed_request", 400, "The request cannot be understood";
+    /// Nobody is known by this token.
+    Unauthorized = "unauthorized", 401, "A token is needed";
+    /// The token does not allow it.
+    Forbidden = "forbidden", 403, "The token does not allow it";
+    /// No such path.
+    NotFound = "not_found", 404, "There is nothing here";
+    /// The path has no such method.
+    MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
+    /// The request did not come to its end in time.
+    RequestTimeout = "request_timeout", 408, "The request took too long to arrive";
+    /// The key was used for another request.
+    IdempotencyMismatch = "idempotency_mismatch", 422, "The idempotency key belongs to another request";
+    /// A request with the key is under way.
+    IdempotencyInProgress = "idempotency_in_progress", 409, "A request with this idempotency key is under way";
+    /// More bytes than are allowed.
+    PayloadTooLarge = "payload_too_large", 413, "The request is too large";
+    /// Not JSON.
+    UnsupportedMediaType = "unsupported_media_type", 415, "The request must be JSON";
+    /// Too many requests.
+    TooManyRequests = "too_many_requests", 429, "Too many requests";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        Ok(Self::ALL.iter().copied().find(|code| code.as_str() == word).unwrap_or(Self::Unknown))
+    }
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Where the code is explained.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The code in a few more words.
+    pub title: String,
+    /// The status of the answer.
+    pub status: u16,
+    /// What it is. This decides.
+    pub code: Code,
+    /// The whole text for people.
+    pub detail: String,
+    /// Which request; not in the rows of a batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueName>,
+    /// The message, or the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Uuid>,
+    /// The messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<MessageId>>,
+    /// The feature that is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature: Option<String>,
+    /// Why: what lies below, or what is wrong with the value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The value that is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
+    /// What was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// The state of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<TaskState>,
+    /// When it may be asked again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_seconds: Option<f64>,
+    /// The encoding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Whether the same call may succeed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
+}
+
+impl Problem {
+    /// A problem of this code.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("/reference#{code}"),
+            title: code.title().to_owned(),
+            status: code.status(),
+            code,
+            detail: detail.into(),
+            request_id: None,
+            provider: None,
+            queue: None,
+            id: None,
+            ids: None,
+            feature: None,
+            why: None,
+            what: None,
+            operation: None,
+            state: None,
+            retry_after_seconds: None,
+            content_type: None,
+            retryable: None,
+        }
+    }
+
+    /// With the request's id.
+    #[must_use]
+    pub fn of_request(mut self, id: impl Into<String>) -> Self {
+        self.request_id = Some(id.into());
+        self
+    }
+
+    /// With the time after which it may be asked again.
+    #[must_use]
+    pub fn retry_after(mut self, time: Duration) -> Self {
+        self.retry_after_seconds = Some(time.as_secs_f64());
+        self
+    }
+
+    /// What the other side is told of an error.
+    pub fn of(error: &MessagingError) -> Self {
+        use MessagingError as E;
+        let (mut problem, retryable) = (Self::new(code_of(error), error.to_string()), error.is_retryable());
+        match error {
+            E::Connection { provider, detail, .. } => {
+                problem.provider = Some((*provider).to_owned());
+                problem.why = Some(detail.clone());
+            }
+            E::QueueNotFound { queue } => problem.queue = Some(queue.clone()),
+            E::Serialization { content_type, source } | E::Deserialization { content_type, source } => {
+                problem.content_type = Some((*content_type).to_owned());
+                problem.why = Some(source.to_string());
+            }
+            E::MessageNotFound { queue, id } | E::MessageLeased { queue, id } | E::VisibilityExpired { queue, id } => {
+                problem.queue = Some(queue.clone());
+                problem.id = Some(*id.as_uuid());
+            }
+            E::Provider { provider, operation, source, .. } => {
+                problem.provider = Some((*provider).to_owned());
+                problem.operation = Some((*operation).to_owned());
+                problem.why = Some(source.to_string());
+            }
+            E::Busy { source } => problem.why = Some(source.to_string()),
+            E::CircuitBreakerOpen { provider, retry_after } => {
+                problem.provider = Some((*provider).to_owned());
+                problem.retry_after_seconds = Some(retry_after.as_secs_f64());
+            }
+            E::NotSupported { provider, feature, why } => {
+                problem.provider = Some((*provider).to_owned());
+                problem.feature = Some(feature_word(*feature));
+                problem.why = Some(why.clone());
+            }
+            E::OutcomeUnknown { operation, ids, source } => {
+                problem.operation = Some((*operation).to_owned());
+                problem.ids = Some(ids.clone());
+                problem.why = source.as_ref().map(ToString::to_string);
+            }
+            E::InvalidReceipt { why } => problem.why = Some(why.clone()),
+            E::InvalidInput { what, why } => {
+                problem.what = Some((*what).to_owned());
+                problem.why = Some(why.clone());
+            }
+            E::TaskNotFound { id } => problem.id = Some(*id.as_uuid()),
+            E::TaskConflict { id, state, operation } => {
+                problem.id = Some(*id.as_uuid());
+                problem.state = Some(*state);
+                problem.operation = Some((*operation).to_owned());
+            }
+            E::DeadlineExceeded { operation } => problem.operation = Some((*operation).to_owned()),
+            E::Closed { provider } => problem.provider = Some((*provider).to_owned()),
+            // An error of a kind that is newer than this: its text is all that is known of it.
+            _ => problem.why = Some(problem.detail.clone()),
+        }
+        problem.retryable = Some(retryable);
+        problem
+    }
+
+    /// The error that the other side has told; `provider` is who tells it here.
+    pub fn into_error(self, provider: &'static str) -> MessagingError {
+        use MessagingError as E;
+        let store = words::provider(self.provider.as_deref(), provider);
+        let operation = words::operation(self.operation.as_deref());
+        let why = self.why.clone().unwrap_or_else(|| self.detail.clone());
+        let in_message = |error: fn(QueueName, MessageId) -> E| match (self.queue.clone(), self.id) {
+            (Some(queue), Some(id)) => error(queue, MessageId::from_uuid(id)),
+            _ => self.as_failure(provider),
+        };
+        match self.code {
+            Code::StoreUnreachable => E::Connection { provider: store, detail: why, source: None },
+            Code::StoreBusy | Code::TooManyRequests | Code::IdempotencyInProgress => E::busy(why),
+            Code::CircuitBreakerOpen => E::CircuitBreakerOpen { provider: store, retry_after: self.patience() },
+            Code::QueueNotFound => match self.queue.clone() {
+                Some(queue) => E::QueueNotFound { queue },
+                None => self.as_failure(provider),
+            },
+            Code::MessageNotFound => in_message(|queue, id| E::MessageNotFound { queue, id }),
+            Code::MessageLeased => in_message(|queue, id| E::MessageLeased { queue, id }),
+            Code::VisibilityExpired => in_message(|queue, id| E::VisibilityExpired { queue, id }),
+            Code::NotSupported => match self.feature.as_deref().and_then(feature) {
+                Some(feature) => E::NotSupported { provider: store, feature, why },
+                None => self.as_failure(provider),
+            },
+            Code::OutcomeUnknown => E::OutcomeUnknown {
+                operation: operation.unwrap_or("the request"),
+                ids: self.ids.unwrap_or_default(),
+                source: self.why.map(told),
+            },
+            Code::InvalidReceipt => E::InvalidReceipt { why },
+            Code::InvalidInput => match (words::value(self.what.as_deref()), self.what) {
+                (Some(what), _) => E::InvalidInput { what, why },
+                (None, Some(what)) => E::InvalidInput { what: "value", why: format!("{what}: {why}") },
+                (None, None) => E::InvalidInput { what: "value", why },
+            },
+            Code::IdempotencyMismatch => E::InvalidInput { what: "idempotency key", why },
+            Code::PayloadTooLarge => E::InvalidInput { what: "body", why },
+            Code::Unauthorized | Code::Forbidden => E::InvalidInput { what: "token", why },
+            Code::TaskNotFound => match self.task() {
+                Some(id) => E::TaskNotFound { id },
+                None => self.as_failure(provider),
+            },
+            Code::TaskConflict => match (self.task(), self.state) {
+                (Some(id), Some(state)) => {
+                    E::TaskConflict { id, state, operation: words::change(self.operation.as_deref()) }
+                }
+                _ => self.as_failure(provider),
+            },
+            Code::DeadlineExceeded => E::DeadlineExceeded { operation: operation.unwrap_or("the request") },
+            Code::Closed => E::Closed { provider: store },
+            Code::Serialization | Code::Deserialization => {
+                let (content_type, source) = (words::content_type(self.content_type.as_deref()), told(why));
+                match self.code {
+                    Code::Serialization => E::Serialization { content_type, source },
+                    _ => E::Deserialization { content_type, source },
+                }
+            }
+            Code::StoreFailed
+            | Code::MalformedRequest
+            | Code::NotFound
+            | Code::MethodNotAllowed
+            | Code::RequestTimeout
+            | Code::UnsupportedMediaType
+            | Code::Unknown => self.as_failure(provider),
+        }
+    }
+
+    /// The store's failure, or a failure that has no better word.
+    fn as_failure(&self, provider: &'static str) -> MessagingError {
+        let why = self.why.as_deref().unwrap_or(&self.detail);
+        let (operation, why) = match (words::operation(self.operation.as_deref()), &self.operation) {
+            (Some(operation), _) => (operation, why.to_owned()),
+            // The word is lost, so the text has it.
+            (None, Some(operation)) => ("do what was asked", format!("{operation}: {why}")),
+            (None, None) => ("do what was asked", why.to_owned()),
+        };
+        MessagingError::Provider {
+            provider: words::provider(self.provider.as_deref(), provider),
+            operation,
+            source: told(why),
+            retryable: self.retryable.unwrap_or(self.code == Code::RequestTimeout),
+        }
+    }
+
+    fn task(&self) -> Option<TaskId> {
+        self.id.map(TaskId::from_uuid)
+    }
+
+    fn patience(&self) -> Duration {
+        self.retry_after_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+    }
+}
+
+fn code_of(error: &MessagingError) -> Code {
+    use MessagingError as E;
+    match error {
+        E::Connection { .. } => Code::StoreUnreachable,
+        E::QueueNotFound { .. } => Code::QueueNotFound,
+        E::Serialization { .. } => Code::Serialization,
+        E::Deserialization { .. } => Code::Deserialization,
+        E::MessageNotFound { .. } => Code::MessageNotFound,
+        E::MessageLeased { .. } => Code::MessageLeased,
+        E::VisibilityExpired { .. } => Code::VisibilityExpired,
+        E::Busy { .. } => Code::StoreBusy,
+        E::CircuitBreakerOpen { .. } => Code::CircuitBreakerOpen,
+        E::NotSupported { .. } => Code::NotSupported,
+        E::OutcomeUnknown { .. } => Code::OutcomeUnknown,
+        E::InvalidReceipt { .. } => Code::InvalidReceipt,
+        E::InvalidInput { .. } => Code::InvalidInput,
+        E::TaskNotFound { .. } => Code::TaskNotFound,
+        E::TaskConflict { .. } => Code::TaskConflict,
+        E::DeadlineExceeded { .. } => Code::DeadlineExceeded,
+        E::Closed { .. } => Code::Closed,
+        // `Provider`, and kinds that are newer than this.
+        _ => Code::StoreFailed,
+    }
+}
+
+/// The feature's word in JSON.
+pub(super) fn feature_word(feature: Feature) -> String {
+    match serde_json::to_value(feature) {
+        Ok(serde_json::Value::String(word)) => word,
+        // A variant without fields is always written as a word.
+        _ => feature.name().to_owned(),
+    }
+}
+
+/// The feature of that word.
+pub(super) fn feature(word: &str) -> Option<Feature> {
+    serde_json::from_value(serde_json::Value::String(word.to_owned())).ok()
+}
+
+/// The other side's error, of which there is only the text.
+#[derive(Debug)]
+struct Told(String);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Told {}
+
+fn told(text: String) -> ErrorSource {
+    Arc::new(Told(text))
+}
+
+#[cfg(test)]
+mod tests;

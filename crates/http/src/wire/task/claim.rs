@@ -1,0 +1,301 @@
+//! Tasks on their way to a worker.
+
+use std::time::Duration;
+
+use postrider_core::task::{ClaimAnswer, ClaimTasks, ClaimedTask, FinishedAndClaimed, TaskStanding};
+use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::finish::{Finish, Standing};
+use super::lease::Lease;
+use crate::wire::body::{self, Base64, Text};
+use crate::wire::duration;
+use crate::wire::message::{key, text};
+
+/// `POST /v1/tasks/claim`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimRequest {
+    /// Of these types.
+    pub types: Vec<TaskType>,
+    /// At most that many; one without it.
+    #[serde(default = "one")]
+    pub max: usize,
+    /// How long the lease lasts.
+    #[serde(with = "duration")]
+    pub lease: Duration,
+    /// Who claims.
+    pub worker: String,
+    /// How long to wait for the first; not at all without it.
+    #[serde(default, with = "duration", skip_serializing_if = "Duration::is_zero")]
+    pub wait: Duration,
+    /// Attempts that end first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub finish: Vec<Finish>,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl ClaimRequest {
+    /// A claim that ends these attempts first.
+    pub fn new(claim: ClaimTasks, finish: Vec<Finish>) -> Self {
+        let ClaimTasks { types, max, lease, worker } = claim;
+        Self { types, max, lease, worker, wait: Duration::ZERO, finish }
+    }
+
+    /// The claim, and the attempts that end before it.
+    pub fn into_claim(self) -> Result<(ClaimTasks, Vec<postrider_core::task::Finish>), MessagingError> {
+        let finish = self.finish.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
+        Ok((ClaimTasks { types: self.types, max: self.max, lease: self.lease, worker: self.worker }, finish))
+    }
+}
+
+/// A task that was claimed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Claimed {
+    /// What ends the attempt.
+    pub lease: Lease,
+    /// The task.
+    pub id: TaskId,
+    /// Which handler runs it.
+    #[serde(rename = "type")]
+    pub task_type: TaskType,
+    /// What the handler is given, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Text>,
+    /// What the handler is given, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<Base64>,
+    /// Which attempt this is.
+    pub attempt_count: u32,
+    /// How many there are.
+    pub max_attempts: u32,
+    /// When a failure is followed by the next attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_strategy: Option<RetryStrategy>,
+    /// How urgent it is.
+    pub priority: u8,
+    /// The key that it is ordered by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordering_key: Option<String>,
+    /// Words to find it by.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was due.
+    pub scheduled_for: Timestamp,
+    /// How long ago the first attempt began.
+    #[serde(with = "duration")]
+    pub since_first_attempt: Duration,
+    /// How long until it is too late.
+    #[serde(default, with = "duration::optional")]
+    pub time_left: Option<Duration>,
+}
+
+impl From<ClaimedTask> for Claimed {
+    fn from(task: ClaimedTask) -> Self {
+        let (payload, payload_base64) = body::split(task.payload);
+        Self {
+            lease: Lease(task.lease),
+            id: task.lease.id,
+            task_type: task.task_type,
+            payload,
+            payload_base64,
+            attempt_count: task.attempt_count,
+            max_attempts: task.max_attempts,
+            retry_strategy: task.retry_strategy,
+            priority: task.priority.get(),
+            ordering_key: text(task.ordering_key.as_ref()),
+            tags: task.tags,
+            created_at: task.created_at,
+            scheduled_for: task.scheduled_for,
+            since_first_attempt: task.since_first_attempt,
+            time_left: task.time_left,
+        }
+    }
+}
+
+impl TryFrom<Claimed> for ClaimedTask {
+    type Error = MessagingError;
+
+    fn try_from(claimed: Claimed) -> Result<Self, Self::Error> {
+        Ok(Self {
+            lease: claimed.lease.0,
+            task_type: claimed.task_type,
+            payload: body::required("payload", claimed.payload, claimed.payload_base64)?,
+            attempt_count: claimed.attempt_count,
+            max_attempts: claimed.max_attempts,
+            retry_strategy: claimed.retry_strategy,
+            priority: Priority::new(claimed.priority)?,
+            ordering_key: key("ordering key", claimed.ordering_key)?,
+            tags: claimed.tags,
+            created_at: claimed.created_at,
+            scheduled_for: claimed.scheduled_for,
+            since_first_attempt: claimed.since_first_attempt,
+            time_left: claimed.time_left,
+        })
+    }
+}
+
+/// What a claim brought.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Claims {
+    /// What became of each attempt that was to end first.
+    #[serde(default)]
+    pub finished: Vec<Standing>,
+    /// The new attempts.
+    #[serde(default)]
+    pub tasks: Vec<Claimed>,
+    /// When nothing was claimed: how long until something may be.
+    #[serde(default, with = "duration::optional")]
+    pub next_due: Option<Duration>,
+}
+
+impl From<FinishedAndClaimed> for Claims {
+    fn from(done: FinishedAndClaimed) -> Self {
+        Self {
+            finished: done.finished.into_iter().map(Standing::from).collect(),
+            tasks: done.claimed.into_iter().map(Claimed::from).collect(),
+            next_due: done.next_due,
+        }
+    }
+}
+
+impl TryFrom<Claims> for FinishedAndClaimed {
+    type Error = MessagingError;
+
+    fn try_from(claims: Claims) -> Result<Self, Self::Error> {
+        Ok(Self {
+            finished: claims.finished.into_iter().map(TaskStanding::from).collect(),
+            claimed: claims.tasks.into_iter().map(ClaimedTask::try_from).collect::<Result<_, _>>()?,
+            next_due: claims.next_due,
+        })
+    }
+}
+
+/// `POST /v1/tasks/claim-by-id`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimByIdRequest {
+    /// These.
+    pub ids: Vec<TaskId>,
+    /// How long the lease lasts.
+    #[serde(with = "duration")]
+    pub lease: Duration,
+    /// Who claims.
+    pub worker: String,
+}
+
+/// What became of one claim by id.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimRow {
+    /// It was claimed.
+    Claimed(Box<Claimed>),
+    /// It may not be claimed before that long.
+    NotDue(#[serde(with = "duration")] Duration),
+    /// There is nothing to do. Always true.
+    NotClaimable(bool),
+}
+
+impl From<ClaimAnswer> for ClaimRow {
+    fn from(answer: ClaimAnswer) -> Self {
+        match answer {
+            ClaimAnswer::Claimed(task) => Self::Claimed(Box::new((*task).into())),
+            ClaimAnswer::NotDue(time) => Self::NotDue(time),
+            ClaimAnswer::NotClaimable => Self::NotClaimable(true),
+        }
+    }
+}
+
+impl TryFrom<ClaimRow> for ClaimAnswer {
+    type Error = MessagingError;
+
+    fn try_from(row: ClaimRow) -> Result<Self, Self::Error> {
+        Ok(match row {
+            ClaimRow::Claimed(claimed) => Self::Claimed(Box::new((*claimed).try_into()?)),
+            ClaimRow::NotDue(time) => Self::NotDue(time),
+            ClaimRow::NotClaimable(_) => Self::NotClaimable,
+        })
+    }
+}
+
+/// What became of each claim by id, in the order of the request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClaimByIdAnswers {
+    /// A row for each.
+    pub answers: Vec<ClaimRow>,
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use postrider_core::task::TaskLease;
+    use postrider_core::{Key, TaskState};
+
+    use super::*;
+    use crate::wire::round_trip::{is_refused, json, over};
+
+    fn claimed(is_full: bool) -> ClaimedTask {
+        ClaimedTask {
+            lease: TaskLease { id: TaskId::generate(), token: -7 },
+            task_type: TaskType::new("mail").unwrap(),
+            payload: Bytes::from_static(if is_full { b"\xff" } else { b"{}" }),
+            attempt_count: 1,
+            max_attempts: 3,
+            retry_strategy: is_full.then_some(RetryStrategy::NoRetry),
+            priority: Priority::LOWEST,
+            ordering_key: is_full.then(|| Key::new("key", "k").unwrap()),
+            tags: if is_full { vec!["a".into()] } else { Vec::new() },
+            created_at: Timestamp::from_micros(1),
+            scheduled_for: Timestamp::from_micros(2),
+            since_first_attempt: Duration::from_micros(3),
+            time_left: is_full.then_some(Duration::ZERO),
+        }
+    }
+
+    #[test]
+    fn claims_come_over_whole() {
+        let done = FinishedAndClaimed {
+            finished: vec![TaskStanding::Held, TaskStanding::Lost(None), TaskStanding::Lost(Some(TaskState::Dead))],
+            claimed: vec![claimed(true), claimed(false)],
+            next_due: Some(Duration::from_secs(5)),
+        };
+        for done in [done, FinishedAndClaimed::default()] {
+            assert_eq!(FinishedAndClaimed::try_from(over(&Claims::from(done.clone()))).unwrap(), done);
+        }
+    }
+
+    #[test]
+    fn answers_by_id_come_over_whole() {
+        let answers = [
+            ClaimAnswer::Claimed(Box::new(claimed(true))),
+            ClaimAnswer::NotDue(Duration::from_secs(5)),
+            ClaimAnswer::NotClaimable,
+        ];
+        let rows = ClaimByIdAnswers { answers: answers.iter().cloned().map(ClaimRow::from).collect() };
+        assert_eq!(json(&rows)["answers"][1], serde_json::json!({"not_due": "5s"}));
+        assert_eq!(json(&rows)["answers"][2], serde_json::json!({"not_claimable": true}));
+        let back = over(&rows).answers.into_iter().map(|row| ClaimAnswer::try_from(row).unwrap());
+        assert_eq!(back.collect::<Vec<_>>(), answers);
+    }
+
+    #[test]
+    fn requests_come_over_whole() {
+        let claim = ClaimTasks {
+            types: vec![TaskType::new("mail").unwrap()],
+            max: 7,
+            lease: Duration::from_secs(30),
+            worker: "host:7".into(),
+        };
+        let request = ClaimRequest::new(claim.clone(), Vec::new());
+        assert_eq!(over(&request), request);
+        assert_eq!(request.into_claim().unwrap(), (claim, Vec::new()));
+        let short: ClaimRequest = serde_json::from_str(r#"{"types":["a"],"lease":"30s","worker":"w"}"#).unwrap();
+        assert_eq!((short.max, short.wait), (1, Duration::ZERO));
+        assert!(is_refused::<ClaimRequest>(r#"{"types":["a"],"lease":"30s","worker":"w","type":"b"}"#));
+    }
+}

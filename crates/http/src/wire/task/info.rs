@@ -1,0 +1,389 @@
+//! Tasks as their store knows them.
+
+use postrider_core::task::{
+    AttemptOutcome, DeadReason, PayloadRevision, Progress, Task, TaskAttempt, TaskCursor, TaskInfo, TaskPage,
+};
+use postrider_core::{IdempotencyKey, MessagingError, Priority, RetryStrategy, TaskId, TaskState, TaskType, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::wire::body::{self, Base64, Text};
+use crate::wire::message::{key, text};
+
+/// Everything about a task but its bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Info {
+    /// Its identity.
+    pub id: TaskId,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub task_type: TaskType,
+    /// Where it is in its life.
+    pub state: TaskState,
+    /// How urgent it is.
+    pub priority: u8,
+    /// How many attempts were begun.
+    pub attempt_count: u32,
+    /// How many there are.
+    pub max_attempts: u32,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it is, or was, due.
+    pub scheduled_for: Timestamp,
+    /// When it is too late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// When it was last sent on its way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enqueued_at: Option<Timestamp>,
+    /// When the current or last attempt began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// Who works on it, or did last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// When the lease of the current attempt ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_expires_at: Option<Timestamp>,
+    /// How far the current or last attempt has come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// Why it died.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_reason: Option<DeadReason>,
+    /// Why the last attempt failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// The key that it is ordered by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordering_key: Option<String>,
+    /// Whether it waits behind another task of its key; only told of those that have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<bool>,
+    /// The key that it is single by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Words to find it by.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// The schedule that made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+    /// When a failure is followed by the next attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_strategy: Option<RetryStrategy>,
+    /// How often its payload was edited.
+    pub revision: u32,
+    /// How often it was replayed.
+    pub replay_count: u32,
+}
+
+impl From<TaskInfo> for Info {
+    fn from(task: TaskInfo) -> Self {
+        Self {
+            id: task.id,
+            task_type: task.task_type,
+            state: task.state,
+            priority: task.priority.get(),
+            attempt_count: task.attempt_count,
+            max_attempts: task.max_attempts,
+            created_at: task.created_at,
+            scheduled_for: task.scheduled_for,
+            deadline: task.deadline,
+            enqueued_at: task.enqueued_at,
+            started_at: task.started_at,
+            finished_at: task.finished_at,
+            worker: task.worker,
+            lease_expires_at: task.lease_expires_at,
+            progress: task.progress,
+            dead_reason: task.dead_reason,
+            last_error: task.last_error,
+            blocked: task.ordering_key.as_ref().map(|_| task.is_blocked),
+            ordering_key: text(task.ordering_key.as_ref()),
+            idempotency_key: task.idempotency_key.map(|key| key.as_str().to_owned()),
+            tags: task.tags,
+            schedule: task.schedule,
+            retry_strategy: task.retry_strategy,
+            revision: task.revision,
+            replay_count: task.replay_count,
+        }
+    }
+}
+
+impl TryFrom<Info> for TaskInfo {
+    type Error = MessagingError;
+
+    fn try_from(info: Info) -> Result<Self, Self::Error> {
+        Ok(Self {
+            id: info.id,
+            task_type: info.task_type,
+            state: info.state,
+            priority: Priority::new(info.priority)?,
+            ordering_key: key("ordering key", info.ordering_key)?,
+            is_blocked: info.blocked.unwrap_or(false),
+            idempotency_key: info.idempotency_key.map(IdempotencyKey::new).transpose()?,
+            tags: info.tags,
+            schedule: info.schedule,
+            attempt_count: info.attempt_count,
+            max_attempts: info.max_attempts,
+            retry_strategy: info.retry_strategy,
+            created_at: info.created_at,
+            scheduled_for: info.scheduled_for,
+            deadline: info.deadline,
+            enqueued_at: info.enqueued_at,
+            started_at: info.started_at,
+            finished_at: info.finished_at,
+            worker: info.worker,
+            lease_expires_at: info.lease_expires_at,
+            progress: info.progress,
+            dead_reason: info.dead_reason,
+            last_error: info.last_error,
+            revision: info.revision,
+            replay_count: info.replay_count,
+        })
+    }
+}
+
+/// `GET /v1/tasks`, newest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Page {
+    /// The tasks.
+    pub tasks: Vec<Info>,
+    /// Where the next page begins.
+    pub next: Option<String>,
+}
+
+impl From<TaskPage> for Page {
+    fn from(page: TaskPage) -> Self {
+        let next = page.next.map(|TaskCursor(cursor)| cursor);
+        Self { tasks: page.tasks.into_iter().map(Info::from).collect(), next }
+    }
+}
+
+impl TryFrom<Page> for TaskPage {
+    type Error = MessagingError;
+
+    fn try_from(page: Page) -> Result<Self, Self::Error> {
+        let tasks = page.tasks.into_iter().map(TaskInfo::try_from).collect::<Result<_, _>>()?;
+        Ok(Self { tasks, next: page.next.map(TaskCursor) })
+    }
+}
+
+/// `GET /v1/tasks/{id}`: everything.
+// Read now and then by people, so that what `flatten` costs is of no matter here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Detail {
+    /// Everything but the bytes and the history.
+    #[serde(flatten)]
+    pub info: Info,
+    /// What its handler is given, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Text>,
+    /// What its handler is given, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<Base64>,
+    /// What it brought, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Text>,
+    /// What it brought, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result_base64: Option<Base64>,
+    /// Every attempt, oldest first.
+    #[serde(default)]
+    pub attempts: Vec<Attempt>,
+    /// Payloads that it had before, oldest first.
+    #[serde(default)]
+    pub revisions: Vec<Revision>,
+}
+
+impl Detail {
+    /// A task with its history.
+    pub fn new(task: Task, attempts: Vec<TaskAttempt>, revisions: Vec<PayloadRevision>) -> Self {
+        let (payload, payload_base64) = body::split(task.payload);
+        let (result, result_base64) = task.result.map_or((None, None), body::split);
+        Self {
+            info: task.info.into(),
+            payload,
+            payload_base64,
+            result,
+            result_base64,
+            attempts: attempts.into_iter().map(Attempt::from).collect(),
+            revisions: revisions.into_iter().map(Revision::from).collect(),
+        }
+    }
+
+    /// The task without its history.
+    pub fn into_task(self) -> Result<Task, MessagingError> {
+        Ok(Task {
+            info: self.info.try_into()?,
+            payload: body::required("payload", self.payload, self.payload_base64)?,
+            result: body::join("result", self.result, self.result_base64)?,
+        })
+    }
+}
+
+/// One attempt of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Which one it was.
+    pub attempt: u32,
+    /// After how many replays it was made.
+    #[serde(default)]
+    pub replay: u32,
+    /// Who made it.
+    pub worker: String,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// How it ended.
+    pub outcome: AttemptOutcome,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl From<TaskAttempt> for Attempt {
+    fn from(attempt: TaskAttempt) -> Self {
+        let TaskAttempt { attempt, replay, worker, started_at, ended_at, outcome, error } = attempt;
+        Self { attempt, replay, worker, started_at, ended_at, outcome, error }
+    }
+}
+
+impl From<Attempt> for TaskAttempt {
+    fn from(attempt: Attempt) -> Self {
+        let Attempt { attempt, replay, worker, started_at, ended_at, outcome, error } = attempt;
+        Self { attempt, replay, worker, started_at, ended_at, outcome, error }
+    }
+}
+
+/// A payload that a task had before it was edited.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision {
+    /// 0 is the one that the task was made with.
+    pub revision: u32,
+    /// It, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Text>,
+    /// It, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<Base64>,
+    /// When it was replaced.
+    pub replaced_at: Timestamp,
+}
+
+impl From<PayloadRevision> for Revision {
+    fn from(revision: PayloadRevision) -> Self {
+        let (payload, payload_base64) = body::split(revision.payload);
+        Self { revision: revision.revision, payload, payload_base64, replaced_at: revision.replaced_at }
+    }
+}
+
+impl TryFrom<Revision> for PayloadRevision {
+    type Error = MessagingError;
+
+    fn try_from(revision: Revision) -> Result<Self, Self::Error> {
+        let payload = body::required("payload", revision.payload, revision.payload_base64)?;
+        Ok(Self { revision: revision.revision, payload, replaced_at: revision.replaced_at })
+    }
+}
+
+/// `POST /v1/tasks/{id}/cancel`: the task as it is now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Canceled {
+    /// The task.
+    #[serde(flatten)]
+    pub info: Info,
+    /// The state that it left.
+    pub left: TaskState,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use postrider_core::Key;
+
+    use super::*;
+    use crate::wire::round_trip::{json, over};
+
+    fn info(is_full: bool) -> TaskInfo {
+        let time = |micros| is_full.then(|| Timestamp::from_micros(micros));
+        let text = || is_full.then(|| "text".to_owned());
+        TaskInfo {
+            id: TaskId::generate(),
+            task_type: TaskType::new("mail").unwrap(),
+            state: TaskState::Dead,
+            priority: Priority::HIGHEST,
+            ordering_key: is_full.then(|| Key::new("key", "k").unwrap()),
+            is_blocked: is_full,
+            idempotency_key: is_full.then(|| IdempotencyKey::new("i").unwrap()),
+            tags: text().into_iter().collect(),
+            schedule: text(),
+            attempt_count: 3,
+            max_attempts: u32::MAX,
+            retry_strategy: is_full.then(RetryStrategy::default),
+            created_at: Timestamp::from_micros(1),
+            scheduled_for: Timestamp::from_micros(2),
+            deadline: time(3),
+            enqueued_at: time(4),
+            started_at: time(5),
+            finished_at: time(6),
+            worker: text(),
+            lease_expires_at: time(7),
+            progress: is_full.then(|| Progress::new(Some(0.25), text()).unwrap()),
+            dead_reason: is_full.then_some(DeadReason::LeaseLost),
+            last_error: text(),
+            revision: 1,
+            replay_count: 2,
+        }
+    }
+
+    #[test]
+    fn listed_tasks_come_over_whole() {
+        let next = Some(TaskCursor("7".into()));
+        let page = TaskPage { tasks: vec![info(true), info(false)], next };
+        assert_eq!(TaskPage::try_from(over(&Page::from(page.clone()))).unwrap(), page);
+        let bare = json(&Info::from(info(false)));
+        assert!(bare.get("blocked").is_none() && bare.get("deadline").is_none(), "{bare}");
+    }
+
+    #[test]
+    fn whole_tasks_come_over_with_their_history() {
+        let task = |is_full| Task {
+            info: info(is_full),
+            payload: Bytes::from_static(if is_full { b"\xff" } else { b"{}" }),
+            result: is_full.then(|| Bytes::from_static(b"\xfe")),
+        };
+        let attempt = TaskAttempt {
+            attempt: 1,
+            replay: 2,
+            worker: "host:7".into(),
+            started_at: Timestamp::from_micros(1),
+            ended_at: None,
+            outcome: AttemptOutcome::Running,
+            error: None,
+        };
+        let (payload, replaced_at) = (Bytes::from_static(b"\x80"), Timestamp::EPOCH.saturating_add(Duration::MAX));
+        let revision = PayloadRevision { revision: 0, payload, replaced_at };
+        for task in [task(true), task(false)] {
+            let detail = over(&Detail::new(task.clone(), vec![attempt.clone()], vec![revision.clone()]));
+            let attempts = detail.attempts.iter().cloned().map(TaskAttempt::from);
+            assert!(attempts.eq([attempt.clone()]));
+            let revisions = detail.revisions.iter().cloned().map(PayloadRevision::try_from);
+            assert!(revisions.map(Result::unwrap).eq([revision.clone()]));
+            assert_eq!(detail.into_task().unwrap(), task);
+        }
+    }
+
+    #[test]
+    fn a_canceled_task_says_what_it_left() {
+        let canceled = Canceled { info: info(true).into(), left: TaskState::Processing };
+        assert_eq!(over(&canceled), canceled);
+        assert_eq!(json(&canceled)["left"], "PROCESSING");
+    }
+}
