@@ -1,0 +1,93 @@
+// Many at once: first what would be done, then a job with its progress.
+
+import { field, openDialog } from "./dialogs.js";
+import { freshId, h, replace } from "./elements.js";
+import { count, number, shortId } from "./format.js";
+import { openJobs } from "./jobs.js";
+import { queues } from "./queues.js";
+
+const WHY = { leased: "leased by a worker right now", dedup_key_taken: "another living message has its dedup key", not_found: "gone meanwhile" };
+
+function skippedList(skipped) {
+  if (skipped.length === 0) return null;
+  const groups = new Map();
+  for (const { id, why } of skipped) {
+    if (!groups.has(why)) groups.set(why, []);
+    groups.get(why).push(id);
+  }
+  return h("details", { "data-test": "bulk-skipped" }, h("summary", {}, `${number(skipped.length)} would be skipped`), [...groups].map(([why, ids]) => h("div", {}, h("p", {}, h("strong", {}, number(ids.length)), ` ${WHY[why] ?? why}`), idList(ids))));
+}
+
+function idList(ids) {
+  return h("ul.ids", {}, ids.slice(0, 200).map((id) => h("li", {}, h("code", { title: id }, shortId(id)))), ids.length > 200 ? h("li.muted", {}, `and ${number(ids.length - 200)} more`) : null);
+}
+
+/**
+ * `preview(options)` answers `{ids, skipped: [{id, why}]}`, `start(options)` the job; `options` has `to` (with `withTarget`) and
+ * `rate`. `noun` is what is counted, `verb` what is done to it.
+ */
+export function openBulk({ title, test, what, verb, noun, preview, start, withTarget = false, onEnd }) {
+  const listId = freshId("queues");
+  const target = withTarget ? h("input", { list: listId, spellcheck: "false", autocomplete: "off", placeholder: "where each came from", "data-test": "bulk-to" }) : null;
+  const rate = h("input", { type: "number", min: "0.01", step: "any", inputmode: "decimal", placeholder: "as fast as it goes", "data-test": "bulk-rate" });
+  const result = h("div.preview", { "aria-live": "polite", "data-test": "bulk-preview" });
+  let asked = 0;
+
+  const options = () => {
+    const chosen = {};
+    if (target && target.value.trim() !== "") chosen.to = target.value.trim();
+    if (rate.value.trim() !== "") {
+      const number = Number(rate.value);
+      if (!(number > 0)) throw new Error("The rate is a number above 0, or empty for no limit.");
+      chosen.rate = number;
+    }
+    return chosen;
+  };
+  const begin = (n) => ({
+    label: n === null ? "Counting…" : `${verb} ${count(n, noun)}`,
+    test: "bulk-start",
+    tone: "primary",
+    disabled: n === null || n === 0,
+    run: async (dialog) => {
+      const job = await start(options());
+      dialog.close();
+      openJobs(job, { onEnd });
+      return false;
+    },
+  });
+  const dialog = openDialog({
+    title,
+    test,
+    body: [
+      h("p", {}, what),
+      result,
+      h("div.fields", {}, target ? [field("To queue", target, "Empty: back to the queue that each died in"), h("datalist", { id: listId }, [...queues.all.keys()].map((name) => h("option", { value: name })))] : null, field("Most per second", rate, "Empty: no limit")),
+    ],
+    actions: [begin(null)],
+  });
+
+  async function ask() {
+    const mine = ++asked;
+    replace(result, h("p.muted", {}, "Asking what would be done…"));
+    dialog.setActions([begin(null)]);
+    try {
+      const { to } = options();
+      const found = await preview(to === undefined ? {} : { to });
+      if (mine !== asked || !dialog.isOpen) return;
+      dialog.showProblem(null);
+      replace(
+        result,
+        h("p", {}, h("strong", { "data-test": "bulk-count" }, number(found.ids.length)), ` ${found.ids.length === 1 ? noun : `${noun}s`} would go, `, h("strong", { "data-test": "bulk-skipped-count" }, number(found.skipped.length)), " would be skipped. Nothing was changed yet."),
+        found.ids.length > 0 ? h("details", {}, h("summary", {}, "Which"), idList(found.ids)) : null,
+        skippedList(found.skipped),
+      );
+      dialog.setActions([begin(found.ids.length)]);
+    } catch (error) {
+      if (mine !== asked || !dialog.isOpen) return;
+      replace(result);
+      dialog.showProblem(error);
+    }
+  }
+  target?.addEventListener("change", ask);
+  ask();
+}

@@ -1,0 +1,40 @@
+// Bytes as the API carries them: text when they are UTF-8, else base64.
+
+/** `{text, base64}` of `body`/`body_base64`, `payload`/`payload_base64` or `result`/`result_base64`; null when there are none. */
+export function carried(owner, name) {
+  const text = owner[name];
+  const base64 = owner[`${name}_base64`];
+  if (text !== undefined && text !== null) return { text, base64: null };
+  if (base64 !== undefined && base64 !== null) return { text: null, base64 };
+  return null;
+}
+
+export function toBase64(text) {
+  let binary = "";
+  for (const byte of new TextEncoder().encode(text)) binary += String.fromCharCode(byte);
+  return btoa(binary);
+}
+
+export function fromBase64(base64) {
+  const binary = atob(base64);
+  return Uint8Array.from(binary, (character) => character.charCodeAt(0));
+}
+
+export function size(bytes) {
+  if (bytes.text !== null) return new TextEncoder().encode(bytes.text).length;
+  return (bytes.base64.length / 4) * 3 - (bytes.base64.endsWith("==") ? 2 : bytes.base64.endsWith("=") ? 1 : 0);
+}
+
+/** The first bytes, as `hexdump -C` shows them. */
+export function hexDump(base64, most = 4096) {
+  const all = fromBase64(base64);
+  const lines = [];
+  for (let at = 0; at < Math.min(all.length, most); at += 16) {
+    const row = [...all.slice(at, at + 16)];
+    const hex = row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+    const seen = row.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
+    lines.push(`${at.toString(16).padStart(8, "0")}  ${hex.padEnd(47)}  ${seen}`);
+  }
+  if (all.length > most) lines.push(`… ${all.length - most} bytes more`);
+  return lines.join("\n");
+}

@@ -1,0 +1,67 @@
+// What changed between two texts, line by line.
+
+import { h } from "./elements.js";
+
+const MOST = 1500; // lines to compare all against all
+
+/** `[{kind: "same"|"removed"|"added", text}]` */
+export function diffLines(before, after) {
+  const a = before.split("\n");
+  const b = after.split("\n");
+  let start = 0;
+  while (start < a.length && start < b.length && a[start] === b[start]) start++;
+  let end = 0;
+  while (end < a.length - start && end < b.length - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end++;
+  const rows = (kind, lines) => lines.map((text) => ({ kind, text }));
+  const middleA = a.slice(start, a.length - end);
+  const middleB = b.slice(start, b.length - end);
+  const middle = middleA.length > MOST || middleB.length > MOST ? [...rows("removed", middleA), ...rows("added", middleB)] : compared(middleA, middleB);
+  return [...rows("same", a.slice(0, start)), ...middle, ...rows("same", a.slice(a.length - end))];
+}
+
+// The longest common subsequence, by the table that everybody knows.
+function compared(a, b) {
+  const width = b.length + 1;
+  const longest = new Uint16Array((a.length + 1) * width);
+  for (let i = a.length - 1; i >= 0; i--) {
+    for (let j = b.length - 1; j >= 0; j--) {
+      longest[i * width + j] = a[i] === b[j] ? longest[(i + 1) * width + j + 1] + 1 : Math.max(longest[(i + 1) * width + j], longest[i * width + j + 1]);
+    }
+  }
+  const rows = [];
+  let i = 0;
+  let j = 0;
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      rows.push({ kind: "same", text: a[i++] });
+      j++;
+    } else if (j >= b.length || (i < a.length && longest[(i + 1) * width + j] >= longest[i * width + j + 1])) rows.push({ kind: "removed", text: a[i++] });
+    else rows.push({ kind: "added", text: b[j++] });
+  }
+  return rows;
+}
+
+const SIGN = { same: " ", removed: "−", added: "+" };
+const AROUND = 3;
+
+/** The rows with what is far from any change left out. */
+export function diffView(label, before, after, test = "diff") {
+  const rows = diffLines(before, after);
+  const near = rows.map((_, i) => rows.slice(Math.max(0, i - AROUND), i + AROUND + 1).some((row) => row.kind !== "same"));
+  const lines = [];
+  let skipped = 0;
+  const gap = () => {
+    if (skipped > 0) lines.push(h("div.diff-gap", {}, `… ${skipped} unchanged`));
+    skipped = 0;
+  };
+  rows.forEach((row, i) => {
+    if (!near[i]) {
+      skipped++;
+      return;
+    }
+    gap();
+    lines.push(h(`div.diff-${row.kind}`, {}, h("span.diff-sign", { "aria-label": row.kind === "same" ? null : row.kind }, SIGN[row.kind]), row.text === "" ? " " : row.text));
+  });
+  gap();
+  return h("section.diff", { "data-test": test, "aria-label": `Change of ${label}` }, h("h3", {}, label), h("div.diff-lines", { tabindex: "0" }, lines));
+}

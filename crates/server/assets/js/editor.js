@@ -1,0 +1,103 @@
+// Edit bytes and headers, see what changes, then save.
+
+import { field, openDialog } from "./dialogs.js";
+import { h } from "./elements.js";
+import { isJson, pretty } from "./json_text.js";
+import { diffView } from "./diff.js";
+import { fromBase64 } from "./bytes_text.js";
+
+const shown = (text) => pretty(text) ?? text;
+const headerLines = (headers) => Object.keys(headers).sort().map((name) => `${name}: ${headers[name]}`).join("\n");
+
+/** Headers as people write them: a line each, `name: value`. */
+export function parseHeaders(text) {
+  const headers = {};
+  for (const line of text.split("\n")) {
+    if (line.trim() === "") continue;
+    const at = line.indexOf(":");
+    if (at < 1) throw new Error(`“${line}” is no header; write it as name: value`);
+    headers[line.slice(0, at).trim()] = line.slice(at + 1).trim();
+  }
+  return headers;
+}
+
+function checkBase64(text) {
+  try {
+    fromBase64(text.trim());
+  } catch {
+    throw new Error("This is not base64. Its bytes are not UTF-8 text, so they are edited as base64.");
+  }
+}
+
+/**
+ * `original` is `{bytes, contentType?, headers?}`; `actions` are `{label, test, tone, save(changes)}` with `changes` in the
+ * words of the API (`name`, `name_base64`, `content_type`, `headers`), only what changed. An action with `evenUnchanged` may go
+ * on without a change.
+ */
+export function openEditor({ title, test, name, original, actions, note }) {
+  const binary = original.bytes.text === null;
+  const before = binary ? original.bytes.base64 : original.bytes.text;
+  const area = h("textarea.code", { rows: 12, spellcheck: "false", autocomplete: "off", value: before, "data-test": "editor-body", "data-autofocus": true });
+  const headers = original.headers ? h("textarea.code", { rows: 4, spellcheck: "false", value: headerLines(original.headers), "data-test": "editor-headers" }) : null;
+  const type = original.contentType !== undefined ? h("input", { value: original.contentType ?? "", spellcheck: "false", "data-test": "editor-content-type" }) : null;
+  const hint = h("p.note", { "aria-live": "polite" });
+  const wasJson = !binary && isJson(before);
+  const layOutButton = wasJson ? h("button.btn.small", { type: "button", "data-test": "editor-format", on: { click: () => {
+    area.value = shown(area.value);
+  } } }, "Lay out JSON") : null;
+  const checkJson = () => {
+    hint.textContent = wasJson && !isJson(area.value) ? "It was JSON before and is not any more." : "";
+    hint.className = hint.textContent === "" ? "note" : "note warn";
+  };
+  area.addEventListener("input", checkJson);
+
+  const form = [
+    note ? h("p.muted", {}, note) : null,
+    field(binary ? `${title.includes("payload") ? "Payload" : "Body"} (base64)` : title.includes("payload") ? "Payload" : "Body", area),
+    h("div.row", {}, layOutButton, hint),
+    type ? field("Content type", type) : null,
+    headers ? field("Headers", headers, "One a line, as name: value") : null,
+  ];
+
+  function changes() {
+    const found = {};
+    if (area.value !== before) {
+      if (binary) checkBase64(area.value);
+      found[binary ? `${name}_base64` : name] = binary ? area.value.trim() : area.value;
+    }
+    if (type && type.value.trim() !== (original.contentType ?? "")) found.content_type = type.value.trim();
+    if (headers) {
+      const parsed = parseHeaders(headers.value);
+      if (headerLines(parsed) !== headerLines(original.headers)) found.headers = parsed;
+    }
+    return found;
+  }
+
+  const review = {
+    label: "Review the change",
+    test: "editor-review",
+    tone: "primary",
+    run(dialog) {
+      const found = changes();
+      const unchanged = Object.keys(found).length === 0;
+      const parts = [];
+      if (name in found || `${name}_base64` in found) parts.push(diffView(name === "payload" ? "Payload" : "Body", binary ? before : shown(before), binary ? area.value.trim() : shown(area.value), "diff-body"));
+      if ("content_type" in found) parts.push(diffView("Content type", original.contentType ?? "", found.content_type, "diff-content-type"));
+      if ("headers" in found) parts.push(diffView("Headers", headerLines(original.headers), headerLines(found.headers), "diff-headers"));
+      if ((name in found) && parts.length > 0 && shown(before) === shown(area.value)) parts.push(h("p.muted", {}, "Only the layout of the JSON differs."));
+      dialog.setBody(unchanged ? h("p", { "data-test": "editor-unchanged" }, "Nothing is changed.") : h("p", {}, "This is what will be saved:"), parts);
+      dialog.setActions([
+        ...actions.map((action) => ({ label: action.label, test: action.test, tone: action.tone, disabled: unchanged && !action.evenUnchanged, run: () => action.save(found) })),
+        { label: "Back to editing", test: "editor-back", run: (same) => {
+          same.setBody(form);
+          same.setActions([review]);
+          area.focus();
+          return false;
+        } },
+      ]);
+      dialog.element.querySelector("[data-test=dialog-cancel]").focus();
+      return false;
+    },
+  };
+  return openDialog({ title, test, wide: true, body: form, actions: [review] });
+}

@@ -1,0 +1,49 @@
+// The last hour of every queue. The server's events do not carry it, so it is asked for, less often the more it weighs.
+
+import { api } from "./api.js";
+
+let loaded = null;
+let loading = null;
+
+export const DEPTHS = ["ready", "in_flight", "delayed", "dead"];
+export const RATES = ["sent", "received", "acked", "retried", "dead_lettered"];
+
+/** `{interval, length, series(queue), pause}`; `pause` is how many milliseconds to wait before asking again. */
+export async function loadHistory(signal) {
+  loading ??= (async () => {
+    const begun = performance.now();
+    const answer = await api.get("/v1/history");
+    const took = performance.now() - begun;
+    const byQueue = new Map(answer.queues.map((one) => [one.queue, one]));
+    loaded = {
+      interval: answer.interval_seconds,
+      length: Math.max(0, ...answer.queues.map((one) => one.ready.length)),
+      series: (queue) => byQueue.get(queue) ?? null,
+      all: answer.queues,
+      pause: Math.min(120_000, Math.max(2000 * answer.interval_seconds, 20 * took)),
+    };
+    return loaded;
+  })().finally(() => {
+    loading = null;
+  });
+  const history = await loading;
+  if (signal?.aborted) throw new DOMException("the page is gone", "AbortError");
+  return history;
+}
+
+/** The sum over all queues; null where no queue was seen. */
+export function total(history, field) {
+  const sum = new Array(history.length).fill(null);
+  for (const one of history.all) {
+    const values = one[field];
+    const shift = history.length - values.length;
+    for (let i = 0; i < values.length; i++) if (values[i] !== null) sum[i + shift] = (sum[i + shift] ?? 0) + values[i];
+  }
+  return sum;
+}
+
+/** Per second over the last `seconds`; null when nothing was seen. */
+export function recentRate(values, interval, seconds = 60) {
+  const last = (values ?? []).slice(-Math.ceil(seconds / interval)).filter((value) => value !== null);
+  return last.length === 0 ? null : last.reduce((a, b) => a + b, 0) / (last.length * interval);
+}

@@ -1,0 +1,81 @@
+import { api, isAbort } from "../api.js";
+import { h, replace } from "../elements.js";
+import { absolute, bytes } from "../format.js";
+import { actionButton, refusedPage } from "../actions.js";
+import { problemBox } from "../problem_box.js";
+import { may, refusal, session } from "../session.js";
+import { messageFacts } from "../message_detail.js";
+
+const SUPPORT = { native: "good", emulated: "warn", refused: "bad" };
+const SEVERITY = { fine: "good", note: "info", warning: "warn", problem: "bad" };
+const WORST_FIRST = ["problem", "warning", "note", "fine"];
+
+export async function providerPage(view) {
+  view.title("Provider");
+  const refused = refusedPage("read");
+  const health = h("div", { "data-test": "health", "aria-live": "polite" });
+  const findings = h("div", { "data-test": "findings" });
+  const capabilities = h("div");
+  replace(
+    view.root,
+    h(
+      "div.stack",
+      { "data-test": "page-provider" },
+      h("header.page-head", {}, h("h1", { tabindex: "-1" }, "Provider"), h("p.muted", {}, session.store ?? session.provider)),
+      refused ?? [
+        h("section.card", {}, h("div.section-head", {}, h("h2", {}, "Health"), h("span.spacer"), actionButton({ label: "Ask the store", test: "check-health", role: "read", small: true, run: askHealth })), health),
+        h("section.card", {}, h("div.section-head", {}, h("h2", {}, "Doctor"), h("span.spacer"), actionButton({ label: "Look again", test: "run-doctor", role: "operate", small: true, run: askDoctor })), findings),
+        capabilities,
+      ],
+    ),
+  );
+  if (refused) return;
+
+  async function askHealth() {
+    try {
+      await api.get("/v1/health", { signal: view.signal });
+      replace(health, h("p", { "data-test": "health-ok" }, h("span.dot.good", { "aria-hidden": "true" }), " The store answers. ", h("span.muted", {}, `Asked ${absolute(new Date().toISOString())}`)));
+    } catch (error) {
+      if (!isAbort(error)) replace(health, problemBox(error));
+    }
+  }
+
+  async function askDoctor() {
+    if (!may("operate")) {
+      replace(findings, h("p.muted", { "data-test": "doctor-refused" }, refusal("operate")));
+      return;
+    }
+    replace(findings, h("p.muted", {}, "Looking…"));
+    try {
+      const list = (await api.get("/v1/doctor", { signal: view.signal })).findings;
+      list.sort((a, b) => WORST_FIRST.indexOf(a.severity) - WORST_FIRST.indexOf(b.severity));
+      replace(findings, list.length === 0 ? h("p.muted", {}, "Nothing was found.") : h("ul.findings", {}, list.map((one) => h("li", { "data-test": "finding", "data-severity": one.severity }, h(`span.pill.${SEVERITY[one.severity] ?? "plain"}`, {}, one.severity), h("div", {}, h("strong", {}, one.check), h("p", {}, one.found), one.fix ? h("p.fix", {}, h("span.muted", {}, "Fix: "), one.fix) : null)))));
+    } catch (error) {
+      if (!isAbort(error)) replace(findings, problemBox(error));
+    }
+  }
+
+  const found = await api.get("/v1/capabilities", { signal: view.signal });
+  const { limits } = found;
+  replace(
+    capabilities,
+    h("div.stack", {},
+      h("section.card", { "data-test": "limits" }, h("h2", {}, "Limits"), messageFacts([
+        ["Provider", found.provider],
+        ["Server", found.server_version],
+        ["Largest body", bytes(limits.max_body_bytes)],
+        ["Largest headers", bytes(limits.max_header_bytes)],
+        ["Longest delay", limits.max_delay],
+        ["Longest lease", limits.max_visibility],
+        ["Smallest unit of time", limits.time_resolution],
+        ["Dedup keys are kept", limits.dedup_window ?? "as long as the message lives"],
+      ])),
+      h("section", {}, h("div.section-head", {}, h("h2", {}, "Capabilities"), h("span.muted", {}, "native: the store does it; emulated: Postrider does it on top, at a cost; refused: a call that asks for it fails")),
+        h("table.list", { role: "table", "aria-label": "Capabilities", "data-test": "capability-table" },
+          h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, ["Feature", "Support", "Cost, or why not"].map((label) => h("th", { role: "columnheader", scope: "col" }, label)))),
+          h("tbody", { role: "rowgroup" }, found.features.map((one) => h("tr", { role: "row", "data-test": "capability-row", "data-feature": one.feature }, h("td.main-cell", { role: "cell", "data-label": "Feature" }, one.name), h("td", { role: "cell", "data-label": "Support" }, h(`span.pill.${SUPPORT[one.support] ?? "plain"}`, {}, one.support)), h("td.wide-cell", { role: "cell", "data-label": "Note" }, one.note ?? ""))))))),
+  );
+  askHealth();
+  askDoctor();
+  view.every(15_000, askHealth);
+}

@@ -1,0 +1,41 @@
+// What is wrong with a queue, worst first.
+
+import { count, duration, number, statText } from "./format.js";
+import { path } from "./api.js";
+
+const OLD = 300; // seconds
+const GROWTH_WINDOW = 600; // seconds
+const GROWTH_LEAST = 50; // messages more than before
+const GROWTH_FACTOR = 1.5;
+
+/** `[{kind, tone, text, href, weight}]`; `series` is the queue's history and may be null. */
+export function troubles(stats, series, interval) {
+  const found = [];
+  const home = path`/ui/queues/${stats.queue}`;
+  if (stats.dead > 0) {
+    const text = `${statText(stats, "dead")} dead ${stats.dead === 1 ? "letter" : "letters"}`;
+    found.push({ kind: "dead", tone: "bad", text, href: `${home}/dead-letters`, weight: 1000 + Math.log10(stats.dead + 1) });
+  }
+  if (stats.paused) {
+    const waiting = stats.ready > 0 ? `, ${count(stats.ready, "message")} waiting` : "";
+    found.push({ kind: "paused", tone: "warn", text: `paused${waiting}`, href: home, weight: 300 + (stats.ready > 0 ? 100 : 0) });
+  }
+  if (stats.oldest_age_seconds > OLD) {
+    const text = `oldest has waited ${duration(stats.oldest_age_seconds)}`;
+    found.push({ kind: "old", tone: "warn", text, href: `${home}/messages`, weight: 500 + Math.log10(stats.oldest_age_seconds) });
+  }
+  const before = earlier(series?.ready, interval);
+  if (before !== null && stats.ready - before >= GROWTH_LEAST && stats.ready >= before * GROWTH_FACTOR) {
+    const text = `growing: ${number(before)} → ${number(stats.ready)} in ${duration(GROWTH_WINDOW)}`;
+    found.push({ kind: "growing", tone: "warn", text, href: home, weight: 400 });
+  }
+  return found.sort((a, b) => b.weight - a.weight);
+}
+
+function earlier(values, interval) {
+  if (!values || values.length === 0) return null;
+  const from = Math.max(0, values.length - Math.round(GROWTH_WINDOW / interval));
+  return values.slice(from).find((value) => value !== null) ?? null;
+}
+
+export const weight = (found) => found.reduce((sum, trouble) => sum + trouble.weight, 0);

@@ -1,0 +1,74 @@
+// What the list of tasks and the page of one task share.
+
+import { api, path } from "./api.js";
+import { h } from "./elements.js";
+import { confirmDialog } from "./dialogs.js";
+import { toast } from "./toasts.js";
+import { shortId } from "./format.js";
+import { openEditor } from "./editor.js";
+import { carried } from "./bytes_text.js";
+
+export const STATES = ["PENDING", "ENQUEUED", "PROCESSING", "SUCCEEDED", "DEAD", "CANCELED"];
+const TONE = { PENDING: "info", ENQUEUED: "info", PROCESSING: "accent", SUCCEEDED: "good", DEAD: "bad", CANCELED: "plain" };
+
+export const statePill = (state) => h(`span.pill.${TONE[state] ?? "plain"}`, { "data-test": "task-state" }, state);
+export const isOver = (task) => ["SUCCEEDED", "DEAD", "CANCELED"].includes(task.state);
+
+export function progressBar(task) {
+  const fraction = task.progress?.fraction;
+  if (fraction === null || fraction === undefined) return null;
+  return h("progress", { max: "1", value: String(fraction), "aria-label": "Progress", title: `${Math.round(fraction * 100)} %${task.progress.text ? `, ${task.progress.text}` : ""}` });
+}
+
+export function confirmCancel(task, onDone) {
+  confirmDialog({
+    title: "Cancel this task?",
+    test: "dialog-cancel-task",
+    count: async () => {
+      const now = await api.get(path`/v1/tasks/${task.id}`);
+      if (isOver(now)) return { text: `It has ended meanwhile, as ${now.state}.`, label: "Cancel 1 task", nothing: true };
+      const running = now.state === "PROCESSING" ? ` ${now.worker ?? "A worker"} works on it right now and is told to stop; what it answers then is not kept.` : "";
+      return { text: `1 task, ${now.type} ${shortId(now.id)}, will never be done.${running}`, label: "Cancel 1 task" };
+    },
+    run: async () => {
+      const after = await api.post(path`/v1/tasks/${task.id}/cancel`);
+      toast(after.left === "PROCESSING" ? "Canceled; its worker is told to stop" : "Canceled");
+      onDone(after);
+    },
+  });
+}
+
+export async function retryTask(task, onDone) {
+  onDone(await api.post(path`/v1/tasks/${task.id}/retry`));
+  toast("It is due now");
+}
+
+export async function replayTask(task, onDone) {
+  onDone(await api.post(path`/v1/tasks/${task.id}/replay`));
+  toast("Replayed: it is due now, with all its attempts before it");
+}
+
+/** Edits the payload of a dead task, and brings it back if that is wanted. */
+export async function editTask(id, onDone) {
+  const task = await api.get(path`/v1/tasks/${id}`);
+  openEditor({
+    title: "Edit the payload",
+    test: "dialog-edit-task",
+    name: "payload",
+    note: "The payload before it is kept as a revision.",
+    original: { bytes: carried(task, "payload") ?? { text: "", base64: null } },
+    actions: [
+      { label: "Save and replay", test: "editor-save-replay", tone: "primary", evenUnchanged: true, save: async (changes) => {
+        if (Object.keys(changes).length > 0) await api.put(path`/v1/tasks/${id}/payload`, changes);
+        await api.post(path`/v1/tasks/${id}/replay`);
+        toast("Saved and replayed");
+        onDone();
+      } },
+      { label: "Save only", test: "editor-save", save: async (changes) => {
+        const { revision } = await api.put(path`/v1/tasks/${id}/payload`, changes);
+        toast(`Saved as revision ${revision}`);
+        onDone();
+      } },
+    ],
+  });
+}
