@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use postrider_core::task::{ClaimAnswer, ClaimTasks, ClaimedTask, FinishedAndClaimed, TaskStanding};
+use postrider_core::task::{ClaimAnswer, ClaimTasks, ClaimedTask, TaskLease};
 use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::finish::{Finish, Standing};
-use super::lease::Lease;
 use crate::wire::body::{self, Base64, Text};
 use crate::wire::duration;
 use crate::wire::message::{key, text};
@@ -45,10 +44,9 @@ impl ClaimRequest {
         Self { types, max, lease, worker, wait: Duration::ZERO, finish }
     }
 
-    /// The claim, and the attempts that end before it.
-    pub fn into_claim(self) -> Result<(ClaimTasks, Vec<postrider_core::task::Finish>), MessagingError> {
-        let finish = self.finish.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
-        Ok((ClaimTasks { types: self.types, max: self.max, lease: self.lease, worker: self.worker }, finish))
+    /// The claim alone.
+    pub fn claim(&self) -> ClaimTasks {
+        ClaimTasks { types: self.types.clone(), max: self.max, lease: self.lease, worker: self.worker.clone() }
     }
 }
 
@@ -56,7 +54,7 @@ impl ClaimRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claimed {
     /// What ends the attempt.
-    pub lease: Lease,
+    pub lease: String,
     /// The task.
     pub id: TaskId,
     /// Which handler runs it.
@@ -95,11 +93,12 @@ pub struct Claimed {
     pub time_left: Option<Duration>,
 }
 
-impl From<ClaimedTask> for Claimed {
-    fn from(task: ClaimedTask) -> Self {
+impl Claimed {
+    /// A task that was claimed, with its lease as a worker is given it.
+    pub fn new(lease: String, task: ClaimedTask) -> Self {
         let (payload, payload_base64) = body::split(task.payload);
         Self {
-            lease: Lease(task.lease),
+            lease,
             id: task.lease.id,
             task_type: task.task_type,
             payload,
@@ -116,14 +115,12 @@ impl From<ClaimedTask> for Claimed {
             time_left: task.time_left,
         }
     }
-}
 
-impl TryFrom<Claimed> for ClaimedTask {
-    type Error = MessagingError;
-
-    fn try_from(claimed: Claimed) -> Result<Self, Self::Error> {
-        Ok(Self {
-            lease: claimed.lease.0,
+    /// The task, with its lease as this side knows it.
+    pub fn into_task(self, lease: TaskLease) -> Result<ClaimedTask, MessagingError> {
+        let claimed = self;
+        Ok(ClaimedTask {
+            lease,
             task_type: claimed.task_type,
             payload: body::required("payload", claimed.payload, claimed.payload_base64)?,
             attempt_count: claimed.attempt_count,
@@ -154,28 +151,6 @@ pub struct Claims {
     pub next_due: Option<Duration>,
 }
 
-impl From<FinishedAndClaimed> for Claims {
-    fn from(done: FinishedAndClaimed) -> Self {
-        Self {
-            finished: done.finished.into_iter().map(Standing::from).collect(),
-            tasks: done.claimed.into_iter().map(Claimed::from).collect(),
-            next_due: done.next_due,
-        }
-    }
-}
-
-impl TryFrom<Claims> for FinishedAndClaimed {
-    type Error = MessagingError;
-
-    fn try_from(claims: Claims) -> Result<Self, Self::Error> {
-        Ok(Self {
-            finished: claims.finished.into_iter().map(TaskStanding::from).collect(),
-            claimed: claims.tasks.into_iter().map(ClaimedTask::try_from).collect::<Result<_, _>>()?,
-            next_due: claims.next_due,
-        })
-    }
-}
-
 /// `POST /v1/tasks/claim-by-id`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -201,25 +176,14 @@ pub enum ClaimRow {
     NotClaimable(bool),
 }
 
-impl From<ClaimAnswer> for ClaimRow {
-    fn from(answer: ClaimAnswer) -> Self {
+impl ClaimRow {
+    /// The answer, where `lease` gives the text of a task's lease.
+    pub fn new(answer: ClaimAnswer, lease: impl FnOnce(&ClaimedTask) -> String) -> Self {
         match answer {
-            ClaimAnswer::Claimed(task) => Self::Claimed(Box::new((*task).into())),
+            ClaimAnswer::Claimed(task) => Self::Claimed(Box::new(Claimed::new(lease(&task), *task))),
             ClaimAnswer::NotDue(time) => Self::NotDue(time),
             ClaimAnswer::NotClaimable => Self::NotClaimable(true),
         }
-    }
-}
-
-impl TryFrom<ClaimRow> for ClaimAnswer {
-    type Error = MessagingError;
-
-    fn try_from(row: ClaimRow) -> Result<Self, Self::Error> {
-        Ok(match row {
-            ClaimRow::Claimed(claimed) => Self::Claimed(Box::new((*claimed).try_into()?)),
-            ClaimRow::NotDue(time) => Self::NotDue(time),
-            ClaimRow::NotClaimable(_) => Self::NotClaimable,
-        })
     }
 }
 
@@ -233,8 +197,7 @@ pub struct ClaimByIdAnswers {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use postrider_core::task::TaskLease;
-    use postrider_core::{Key, TaskState};
+    use postrider_core::Key;
 
     use super::*;
     use crate::wire::round_trip::{is_refused, json, over};
@@ -259,28 +222,32 @@ mod tests {
 
     #[test]
     fn claims_come_over_whole() {
-        let done = FinishedAndClaimed {
-            finished: vec![TaskStanding::Held, TaskStanding::Lost(None), TaskStanding::Lost(Some(TaskState::Dead))],
-            claimed: vec![claimed(true), claimed(false)],
-            next_due: Some(Duration::from_secs(5)),
-        };
-        for done in [done, FinishedAndClaimed::default()] {
-            assert_eq!(FinishedAndClaimed::try_from(over(&Claims::from(done.clone()))).unwrap(), done);
+        for task in [claimed(true), claimed(false)] {
+            let tasks = vec![Claimed::new("prl1.x".into(), task.clone())];
+            let claims = Claims { finished: Vec::new(), tasks, next_due: Some(Duration::from_secs(5)) };
+            let mut back = over(&claims);
+            assert_eq!(back, claims);
+            let back = back.tasks.remove(0);
+            assert_eq!((back.lease.as_str(), back.id), ("prl1.x", task.lease.id));
+            assert_eq!(back.into_task(task.lease).unwrap(), task);
         }
+        assert_eq!(serde_json::from_str::<Claims>("{}").unwrap().next_due, None);
     }
 
     #[test]
     fn answers_by_id_come_over_whole() {
+        let task = claimed(true);
         let answers = [
-            ClaimAnswer::Claimed(Box::new(claimed(true))),
+            ClaimAnswer::Claimed(Box::new(task.clone())),
             ClaimAnswer::NotDue(Duration::from_secs(5)),
             ClaimAnswer::NotClaimable,
         ];
-        let rows = ClaimByIdAnswers { answers: answers.iter().cloned().map(ClaimRow::from).collect() };
+        let lease = |task: &ClaimedTask| task.lease.id.to_string();
+        let rows = ClaimByIdAnswers { answers: answers.map(|answer| ClaimRow::new(answer, lease)).into() };
+        assert_eq!(over(&rows), rows);
+        assert_eq!(json(&rows)["answers"][0]["claimed"]["lease"], task.lease.id.to_string());
         assert_eq!(json(&rows)["answers"][1], serde_json::json!({"not_due": "5s"}));
         assert_eq!(json(&rows)["answers"][2], serde_json::json!({"not_claimable": true}));
-        let back = over(&rows).answers.into_iter().map(|row| ClaimAnswer::try_from(row).unwrap());
-        assert_eq!(back.collect::<Vec<_>>(), answers);
     }
 
     #[test]
@@ -293,7 +260,7 @@ mod tests {
         };
         let request = ClaimRequest::new(claim.clone(), Vec::new());
         assert_eq!(over(&request), request);
-        assert_eq!(request.into_claim().unwrap(), (claim, Vec::new()));
+        assert_eq!(request.claim(), claim);
         let short: ClaimRequest = serde_json::from_str(r#"{"types":["a"],"lease":"30s","worker":"w"}"#).unwrap();
         assert_eq!((short.max, short.wait), (1, Duration::ZERO));
         assert!(is_refused::<ClaimRequest>(r#"{"types":["a"],"lease":"30s","worker":"w","type":"b"}"#));

@@ -6,7 +6,6 @@ use postrider_core::task::{DeadReason, Progress, TaskOutcome, TaskStanding};
 use postrider_core::{MessagingError, TaskState};
 use serde::{Deserialize, Serialize};
 
-use super::lease::Lease;
 use crate::wire::body::{self, Base64, Text};
 use crate::wire::duration;
 
@@ -29,7 +28,7 @@ pub enum FinishOutcome {
 #[serde(deny_unknown_fields)]
 pub struct Finish {
     /// Whose.
-    pub lease: Lease,
+    pub lease: String,
     /// How.
     pub outcome: FinishOutcome,
     /// What a success brought, as text.
@@ -49,10 +48,11 @@ pub struct Finish {
     pub reason: Option<DeadReason>,
 }
 
-impl From<postrider_core::task::Finish> for Finish {
-    fn from(finish: postrider_core::task::Finish) -> Self {
+impl Finish {
+    /// The end of the attempt that this lease is for.
+    pub fn new(lease: String, outcome: TaskOutcome) -> Self {
         let bare = |outcome| Self {
-            lease: Lease(finish.lease),
+            lease,
             outcome,
             result: None,
             result_base64: None,
@@ -60,7 +60,7 @@ impl From<postrider_core::task::Finish> for Finish {
             error: None,
             reason: None,
         };
-        match finish.outcome {
+        match outcome {
             TaskOutcome::Succeeded { result } => {
                 let (result, result_base64) = result.map_or((None, None), body::split);
                 Self { result, result_base64, ..bare(FinishOutcome::Succeeded) }
@@ -74,14 +74,11 @@ impl From<postrider_core::task::Finish> for Finish {
             TaskOutcome::Released => bare(FinishOutcome::Released),
         }
     }
-}
 
-impl TryFrom<Finish> for postrider_core::task::Finish {
-    type Error = MessagingError;
-
-    fn try_from(finish: Finish) -> Result<Self, Self::Error> {
-        let result = body::join("result", finish.result, finish.result_base64)?;
-        let outcome = match (finish.outcome, result, finish.after, finish.error, finish.reason) {
+    /// The lease, and how its attempt ended.
+    pub fn into_outcome(self) -> Result<(String, TaskOutcome), MessagingError> {
+        let result = body::join("result", self.result, self.result_base64)?;
+        let outcome = match (self.outcome, result, self.after, self.error, self.reason) {
             (FinishOutcome::Succeeded, result, None, None, None) => TaskOutcome::Succeeded { result },
             (FinishOutcome::Retry, None, after, error, None) => {
                 TaskOutcome::Retry { after: after.unwrap_or_default(), error: error.unwrap_or_default() }
@@ -98,7 +95,7 @@ impl TryFrom<Finish> for postrider_core::task::Finish {
                 ));
             }
         };
-        Ok(Self { lease: finish.lease.0, outcome })
+        Ok((self.lease, outcome))
     }
 }
 
@@ -147,25 +144,16 @@ impl From<Standing> for TaskStanding {
 #[serde(deny_unknown_fields)]
 pub struct Heartbeat {
     /// Whose lease is renewed.
-    pub lease: Lease,
+    pub lease: String,
     /// How far it has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
 
-impl From<postrider_core::task::Heartbeat> for Heartbeat {
-    fn from(heartbeat: postrider_core::task::Heartbeat) -> Self {
-        Self { lease: Lease(heartbeat.lease), progress: heartbeat.progress }
-    }
-}
-
-impl TryFrom<Heartbeat> for postrider_core::task::Heartbeat {
-    type Error = MessagingError;
-
-    fn try_from(heartbeat: Heartbeat) -> Result<Self, Self::Error> {
-        // What came over the wire has not been checked yet.
-        let progress = heartbeat.progress.map(|told| Progress::new(told.fraction, told.text)).transpose()?;
-        Ok(Self { lease: heartbeat.lease.0, progress })
+impl Heartbeat {
+    /// What is told of progress, checked: it came over the wire.
+    pub fn checked_progress(self) -> Result<Option<Progress>, MessagingError> {
+        self.progress.map(|told| Progress::new(told.fraction, told.text)).transpose()
     }
 }
 
@@ -185,7 +173,7 @@ pub struct HeartbeatRequest {
 #[serde(deny_unknown_fields)]
 pub struct StandingsRequest {
     /// The leases.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<String>,
 }
 
 /// Whether leases are held, in the order of the request.
@@ -198,15 +186,9 @@ pub struct Standings {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use postrider_core::TaskId;
-    use postrider_core::task::TaskLease;
 
     use super::*;
     use crate::wire::round_trip::{is_refused, json, over};
-
-    fn lease() -> TaskLease {
-        TaskLease { id: TaskId::generate(), token: 7 }
-    }
 
     #[test]
     fn ends_come_over_whole() {
@@ -219,26 +201,24 @@ mod tests {
             TaskOutcome::Released,
         ];
         for outcome in outcomes {
-            let finish = postrider_core::task::Finish { lease: lease(), outcome };
-            let request = FinishRequest { finish: vec![finish.clone().into()] };
+            let request = FinishRequest { finish: vec![Finish::new("lease".into(), outcome.clone())] };
             let back = over(&request).finish.remove(0);
-            assert_eq!(postrider_core::task::Finish::try_from(back).unwrap(), finish);
+            assert_eq!(back.into_outcome().unwrap(), ("lease".to_owned(), outcome));
         }
     }
 
     #[test]
     fn what_is_left_out_has_a_meaning_and_what_does_not_belong_is_refused() {
-        let read = |json: String| {
-            let finish: Finish = serde_json::from_str(&json).unwrap();
-            postrider_core::task::Finish::try_from(finish).map(|finish| finish.outcome)
+        let read = |fields: &str| {
+            let finish: Finish = serde_json::from_str(&format!(r#"{{"lease":"x","outcome":{fields}}}"#)).unwrap();
+            finish.into_outcome().map(|(_, outcome)| outcome)
         };
-        let lease = Lease(lease());
-        let dead = read(format!(r#"{{"lease":"{lease}","outcome":"dead"}}"#)).unwrap();
-        assert_eq!(dead, TaskOutcome::Dead { reason: DeadReason::Permanent, error: String::new() });
+        let dead = TaskOutcome::Dead { reason: DeadReason::Permanent, error: String::new() };
+        assert_eq!(read(r#""dead""#).unwrap(), dead);
         for bad in [r#""succeeded","error":"no""#, r#""released","after":"5s""#, r#""retry","result":"x""#] {
-            assert!(read(format!(r#"{{"lease":"{lease}","outcome":{bad}}}"#)).is_err(), "{bad}");
+            assert!(read(bad).is_err(), "{bad}");
         }
-        assert!(is_refused::<Finish>(&format!(r#"{{"lease":"{lease}","outcome":"dead","reasons":"x"}}"#)));
+        assert!(is_refused::<Finish>(r#"{"lease":"x","outcome":"dead","reasons":"x"}"#));
     }
 
     #[test]
@@ -254,14 +234,13 @@ mod tests {
     #[test]
     fn signs_of_life_come_over_whole() {
         let progress = Some(Progress::new(Some(0.5), Some("half".into())).unwrap());
-        let heartbeat = postrider_core::task::Heartbeat { lease: lease(), progress };
-        let request = HeartbeatRequest { heartbeats: vec![heartbeat.clone().into()], extend: Duration::from_secs(30) };
-        let back = over(&request).heartbeats.remove(0);
-        assert_eq!(postrider_core::task::Heartbeat::try_from(back).unwrap(), heartbeat);
+        let heartbeats = vec![Heartbeat { lease: "x".into(), progress: progress.clone() }];
+        let request = HeartbeatRequest { heartbeats, extend: Duration::from_secs(30) };
+        assert_eq!(over(&request), request);
+        assert_eq!(over(&request).heartbeats.remove(0).checked_progress().unwrap(), progress);
         let told = Some(Progress { fraction: Some(2.0), text: None });
-        let odd = Heartbeat { lease: Lease(lease()), progress: told };
-        assert!(postrider_core::task::Heartbeat::try_from(odd).is_err());
-        let leases = StandingsRequest { leases: vec![Lease(lease())] };
+        assert!(Heartbeat { lease: "x".into(), progress: told }.checked_progress().is_err());
+        let leases = StandingsRequest { leases: vec!["x".into()] };
         assert_eq!(over(&leases), leases);
     }
 }

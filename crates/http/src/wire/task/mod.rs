@@ -1,10 +1,12 @@
 //! Tasks.
+//!
+//! A lease on a task is a text that the server made, opaque to everybody else: a worker shows what it was given. How the
+//! text and the store's own lease belong together each side knows by itself.
 
 mod claim;
 mod filter;
 mod finish;
 mod info;
-mod lease;
 mod new_task;
 mod replay;
 mod routes;
@@ -15,7 +17,6 @@ pub use finish::{
     Finish, FinishOutcome, FinishRequest, Finished, Heartbeat, HeartbeatRequest, Standing, Standings, StandingsRequest,
 };
 pub use info::{Attempt, Canceled, Detail, Info, Page, Revision};
-pub use lease::Lease;
 pub use new_task::{Created, CreatedBatch, CreatedRow, NewTask, NewTasksRequest};
 pub use replay::{EditPayloadRequest, Edited, ReplayJobRequest, ReplayRequest, Replayed};
 pub use routes::Routes;
