@@ -4,7 +4,8 @@
 //! tries each of the sixteen rules on a live store, switched by what the provider declares, and ends with a storm of
 //! concurrent workers whose recorded [`history`] is checked for everything that must never happen. With the feature
 //! `model`, `compare_with_model` runs generated programs on the in-memory reference and on a provider and compares.
-//! What stands beside queues is judged in the same way: [`exercise_idempotency`], [`exercise_tasks`].
+//! What stands beside queues is judged in the same way: [`exercise_idempotency`],
+//! [`exercise_state_records`], [`exercise_tasks`].
 //!
 //! **The invariant.** The suite sees a provider only from outside, through the contract and its own monotonic clock,
 //! and it accuses only when no order of events could excuse what it saw. That it can accuse at all is shown by
@@ -34,6 +35,7 @@ pub mod processes;
 pub mod proxy;
 pub mod recorded;
 mod rules;
+mod state_records;
 mod storm;
 pub mod tasks;
 
@@ -41,5 +43,6 @@ pub use exercise::{Observer, Settings, exercise, sweep};
 pub use harness::{ClockShift, Harness};
 pub use idempotency::{IdempotencyFinding, IdempotencyHarness, exercise_idempotency};
 pub use law::{Outcome, Report, Rule, RuleReport, TestReport};
+pub use state_records::{StateRecordsFinding, StateRecordsHarness, exercise_state_records};
 pub use storm::{StormReport, StormSettings, storm, storm_under_faults};
 pub use tasks::{TaskFinding, TaskHarness, exercise_task_test, exercise_tasks};

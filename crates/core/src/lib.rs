@@ -46,6 +46,7 @@ pub mod retry;
 pub mod returns;
 pub mod router;
 pub mod service;
+pub mod state_records;
 pub mod stats;
 mod sync;
 pub mod task;
@@ -84,6 +85,9 @@ pub use returns::Returns;
 pub use router::{DefaultMessageRouter, MessageRouter, MessageRouterKind, QueuesConfig};
 pub use service::{
     DeadLetters, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived, WakeUps,
+};
+pub use state_records::{
+    Put, RecordCursor, RecordKey, RecordKind, RecordOrder, RecordPage, RecordQuery, StateRecord, StateRecords,
 };
 pub use stats::{Measured, QueueHealthReport, QueueStats};
 pub use task::{NewTask, TaskId, TaskState, TaskStore, TaskType};

@@ -22,6 +22,7 @@ const TABLES: &[&str] = &[
     "task_revision",
     "outbox",
     "task_schedule",
+    "state_record",
 ];
 
 /// Those whose rows come and go.

@@ -14,7 +14,8 @@
 //! pinned, so that no statistics can lead it astray. The plan of each statement stands beside it and is tested.
 //!
 //! **Tasks.** [`PostgresTasks`] keeps tasks and schedules in the same schema: what belongs to a task's transition, its
-//! message included, is part of the same transaction.
+//! message included, is part of the same transaction. [`PostgresStateRecords`] keeps small records there that are neither
+//! messages nor tasks.
 //!
 //! **What was rejected.** A bare `NOT EXISTS` for the order of keys: two senders that do not see each other's rows make
 //! two heads. Waiting for a key's lock inside a caller's own transaction, which may stay open for minutes: what is sent
@@ -37,6 +38,7 @@ mod rows;
 mod send;
 mod settle;
 mod sql;
+mod state_records;
 mod store;
 mod tasks;
 mod upkeep;
@@ -46,6 +48,7 @@ pub use postrider_pg::tokio_postgres;
 pub use options::{PostgresOptions, WakeUpMode};
 pub use postrider_core::ArchivePolicy;
 pub use postrider_pg::Migration;
+pub use state_records::PostgresStateRecords;
 pub use store::PostgresStore;
 pub use tasks::PostgresTasks;
 

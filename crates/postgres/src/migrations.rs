@@ -19,6 +19,12 @@ const STEPS: &[Known] = &[
         works_since: 1,
     },
     Known { version: 4, name: "0004_task", sql: include_str!("../sql/migrations/0004_task.sql"), works_since: 1 },
+    Known {
+        version: 5,
+        name: "0005_state_record",
+        sql: include_str!("../sql/migrations/0005_state_record.sql"),
+        works_since: 1,
+    },
 ];
 
 /// The steps of a schema.

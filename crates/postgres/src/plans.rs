@@ -29,6 +29,7 @@ const TABLES: &[&str] = &[
     "task_revision",
     "outbox",
     "task_schedule",
+    "state_record",
 ];
 
 /// What walks a table that can be large.

@@ -40,6 +40,8 @@ mod endpoint;
 mod examine;
 mod idempotency_records;
 mod provider;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod state_storage;
 #[cfg(all(feature = "tasks", any(feature = "sqlite", feature = "postgres")))]
 mod task_storage;
 
@@ -83,5 +85,7 @@ pub use postrider_subscriber as subscriber;
 #[cfg(feature = "tasks")]
 pub use postrider_tasks as tasks;
 pub use provider::MessagingProvider;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use state_storage::StateStorage;
 #[cfg(all(feature = "tasks", any(feature = "sqlite", feature = "postgres")))]
 pub use task_storage::TaskStorage;

@@ -13,7 +13,8 @@
 //! is due, has an index that matches it. The plan of each statement stands beside it and is tested.
 //!
 //! **Tasks.** [`SqliteTasks`] keeps tasks and schedules in the same file, by the same writer: a task and the message that
-//! delivers it, or the event of its death, are one transaction.
+//! delivers it, or the event of its death, are one transaction. [`SqliteStateRecords`] keeps small records there that are
+//! neither.
 //!
 //! **What was rejected.** SQLite's own waiting for the lock: it sleeps up to 100 ms at a time, and of four processes one
 //! starved. A pool of writers: they would only queue at the same lock. A task on the runtime instead of a thread: an
@@ -65,6 +66,7 @@ mod send;
 mod session;
 mod settle;
 mod sql;
+mod state_records;
 mod store;
 mod tasks;
 mod turns;
@@ -76,6 +78,7 @@ pub use options::{Durability, SqliteOptions};
 pub use postrider_core::ArchivePolicy;
 pub use postrider_core::WallClock;
 pub use provider::SqliteProvider;
+pub use state_records::SqliteStateRecords;
 pub use store::SqliteStore;
 pub use tasks::SqliteTasks;
 

@@ -41,6 +41,12 @@ const ALL: &[Migration] = &[
         works_since: 1,
     },
     Migration { version: 3, name: "0003_task", sql: include_str!("../sql/migrations/0003_task.sql"), works_since: 1 },
+    Migration {
+        version: 4,
+        name: "0004_state_record",
+        sql: include_str!("../sql/migrations/0004_state_record.sql"),
+        works_since: 1,
+    },
 ];
 
 const KNOWN: i64 = ALL[ALL.len() - 1].version;

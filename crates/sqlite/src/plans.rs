@@ -24,7 +24,7 @@ fn plan(connection: &Connection, statement: &str) -> Vec<String> {
 /// What walks a table or sorts, of the tables that can be large.
 fn is_costly(step: &str) -> bool {
     // An index that is walked from end to end is no better than its table.
-    let tables = ["message", "dead_letter", "m", "d", "idempotency", "task", "r", "outbox"];
+    let tables = ["message", "dead_letter", "m", "d", "idempotency", "task", "r", "outbox", "state_record"];
     let is_walked = |table: &&str| step.strip_prefix("SCAN ").is_some_and(|walked| walked.starts_with(*table));
     tables.iter().any(is_walked) || step.starts_with("USE TEMP B-TREE")
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use postrider_conformance::model::{TimedHarness, compare_with_model};
 use postrider_conformance::{
-    ClockShift, Harness, IdempotencyHarness, Outcome, Settings, exercise, exercise_idempotency,
+    ClockShift, Harness, IdempotencyHarness, Outcome, Settings, StateRecordsHarness, exercise, exercise_idempotency,
+    exercise_state_records,
 };
 use postrider_core::{MessagingError, QueueAdmin, QueueName};
-use postrider_postgres::{PostgresProvider, PostgresStore};
+use postrider_postgres::{PostgresProvider, PostgresStateRecords, PostgresStore};
 
 use crate::{Place, client, is_long, options, soon, url};
 
@@ -126,6 +127,26 @@ impl IdempotencyHarness for ByHand {
 async fn records_are_kept_as_they_should_be() {
     let place = Place::new();
     for finding in exercise_idempotency(&ByHand { schema: place.schema.clone() }).await {
+        assert_eq!(finding.fault, None, "{finding}");
+    }
+}
+
+impl StateRecordsHarness for ByHand {
+    type Store = PostgresStateRecords;
+
+    async fn open(&self) -> Result<PostgresStateRecords, MessagingError> {
+        Ok(PostgresStateRecords::new(Harness::open(self).await?))
+    }
+
+    async fn elapse(&self, time: Duration) {
+        self.elapse(time).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_records_are_kept_as_they_should_be() {
+    let place = Place::new();
+    for finding in exercise_state_records(&ByHand { schema: place.schema.clone() }).await {
         assert_eq!(finding.fault, None, "{finding}");
     }
 }

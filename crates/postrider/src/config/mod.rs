@@ -139,8 +139,7 @@ impl Config {
             Problem::Refused { key, value, origin: origin.clone(), why }
         };
         if !ProviderKind::of(url).is_some_and(ProviderKind::keeps_state) {
-            let why =
-                "tasks are kept in SQLite or PostgreSQL; use sqlite:/path/file.db or postgres://user@host/database";
+            let why = "what is no message is kept in SQLite or PostgreSQL; use sqlite:/path/file.db or postgres://user@host/database";
             return Err(refuse(why.to_owned()).into());
         }
         match Endpoint::new(url.as_str(), &self.common.messaging) {

@@ -167,6 +167,8 @@ nothing_leased!(
     (postrider_core::RedriveReport, Option<i64>),
     postrider_core::Begun,
     postrider_core::Standing,
+    postrider_core::Put,
+    Option<postrider_core::StateRecord>,
     RowResults<Created>,
     RowResults<TaskState>,
     RowResults<()>,

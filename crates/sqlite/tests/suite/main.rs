@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archive;
+mod broken_state_records;
 mod broken_tasks;
 mod connections;
 mod files;
@@ -12,6 +13,7 @@ mod lawful;
 mod operators_page;
 mod processes;
 mod spoiled;
+mod state_records;
 mod tasks;
 mod transactions;
 

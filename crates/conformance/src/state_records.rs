@@ -1,0 +1,453 @@
+//! The suite that judges every store of small records.
+//!
+//! As with providers, a store is seen only from outside. Each test has a name and kinds of its own; stores that break one
+//! rule each, in the tests of the embedded one, show that each can fail.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{join_all, try_join};
+use postrider_core::state_records::{MAX_RECORD_BYTES, MAX_RECORDS_LISTED};
+use postrider_core::{
+    MessagingError, Put, RecordCursor, RecordKey, RecordKind, RecordOrder, RecordQuery, StateRecord, StateRecords,
+};
+use uuid::Uuid;
+
+use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
+
+/// How the suite reaches a store of records, and lets its time pass.
+pub trait StateRecordsHarness: Send + Sync {
+    /// The store under test.
+    type Store: StateRecords;
+
+    /// Opens one more connection to the same store: another process.
+    fn open(&self) -> impl Future<Output = Result<Self::Store, MessagingError>> + Send;
+
+    /// Lets that much time pass by the store's clock.
+    fn elapse(&self, time: Duration) -> impl Future<Output = ()> + Send;
+}
+
+/// What a test found: `None` when the store behaves, else what it did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateRecordsFinding {
+    /// The test's name.
+    pub test: &'static str,
+    /// What is wrong.
+    pub fault: Option<String>,
+}
+
+impl fmt::Display for StateRecordsFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.test, self.fault.as_deref().unwrap_or("holds"))
+    }
+}
+
+const LIFETIME: Duration = Duration::from_secs(3600);
+const INSTANT: Duration = Duration::from_millis(1);
+
+/// Runs every test.
+pub async fn exercise_state_records<H: StateRecordsHarness>(harness: &H) -> Vec<StateRecordsFinding> {
+    macro_rules! run {
+        ($($test:ident,)*) => {
+            vec![$({
+                let fault = match $test(&Bench { harness, run: Uuid::new_v4() }).await {
+                    Ok(()) => None,
+                    Err(Stop::Violation(fault) | Stop::NotExercised(fault)) => Some(fault),
+                };
+                StateRecordsFinding { test: stringify!($test), fault }
+            },)*]
+        };
+    }
+    run![
+        a_record_is_read_as_it_was_put,
+        a_key_that_is_taken_shows_its_record,
+        concurrent_puts_of_one_key_make_one_record,
+        a_replacement_needs_the_version_that_is_there,
+        concurrent_replacements_of_one_version_yield_one,
+        a_version_is_never_given_again,
+        an_expired_record_is_absent,
+        a_replacement_sets_the_end_anew,
+        a_listing_is_in_the_order_of_creation_either_way,
+        a_listing_under_writes_shows_each_record_once,
+        kinds_do_not_touch_each_other,
+        expired_records_are_forgotten_and_no_others,
+        what_cannot_be_meant_is_refused,
+    ]
+}
+
+struct Bench<'h, H> {
+    harness: &'h H,
+    run: Uuid,
+}
+
+impl<H: StateRecordsHarness> Bench<'_, H> {
+    /// A kind of this test's own.
+    fn kind(&self, name: &str) -> Result<RecordKind, Stop> {
+        let own: String = self.run.as_bytes().iter().take(12).map(|byte| char::from(b'a' + byte % 26)).collect();
+        Ok(RecordKind::new(format!("{own}_{name}"))?)
+    }
+
+    async fn open(&self) -> Result<H::Store, Stop> {
+        Ok(self.harness.open().await?)
+    }
+}
+
+fn key(name: impl fmt::Display) -> Result<RecordKey, Stop> {
+    Ok(RecordKey::new(name.to_string())?)
+}
+
+async fn made<S: StateRecords>(
+    store: &S,
+    kind: &RecordKind,
+    key: &RecordKey,
+    value: &'static str,
+    lifetime: Option<Duration>,
+) -> Result<StateRecord, Stop> {
+    match store.put_new(kind, key, Bytes::from_static(value.as_bytes()), lifetime, soon()).await? {
+        Put::Made(record) => Ok(record),
+        Put::Taken(there) => violation(format!("{key} of {kind} is taken: {there:?}")),
+    }
+}
+
+async fn replace<S: StateRecords>(
+    store: &S,
+    record: &StateRecord,
+    value: &'static str,
+    lifetime: Option<Duration>,
+) -> Result<Option<StateRecord>, Stop> {
+    let value = Bytes::from_static(value.as_bytes());
+    Ok(store.replace(&record.kind, &record.key, record.version, value, lifetime, soon()).await?)
+}
+
+async fn replaced<S: StateRecords>(
+    store: &S,
+    record: &StateRecord,
+    value: &'static str,
+    lifetime: Option<Duration>,
+) -> Result<StateRecord, Stop> {
+    match replace(store, record, value, lifetime).await? {
+        Some(record) => Ok(record),
+        None => violation(format!("a record that has its version was not replaced: {record:?}")),
+    }
+}
+
+/// Every record of a kind, and how many pages they came in.
+async fn listed<S: StateRecords>(
+    store: &S,
+    kind: &RecordKind,
+    limit: usize,
+    order: RecordOrder,
+) -> Result<(Vec<StateRecord>, usize), Stop> {
+    let (mut records, mut pages) = (Vec::new(), 0);
+    let mut query = RecordQuery { limit, after: None, order };
+    loop {
+        let page = store.list(kind, &query, soon()).await?;
+        pages += 1;
+        ensure(page.records.len() <= limit, || format!("a page of {limit} has {} records", page.records.len()))?;
+        records.extend(page.records);
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return Ok((records, pages)),
+        }
+        ensure(pages < 10_000, || "the listing has no end".into())?;
+    }
+}
+
+fn keys(records: &[StateRecord]) -> Vec<&str> {
+    records.iter().map(|record| record.key.as_str()).collect()
+}
+
+async fn a_record_is_read_as_it_was_put<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, other, kind) = (bench.open().await?, bench.open().await?, bench.kind("kept")?);
+    let values = [Bytes::new(), Bytes::from_static(b"\0\xff bytes"), Bytes::from(vec![7; MAX_RECORD_BYTES])];
+    let names = ["sha256:7f", "with spaces, ' quotes % and \u{e9}\u{4e16}", &"k".repeat(512)].map(key);
+    let mut last = 0;
+    for (value, key) in values.into_iter().zip(names) {
+        let key = key?;
+        let Put::Made(record) = store.put_new(&kind, &key, value.clone(), Some(LIFETIME), soon()).await? else {
+            return violation("a key that nobody has put is taken");
+        };
+        ensure(record.value == value, || format!("{} bytes became {record:?}", value.len()))?;
+        ensure_same("what was put", (&record.kind, &record.key), (&kind, &key))?;
+        let end = record.created_at.saturating_add(LIFETIME);
+        ensure_same("the end of a lifetime", record.expires_at, Some(end))?;
+        ensure(record.version > last, || format!("version {} came after {last}", record.version))?;
+        last = record.version;
+        ensure_same("what another reads", other.get(&kind, &key, soon()).await?, Some(record))?;
+    }
+    ensure_same("a record that nobody put", other.get(&kind, &key("another")?, soon()).await?, None)
+}
+
+async fn a_key_that_is_taken_shows_its_record<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, other, kind, key) = (bench.open().await?, bench.open().await?, bench.kind("taken")?, key("k")?);
+    let first = made(&store, &kind, &key, "first", None).await?;
+    ensure_same("the end of what never ends", first.expires_at, None)?;
+    let second = other.put_new(&kind, &key, Bytes::from_static(b"second"), Some(LIFETIME), soon()).await?;
+    ensure_same("a second put", second, Put::Taken(first.clone()))?;
+    ensure_same("the record afterwards", store.get(&kind, &key, soon()).await?, Some(first))?;
+    ensure_same("a removal", other.remove(&kind, &key, soon()).await?, true)?;
+    ensure_same("a second removal", store.remove(&kind, &key, soon()).await?, false)?;
+    ensure_same("a removed record", store.get(&kind, &key, soon()).await?, None)?;
+    made(&store, &kind, &key, "third", None).await.map(drop)
+}
+
+async fn concurrent_puts_of_one_key_make_one_record<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let stores = [bench.open().await?, bench.open().await?, bench.open().await?];
+    let kind = bench.kind("race")?;
+    for round in 0..20 {
+        let key = key(round)?;
+        // Half of the rounds go for the place of one that has expired.
+        if round % 2 == 1 {
+            made(&stores[0], &kind, &key, "expired", Some(INSTANT)).await?;
+            bench.harness.elapse(INSTANT * 2).await;
+        }
+        let puts = join_all((0..12u8).map(|number| {
+            let value = Bytes::copy_from_slice(&[number]);
+            stores[usize::from(number) % 3].put_new(&kind, &key, value, Some(LIFETIME), soon())
+        }));
+        let puts = puts.await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let winners: Vec<_> = puts.iter().filter(|put| matches!(put, Put::Made(_))).collect();
+        ensure_same("the number of records that were made for one key", winners.len(), 1)?;
+        let record = |put| match put {
+            Put::Made(record) | Put::Taken(record) => record,
+        };
+        let seen: Vec<_> = puts.iter().cloned().map(record).collect();
+        ensure(seen.windows(2).all(|pair| pair[0] == pair[1]), || format!("not all are shown one record: {puts:?}"))?;
+    }
+    Ok(())
+}
+
+async fn a_replacement_needs_the_version_that_is_there<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, other, kind, key) = (bench.open().await?, bench.open().await?, bench.kind("replaced")?, key("k")?);
+    let first = made(&store, &kind, &key, "first", None).await?;
+    bench.harness.elapse(LIFETIME).await;
+    let second = replaced(&other, &first, "second", None).await?;
+    ensure_same("the value of a replacement", &second.value[..], b"second")?;
+    ensure(second.version > first.version, || format!("version {} became {}", first.version, second.version))?;
+    ensure_same("the creation of what was replaced", second.created_at, first.created_at)?;
+    ensure_same("a replacement of an old version", replace(&store, &first, "late", None).await?, None)?;
+    ensure_same("the record afterwards", store.get(&kind, &key, soon()).await?, Some(second.clone()))?;
+    let third = replaced(&store, &second, "third", None).await?;
+    ensure(third.version > second.version, || format!("version {} became {}", second.version, third.version))?;
+    ensure_same("a removal", store.remove(&kind, &key, soon()).await?, true)?;
+    ensure_same("a replacement of a removed record", replace(&store, &third, "late", None).await?, None)?;
+    ensure_same("the removed record", store.get(&kind, &key, soon()).await?, None)
+}
+
+async fn concurrent_replacements_of_one_version_yield_one<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let stores = [bench.open().await?, bench.open().await?, bench.open().await?];
+    let (kind, key) = (bench.kind("contended")?, key("k")?);
+    let mut record = made(&stores[0], &kind, &key, "", None).await?;
+    for _ in 0..20 {
+        let replacements = join_all((0..12u8).map(|number| {
+            let value = Bytes::copy_from_slice(&[number]);
+            stores[usize::from(number) % 3].replace(&kind, &key, record.version, value, None, soon())
+        }));
+        let answers = replacements.await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let mut won: Vec<StateRecord> = answers.into_iter().flatten().collect();
+        ensure_same("the number of replacements of one version", won.len(), 1)?;
+        ensure_same("the record afterwards", stores[1].get(&kind, &key, soon()).await?, won.first().cloned())?;
+        record = won.remove(0);
+    }
+    Ok(())
+}
+
+async fn a_version_is_never_given_again<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, kind, key) = (bench.open().await?, bench.kind("reborn")?, key("k")?);
+    let mut before = Vec::new();
+    for round in 0..4 {
+        let lifetime = (round % 2 == 0).then_some(LIFETIME);
+        let record = made(&store, &kind, &key, "a", lifetime).await?;
+        for old in &before {
+            ensure_same("a replacement of one that is gone", replace(&store, old, "late", None).await?, None)?;
+        }
+        ensure_same("the record afterwards", store.get(&kind, &key, soon()).await?, Some(record.clone()))?;
+        let changed = replaced(&store, &record, "b", lifetime).await?;
+        before.extend([record, changed]);
+        if lifetime.is_some() {
+            bench.harness.elapse(LIFETIME + INSTANT).await;
+        } else {
+            ensure_same("a removal", store.remove(&kind, &key, soon()).await?, true)?;
+        }
+    }
+    let versions: BTreeSet<i64> = before.iter().map(|record| record.version).collect();
+    ensure_same("the number of versions of eight changes", versions.len(), before.len())
+}
+
+async fn an_expired_record_is_absent<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, other, kind, key) = (bench.open().await?, bench.open().await?, bench.kind("expired")?, key("k")?);
+    let first = made(&store, &kind, &key, "first", Some(LIFETIME)).await?;
+    bench.harness.elapse(LIFETIME / 2).await;
+    ensure_same("a record in its lifetime", other.get(&kind, &key, soon()).await?, Some(first.clone()))?;
+    bench.harness.elapse(LIFETIME / 2 + INSTANT).await;
+    ensure_same("an expired record", other.get(&kind, &key, soon()).await?, None)?;
+    for order in [RecordOrder::OldestFirst, RecordOrder::NewestFirst] {
+        ensure_same("a listing of what has expired", listed(&other, &kind, 10, order).await?.0, Vec::new())?;
+    }
+    ensure_same("a replacement of an expired record", replace(&other, &first, "late", None).await?, None)?;
+    ensure_same("a removal of an expired record", store.remove(&kind, &key, soon()).await?, false)?;
+    let second = made(&other, &kind, &key, "second", None).await?;
+    ensure(second.created_at > first.created_at, || format!("{second:?} was made before {first:?} expired"))?;
+    ensure(second.version > first.version, || format!("version {} came after {}", second.version, first.version))?;
+    ensure_same("the record afterwards", store.get(&kind, &key, soon()).await?, Some(second))
+}
+
+async fn a_replacement_sets_the_end_anew<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, kind) = (bench.open().await?, bench.kind("renewed")?);
+    let (renewed, endless, ended) = (key("renewed")?, key("endless")?, key("ended")?);
+    let first = made(&store, &kind, &renewed, "a", Some(LIFETIME)).await?;
+    let second = made(&store, &kind, &endless, "b", Some(LIFETIME)).await?;
+    let third = made(&store, &kind, &ended, "c", None).await?;
+    bench.harness.elapse(LIFETIME / 2).await;
+    replaced(&store, &first, "a", Some(LIFETIME)).await?;
+    ensure_same("the end of what never ends", replaced(&store, &second, "b", None).await?.expires_at, None)?;
+    replaced(&store, &third, "c", Some(LIFETIME / 4)).await?;
+    bench.harness.elapse(LIFETIME * 3 / 4).await;
+    let left = listed(&store, &kind, 10, RecordOrder::OldestFirst).await?.0;
+    ensure_same("what is left", keys(&left), vec!["renewed", "endless"])?;
+    bench.harness.elapse(LIFETIME / 4 + INSTANT).await;
+    let left = listed(&store, &kind, 10, RecordOrder::OldestFirst).await?.0;
+    ensure_same("what is left for ever", keys(&left), vec!["endless"])
+}
+
+async fn a_listing_is_in_the_order_of_creation_either_way<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, other, kind) = (bench.open().await?, bench.open().await?, bench.kind("listed")?);
+    // Neither the order of their keys nor, where a clock stands still, that of their times.
+    let names: Vec<String> = (0..25).map(|number| format!("{:02}", number * 7 % 25)).collect();
+    let mut records = Vec::new();
+    for (number, name) in names.iter().enumerate() {
+        let store = if number % 2 == 0 { &store } else { &other };
+        records.push(made(store, &kind, &key(name)?, "v", None).await?);
+    }
+    // A change moves nothing.
+    records[3] = replaced(&store, &records[3], "changed", None).await?;
+    let mut backwards = records.clone();
+    backwards.reverse();
+    for (order, expected) in [(RecordOrder::OldestFirst, &records), (RecordOrder::NewestFirst, &backwards)] {
+        for (limit, pages) in [(1, 25), (10, 3), (25, 1), (MAX_RECORDS_LISTED, 1)] {
+            let seen = listed(&other, &kind, limit, order).await?;
+            ensure_same("the order of a listing", keys(&seen.0), keys(expected))?;
+            ensure(seen.0 == *expected, || "a listing shows records that differ from what was answered".into())?;
+            ensure_same("the number of pages", seen.1, pages)?;
+        }
+    }
+    ensure_same("the empty listing", listed(&store, &bench.kind("none")?, 1, RecordOrder::OldestFirst).await?.1, 1)
+}
+
+async fn a_listing_under_writes_shows_each_record_once<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, other, kind) = (bench.open().await?, bench.open().await?, bench.kind("moving")?);
+    for order in [RecordOrder::OldestFirst, RecordOrder::NewestFirst] {
+        let (mut steady, mut removed) = (Vec::new(), Vec::new());
+        for number in 0..60 {
+            let name = if number % 3 == 0 { "removed" } else { "steady" };
+            let key = key(format!("{order:?} {name} {number}"))?;
+            let record = made(&store, &kind, &key, "v", None).await?;
+            if number % 3 == 0 { removed.push(record) } else { steady.push(record) }
+        }
+        if order == RecordOrder::NewestFirst {
+            steady.reverse();
+            removed.reverse();
+        }
+        // One removal, one change and two new ones beside each page, from the side that is read already.
+        let writes = async {
+            for (number, record) in removed.iter().enumerate() {
+                other.remove(&kind, &record.key, soon()).await?;
+                let unchanged = replace(&other, &steady[number], "changed", None).await?;
+                ensure(unchanged.is_some(), || "a record that nobody else changes was changed".into())?;
+                for half in 0..2 {
+                    let key = key(format!("{order:?} new {number}.{half}"))?;
+                    made(&other, &kind, &key, "v", None).await?;
+                }
+            }
+            Ok(())
+        };
+        let mut seen: Vec<String> = Vec::new();
+        let looks = async {
+            let mut query = RecordQuery { limit: 7, after: None, order };
+            for _ in 0..1000 {
+                let page = store.list(&kind, &query, soon()).await?;
+                seen.extend(page.records.iter().map(|record| record.key.to_string()));
+                // Whatever the writes are at: between two pages one goes of those that were read.
+                if let Some(read) = page.records.iter().find(|record| record.key.as_str().contains("removed")) {
+                    other.remove(&kind, &read.key, soon()).await?;
+                }
+                match page.next {
+                    Some(next) => query.after = Some(next),
+                    None => return Ok(()),
+                }
+            }
+            violation("the listing has no end")
+        };
+        try_join(writes, looks).await?;
+        let expected: Vec<_> = steady.iter().map(|record| record.key.as_str()).collect();
+        let of_steady: Vec<_> = seen.iter().map(String::as_str).filter(|key| expected.contains(key)).collect();
+        ensure_same("what was there all along", of_steady, expected)?;
+        let once: BTreeSet<&String> = seen.iter().collect();
+        ensure_same("the number of records that were shown", seen.len(), once.len())?;
+    }
+    Ok(())
+}
+
+async fn kinds_do_not_touch_each_other<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, key) = (bench.open().await?, key("k")?);
+    let (kind, other) = (bench.kind("one")?, bench.kind("two")?);
+    let first = made(&store, &kind, &key, "first", None).await?;
+    let second = made(&store, &other, &key, "second", None).await?;
+    let misplaced = store.replace(&other, &key, first.version, Bytes::new(), None, soon()).await?;
+    ensure_same("a replacement by another kind's version", misplaced, None)?;
+    let third = replaced(&store, &first, "third", None).await?;
+    ensure_same("the other kind's record", store.get(&other, &key, soon()).await?, Some(second.clone()))?;
+    for (kind, record) in [(&kind, &third), (&other, &second)] {
+        let seen = listed(&store, kind, 10, RecordOrder::NewestFirst).await?.0;
+        ensure(seen == [record.clone()], || format!("the listing of {kind} has {seen:?}"))?;
+    }
+    ensure_same("a removal", store.remove(&kind, &key, soon()).await?, true)?;
+    ensure_same("the other kind's record", store.get(&other, &key, soon()).await?, Some(second))
+}
+
+async fn expired_records_are_forgotten_and_no_others<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, kind, other) = (bench.open().await?, bench.kind("old")?, bench.kind("older")?);
+    // What other tests have left is gone before.
+    store.forget_expired(soon()).await?;
+    for number in 0..2500 {
+        made(&store, &kind, &key(number)?, "v", Some(LIFETIME)).await?;
+    }
+    made(&store, &other, &key("k")?, "v", Some(LIFETIME)).await?;
+    let endless = made(&store, &other, &key("endless")?, "v", None).await?;
+    ensure_same("the number of forgotten records before their end", store.forget_expired(soon()).await?, 0)?;
+    bench.harness.elapse(LIFETIME + INSTANT).await;
+    let young = made(&store, &kind, &key("young")?, "v", Some(LIFETIME)).await?;
+    // One that was expired and is there again.
+    let again = made(&store, &kind, &key(7)?, "v", Some(LIFETIME)).await?;
+    ensure_same("the number of forgotten records", store.forget_expired(soon()).await?, 2500)?;
+    ensure_same("what is left to forget", store.forget_expired(soon()).await?, 0)?;
+    let left = listed(&store, &kind, 10, RecordOrder::OldestFirst).await?.0;
+    ensure(left == [young, again], || format!("{left:?} are left"))?;
+    ensure_same("what never ends", store.get(&other, &endless.key, soon()).await?, Some(endless))
+}
+
+async fn what_cannot_be_meant_is_refused<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+    fn ensure_refused<T: fmt::Debug>(what: &str, answer: Result<T, MessagingError>) -> Check {
+        ensure(matches!(answer, Err(MessagingError::InvalidInput { .. })), || format!("{what}: {answer:?}"))
+    }
+    let (store, kind, key) = (bench.open().await?, bench.kind("refused")?, key("k")?);
+    let large = Bytes::from(vec![0; MAX_RECORD_BYTES + 1]);
+    ensure_refused("a large value", store.put_new(&kind, &key, large.clone(), None, soon()).await)?;
+    for lifetime in [Duration::ZERO, Duration::MAX] {
+        ensure_refused("a lifetime", store.put_new(&kind, &key, Bytes::new(), Some(lifetime), soon()).await)?;
+    }
+    let record = made(&store, &kind, &key, "v", None).await?;
+    ensure_refused("a large replacement", store.replace(&kind, &key, record.version, large, None, soon()).await)?;
+    let short = store.replace(&kind, &key, record.version, Bytes::new(), Some(Duration::ZERO), soon()).await;
+    ensure_refused("a replacement's lifetime", short)?;
+    for limit in [0, MAX_RECORDS_LISTED + 1] {
+        let query = RecordQuery { limit, ..RecordQuery::default() };
+        ensure_refused("a page's length", store.list(&kind, &query, soon()).await)?;
+    }
+    let query = RecordQuery { after: Some(RecordCursor("nowhere".into())), ..RecordQuery::default() };
+    ensure_refused("a cursor", store.list(&kind, &query, soon()).await)?;
+    ensure_same("the record afterwards", store.get(&kind, &key, soon()).await?, Some(record))
+}

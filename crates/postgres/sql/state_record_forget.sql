@@ -1,0 +1,9 @@
+-- A chunk of those that expired first. Judged again when it is removed: somebody may have put it anew meanwhile.
+-- Plan: Index Scan using state_record_expiry on state_record
+with gone as (
+  delete from {schema}.state_record r
+  using (select kind, key from {schema}.state_record
+         where expires_at <= {schema}.clock() order by expires_at limit $1) as expired
+  where r.kind = expired.kind and r.key = expired.key and r.expires_at <= {schema}.clock()
+  returning r.sequence)
+select count(*) from gone

@@ -1,0 +1,160 @@
+//! Small records, in the database that the configuration names for everything that is no message.
+
+use std::time::Duration;
+
+use postrider_core::*;
+
+use crate::config::Config;
+use crate::context::ContextError;
+use crate::provider::MessagingProvider;
+
+/// A database that keeps small records.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum StateStorage {
+    /// In an SQLite file.
+    #[cfg(feature = "sqlite")]
+    Sqlite(postrider_sqlite::SqliteStateRecords),
+    /// In a schema of a PostgreSQL database.
+    #[cfg(feature = "postgres")]
+    Postgres(postrider_postgres::PostgresStateRecords),
+}
+
+impl StateStorage {
+    /// The records in a provider's own store.
+    pub fn new(provider: &MessagingProvider) -> Result<Self, MessagingError> {
+        match provider {
+            #[cfg(feature = "sqlite")]
+            MessagingProvider::Sqlite(provider) => {
+                Ok(Self::Sqlite(postrider_sqlite::SqliteStateRecords::new(provider.clone())))
+            }
+            #[cfg(feature = "postgres")]
+            MessagingProvider::Postgres(provider) => {
+                Ok(Self::Postgres(postrider_postgres::PostgresStateRecords::new(provider.clone())))
+            }
+            other => Err(MessagingError::invalid(
+                "state store",
+                format!("{} keeps no records; use SQLite or PostgreSQL, by [state] url", other.provider_name()),
+            )),
+        }
+    }
+
+    /// The records of a system, without its queues where these are elsewhere. Answers the connection that the records
+    /// are reached by as well, for whoever closes it.
+    pub async fn connect(config: &Config) -> Result<(Self, MessagingProvider), ContextError> {
+        let endpoint = match config.keeps_state_with_messages() {
+            true => config.endpoint()?,
+            false => config.state_endpoint()?,
+        };
+        let provider = endpoint.connect().await?;
+        Ok((Self::new(&provider)?, provider))
+    }
+}
+
+/// Calls the same method on whichever store it is.
+macro_rules! each {
+    ($self:ident, $store:ident => $call:expr) => {
+        match $self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite($store) => $call,
+            #[cfg(feature = "postgres")]
+            Self::Postgres($store) => $call,
+        }
+    };
+}
+
+impl StateRecords for StateStorage {
+    async fn put_new(
+        &self,
+        kind: &RecordKind,
+        key: &RecordKey,
+        value: Bytes,
+        expires_in: Option<Duration>,
+        deadline: Deadline,
+    ) -> Result<Put, MessagingError> {
+        each!(self, store => store.put_new(kind, key, value, expires_in, deadline).await)
+    }
+
+    async fn replace(
+        &self,
+        kind: &RecordKind,
+        key: &RecordKey,
+        version: i64,
+        value: Bytes,
+        expires_in: Option<Duration>,
+        deadline: Deadline,
+    ) -> Result<Option<StateRecord>, MessagingError> {
+        each!(self, store => store.replace(kind, key, version, value, expires_in, deadline).await)
+    }
+
+    async fn get(
+        &self,
+        kind: &RecordKind,
+        key: &RecordKey,
+        deadline: Deadline,
+    ) -> Result<Option<StateRecord>, MessagingError> {
+        each!(self, store => store.get(kind, key, deadline).await)
+    }
+
+    async fn remove(&self, kind: &RecordKind, key: &RecordKey, deadline: Deadline) -> Result<bool, MessagingError> {
+        each!(self, store => store.remove(kind, key, deadline).await)
+    }
+
+    async fn list(
+        &self,
+        kind: &RecordKind,
+        query: &RecordQuery,
+        deadline: Deadline,
+    ) -> Result<RecordPage, MessagingError> {
+        each!(self, store => store.list(kind, query, deadline).await)
+    }
+
+    async fn forget_expired(&self, deadline: Deadline) -> Result<u64, MessagingError> {
+        each!(self, store => store.forget_expired(deadline).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Sources;
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn records_are_where_the_configuration_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+        let (kind, key) = (RecordKind::constant("session"), RecordKey::new("k").unwrap());
+        let queues = file("queues.db");
+        for (url, state) in [(queues.as_str(), None), ("memory:", Some(file("state.db"))), (&queues, None)] {
+            let sources = Sources::none().flag("--url", "common.messaging.url", url);
+            let sources = match &state {
+                Some(state) => sources.flag("--state", "state.url", state),
+                None => sources,
+            };
+            let (records, provider) = StateStorage::connect(&Config::load(&sources).unwrap()).await.unwrap();
+            let put = async |value: &'static str| {
+                let value = Bytes::from_static(value.as_bytes());
+                records.put_new(&kind, &key, value, Some(Duration::from_secs(60)), Deadline::default()).await.unwrap()
+            };
+            let Put::Made(made) = put("one").await else { panic!("{url}") };
+            assert_eq!(put("two").await, Put::Taken(made.clone()));
+            let value = Bytes::from_static(b"three");
+            let replaced = records.replace(&kind, &key, made.version, value, None, Deadline::default()).await.unwrap();
+            assert_eq!(records.get(&kind, &key, Deadline::default()).await.unwrap(), replaced);
+            let page = records.list(&kind, &RecordQuery::default(), Deadline::default()).await.unwrap();
+            assert_eq!((page.records, page.next), (replaced.into_iter().collect(), None));
+            assert_eq!(records.forget_expired(Deadline::default()).await.unwrap(), 0);
+            assert!(records.remove(&kind, &key, Deadline::default()).await.unwrap());
+            provider.close(Deadline::default()).await.unwrap();
+        }
+        assert!(folder.path().join("state.db").exists());
+    }
+
+    #[tokio::test]
+    async fn a_store_that_keeps_none_says_so() {
+        let provider = crate::connect("memory:").await.unwrap();
+        let refused = StateStorage::new(&provider).unwrap_err().to_string();
+        assert!(refused.contains("memory keeps no records; use SQLite or PostgreSQL"), "{refused}");
+    }
+}
