@@ -33,14 +33,15 @@ export function ageText(stats) {
   return (stats.approximate?.includes("oldest_age_seconds") ? "~" : "") + duration(age);
 }
 
+/** As the API and the program write durations: 8.5s, 2m 31s, 1h 9m. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "?";
   const s = Math.max(0, seconds);
-  if (s < 1) return `${Math.round(s * 1000)} ms`;
-  if (s < 10) return `${trim(s.toFixed(1))} s`;
-  if (s < 60) return `${Math.floor(s)} s`;
-  if (s < 3600) return two(s, 60, "min", "s", 600);
-  if (s < 86400) return two(s, 3600, "h", "min", 36000);
+  if (s < 1) return `${Math.round(s * 1000)}ms`;
+  if (s < 10) return `${trim(s.toFixed(1))}s`;
+  if (s < 60) return `${Math.floor(s)}s`;
+  if (s < 3600) return two(s, 60, "m", "s", 600);
+  if (s < 86400) return two(s, 3600, "h", "m", 36000);
   return two(s, 86400, "d", "h", 864000);
 }
 
@@ -50,7 +51,7 @@ const trim = (text) => text.replace(/\.0$/, "");
 function two(s, unit, large, small, until) {
   const n = Math.floor(s / unit);
   const rest = Math.floor((s - n * unit) / (unit === 86400 ? 3600 : unit === 3600 ? 60 : 1));
-  return s < until && rest > 0 ? `${n} ${large} ${rest} ${small}` : `${n} ${large}`;
+  return s < until && rest > 0 ? `${n}${large} ${rest}${small}` : `${n}${large}`;
 }
 
 export function relative(iso) {

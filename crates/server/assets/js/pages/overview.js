@@ -70,8 +70,8 @@ export async function overviewPage(view) {
       numberColumn("Delayed", "delayed"),
       { ...numberColumn("Dead", "dead"), render: (row) => (row.dead > 0 ? h("a.bad-text", { href: path`/ui/queues/${row.queue}/dead-letters`, title: statTitle(row, "dead") }, statText(row, "dead")) : h("span", { title: statTitle(row, "dead") }, statText(row, "dead"))) },
       { label: "Oldest", class: "num", title: "How long the oldest ready message has waited", sort: (row) => row.oldest_age_seconds, render: (row) => ageText(row) },
-      { label: "Messages, 1 h", class: "spark-cell", render: (row) => sparkOf(row, "depth") },
-      { label: "Throughput, 1 h", class: "spark-cell", render: (row) => sparkOf(row, "rate") },
+      { label: "Messages, 1h", class: "spark-cell", render: (row) => sparkOf(row, "depth") },
+      { label: "Throughput, 1h", class: "spark-cell", render: (row) => sparkOf(row, "rate") },
     ],
   });
   view.keys.table = table;
