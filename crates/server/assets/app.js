@@ -1,12 +1,12 @@
 // The dashboard: who is there, which page is meant, and what stands around it.
 
 import { api, onUnauthorized, path } from "./js/api.js";
-import { loadSession, session } from "./js/session.js";
+import { loadSession, may, session } from "./js/session.js";
 import { live } from "./js/live.js";
 import { queues } from "./js/queues.js";
 import { loadJobs, openJobs } from "./js/jobs.js";
 import { navigate, route, show } from "./js/router.js";
-import { h, replace, throttled } from "./js/elements.js";
+import { h, reconcile, replace, throttled } from "./js/elements.js";
 import { startKeyboard, openHelp } from "./js/keyboard.js";
 import { toast, toastProblem } from "./js/toasts.js";
 import { number } from "./js/format.js";
@@ -36,7 +36,7 @@ route("/ui/workers", workersPage, "workers");
 route("/ui/provider", providerPage, "provider");
 route("/ui/audit", auditPage, "audit");
 route("/ui/tokens", tokensPage, "tokens");
-route("/ui/login", loginPage, "");
+route("/ui/login", (view) => loginPage(view, enter), "");
 
 const byId = (id) => document.getElementById(id);
 
@@ -96,10 +96,11 @@ onUnauthorized(async () => {
 });
 
 /** After a login, and at the start. */
-export async function enter() {
+async function enter() {
   await loadSession();
   showSession();
   if (!session.authenticated) return false;
+  if (!may("read")) return true;
   live.start();
   queues.load().catch(() => {});
   loadJobs().catch(() => {});
@@ -112,13 +113,12 @@ function drawNavQueues() {
   const place = byId("nav-queues");
   const list = [...queues.all.values()].sort((a, b) => (b.dead > 0) - (a.dead > 0) || (b.ready ?? 0) - (a.ready ?? 0) || (a.queue < b.queue ? -1 : 1)).slice(0, NAV_QUEUES).sort((a, b) => (a.queue < b.queue ? -1 : 1));
   if (list.length === 0) return replace(place);
-  const here = decodeURIComponent(/^\/ui\/queues\/([^/]+)/.exec(location.pathname)?.[1] ?? "");
-  replace(
-    place,
-    h("h2", {}, "Queues"),
-    list.map((stats) => h("a", { href: path`/ui/queues/${stats.queue}`, "data-queue": stats.queue, "data-test": "nav-queue", title: stats.queue, "aria-current": stats.queue === here ? "page" : null }, h("span.name", {}, stats.queue), stats.dead > 0 ? h("span.dot.bad", { title: "has dead letters", role: "img", "aria-label": "has dead letters" }) : null, stats.paused ? h("span.muted", {}, "paused") : h("span.muted", {}, number(stats.ready)))),
-    queues.all.size > list.length ? h("a.muted", { href: "/" }, `all ${number(queues.all.size)}`) : null,
-  );
+  const isHere = (href) => location.pathname === href || location.pathname.startsWith(`${href}/`);
+  reconcile(place, [
+    h("h2", { "data-key": "" }, "Queues"),
+    ...list.map((stats) => h("a", { href: path`/ui/queues/${stats.queue}`, "data-key": `queue ${stats.queue}`, "data-queue": stats.queue, "data-test": "nav-queue", title: stats.queue, "aria-current": isHere(path`/ui/queues/${stats.queue}`) ? "page" : null }, h("span.name", {}, stats.queue), stats.dead > 0 ? h("span.dot.bad", { title: "has dead letters", role: "img", "aria-label": "has dead letters" }) : null, stats.paused ? h("span.muted", {}, "paused") : h("span.muted", {}, number(stats.ready)))),
+    ...(queues.all.size > list.length ? [h("a.muted", { href: "/", "data-key": "all" }, `all ${number(queues.all.size)}`)] : []),
+  ]);
 }
 const drawNavSoon = throttled(2000, drawNavQueues);
 queues.on((names) => (names === null ? drawNavQueues() : drawNavSoon()));

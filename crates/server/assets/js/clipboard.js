@@ -2,6 +2,7 @@
 
 import { h } from "./elements.js";
 import { toast } from "./toasts.js";
+import { session } from "./session.js";
 
 async function copy(text) {
   try {
@@ -31,8 +32,8 @@ export const command = (text) => h("div.command", { "data-test": "command" }, h(
 export const copyableId = (id) => h("span.copyable", {}, h("code", {}, id), copyButton(id, "Copy the id"));
 
 /** What to do where there is nothing yet. */
-export function emptyState({ title, text, commands = [], test = "empty", extra }) {
-  return h("div.empty", { "data-test": test }, h("h2", {}, title), text ? h("p", {}, text) : null, commands.map((one) => command(one)), extra);
+export function emptyState({ title, text, commands = [], test = "empty" }) {
+  return h("div.empty", { "data-test": test }, h("h2", {}, title), text ? h("p", {}, text) : null, commands.map((one) => command(one)), commands.length > 0 && session && !session.open ? h("p", {}, "The program takes its token from the variable ", h("code", {}, "POSTRIDER_TOKEN"), ".") : null);
 }
 
 /** The `--url` that leads here. */

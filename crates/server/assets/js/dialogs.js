@@ -107,7 +107,7 @@ export function openDialog({ title, test, body = [], actions = [], wide = false,
  * Asks before something is lost. `count` asks the API how much it is, just now, and answers `{text, label, nothing}`: what will
  * happen, what the button says, and whether there is nothing to do. With `typed` that text has to be typed first.
  */
-export function confirmDialog({ title, test, count, typed, run, onDone }) {
+export function confirmDialog({ title, test, count, typed, tone = "danger", run, onDone }) {
   const typedId = freshId("typed");
   const message = h("p", { "data-test": "confirm-text", "aria-live": "polite" }, "Counting…");
   const field = typed
@@ -123,7 +123,7 @@ export function confirmDialog({ title, test, count, typed, run, onDone }) {
     return {
       label,
       test: "confirm-button",
-      tone: "danger",
+      tone,
       disabled,
       run: async () => {
         const result = await run();

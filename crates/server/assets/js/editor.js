@@ -7,7 +7,25 @@ import { diffView } from "./diff.js";
 import { fromBase64 } from "./bytes_text.js";
 
 const shown = (text) => pretty(text) ?? text;
-const headerLines = (headers) => Object.keys(headers).sort().map((name) => `${name}: ${headers[name]}`).join("\n");
+// Lines would lose what such values hold; they are edited as JSON.
+const needsJson = (headers) => Object.entries(headers).some(([name, value]) => name.includes(":") || value !== value.trim() || value.includes("\n"));
+
+function headerLines(headers, asJson) {
+  const names = Object.keys(headers).sort();
+  if (!asJson) return names.map((name) => `${name}: ${headers[name]}`).join("\n");
+  return JSON.stringify(Object.fromEntries(names.map((name) => [name, headers[name]])), null, 2);
+}
+
+function parseJsonHeaders(text) {
+  let headers;
+  try {
+    headers = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`The headers are no JSON: ${error.message}`);
+  }
+  if (headers === null || typeof headers !== "object" || Array.isArray(headers) || Object.values(headers).some((value) => typeof value !== "string")) throw new Error("The headers are an object whose values are texts.");
+  return headers;
+}
 
 /** Headers as people write them: a line each, `name: value`. */
 export function parseHeaders(text) {
@@ -35,10 +53,12 @@ function checkBase64(text) {
  * on without a change.
  */
 export function openEditor({ title, test, name, original, actions, note }) {
+  const label = name === "payload" ? "Payload" : "Body";
   const binary = original.bytes.text === null;
+  const asJson = needsJson(original.headers ?? {});
   const before = binary ? original.bytes.base64 : original.bytes.text;
   const area = h("textarea.code", { rows: 12, spellcheck: "false", autocomplete: "off", value: before, "data-test": "editor-body", "data-autofocus": true });
-  const headers = original.headers ? h("textarea.code", { rows: 4, spellcheck: "false", value: headerLines(original.headers), "data-test": "editor-headers" }) : null;
+  const headers = original.headers ? h("textarea.code", { rows: 4, spellcheck: "false", value: headerLines(original.headers, asJson), "data-test": "editor-headers" }) : null;
   const type = original.contentType !== undefined ? h("input", { value: original.contentType ?? "", spellcheck: "false", "data-test": "editor-content-type" }) : null;
   const hint = h("p.note", { "aria-live": "polite" });
   const wasJson = !binary && isJson(before);
@@ -53,10 +73,10 @@ export function openEditor({ title, test, name, original, actions, note }) {
 
   const form = [
     note ? h("p.muted", {}, note) : null,
-    field(binary ? `${title.includes("payload") ? "Payload" : "Body"} (base64)` : title.includes("payload") ? "Payload" : "Body", area),
+    field(binary ? `${label} (base64)` : label, area),
     h("div.row", {}, layOutButton, hint),
     type ? field("Content type", type) : null,
-    headers ? field("Headers", headers, "One a line, as name: value") : null,
+    headers ? field("Headers", headers, asJson ? "As JSON: a value has line breaks or blanks at its ends" : "One a line, as name: value") : null,
   ];
 
   function changes() {
@@ -67,8 +87,8 @@ export function openEditor({ title, test, name, original, actions, note }) {
     }
     if (type && type.value.trim() !== (original.contentType ?? "")) found.content_type = type.value.trim();
     if (headers) {
-      const parsed = parseHeaders(headers.value);
-      if (headerLines(parsed) !== headerLines(original.headers)) found.headers = parsed;
+      const parsed = asJson ? parseJsonHeaders(headers.value) : parseHeaders(headers.value);
+      if (headerLines(parsed, asJson) !== headerLines(original.headers, asJson)) found.headers = parsed;
     }
     return found;
   }
@@ -81,9 +101,9 @@ export function openEditor({ title, test, name, original, actions, note }) {
       const found = changes();
       const unchanged = Object.keys(found).length === 0;
       const parts = [];
-      if (name in found || `${name}_base64` in found) parts.push(diffView(name === "payload" ? "Payload" : "Body", binary ? before : shown(before), binary ? area.value.trim() : shown(area.value), "diff-body"));
+      if (name in found || `${name}_base64` in found) parts.push(diffView(label, binary ? before : shown(before), binary ? area.value.trim() : shown(area.value), "diff-body"));
       if ("content_type" in found) parts.push(diffView("Content type", original.contentType ?? "", found.content_type, "diff-content-type"));
-      if ("headers" in found) parts.push(diffView("Headers", headerLines(original.headers), headerLines(found.headers), "diff-headers"));
+      if ("headers" in found) parts.push(diffView("Headers", headerLines(original.headers, asJson), headerLines(found.headers, asJson), "diff-headers"));
       if ((name in found) && parts.length > 0 && shown(before) === shown(area.value)) parts.push(h("p.muted", {}, "Only the layout of the JSON differs."));
       dialog.setBody(unchanged ? h("p", { "data-test": "editor-unchanged" }, "Nothing is changed.") : h("p", {}, "This is what will be saved:"), parts);
       dialog.setActions([

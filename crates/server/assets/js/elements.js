@@ -42,6 +42,26 @@ export function replace(element, ...children) {
   return element;
 }
 
+/**
+ * The children of `place` become `elements`, but those that are there already under the same `data-key` stay and only take over
+ * what changed: a link that is looked at, focused or just being pressed does not vanish under the hand.
+ */
+export function reconcile(place, elements) {
+  const known = new Map([...place.children].map((child) => [child.dataset.key, child]));
+  const wanted = elements.map((fresh) => {
+    const old = known.get(fresh.dataset.key);
+    if (!old || old.tagName !== fresh.tagName) return fresh;
+    for (const name of old.getAttributeNames()) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    for (const name of fresh.getAttributeNames()) if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
+    if (old.innerHTML !== fresh.innerHTML) old.replaceChildren(...fresh.childNodes);
+    return old;
+  });
+  wanted.forEach((element, i) => {
+    if (place.children[i] !== element) place.insertBefore(element, place.children[i] ?? null);
+  });
+  while (place.children.length > wanted.length) place.lastElementChild.remove();
+}
+
 let lastId = 0;
 /** An id for `label for` and `aria-labelledby`. */
 export const freshId = (prefix) => `${prefix}-${++lastId}`;

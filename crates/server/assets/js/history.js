@@ -2,33 +2,52 @@
 
 import { api } from "./api.js";
 
-let loaded = null;
 let loading = null;
 
 export const DEPTHS = ["ready", "in_flight", "delayed", "dead"];
-export const RATES = ["sent", "received", "acked", "retried", "dead_lettered"];
 
-/** `{interval, length, series(queue), pause}`; `pause` is how many milliseconds to wait before asking again. */
-export async function loadHistory(signal) {
+/** `{interval, length, series(queue), all, pause}`; `pause` is how many milliseconds to wait before asking again. */
+async function loadHistory(signal) {
   loading ??= (async () => {
     const begun = performance.now();
     const answer = await api.get("/v1/history");
     const took = performance.now() - begun;
     const byQueue = new Map(answer.queues.map((one) => [one.queue, one]));
-    loaded = {
+    return {
       interval: answer.interval_seconds,
       length: Math.max(0, ...answer.queues.map((one) => one.ready.length)),
       series: (queue) => byQueue.get(queue) ?? null,
       all: answer.queues,
-      pause: Math.min(120_000, Math.max(2000 * answer.interval_seconds, 20 * took)),
+      pause: Math.min(120_000, Math.max(2000 * answer.interval_seconds, 40 * took, 100 * answer.queues.length)),
     };
-    return loaded;
   })().finally(() => {
     loading = null;
   });
   const history = await loading;
   if (signal?.aborted) throw new DOMException("the page is gone", "AbortError");
   return history;
+}
+
+/** Tells `act` of the history, now and again for as long as the view is looked at; of null when it could not be had. */
+export function watchHistory(view, act) {
+  let timer = null;
+  async function ask() {
+    let history = null;
+    try {
+      history = await loadHistory(view.signal);
+    } catch {
+      // The numbers are worth showing without their past.
+    }
+    if (view.signal.aborted) return;
+    act(history);
+    timer = setTimeout(next, history?.pause ?? 10_000);
+  }
+  function next() {
+    if (document.hidden) timer = setTimeout(next, 5000);
+    else ask();
+  }
+  view.until(() => clearTimeout(timer));
+  ask();
 }
 
 /** The sum over all queues; null where no queue was seen. */

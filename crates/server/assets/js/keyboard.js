@@ -8,7 +8,7 @@ import { path } from "./api.js";
 const PLACES = { o: ["/", "Overview"], t: ["/ui/tasks", "Tasks"], s: ["/ui/schedules", "Schedules"], w: ["/ui/workers", "Workers"], p: ["/ui/provider", "Provider"], a: ["/ui/audit", "Audit"], k: ["/ui/tokens", "Tokens"] };
 const IN_QUEUE = { q: ["", "The queue"], m: ["/messages", "Its messages"], d: ["/dead-letters", "Its dead letters"] };
 
-let afterG = 0;
+let afterG = -Infinity;
 
 function isTyping(target) {
   return target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]") !== null;
@@ -41,7 +41,7 @@ export function startKeyboard() {
     }
     if (isTyping(event.target)) return;
     if (performance.now() - afterG < 1500) {
-      afterG = 0;
+      afterG = -Infinity;
       const queue = view?.params.queue;
       if (PLACES[event.key]) navigate(PLACES[event.key][0]);
       else if (IN_QUEUE[event.key] && queue) navigate(path`/ui/queues/${queue}` + IN_QUEUE[event.key][0]);

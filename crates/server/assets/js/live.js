@@ -101,3 +101,12 @@ document.addEventListener("visibilitychange", () => {
     open();
   }
 });
+
+// A page that was left may be kept by the browser, and its connection with it.
+addEventListener("pagehide", () => {
+  clearTimeout(hiddenTimer);
+  shut();
+});
+addEventListener("pageshow", (event) => {
+  if (event.persisted && wanted) open();
+});

@@ -27,9 +27,13 @@ export function timeline(attempts) {
   );
 }
 
+// A store that keeps no attempts does not begin to: its refusal is asked for once.
+let attemptsRefused = null;
+
 async function drawAttempts(view, place, url, message) {
   let answer;
   try {
+    if (attemptsRefused) throw attemptsRefused;
     answer = await api.get(url, { signal: view.signal });
   } catch (error) {
     if (isAbort(error)) return;
@@ -37,6 +41,7 @@ async function drawAttempts(view, place, url, message) {
       replace(place, problemBox(error));
       return;
     }
+    attemptsRefused = error;
     // What the store does know is the counts and the last error.
     replace(
       place,
@@ -68,6 +73,10 @@ export function detailPanel({ onClose }) {
       onClose();
       if (hadFocus && cameFrom?.isConnected) cameFrom.focus({ preventScroll: true });
     },
+    /** Newer facts of the message that is shown. */
+    refresh(facts) {
+      if (!element.hidden) replace(element.querySelector(".facts"), facts);
+    },
     show(view, { title, message, facts, bytes, attemptsUrl, actions }) {
       cameFrom = document.activeElement;
       const attempts = h("div", {}, h("p.muted", {}, "Loading…"));
@@ -76,7 +85,7 @@ export function detailPanel({ onClose }) {
         h("div.detail-head", {}, h("h2", {}, title), h("span.spacer"), h("button.btn.ghost.icon", { type: "button", "aria-label": "Close the details", "data-test": "detail-close", on: { click: () => panel.close() } }, "×")),
         copyableId(message.id),
         actions ? h("div.actions", {}, actions) : null,
-        facts,
+        h("div.facts", {}, facts),
         h("h3", {}, "Body"),
         payloadViewer(bytes),
         h("h3", {}, "Headers"),

@@ -31,4 +31,4 @@ export function queueHead(view, page) {
 }
 
 export const tile = (label, value, { test, tone, note, title, href } = {}) =>
-  h(href ? "a.tile" : "div.tile", { href, "data-test": test, "data-tone": tone, title }, h("span.tile-label", {}, label), h("span.tile-value", {}, value), note ? h("span.tile-note", {}, note) : null);
+  h(href ? "a.tile" : "div.tile", { href, "data-key": label, "data-test": test, "data-tone": tone, title }, h("span.tile-label", {}, label), h("span.tile-value", {}, value), note ? h("span.tile-note", {}, note) : null);

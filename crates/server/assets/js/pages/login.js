@@ -3,7 +3,6 @@ import { freshId, h, replace } from "../elements.js";
 import { problemBox } from "../problem_box.js";
 import { navigate } from "../router.js";
 import { session } from "../session.js";
-import { enter } from "../../app.js";
 
 /** Where to go afterwards: a place of this dashboard and no other. */
 function destination(view) {
@@ -11,7 +10,8 @@ function destination(view) {
   return from === "/" || (from.startsWith("/ui/") && !from.startsWith("/ui/login")) ? from : "/";
 }
 
-export async function loginPage(view) {
+/** `enter` asks the server again who we are, and answers whether we are let in. */
+export async function loginPage(view, enter) {
   view.title("Log in");
   if (session.authenticated) {
     navigate(destination(view), { replace: true });

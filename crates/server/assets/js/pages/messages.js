@@ -71,21 +71,24 @@ export async function messagesPage(view) {
     keepAddress();
   }
 
+  const factsOf = (message) =>
+    messageFacts([
+      ["State", h(`span.pill.${TONE[message.state] ?? "info"}`, {}, message.state)],
+      ["Ordering key", message.ordering_key],
+      ["Priority", String(message.priority ?? "–")],
+      ["Content type", message.content_type],
+      ["Deliveries", `${number(message.receive_count)}, of which ${number(message.attempts_count)} failed`],
+      ["Sent", time(message.enqueued_at)],
+      [message.state === "PROCESSING" ? "Lease ends" : "Due", time(message.next_attempt_at)],
+      ["Last error", message.last_error ? h("pre.error-text", {}, message.last_error) : null],
+    ]);
+
   function openMessage(message) {
     select(message.id);
     detail.show(view, {
       title: "Message",
       message,
-      facts: messageFacts([
-        ["State", h(`span.pill.${TONE[message.state] ?? "info"}`, {}, message.state)],
-        ["Ordering key", message.ordering_key],
-        ["Priority", String(message.priority ?? "–")],
-        ["Content type", message.content_type],
-        ["Deliveries", `${number(message.receive_count)}, of which ${number(message.attempts_count)} failed`],
-        ["Sent", time(message.enqueued_at)],
-        [message.state === "PROCESSING" ? "Lease ends" : "Due", time(message.next_attempt_at)],
-        ["Last error", message.last_error],
-      ]),
+      facts: factsOf(message),
       bytes: carried(message, "body"),
       attemptsUrl: path`/v1/queues/${name}/messages/${message.id}/attempts`,
     });
@@ -119,6 +122,9 @@ export async function messagesPage(view) {
       return;
     }
     draw();
+    if (opened === null) return;
+    const current = messages.find((message) => message.id === opened);
+    detail.refresh(current ? factsOf(current) : h("p.notice", { "data-tone": "warn", "data-test": "message-left" }, "It is not among the messages any more: handled, put aside as a dead letter, or removed."));
   }
 
   filterInput.addEventListener("input", () => {

@@ -1,7 +1,7 @@
 import { api, path } from "../api.js";
-import { h, replace, throttled } from "../elements.js";
+import { h, reconcile, replace, throttled } from "../elements.js";
 import { ageText, count, duration, number, statText, statTitle } from "../format.js";
-import { DEPTHS, loadHistory, recentRate, total } from "../history.js";
+import { DEPTHS, recentRate, total, watchHistory } from "../history.js";
 import { lineChart, rateText, spark } from "../charts.js";
 import { troubles, weight } from "../queue_health.js";
 import { emptyState, urlOption } from "../clipboard.js";
@@ -38,9 +38,10 @@ export async function overviewPage(view) {
   const tiles = h("div.tiles");
   const attention = h("section.attention", { "aria-label": "Needs attention", "data-test": "attention" });
   const depth = lineChart({ title: "Messages", test: "chart-depth" });
-  const rates = lineChart({ title: "Throughput", test: "chart-throughput", rate: true });
+  const rates = lineChart({ title: "Throughput of this server", test: "chart-throughput", rate: true });
+  const charts = h("div.charts", {}, depth.element, rates.element);
   const listPlace = h("section", { "data-test": "queue-section" });
-  const body = h("div.stack", {}, tiles, attention, h("div.charts", {}, depth.element, rates.element), listPlace);
+  const body = h("div.stack", {}, tiles, attention, charts, listPlace);
   replace(
     view.root,
     h("div.stack", { "data-test": "page-overview" }, h("header.page-head", {}, h("div.head-line", {}, h("h1", { tabindex: "-1" }, "Overview"), h("span.spacer"), actionButton({ label: "New queue", test: "new-queue", role: "produce", run: newQueue }))), body),
@@ -121,8 +122,7 @@ export async function overviewPage(view) {
     const paused = all.filter((stats) => stats.paused).length;
     const inexact = (one) => (one.exact ? null : "Some queues tell this approximately or not at all");
     const acked = past ? recentRate(total(past, "acked"), past.interval) : null;
-    replace(
-      tiles,
+    reconcile(tiles, [
       tile("Ready", ready.text, { test: "total-ready", title: inexact(ready) }),
       tile("In flight", inFlight.text, { test: "total-in-flight", title: inexact(inFlight) }),
       tile("Delayed", delayed.text, { test: "total-delayed", title: inexact(delayed) }),
@@ -130,7 +130,7 @@ export async function overviewPage(view) {
       tile("Oldest waiting", oldest?.oldest_age_seconds != null ? duration(oldest.oldest_age_seconds) : "–", { test: "total-oldest", note: oldest?.oldest_age_seconds != null ? oldest.queue : null, href: oldest?.oldest_age_seconds != null ? path`/ui/queues/${oldest.queue}` : null }),
       tile("Acked", acked === null ? "–" : rateText(acked), { test: "total-acked", note: "last minute" }),
       tile("Queues", number(all.length), { test: "total-queues", note: paused > 0 ? `${number(paused)} paused` : null }),
-    );
+    ]);
   }
 
   function drawAttention() {
@@ -159,27 +159,11 @@ export async function overviewPage(view) {
 
   function drawCharts() {
     if (past === null) return;
+    charts.hidden = queues.loaded && queues.all.size === 0;
     const all = [...queues.all.values()];
     const live = (name, values) => [...values, queues.loaded ? sum(all, name).value : null];
     depth.update({ interval: past.interval, series: depthSeries((name) => live(name, total(past, name)), (name) => sum(all, name).text) });
     rates.update({ interval: past.interval, series: rateSeries((name) => total(past, name), past.interval) });
-  }
-
-  async function askHistory() {
-    try {
-      past = await loadHistory(view.signal);
-    } catch {
-      // The numbers are worth showing without their past; it is asked for again.
-    }
-    if (view.signal.aborted) return;
-    drawn++;
-    drawAll();
-    const timer = setTimeout(function wait() {
-      if (view.signal.aborted) return;
-      if (document.hidden) setTimeout(wait, 5000);
-      else askHistory();
-    }, past?.pause ?? 10_000);
-    view.until(() => clearTimeout(timer));
   }
 
   async function askDeadTasks() {
@@ -201,14 +185,16 @@ export async function overviewPage(view) {
   const drawSoon = throttled(1000, () => {
     if (view.signal.aborted) return;
     drawTiles();
-    drawAttention();
     drawCharts();
   });
+  // Less often: its links should stay where they are while somebody reaches for them.
+  const drawAttentionSoon = throttled(5000, () => !view.signal.aborted && !attention.contains(document.activeElement) && drawAttention());
   view.until(queues.on((names) => {
     if (names === null) drawAll();
     else {
       table.patch(names.map((name) => queues.all.get(name)).filter(Boolean).map(rowOf));
       drawSoon();
+      drawAttentionSoon();
     }
   }));
   view.onLive("tasks", throttled(10_000, () => !view.signal.aborted && askDeadTasks()));
@@ -221,7 +207,11 @@ export async function overviewPage(view) {
   if (!queues.loaded) await queues.load();
   if (view.signal.aborted) return;
   drawAll();
-  askHistory();
+  watchHistory(view, (history) => {
+    past = history ?? past;
+    drawn++;
+    drawAll();
+  });
   askDeadTasks();
 }
 

@@ -1,7 +1,7 @@
 import { api, path } from "../api.js";
-import { h, replace, throttled } from "../elements.js";
+import { h, reconcile, replace, throttled } from "../elements.js";
 import { ageText, count, number, statText, statTitle, time } from "../format.js";
-import { loadHistory } from "../history.js";
+import { watchHistory } from "../history.js";
 import { lineChart } from "../charts.js";
 import { depthSeries, rateSeries } from "./overview.js";
 import { troubles } from "../queue_health.js";
@@ -23,7 +23,7 @@ export async function queuePage(view) {
   const tiles = h("div.tiles");
   const notes = h("div.notes", { "data-test": "queue-notes" });
   const depth = lineChart({ title: "Messages", test: "chart-depth" });
-  const rates = lineChart({ title: "Throughput", test: "chart-throughput", rate: true });
+  const rates = lineChart({ title: "Throughput of this server", test: "chart-throughput", rate: true });
   const charts = h("div.charts", {}, depth.element, rates.element);
   const firstSteps = h("div");
   const workers = h("section", { "data-test": "queue-workers" });
@@ -66,6 +66,7 @@ export async function queuePage(view) {
         const now = await ask();
         return { text: `Workers receive nothing more from it until it is resumed: ${statText(now, "ready")} ready and ${statText(now, "delayed")} delayed messages wait. ${statText(now, "in_flight")} in flight can still be settled, and sends go on.`, label: "Pause" };
       },
+      tone: "primary",
       run: () => setPaused(true),
     });
   }
@@ -122,16 +123,15 @@ export async function queuePage(view) {
     if (view.signal.aborted) return;
     const base = path`/ui/queues/${name}`;
     const part = (label, field, options) => tile(label, statText(stats, field), { test: `stat-${field.replace("_", "-")}`, title: statTitle(stats, field), ...options });
-    replace(
-      tiles,
+    reconcile(tiles, [
       part("Ready", "ready", { href: `${base}/messages` }),
       part("In flight", "in_flight"),
       part("Delayed", "delayed"),
       part("Dead", "dead", { tone: stats.dead > 0 ? "bad" : null, href: `${base}/dead-letters` }),
       tile("Oldest waiting", ageText(stats), { test: "stat-oldest" }),
       tile("Receives", stats.paused ? "paused" : "on", { test: "stat-paused", tone: stats.paused ? "warn" : null }),
-    );
-    replace(notes, troubles({ ...stats, queue: name }, past?.series(name), past?.interval ?? 5).map((one) => h("a.notice", { href: one.href, "data-tone": one.tone, "data-test": `trouble-${one.kind}` }, one.text)));
+    ]);
+    reconcile(notes, troubles({ ...stats, queue: name }, past?.series(name), past?.interval ?? 5).map((one) => h("a.notice", { href: one.href, "data-key": one.kind, "data-tone": one.tone, "data-test": `trouble-${one.kind}` }, one.text)));
     const nothing = !queues.all.has(name) && ["ready", "in_flight", "delayed", "dead"].every((field) => !stats[field]);
     charts.hidden = nothing;
     replace(firstSteps, nothing && queues.loaded
@@ -143,18 +143,6 @@ export async function queuePage(view) {
       depth.update({ interval: past.interval, series: depthSeries((field) => [...values(field), stats[field] ?? null], (field) => statText(stats, field)) });
       rates.update({ interval: past.interval, series: rateSeries(values, past.interval) });
     }
-  }
-
-  async function askHistory() {
-    try {
-      past = await loadHistory(view.signal);
-    } catch {
-      // Without its past the queue can still be shown.
-    }
-    if (view.signal.aborted) return;
-    draw();
-    const timer = setTimeout(askHistory, past?.pause ?? 10_000);
-    view.until(() => clearTimeout(timer));
   }
 
   async function askWorkers() {
@@ -182,7 +170,10 @@ export async function queuePage(view) {
   view.until(queues.on((names) => (names === null || names.includes(name)) && drawSoon()));
   drawActions();
   draw();
-  askHistory();
+  watchHistory(view, (history) => {
+    past = history ?? past;
+    draw();
+  });
   askWorkers();
   view.every(5000, askWorkers);
 }

@@ -57,6 +57,7 @@ export async function taskPage(view) {
         if (now.state !== "DEAD") return { text: `It is not dead any more but ${now.state}.`, label: "Replay 1 task", nothing: true };
         return { text: "1 task is due at once, with all its attempts before it and without the deadline that it may have missed. Its history stays.", label: "Replay 1 task" };
       },
+      tone: "primary",
       run: () => replayTask(task, reload),
     });
   }

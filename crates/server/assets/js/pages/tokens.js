@@ -7,6 +7,7 @@ import { confirmDialog, field, openDialog } from "../dialogs.js";
 import { command, emptyState } from "../clipboard.js";
 import { problemBox } from "../problem_box.js";
 import { toast } from "../toasts.js";
+import { session } from "../session.js";
 
 const ROLES = {
   read: "look at everything",
@@ -59,18 +60,22 @@ export async function tokensPage(view) {
   }
 
   function create() {
+    // The first token closes an open server: whoever makes it should go on with it.
+    const isFirst = session.open && tokens.length === 0;
     const name = h("input", { spellcheck: "false", autocomplete: "off", "data-test": "token-name" });
     const roles = Object.entries(ROLES).map(([role, text]) => {
       const box = h("input", { type: "checkbox", value: role, "data-test": `token-role-${role}` });
-      if (role === "read") box.checked = true;
+      if (role === (isFirst ? "admin" : "read")) box.checked = true;
       return { box, element: h("label.check", {}, box, h("strong", {}, ` ${role}`), h("span.muted", {}, ` ${text}`)) };
     });
     const queueNames = h("input", { spellcheck: "false", autocomplete: "off", placeholder: "all", "data-test": "token-queues" });
     const ends = h("input", { spellcheck: "false", autocomplete: "off", placeholder: "never", "data-test": "token-expires-in" });
+    let closed = false;
     openDialog({
       title: "New token",
       test: "dialog-new-token",
-      body: [field("Name", name, "Who or what it is for"), h("fieldset", {}, h("legend", {}, "Roles"), roles.map((one) => one.element)), field("Only these queues", queueNames, "Names with commas between them; mail.* means all that begin with mail."), field("Ends in", ends, "Like 30d, or empty for never")],
+      onClose: () => closed && location.reload(),
+      body: [isFirst ? h("p.notice", { "data-tone": "warn", "data-test": "first-token" }, "This is the first token: from then on the server asks everybody for one. Without the role admin nobody could make more of them here.") : null, field("Name", name, "Who or what it is for"), h("fieldset", {}, h("legend", {}, "Roles"), roles.map((one) => one.element)), field("Only these queues", queueNames, "Names with commas between them; mail.* means all that begin with mail."), field("Ends in", ends, "Like 30d, or empty for never")],
       actions: [{ label: "Make the token", test: "token-save", tone: "primary", run: async (dialog) => {
         const wanted = { name: name.value.trim(), roles: roles.filter((one) => one.box.checked).map((one) => one.box.value) };
         if (wanted.name === "") throw new Error("A token has a name.");
@@ -79,9 +84,12 @@ export async function tokensPage(view) {
         if (list.length > 0) wanted.queues = list;
         if (ends.value.trim() !== "") wanted.expires_in = ends.value.trim();
         const made = await api.post("/v1/tokens", wanted);
-        dialog.setBody(h("p", {}, h("strong", {}, "Copy it now: it is not shown again.")), h("div", { "data-test": "token-secret" }, command(made.token)));
+        dialog.setBody(h("p", {}, h("strong", {}, "Copy it now: it is not shown again.")), h("div", { "data-test": "token-secret" }, command(made.token)), h("p.muted", {}, "For the program: ", h("code", {}, "export POSTRIDER_TOKEN=…")));
         dialog.setActions([], "Done");
-        load();
+        if (isFirst) {
+          closed = true;
+          if (wanted.roles.includes("admin")) await api.post("/v1/session", { token: made.token });
+        } else load();
         return false;
       } }],
     });
