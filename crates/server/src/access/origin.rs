@@ -1,0 +1,92 @@
+//! Requests that a browser sends without being asked by its user.
+//!
+//! A page of another site can make a browser send a request here, and the browser adds the session's cookie or, on an open
+//! server, needs nothing. Browsers say where such a request comes from; programs that are not browsers say nothing.
+
+use axum::http::{HeaderMap, header};
+
+use super::caller::Proof;
+
+/// Why a request that changes something may not be carried out.
+pub(super) fn check(headers: &HeaderMap, proof: Proof) -> Result<(), &'static str> {
+    // A token in a header is put there by whoever has it; no browser does so by itself.
+    if proof == Proof::Token {
+        return Ok(());
+    }
+    let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
+    match text(header::HeaderName::from_static("sec-fetch-site")) {
+        Some("same-origin" | "none") => return Ok(()),
+        Some(_) => return Err("it comes from a page of another site"),
+        None => {}
+    }
+    match (text(header::ORIGIN), text(header::HOST)) {
+        (Some(origin), Some(host)) => {
+            let named = origin.split_once("://").map(|(_, host)| host);
+            if named == Some(host) { Ok(()) } else { Err("it comes from a page of another site") }
+        }
+        (Some(_), None) => Err("it comes from a page, and does not say which host it is for"),
+        (None, _) if proof == Proof::Session => Err("a session is for browsers; programs send a token"),
+        (None, _) => Ok(()),
+    }
+}
+
+/// Whether an open server was asked for by a name of this machine. A name of somebody else's that leads here would let
+/// their pages read everything.
+pub(super) fn is_local(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return true };
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderName;
+
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), axum::http::HeaderValue::from_static(value))
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn another_sites_page_changes_nothing() {
+        let own = headers(&[("origin", "http://127.0.0.1:8025"), ("host", "127.0.0.1:8025")]);
+        let other = headers(&[("origin", "http://evil.example"), ("host", "127.0.0.1:8025")]);
+        let null = headers(&[("origin", "null"), ("host", "127.0.0.1:8025")]);
+        let fetched = headers(&[("sec-fetch-site", "cross-site")]);
+        for proof in [Proof::Open, Proof::Session] {
+            assert!(check(&own, proof).is_ok());
+            assert!(check(&headers(&[("sec-fetch-site", "same-origin")]), proof).is_ok());
+            for bad in [&other, &null, &fetched, &headers(&[("sec-fetch-site", "same-site")])] {
+                assert!(check(bad, proof).is_err(), "{bad:?}");
+            }
+        }
+        assert!(check(&other, Proof::Token).is_ok());
+        assert!(check(&HeaderMap::new(), Proof::Open).is_ok(), "curl");
+        assert!(check(&HeaderMap::new(), Proof::Session).is_err());
+    }
+
+    #[test]
+    fn an_open_server_is_asked_for_by_this_machines_names() {
+        for (host, is) in [
+            ("localhost", true),
+            ("LOCALHOST:8025", true),
+            ("127.0.0.1:8025", true),
+            ("127.9.9.9", true),
+            ("[::1]:8025", true),
+            ("evil.example:8025", false),
+            ("127.0.0.1.evil.example", false),
+            ("10.0.0.1", false),
+        ] {
+            assert_eq!(is_local(&headers(&[("host", host)])), is, "{host}");
+        }
+        assert!(is_local(&HeaderMap::new()));
+    }
+}

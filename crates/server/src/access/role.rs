@@ -1,0 +1,47 @@
+//! What a token allows.
+
+use postrider::MessagingError;
+pub use postrider_http::wire::token::Role;
+
+/// Every role.
+const ALL: [Role; 5] = [Role::Read, Role::Produce, Role::Consume, Role::Operate, Role::Admin];
+
+/// The role's name in JSON, texts and flags.
+pub fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Read => "read",
+        Role::Produce => "produce",
+        Role::Consume => "consume",
+        Role::Operate => "operate",
+        Role::Admin => "admin",
+    }
+}
+
+/// Whether whoever has a role may do what asks for `wanted`.
+pub(crate) fn includes(role: Role, wanted: Role) -> bool {
+    role == wanted || role == Role::Admin || (role == Role::Operate && wanted == Role::Read)
+}
+
+/// The role of that name.
+pub fn role_named(name: &str) -> Result<Role, MessagingError> {
+    ALL.into_iter().find(|role| role_name(*role) == name).ok_or_else(|| {
+        let names = ALL.map(role_name).join(", ");
+        MessagingError::invalid("role", format!("'{}' is none of {names}", name.escape_debug()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn admin_has_every_role_and_operate_may_look() {
+        for wanted in ALL {
+            assert!(includes(Role::Admin, wanted) && includes(wanted, wanted));
+            assert_eq!(includes(Role::Operate, wanted), matches!(wanted, Role::Operate | Role::Read), "{wanted:?}");
+            assert_eq!(role_named(role_name(wanted)).unwrap(), wanted);
+        }
+        assert!(!includes(Role::Read, Role::Consume) && !includes(Role::Produce, Role::Read));
+        assert!(role_named("root").is_err());
+    }
+}

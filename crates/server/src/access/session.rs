@@ -1,0 +1,94 @@
+//! Sessions of the dashboard: a cookie that stands for a token.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use postrider::state_records::{RecordKey, RecordKind, StateRecords};
+use postrider::{Deadline, MessagingError, StateStorage};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::token::random;
+
+static KIND: RecordKind = RecordKind::constant("session");
+
+/// The cookie's name.
+pub(crate) const SESSION_COOKIE: &str = "postrider_session";
+
+/// How long a session lasts.
+const LENGTH: Duration = Duration::from_secs(12 * 3600);
+
+/// The id in a request's cookie.
+pub(crate) fn shown(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, id)| id).filter(|id| (1..=64).contains(&id.len()))
+}
+
+/// What is kept in place of the id: whoever reads the state gets no session by it.
+pub(super) fn key(id: &str) -> String {
+    HEXLOWER.encode(&Sha256::digest(id.as_bytes()))
+}
+
+/// Begins a session of a token and answers its cookie.
+pub(super) async fn begin(
+    records: &StateStorage,
+    token: &Uuid,
+    is_secure: bool,
+    deadline: Deadline,
+) -> Result<HeaderValue, MessagingError> {
+    let id = BASE64URL_NOPAD.encode(&random::<32>());
+    let key = RecordKey::new(key(&id))?;
+    // A new id is nobody else's.
+    let _ = records.put_new(&KIND, &key, token.as_bytes().to_vec().into(), Some(LENGTH), deadline).await?;
+    Ok(cookie(&id, LENGTH, is_secure))
+}
+
+/// The token of a session.
+pub(super) async fn token_of(
+    records: &StateStorage,
+    id: &str,
+    deadline: Deadline,
+) -> Result<Option<Uuid>, MessagingError> {
+    let record = records.get(&KIND, &RecordKey::new(key(id))?, deadline).await?;
+    Ok(record.and_then(|record| Uuid::from_slice(&record.value).ok()))
+}
+
+/// Ends a session and answers the cookie that makes a browser forget it.
+pub(super) async fn end(
+    records: &StateStorage,
+    id: &str,
+    is_secure: bool,
+    deadline: Deadline,
+) -> Result<HeaderValue, MessagingError> {
+    records.remove(&KIND, &RecordKey::new(key(id))?, deadline).await?;
+    Ok(cookie("", Duration::ZERO, is_secure))
+}
+
+fn cookie(id: &str, length: Duration, is_secure: bool) -> HeaderValue {
+    let secure = if is_secure { "; Secure" } else { "" };
+    let text =
+        format!("{SESSION_COOKIE}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}", length.as_secs());
+    // Letters, digits and punctuation of cookies.
+    HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_found_among_others_and_cannot_be_read_by_scripts() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(shown(&headers), None);
+        headers.append(header::COOKIE, HeaderValue::from_static("a=b; postrider_session=xyz; c=d"));
+        assert_eq!(shown(&headers), Some("xyz"));
+        let text = cookie("xyz", LENGTH, true);
+        let text = text.to_str().unwrap();
+        for part in ["postrider_session=xyz", "HttpOnly", "SameSite=Strict", "Secure", "Path=/"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(!cookie("xyz", LENGTH, false).to_str().unwrap().contains("Secure"));
+    }
+}

@@ -1,0 +1,251 @@
+//! Tokens, as the state keeps them.
+
+use std::time::Duration;
+
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use postrider::state_records::{Put, RecordKey, RecordKind, RecordQuery, StateRecord, StateRecords};
+use postrider::{Bytes, Deadline, MessagingError, StateStorage, Timestamp};
+use postrider_http::wire::token::{NewTokenRequest, TokenInfo};
+use rand::RngCore;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+use super::queue_pattern::QueuePattern;
+use super::role::Role;
+
+static KIND: RecordKind = RecordKind::constant("token");
+const PREFIX: &str = "prt_";
+const LONGEST_NAME: usize = 100;
+const PAGE: usize = 500;
+
+/// A token to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewToken {
+    /// What people call it; it stands in the audit log.
+    pub name: String,
+    /// What it allows.
+    pub roles: Vec<Role>,
+    /// Where; `None` is everywhere.
+    pub queues: Option<Vec<QueuePattern>>,
+    /// How long it is good for; `None` is until it is revoked.
+    pub expires_in: Option<Duration>,
+}
+
+impl NewToken {
+    fn check(&self) -> Result<(), MessagingError> {
+        let name = self.name.trim();
+        if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+            let why = format!("it must be 1 to {LONGEST_NAME} bytes of text in one line");
+            return Err(MessagingError::invalid("name of a token", why));
+        }
+        if self.roles.is_empty() {
+            return Err(MessagingError::invalid("roles of a token", "it has none and would allow nothing; name one"));
+        }
+        if self.queues.as_ref().is_some_and(Vec::is_empty) {
+            let why = "it is for none and would allow nothing; name one, or leave them out";
+            return Err(MessagingError::invalid("queues of a token", why));
+        }
+        if self.queues.is_some() && self.roles.contains(&Role::Admin) {
+            let why = "an admin makes tokens for every queue, so a limit would limit nothing; use other roles";
+            return Err(MessagingError::invalid("queues of a token", why));
+        }
+        if self.expires_in.is_some_and(|time| time.is_zero()) {
+            return Err(MessagingError::invalid("expiry of a token", "it would be over at once; allow some time"));
+        }
+        Ok(())
+    }
+}
+
+impl TryFrom<NewTokenRequest> for NewToken {
+    type Error = MessagingError;
+
+    fn try_from(asked: NewTokenRequest) -> Result<Self, Self::Error> {
+        let NewTokenRequest { name, roles, queues, expires_in } = asked;
+        let pattern = |queue: String| queue.parse();
+        let queues = queues.map(|queues| queues.into_iter().map(pattern).collect::<Result<_, _>>()).transpose()?;
+        Ok(Self { name, roles, queues, expires_in })
+    }
+}
+
+/// What is written down of a token.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Kept {
+    name: String,
+    roles: Vec<Role>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    queues: Option<Vec<QueuePattern>>,
+    /// Of the secret, which has 256 random bits: nothing slower than one round is needed.
+    sha256: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_used_at: Option<Timestamp>,
+}
+
+/// A token that was read from the state.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownToken {
+    pub(crate) info: TokenInfo,
+    pub(crate) queues: Option<Vec<QueuePattern>>,
+    hash: Vec<u8>,
+    version: i64,
+    kept: Kept,
+}
+
+impl KnownToken {
+    fn read(record: &StateRecord) -> Option<Self> {
+        let kept: Kept = serde_json::from_slice(&record.value).ok()?;
+        let hash = HEXLOWER.decode(kept.sha256.as_bytes()).ok()?;
+        let info = TokenInfo {
+            id: Uuid::parse_str(record.key.as_str()).ok()?,
+            name: kept.name.clone(),
+            roles: kept.roles.clone(),
+            queues: kept.queues.as_ref().map(|queues| queues.iter().map(ToString::to_string).collect()),
+            created_at: record.created_at,
+            expires_at: record.expires_at,
+            last_used_at: kept.last_used_at,
+        };
+        Some(Self { info, queues: kept.queues.clone(), hash, version: record.version, kept })
+    }
+
+    /// Whether this is the token's secret. Takes as long for a wrong one as for the right one.
+    pub(crate) fn has_secret(&self, secret: &str) -> bool {
+        let hash = Sha256::digest(secret.as_bytes());
+        bool::from(hash.as_slice().ct_eq(&self.hash))
+    }
+}
+
+/// The id and the secret in a token; `None` when it is none.
+pub(crate) fn split(token: &str) -> Option<(Uuid, &str)> {
+    let (id, secret) = token.strip_prefix(PREFIX)?.split_once('_')?;
+    let id = Uuid::parse_str(id).ok().filter(|parsed| parsed.simple().to_string() == id)?;
+    (1..=128).contains(&secret.len()).then_some((id, secret))
+}
+
+fn key(id: Uuid) -> Result<RecordKey, MessagingError> {
+    RecordKey::new(id.simple().to_string())
+}
+
+/// Random bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    rand::rng().fill_bytes(&mut bytes);
+    bytes
+}
+
+/// Makes, lists and revokes tokens. For the program, and for servers.
+#[derive(Debug, Clone)]
+pub struct Tokens {
+    records: StateStorage,
+}
+
+impl Tokens {
+    /// The tokens in that state.
+    pub fn new(records: StateStorage) -> Self {
+        Self { records }
+    }
+
+    /// Makes a token. Its text is answered here and never again.
+    pub async fn create(&self, new: NewToken, deadline: Deadline) -> Result<(TokenInfo, String), MessagingError> {
+        new.check()?;
+        let id = Uuid::new_v4();
+        let secret = BASE64URL_NOPAD.encode(&random::<32>());
+        let kept = Kept {
+            name: new.name.trim().to_owned(),
+            roles: new.roles,
+            queues: new.queues,
+            sha256: HEXLOWER.encode(&Sha256::digest(secret.as_bytes())),
+            last_used_at: None,
+        };
+        let value = encoded(&kept)?;
+        match self.records.put_new(&KIND, &key(id)?, value, new.expires_in, deadline).await? {
+            Put::Made(record) => {
+                let known = KnownToken::read(&record)
+                    .ok_or_else(|| MessagingError::invalid("token", "it could not be read back; make another"))?;
+                Ok((known.info, format!("{PREFIX}{}_{secret}", id.simple())))
+            }
+            // Two of 2^122 ids are the same: nobody will see it.
+            Put::Taken(_) => Err(MessagingError::busy("the id of the new token is taken; try again")),
+        }
+    }
+
+    /// Every token, oldest first.
+    pub async fn list(&self, deadline: Deadline) -> Result<Vec<TokenInfo>, MessagingError> {
+        let mut query = RecordQuery { limit: PAGE, ..RecordQuery::default() };
+        let mut all = Vec::new();
+        loop {
+            let page = self.records.list(&KIND, &query, deadline).await?;
+            all.extend(page.records.iter().filter_map(KnownToken::read).map(|known| known.info));
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Takes a token back; answers whether it was there.
+    pub async fn revoke(&self, id: Uuid, deadline: Deadline) -> Result<bool, MessagingError> {
+        self.records.remove(&KIND, &key(id)?, deadline).await
+    }
+
+    /// Whether there is any.
+    pub async fn any(&self, deadline: Deadline) -> Result<bool, MessagingError> {
+        let query = RecordQuery { limit: 1, ..RecordQuery::default() };
+        Ok(!self.records.list(&KIND, &query, deadline).await?.records.is_empty())
+    }
+
+    pub(crate) async fn find(&self, id: Uuid, deadline: Deadline) -> Result<Option<KnownToken>, MessagingError> {
+        Ok(self.records.get(&KIND, &key(id)?, deadline).await?.as_ref().and_then(KnownToken::read))
+    }
+
+    /// Writes down that a token was used. Somebody else may have changed it meanwhile; then they have seen it too.
+    pub(crate) async fn used(&self, known: &KnownToken, deadline: Deadline) -> Result<(), MessagingError> {
+        let now = Timestamp::now();
+        let kept = Kept { last_used_at: Some(now), ..known.kept.clone() };
+        let left = known.info.expires_at.map(|end| end.since(now));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(());
+        }
+        self.records.replace(&KIND, &key(known.info.id)?, known.version, encoded(&kept)?, left, deadline).await?;
+        Ok(())
+    }
+}
+
+fn encoded(kept: &Kept) -> Result<Bytes, MessagingError> {
+    let bytes = serde_json::to_vec(kept).map_err(|error| {
+        let source: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
+        MessagingError::Serialization { content_type: "application/json", source: source.into() }
+    })?;
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_has_an_id_and_a_secret() {
+        let id = Uuid::new_v4();
+        let hex = id.simple();
+        assert_eq!(split(&format!("prt_{hex}_x_y-z")), Some((id, "x_y-z")));
+        let refused = ["", "prt_", "prt__x", "prt_ab12_x"].map(str::to_owned);
+        let others =
+            [format!("prt_{hex}"), format!("prt_{hex}_"), format!("prt_{id}_x"), format!("Bearer prt_{hex}_x")];
+        for refused in refused.into_iter().chain(others) {
+            assert_eq!(split(&refused), None, "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_would_allow_nothing_is_refused() {
+        let new = NewToken { name: "ci".into(), roles: vec![Role::Read], queues: None, expires_in: None };
+        assert!(new.check().is_ok());
+        assert!(NewToken { name: " ".into(), ..new.clone() }.check().is_err());
+        assert!(NewToken { roles: vec![], ..new.clone() }.check().is_err());
+        assert!(NewToken { queues: Some(vec![]), ..new.clone() }.check().is_err());
+        assert!(NewToken { expires_in: Some(Duration::ZERO), ..new.clone() }.check().is_err());
+        let limited = Some(vec!["orders".parse().unwrap()]);
+        assert!(NewToken { queues: limited.clone(), ..new.clone() }.check().is_ok());
+        assert!(NewToken { queues: limited, roles: vec![Role::Admin], ..new }.check().is_err());
+    }
+}

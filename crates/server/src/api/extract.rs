@@ -1,0 +1,264 @@
+//! What handlers take out of a request, and how they answer.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use postrider::{MessageId, QueueName, TaskId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use postrider_http::wire::Code;
+
+use super::error::ApiError;
+use crate::access::Caller;
+use crate::app::App;
+use crate::options::ServerOptions;
+
+/// The body of a request, read as JSON. No body at all is an empty object.
+#[derive(Debug)]
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Self::Rejection> {
+        let named = request.headers().get(header::CONTENT_TYPE).cloned();
+        let bytes = read_body(request.into_body(), &app.options).await?;
+        match named {
+            Some(name) if !is_json(&name) => {
+                let detail = "send the request as JSON, with 'Content-Type: application/json'";
+                return Err(ApiError::new(Code::UnsupportedMediaType, detail));
+            }
+            None if !bytes.is_empty() => {
+                let detail = "the request has a body and no content type; send 'Content-Type: application/json'";
+                return Err(ApiError::new(Code::UnsupportedMediaType, detail));
+            }
+            _ => {}
+        }
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        match serde_json::from_slice(text) {
+            Ok(value) => Ok(Self(value)),
+            Err(error) => Err(ApiError::malformed(format!("the body is not what is wanted here: {error}"))),
+        }
+    }
+}
+
+/// The whole of a body, if it is not too large and does not take too long.
+pub(crate) async fn read_body(body: Body, options: &ServerOptions) -> Result<axum::body::Bytes, ApiError> {
+    let most = options.max_request_bytes;
+    let collected = match tokio::time::timeout(options.body_timeout, Limited::new(body, most).collect()).await {
+        Ok(collected) => collected,
+        Err(_) => {
+            let detail = format!("its body had not arrived after {} s", options.body_timeout.as_secs_f64());
+            return Err(ApiError::new(Code::RequestTimeout, detail));
+        }
+    };
+    match collected {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            let detail = format!("it has more than {most} bytes; send less at once, or raise server.max_request_bytes");
+            Err(ApiError::new(Code::PayloadTooLarge, detail))
+        }
+        Err(error) => Err(ApiError::malformed(format!("the body did not arrive whole: {error}"))),
+    }
+}
+
+fn is_json(name: &HeaderValue) -> bool {
+    let name = name.to_str().unwrap_or_default();
+    let essence = name.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+}
+
+/// The parameters of a query.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Params(Vec<(String, String)>);
+
+impl Params {
+    pub(crate) fn read(query: Option<&str>) -> Self {
+        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    /// The query again, without what says nothing.
+    pub(crate) fn said(&self) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(self.0.iter().filter(|(_, value)| !value.is_empty()));
+        query.finish()
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Every value of a parameter that may be repeated. An empty one says nothing.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let named = self.0.iter().filter(move |(own, value)| own == name && !value.is_empty());
+        named.map(|(_, value)| value.as_str())
+    }
+
+    /// The only value of a parameter.
+    pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, ApiError> {
+        let mut values = self.all(name);
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value),
+            (_, Some(_)) => {
+                Err(ApiError::malformed(format!("parameter '{name}' is there more than once; name it once")))
+            }
+        }
+    }
+
+    /// The same, read as something.
+    pub(crate) fn parsed<T>(&self, name: &'static str) -> Result<Option<T>, ApiError>
+    where
+        T: FromStr,
+        T::Err: std::fmt::Display,
+    {
+        let read = |value: &str| {
+            value.parse().map_err(|error| {
+                ApiError::malformed(format!("parameter '{name}': '{}' cannot be read: {error}", value.escape_debug()))
+            })
+        };
+        self.text(name)?.map(read).transpose()
+    }
+
+    /// How many rows a page shall have.
+    pub(crate) fn limit(&self, usual: usize, most: usize) -> Result<usize, ApiError> {
+        let limit = self.parsed::<usize>("limit")?.unwrap_or(usual);
+        match (1..=most).contains(&limit) {
+            true => Ok(limit),
+            false => Err(ApiError::malformed(format!("parameter 'limit': use 1 to {most}"))),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Params {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self::read(parts.uri.query()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let caller = parts.extensions.get::<Self>().cloned();
+        caller.ok_or_else(|| ApiError::new(Code::Unauthorized, "nobody has asked who sent this request"))
+    }
+}
+
+/// A part of the path.
+async fn named<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str) -> Result<String, ApiError> {
+    let params = RawPathParams::from_request_parts(parts, state).await;
+    let params = params.map_err(|error| ApiError::malformed(error.to_string()))?;
+    let value = params.iter().find(|(own, _)| *own == name).map(|(_, value)| value.to_owned());
+    value.ok_or_else(|| ApiError::malformed(format!("the path names no {name}")))
+}
+
+/// The queue that the path names, checked against the caller's token.
+#[derive(Debug, Clone)]
+pub(crate) struct QueuePath(pub(crate) QueueName);
+
+impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
+        let queue = QueueName::for_reading(named(parts, state, "queue").await?)?;
+        let caller = Caller::from_request_parts(parts, state).await?;
+        caller.check_queue(&queue)?;
+        Ok(Self(queue))
+    }
+}
+
+macro_rules! from_path {
+    ($(#[$doc:meta])* $name:ident, $parameter:literal, $value:ty) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        pub(crate) struct $name(pub(crate) $value);
+
+        impl<S: Send + Sync> FromRequestParts<S> for $name {
+            type Rejection = ApiError;
+
+            async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
+                let text = named(parts, state, $parameter).await?;
+                text.parse().map(Self).map_err(|error| {
+                    ApiError::malformed(format!("'{}' in the path cannot be read: {error}", text.escape_debug()))
+                })
+            }
+        }
+    };
+}
+
+from_path! {
+    /// The message that the path names.
+    MessagePath, "id", MessageId
+}
+from_path! {
+    /// The task that the path names.
+    TaskPath, "id", TaskId
+}
+from_path! {
+    /// A name in the path.
+    NamePath, "name", String
+}
+from_path! {
+    /// An id in the path.
+    IdPath, "id", String
+}
+
+/// An answer as JSON.
+pub(crate) fn answer<T: Serialize>(value: &T) -> Result<Response, ApiError> {
+    answer_with(StatusCode::OK, value)
+}
+
+/// The same, with another status.
+pub(crate) fn answer_with<T: Serialize>(status: StatusCode, value: &T) -> Result<Response, ApiError> {
+    let body = serde_json::to_vec(value).map_err(|error| {
+        let source: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
+        ApiError::from(postrider::MessagingError::Serialization {
+            content_type: "application/json",
+            source: source.into(),
+        })
+    })?;
+    let mut response = (status, body).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// Done, and nothing to say.
+pub(crate) fn no_content() -> Response {
+    StatusCode::NO_CONTENT.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_once_or_several_times() {
+        let params = Params::read(Some("state=DEAD&state=PENDING&limit=7&type=&a%20b=c+d"));
+        assert_eq!(params.all("state").collect::<Vec<_>>(), ["DEAD", "PENDING"]);
+        assert_eq!(params.limit(100, 1000).unwrap(), 7);
+        assert_eq!(params.text("type").unwrap(), None);
+        assert_eq!(params.text("a b").unwrap(), Some("c d"));
+        assert!(params.text("state").is_err());
+        assert!(Params::read(Some("limit=0")).limit(100, 1000).is_err());
+        assert!(Params::read(Some("limit=x")).limit(100, 1000).is_err());
+    }
+
+    #[test]
+    fn json_is_told_by_its_name() {
+        for (name, is) in
+            [("application/json", true), ("Application/JSON; charset=utf-8", true), ("text/json", false), ("", false)]
+        {
+            assert_eq!(is_json(&HeaderValue::from_static(name)), is, "{name}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! What every part of the API has in common: routes, errors, extractors, and the description that is made from them.
+
+mod error;
+mod extract;
+mod openapi;
+mod reference;
+mod route;
+pub(crate) mod schemas;
+
+pub(crate) use error::ApiError;
+pub(crate) use extract::{
+    IdPath, JsonBody, MessagePath, NamePath, Params, QueuePath, TaskPath, answer, answer_with, no_content, read_body,
+};
+pub(crate) use openapi::document;
+pub(crate) use postrider_http::wire::Code;
+pub(crate) use reference::page;
+pub(crate) use route::{Content, Need, Route, Verb};

@@ -1,0 +1,117 @@
+//! The OpenAPI description, made from the routes.
+
+use serde_json::{Map, Value, json};
+
+use super::route::{Content, Need, Parameter, Route};
+use super::schemas;
+
+/// The whole description.
+pub(crate) fn document(routes: &[Route]) -> Value {
+    let mut paths = Map::new();
+    for route in routes {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.verb.name()] = operation(route);
+    }
+    let mut groups: Vec<&str> = Vec::new();
+    for route in routes {
+        if !groups.contains(&route.group) {
+            groups.push(route.group);
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Postrider",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "One durable message lifecycle on whatever queue you already run",
+            "description": "Send, receive, settle, redrive and watch messages; make, run and replay tasks. Every error is \
+                            application/problem+json with a stable `code`.",
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "tags": groups.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>(),
+        "paths": paths,
+        "components": {
+            "schemas": schemas::all(),
+            "securitySchemes": {
+                "token": { "type": "http", "scheme": "bearer", "description": "A token of `postrider token create`" },
+                "session": { "type": "apiKey", "in": "cookie", "name": crate::access::SESSION_COOKIE },
+            },
+            "responses": { "Problem": problem("The request was not carried out") },
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let mut operation = json!({
+        "operationId": route.operation,
+        "tags": [route.group],
+        "summary": route.about,
+        "parameters": parameters(route),
+        "responses": responses(route),
+        // Nothing at all is needed while the server is open.
+        "security": match route.need {
+            Need::Nothing => json!([]),
+            Need::Role(_) => json!([{ "token": [] }, { "session": [] }]),
+        },
+        "x-role": match route.need {
+            Need::Nothing => Value::Null,
+            Need::Role(role) => json!(role),
+        },
+    });
+    if let Some(schema) = &route.takes {
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    }
+    operation
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let in_path = route.path_names().map(|name| {
+        let schema = match name {
+            "queue" => schemas::queue_name(),
+            "id" => json!({ "type": "string", "format": "uuid" }),
+            _ => json!({ "type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[A-Za-z0-9_.-]+$" }),
+        };
+        json!({ "name": name, "in": "path", "required": true, "schema": schema })
+    });
+    let in_query = route.parameters.iter().map(|Parameter { name, about, schema, is_repeatable }| {
+        let schema = if *is_repeatable { json!({ "type": "array", "items": schema }) } else { schema.clone() };
+        json!({ "name": name, "in": "query", "description": about, "schema": schema })
+    });
+    let in_header = route.is_repeatable.then(|| {
+        json!({
+            "name": "Idempotency-Key", "in": "header",
+            "description": "A repeated request with the same key is answered as the first was, for 24 hours",
+            "schema": { "type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$" },
+        })
+    });
+    in_path.chain(in_query).chain(in_header).collect()
+}
+
+fn responses(route: &Route) -> Value {
+    let mut responses = Map::new();
+    for answer in &route.answers {
+        let mut response = json!({ "description": answer.about });
+        let content = match &answer.content {
+            Content::Nothing => None,
+            Content::Json(schema) => Some(("application/json", schema.clone())),
+            Content::Events => Some(("text/event-stream", json!({ "type": "string" }))),
+            Content::Other(name) => Some((*name, json!({ "type": "string" }))),
+        };
+        if let Some((name, schema)) = content {
+            response["content"] = json!({ name: { "schema": schema } });
+        }
+        responses.insert(answer.status.to_string(), response);
+    }
+    // Every route may be refused by what stands before it, and by the store.
+    responses.insert("default".into(), json!({ "$ref": "#/components/responses/Problem" }));
+    Value::Object(responses)
+}
+
+fn problem(about: &str) -> Value {
+    json!({
+        "description": about,
+        "headers": { "X-Request-Id": { "schema": { "type": "string" } } },
+        "content": { "application/problem+json": { "schema": schemas::named("Problem") } },
+    })
+}

@@ -1,0 +1,108 @@
+//! What every request works with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider::state_records::{Put, RecordKey, RecordKind, StateRecords};
+use postrider::tasks::{TaskClient, Tasks};
+use postrider::{
+    Deadline, Endpoint, Guarded, MessagingError, MessagingProvider, MessagingService, StateStorage, SystemContext,
+    TaskStorage,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::access::Access;
+use crate::access::rate::Rate;
+use crate::audit::Audit;
+use crate::history::History;
+use crate::jobs::Jobs;
+use crate::line::Lines;
+use crate::live::Live;
+use crate::meter::Meter;
+use crate::options::ServerOptions;
+use crate::receipts::Seal;
+use crate::traces::Traces;
+use crate::workers::Workers;
+
+/// The store of messages, behind its breaker.
+pub(crate) type Store = Guarded<MessagingProvider>;
+
+/// Whoever makes and reads tasks.
+pub(crate) type Client = TaskClient<TaskStorage, Store>;
+
+/// Everything that requests share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) context: SystemContext,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) provider: Arc<Store>,
+    pub(crate) tasks: Tasks<TaskStorage, Store>,
+    pub(crate) records: StateStorage,
+    pub(crate) options: ServerOptions,
+    pub(crate) access: Access,
+    pub(crate) rate: Option<Rate>,
+    pub(crate) seal: Seal,
+    pub(crate) workers: Workers,
+    pub(crate) lines: Lines,
+    pub(crate) meter: Meter,
+    pub(crate) history: History,
+    pub(crate) live: Arc<Live>,
+    pub(crate) jobs: Jobs,
+    pub(crate) audit: Audit,
+    pub(crate) traces: Option<Traces>,
+    /// Asked to end: nothing new is waited for.
+    pub(crate) stop: CancellationToken,
+}
+
+impl App {
+    pub(crate) async fn new(
+        context: SystemContext,
+        records: StateStorage,
+        options: ServerOptions,
+        stop: CancellationToken,
+    ) -> Result<Self, crate::ServeError> {
+        let endpoint = context.config.endpoint()?;
+        let tasks = context.tasks().await?;
+        let seal = Seal::new(secret(&records).await?);
+        let live = Arc::new(Live::default());
+        let provider = context.messaging_provider.clone();
+        Ok(Self {
+            endpoint,
+            tasks,
+            access: Access::new(records.clone(), options.listen.ip().is_loopback(), options.tls.is_some()),
+            rate: options.requests_per_second.map(|rate| Rate::new(rate, rate)),
+            seal,
+            workers: Workers::default(),
+            lines: Lines::default(),
+            meter: Meter::new(provider.provider_name()),
+            history: History::default(),
+            jobs: Jobs::new(live.clone(), stop.clone()),
+            live,
+            audit: Audit::new(records.clone()),
+            traces: options.otlp_endpoint.as_deref().map(Traces::new).transpose()?,
+            records,
+            options,
+            stop,
+            provider,
+            context,
+        })
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        self.tasks.client()
+    }
+}
+
+/// What receipts are sealed with: the same for every server on the same state, so that a receipt of one is good at another
+/// and after a restart.
+async fn secret(records: &StateStorage) -> Result<[u8; 32], MessagingError> {
+    let new = crate::access::random::<32>();
+    let deadline = Deadline::after(Duration::from_secs(30));
+    let made = records
+        .put_new(&RecordKind::constant("secret"), &RecordKey::new("receipts")?, new.to_vec().into(), None, deadline)
+        .await?;
+    let (Put::Made(record) | Put::Taken(record)) = made;
+    <[u8; 32]>::try_from(&record.value[..]).map_err(|_| {
+        MessagingError::invalid("secret of receipts", "what the state has of it has another length; remove that record")
+    })
+}

@@ -1,0 +1,134 @@
+//! One connection: who it is from, and a socket that does not wait for ever for a client that does not read.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use crate::leases::Unflushed;
+
+/// Where a request comes from.
+#[derive(Clone, Default)]
+pub(crate) struct Peer {
+    /// The address, without its port.
+    pub(crate) address: Arc<str>,
+    /// What its connection has not written yet.
+    pub(crate) unflushed: Arc<Unflushed>,
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.address)
+    }
+}
+
+/// A stream whose writes may not stand still for longer than a time-out, and that says when everything has been written.
+pub(crate) struct Watched<S> {
+    stream: S,
+    /// When a write that waits is given up.
+    stalled: Pin<Box<Sleep>>,
+    is_waiting: bool,
+    patience: Duration,
+    unflushed: Arc<Unflushed>,
+}
+
+impl<S> Watched<S> {
+    pub(crate) fn new(stream: S, patience: Duration, unflushed: Arc<Unflushed>) -> Self {
+        Self { stream, stalled: Box::pin(tokio::time::sleep(patience)), is_waiting: false, patience, unflushed }
+    }
+
+    /// Gives up a write that has waited for too long.
+    fn watched<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.is_waiting = false;
+            return written;
+        }
+        if !self.is_waiting {
+            self.is_waiting = true;
+            let end = Instant::now() + self.patience;
+            self.stalled.as_mut().reset(end);
+        }
+        match self.stalled.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watched(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.watched(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        // It is only asked for when nothing is left to be written.
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.unflushed.flushed();
+        }
+        self.watched(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.watched(cx, ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_given_up() {
+        let (ours, theirs) = tokio::io::duplex(16);
+        let mut watched = Watched::new(ours, Duration::from_secs(30), Arc::default());
+        let began = Instant::now();
+        let error = watched.write_all(&[0; 1000]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed().as_secs(), 30);
+        drop(theirs);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_is_not() {
+        use tokio::io::AsyncReadExt;
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let reader = tokio::spawn(async move {
+            let mut read = 0;
+            while read < 100 {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                read += theirs.read(&mut [0; 10]).await.unwrap();
+            }
+        });
+        let mut watched = Watched::new(ours, Duration::from_secs(30), Arc::default());
+        watched.write_all(&[0; 100]).await.unwrap();
+        reader.await.unwrap();
+    }
+}

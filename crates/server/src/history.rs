@@ -1,0 +1,224 @@
+//! How queues have been: looked at again and again, for the charts, the metrics and the live page.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use postrider::{Deadline, MessagingError, QueueAdmin, QueueName, QueueStats};
+use postrider_http::wire::history::QueueHistory;
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::live::Change;
+use crate::meter::{Happened, QueueCounts};
+
+/// So many looks are remembered: an hour, at one every five seconds.
+const REMEMBERED: usize = 720;
+
+/// So many queues are looked at.
+const MOST_QUEUES: usize = 1000;
+
+/// How often queues are looked at while somebody watches.
+const WATCHED: Duration = Duration::from_secs(1);
+
+/// A queue at one moment, and what happened since the moment before.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moment {
+    ready: Option<u64>,
+    in_flight: Option<u64>,
+    delayed: Option<u64>,
+    dead: Option<u64>,
+    happened: [u64; 5],
+}
+
+const SHOWN: [Happened; 5] =
+    [Happened::Sent, Happened::Received, Happened::Acked, Happened::Retried, Happened::DeadLettered];
+
+#[derive(Debug, Default)]
+struct QueuePast {
+    /// One an interval, newest last; `None` where the queue was not seen.
+    moments: VecDeque<Option<Moment>>,
+    counted: [u64; 5],
+    /// As it was last told.
+    told: Option<QueueStats>,
+}
+
+impl QueuePast {
+    fn add(&mut self, moment: Option<Moment>) {
+        if self.moments.len() == REMEMBERED {
+            self.moments.pop_front();
+        }
+        self.moments.push_back(moment);
+    }
+
+    /// What was counted since the last time.
+    fn since_last(&mut self, counts: Option<&QueueCounts>) -> [u64; 5] {
+        let now = SHOWN.map(|what| counts.map_or(0, |counts| counts.get(what)));
+        let before = std::mem::replace(&mut self.counted, now);
+        std::array::from_fn(|at| now[at].saturating_sub(before[at]))
+    }
+}
+
+/// The past of every queue. A lock, held for a look.
+#[derive(Debug, Default)]
+pub(crate) struct History(Mutex<BTreeMap<QueueName, QueuePast>>);
+
+impl History {
+    /// The past of the queues that `wanted` names.
+    pub(crate) fn show(&self, wanted: impl Fn(&QueueName) -> bool) -> Vec<QueueHistory> {
+        let past = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = past.values().map(|past| past.moments.len()).max().unwrap_or_default();
+        let shown = past.iter().filter(|(queue, _)| wanted(queue));
+        shown
+            .map(|(queue, past)| {
+                let of = |number: &dyn Fn(&Moment) -> Option<u64>| {
+                    let missing = longest - past.moments.len();
+                    let known = past.moments.iter().map(|moment| moment.as_ref().and_then(number));
+                    std::iter::repeat_n(None, missing).chain(known).collect::<Vec<_>>()
+                };
+                let happened = |at: usize| of(&|moment| Some(moment.happened[at]));
+                QueueHistory {
+                    queue: queue.clone(),
+                    ready: of(&|moment| moment.ready),
+                    in_flight: of(&|moment| moment.in_flight),
+                    delayed: of(&|moment| moment.delayed),
+                    dead: of(&|moment| moment.dead),
+                    sent: happened(0),
+                    received: happened(1),
+                    acked: happened(2),
+                    retried: happened(3),
+                    dead_lettered: happened(4),
+                }
+            })
+            .collect()
+    }
+
+    /// What was seen: answers the queues that are different, and those that are gone.
+    fn seen(
+        &self,
+        all: &[QueueStats],
+        counts: impl Fn(&str) -> Option<Arc<QueueCounts>>,
+        is_kept: bool,
+    ) -> (Vec<QueueStats>, Vec<QueueName>) {
+        let mut past = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = Vec::new();
+        for stats in all {
+            let own = past.entry(stats.queue.clone()).or_default();
+            if own.told.as_ref() != Some(stats) {
+                own.told = Some(stats.clone());
+                changed.push(stats.clone());
+            }
+            if is_kept {
+                let happened = own.since_last(counts(stats.queue.as_str()).as_deref());
+                own.add(Some(Moment {
+                    ready: stats.ready.value(),
+                    in_flight: stats.in_flight.value(),
+                    delayed: stats.delayed.value(),
+                    dead: stats.dead.value(),
+                    happened,
+                }));
+            }
+        }
+        let mut gone = Vec::new();
+        past.retain(|queue, own| {
+            let is_there = all.iter().any(|stats| stats.queue == *queue);
+            if !is_there && own.told.take().is_some() {
+                gone.push(queue.clone());
+            }
+            if !is_there && is_kept {
+                own.add(None);
+            }
+            // One that was never seen again is forgotten when its last moment is.
+            is_there || own.moments.iter().any(Option::is_some)
+        });
+        (changed, gone)
+    }
+}
+
+/// Looks at all queues.
+async fn look(app: &App) -> Result<Vec<QueueStats>, MessagingError> {
+    let deadline = Deadline::after(Duration::from_secs(10));
+    let queues = app.provider.list_queues(deadline).await?;
+    let mut all = Vec::with_capacity(queues.len().min(MOST_QUEUES));
+    for queue in queues.iter().take(MOST_QUEUES) {
+        all.push(app.provider.queue_stats(queue, deadline).await?);
+    }
+    Ok(all)
+}
+
+/// Looks at the queues until the server stops.
+pub(crate) async fn watch(app: Arc<App>) {
+    let mut kept_at: Option<Instant> = None;
+    loop {
+        let began = Instant::now();
+        let is_kept = kept_at.is_none_or(|at| at.elapsed() >= app.options.sample_interval);
+        match look(&app).await {
+            Ok(all) => {
+                app.meter.store_up(true);
+                all.iter().for_each(|stats| app.meter.looked_at(stats));
+                let (changed, gone) = app.history.seen(&all, |queue| app.meter.counts(queue), is_kept);
+                gone.iter().for_each(|queue| app.meter.gone(queue.as_str()));
+                if !changed.is_empty() {
+                    app.live.tell(Change::Queues(changed.into()));
+                }
+                if !gone.is_empty() {
+                    app.live.tell(Change::Gone(gone.into()));
+                }
+                if is_kept {
+                    kept_at = Some(began);
+                }
+            }
+            Err(error) => {
+                app.meter.store_up(false);
+                tracing::warn!(%error, "the queues could not be looked at");
+            }
+        }
+        // A store that takes long to answer is not asked all the time.
+        let usual = if app.live.is_watched() { WATCHED } else { app.options.sample_interval };
+        let pause = usual.min(app.options.sample_interval).max(began.elapsed() * 4);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = app.stop.cancelled() => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider::Measured;
+
+    use super::*;
+
+    fn stats(queue: &str, ready: u64) -> QueueStats {
+        QueueStats {
+            queue: QueueName::new(queue).unwrap(),
+            ready: Measured::Exact(ready),
+            in_flight: Measured::Exact(0),
+            delayed: Measured::Unknown,
+            dead: Measured::Exact(0),
+            oldest_age: Measured::Exact(None),
+            paused: false,
+        }
+    }
+
+    #[test]
+    fn only_what_changed_is_told_and_every_queue_has_a_row_of_the_same_length() {
+        let history = History::default();
+        fn names<'a>(queues: impl Iterator<Item = &'a QueueName>) -> Vec<String> {
+            queues.map(ToString::to_string).collect()
+        }
+        let see = |all: &[QueueStats]| {
+            let (changed, gone) = history.seen(all, |_| None, true);
+            (names(changed.iter().map(|stats| &stats.queue)), names(gone.iter()))
+        };
+        assert_eq!(see(&[stats("a", 1)]), (vec!["a".into()], vec![]));
+        assert_eq!(see(&[stats("a", 1), stats("b", 2)]), (vec!["b".into()], vec![]));
+        assert_eq!(see(&[stats("b", 3)]), (vec!["b".into()], vec!["a".into()]));
+        assert_eq!(see(&[stats("b", 3)]), (vec![], vec![]));
+        let shown = history.show(|_| true);
+        let ready: Vec<_> = shown.iter().map(|queue| (queue.queue.as_str(), queue.ready.clone())).collect();
+        assert_eq!(ready, [("a", vec![Some(1), Some(1), None, None]), ("b", vec![None, Some(2), Some(3), Some(3)])]);
+        assert_eq!(shown[0].delayed, [None, None, None, None], "nobody knows");
+        assert_eq!(history.show(|queue| queue.as_str() == "b").len(), 1);
+    }
+}

@@ -1,0 +1,161 @@
+//! Work that goes on after its request: redrives and replays at a rate.
+//!
+//! A job is a loop in this process over operations that are each complete by themselves, so one that ends early, with the
+//! process or by a person's word, has done a part and undone nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use postrider::{MessagingError, QueueName, Timestamp};
+use postrider_http::wire::job::{Job as JobView, JobKind, JobState};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::live::{Change, Live};
+
+/// So many jobs are remembered.
+const REMEMBERED: usize = 100;
+
+/// So many run at once.
+const MOST_RUNNING: usize = 20;
+
+/// A job that runs: what it tells others, and what they tell it.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    view: watch::Sender<JobView>,
+    /// Asked to end.
+    pub(crate) stop: CancellationToken,
+    live: Arc<Live>,
+}
+
+impl Job {
+    pub(crate) fn view(&self) -> JobView {
+        self.view.borrow().clone()
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&self) {
+        // The sender is here, so it does not end before.
+        let _ = self.view.subscribe().wait_for(|view| view.state != JobState::Running).await;
+    }
+
+    fn change(&self, change: impl FnOnce(&mut JobView)) {
+        self.view.send_modify(change);
+        self.live.tell(Change::Job(self.view()));
+    }
+
+    /// How much there is to do.
+    pub(crate) fn of(&self, total: usize) {
+        self.change(|view| view.total = total as u64);
+    }
+
+    /// How much is done.
+    pub(crate) fn progress(&self, done: usize, skipped: usize) {
+        self.change(|view| (view.done, view.skipped) = (done as u64, skipped as u64));
+    }
+}
+
+/// The jobs of this process.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    jobs: Mutex<VecDeque<Job>>,
+    live: Arc<Live>,
+    stop: CancellationToken,
+}
+
+impl Jobs {
+    /// They end when `stop` is asked for.
+    pub(crate) fn new(live: Arc<Live>, stop: CancellationToken) -> Self {
+        Self { jobs: Mutex::default(), live, stop }
+    }
+
+    /// Begins a job.
+    pub(crate) fn begin<W, F>(
+        &self,
+        kind: JobKind,
+        queue: Option<QueueName>,
+        work: W,
+    ) -> Result<JobView, MessagingError>
+    where
+        W: FnOnce(Job) -> F,
+        F: Future<Output = Result<(), MessagingError>> + Send + 'static,
+    {
+        let view = JobView {
+            id: Uuid::now_v7(),
+            kind,
+            queue,
+            state: JobState::Running,
+            total: 0,
+            done: 0,
+            skipped: 0,
+            error: None,
+            started_at: Timestamp::now(),
+            ended_at: None,
+        };
+        let job =
+            Job { view: watch::Sender::new(view.clone()), stop: self.stop.child_token(), live: self.live.clone() };
+        {
+            let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            let running = jobs.iter().filter(|job| job.view().state == JobState::Running).count();
+            if running >= MOST_RUNNING {
+                let why = format!("{running} jobs run already; wait for one to end, or cancel it");
+                return Err(MessagingError::busy(why));
+            }
+            while jobs.len() >= REMEMBERED
+                && let Some(old) = jobs.iter().position(|job| job.view().state != JobState::Running)
+            {
+                jobs.remove(old);
+            }
+            jobs.push_back(job.clone());
+        }
+        let work = work(job.clone());
+        tokio::spawn(async move {
+            let ended = tokio::select! {
+                ended = work => Some(ended),
+                () = job.stop.cancelled() => None,
+            };
+            job.change(|view| {
+                view.ended_at = Some(Timestamp::now());
+                (view.state, view.error) = match ended {
+                    Some(Ok(())) => (JobState::Done, None),
+                    Some(Err(error)) => (JobState::Failed, Some(error.to_string())),
+                    None => (JobState::Canceled, None),
+                };
+            });
+        });
+        Ok(view)
+    }
+
+    pub(crate) fn find(&self, id: Uuid) -> Option<Job> {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.iter().find(|job| job.view().id == id).cloned()
+    }
+
+    /// Newest first.
+    pub(crate) fn list(&self) -> Vec<JobView> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().map(Job::view).collect()
+    }
+}
+
+/// Waits so that no more than `rate` a second are done, of which `done` are since `began`.
+pub(crate) async fn keep_pace(began: tokio::time::Instant, done: usize, rate: Option<f64>) {
+    if let Some(rate) = rate {
+        tokio::time::sleep_until(began + std::time::Duration::from_secs_f64(done as f64 / rate)).await;
+    }
+}
+
+/// How many go together at a rate: at most half a second's worth.
+pub(crate) fn chunk(rate: Option<f64>, most: usize) -> usize {
+    rate.map_or(most, |rate| (rate / 2.0).clamp(1.0, most as f64) as usize)
+}
+
+/// Refuses a rate that cannot be meant.
+pub(crate) fn check_rate(rate: Option<f64>) -> Result<(), MessagingError> {
+    match rate {
+        Some(rate) if !rate.is_finite() || rate < 1.0 / 86_400.0 => {
+            Err(MessagingError::invalid("rate", "it is a number a second, at least one a day"))
+        }
+        _ => Ok(()),
+    }
+}

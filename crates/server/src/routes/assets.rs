@@ -1,0 +1,64 @@
+//! The dashboard and the pages, which are part of the program.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::Value;
+
+use crate::api::ApiError;
+use crate::app::App;
+
+include!(concat!(env!("OUT_DIR"), "/assets.rs"));
+
+fn file(content_type: &'static str, bytes: &'static [u8]) -> Response {
+    let mut response = bytes.into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    // A newer program has newer pages; asked for each time, they are small.
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+fn content_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        _ => "application/octet-stream",
+    }
+}
+
+fn asset(name: &str) -> Result<Response, ApiError> {
+    let found = ASSETS.iter().find(|(own, _)| *own == name);
+    let (name, bytes) = found.ok_or_else(|| ApiError::not_found("the dashboard has no such file"))?;
+    Ok(file(content_type(name), bytes))
+}
+
+/// Adds the pages to the router. They say nothing of the store: whoever may not see it sees a form for a token.
+pub(super) fn add(router: Router<Arc<App>>, document: &Value, reference: String) -> Router<Arc<App>> {
+    let description = document.to_string();
+    let page = || async { asset("index.html") };
+    router
+        .route("/", get(page))
+        .route("/ui", get(page))
+        .route("/ui/{*path}", get(page))
+        .route("/assets/{*name}", get(|Path(name): Path<String>| async move { asset(&name) }))
+        .route("/favicon.ico", get(|| async { asset("favicon.svg") }))
+        .route(
+            "/openapi.json",
+            get(move || async move {
+                ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], description).into_response()
+            }),
+        )
+        .route(
+            "/reference",
+            get(move || async move {
+                ([(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"))], reference)
+                    .into_response()
+            }),
+        )
+}

@@ -1,0 +1,119 @@
+//! What happens, told as it happens.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{BoxStream, StreamExt, unfold};
+use postrider::{Deadline, MessagingService, QueueName, Timestamp};
+use postrider_http::wire::event::{self, QueuesChanged, QueuesGone};
+use postrider_http::wire::history::History;
+use postrider_http::wire::queue::Stats;
+
+use super::{CONSUME, READ};
+use crate::access::Caller;
+use crate::api::schemas::named;
+use crate::api::{ApiError, Content, QueuePath, Route, Verb, answer};
+use crate::app::App;
+use crate::live::Change;
+
+/// How often a silent stream says that it is still there.
+const PING: Duration = Duration::from_secs(15);
+
+pub(super) fn routes() -> Vec<Route> {
+    const GROUP: &str = "Watching";
+    vec![
+        Route::new(
+            (Verb::Get, "/v1/events"),
+            (GROUP, "watch"),
+            READ,
+            "Changes as they happen: 'queues', 'gone', 'job', 'tasks', 'schedules', and 'ping' now and then.",
+            events,
+        )
+        .answers(200, "A stream of events", Content::Events),
+        Route::new(
+            (Verb::Get, "/v1/history"),
+            (GROUP, "getHistory"),
+            READ,
+            "How queues have been, as far as this server remembers. Throughput is what went through this server.",
+            history,
+        )
+        .answers(200, "Numbers, oldest first", Content::Json(named("History"))),
+        Route::new(
+            (Verb::Get, "/v1/queues/{queue}/wake-ups"),
+            (GROUP, "watchQueue"),
+            CONSUME,
+            "Hints that a queue may have something to receive. A hint promises nothing.",
+            wake_ups,
+        )
+        .answers(200, "An event 'wake' for each hint", Content::Events),
+    ]
+}
+
+/// A stream that ends with the server.
+fn stream(app: &Arc<App>, events: BoxStream<'static, Event>) -> Response {
+    let stop = app.stop.clone();
+    let events = events.take_until(async move { stop.cancelled().await }).map(Ok::<_, Infallible>);
+    let ping = Event::default().event(event::PING).data("{}");
+    Sse::new(events).keep_alive(KeepAlive::new().interval(PING).event(ping)).into_response()
+}
+
+/// A stream of hints.
+pub(super) fn wakes(app: &Arc<App>, hints: BoxStream<'static, ()>) -> Response {
+    stream(app, hints.map(|()| Event::default().event(event::WAKE).data("{}")).boxed())
+}
+
+fn named_event<T: serde::Serialize>(name: &str, data: &T) -> Option<Event> {
+    serde_json::to_string(data).ok().map(|data| Event::default().event(name).data(data))
+}
+
+/// A change as a caller may see it.
+fn shown(app: &App, caller: &Caller, change: Change) -> Option<Event> {
+    match change {
+        Change::Queues(all) => {
+            let queues: Vec<Stats> = all.iter().filter(|stats| caller.may_use(&stats.queue)).map(Stats::from).collect();
+            (!queues.is_empty()).then(|| named_event(event::QUEUES, &QueuesChanged { queues }))?
+        }
+        Change::Gone(names) => {
+            let queues: Vec<QueueName> = names.iter().filter(|queue| caller.may_use(queue)).cloned().collect();
+            (!queues.is_empty()).then(|| named_event(event::GONE, &QueuesGone { queues }))?
+        }
+        Change::Job(job) => {
+            let may = job.queue.as_ref().map_or(caller.queues.is_none(), |queue| caller.may_use(queue));
+            may.then(|| named_event(event::JOB, &job))?
+        }
+        Change::Tasks => Some(Event::default().event(event::TASKS).data("{}")),
+        Change::Schedules => Some(Event::default().event(event::SCHEDULES).data("{}")),
+    }
+    .filter(|_| !app.stop.is_cancelled())
+}
+
+async fn events(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
+    let own = app.clone();
+    let changes = unfold((app.live.listen(), false), |(mut listener, is_old)| async move {
+        // Tasks change many times a second: those who look are told a few times.
+        if is_old {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let change = listener.next().await?;
+        let is_frequent = matches!(change, Change::Tasks);
+        Some((change, (listener, is_frequent)))
+    });
+    let events = changes.filter_map(move |change| std::future::ready(shown(&own, &caller, change)));
+    Ok(stream(&app, events.boxed()))
+}
+
+async fn history(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
+    let queues = app.history.show(|queue| caller.may_use(queue));
+    let interval_seconds = app.options.sample_interval.as_secs().max(1);
+    let longest = queues.first().map_or(0, |queue| queue.ready.len() as u64);
+    answer(&History { interval_seconds, now: Timestamp::now(), queues, since_seconds: longest * interval_seconds })
+}
+
+async fn wake_ups(State(app): State<Arc<App>>, QueuePath(queue): QueuePath) -> Result<Response, ApiError> {
+    let hints = app.provider.subscribe(&queue, Deadline::default()).await?;
+    Ok(wakes(&app, hints.boxed()))
+}

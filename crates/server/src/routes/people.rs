@@ -1,0 +1,236 @@
+//! People and workers: who is there, who they are, what they did, and their tokens.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::Response;
+use postrider::task::{TaskFilter, TaskQuery};
+use postrider::{Deadline, MessagingService, QueueName, TaskState, TaskStore, Timestamp};
+use postrider_http::wire::audit::AuditPage;
+use postrider_http::wire::session::{LogInRequest, Session};
+use postrider_http::wire::token::{NewToken as TokenText, NewTokenRequest, Tokens as TokenList};
+use postrider_http::wire::worker::{Worker, WorkerKind, Workers};
+use serde_json::json;
+
+use super::{ADMIN, OPERATE, READ};
+use crate::access::{Caller, NewToken, Proof};
+use crate::api::schemas::{limit, list as listed, named, only, page, text};
+use crate::api::{ApiError, Content, IdPath, JsonBody, Need, Params, Route, Verb, answer, answer_with, no_content};
+use crate::app::App;
+use crate::edge::Peer;
+
+const MOST_LISTED: usize = 1000;
+
+/// So many running tasks are looked at for their workers.
+const MOST_RUNNING: usize = 1000;
+
+pub(super) fn routes() -> Vec<Route> {
+    const GROUP: &str = "People and workers";
+    vec![
+        Route::new(
+            (Verb::Get, "/v1/workers"),
+            (GROUP, "listWorkers"),
+            READ,
+            "Who receives over HTTP or works on tasks, when they were last heard of, and what they hold.",
+            workers,
+        )
+        .answers(200, "The workers", Content::Json(only("workers", listed(named("Worker"))))),
+        Route::new(
+            (Verb::Get, "/v1/session"),
+            (GROUP, "getSession"),
+            Need::Nothing,
+            "Who the caller is, and what they may do.",
+            session,
+        )
+        .answers(200, "It", Content::Json(named("Session"))),
+        Route::new(
+            (Verb::Post, "/v1/session"),
+            (GROUP, "logIn"),
+            Need::Nothing,
+            "Begins a session with a token, for browsers: the answer has a cookie.",
+            log_in,
+        )
+        .takes(named("NewSession"))
+        .answers(204, "The session has begun", Content::Nothing),
+        Route::new((Verb::Delete, "/v1/session"), (GROUP, "logOut"), Need::Nothing, "Ends the session.", log_out)
+            .answers(204, "The session is over", Content::Nothing),
+        Route::new(
+            (Verb::Get, "/v1/audit"),
+            (GROUP, "listAudit"),
+            OPERATE,
+            "What was done that changes or removes things, by whom, and what came of it; newest first.",
+            audit,
+        )
+        .parameter("limit", limit(MOST_LISTED), "At most so many; 100 unless told otherwise")
+        .parameter("after", text(), "The 'next' of the page before")
+        .answers(200, "A page of entries", Content::Json(page("entries", named("AuditEntry")))),
+        Route::new((Verb::Get, "/v1/tokens"), (GROUP, "listTokens"), ADMIN, "Every token, but for its secret.", tokens)
+            .answers(200, "The tokens", Content::Json(only("tokens", listed(named("Token"))))),
+        Route::new(
+            (Verb::Post, "/v1/tokens"),
+            (GROUP, "createToken"),
+            ADMIN,
+            "Makes a token. Its text is in this answer and nowhere else. The first one closes an open server.",
+            create_token,
+        )
+        .takes(named("NewToken"))
+        .answers(201, "The token", Content::Json(named("CreatedToken"))),
+        Route::new(
+            (Verb::Delete, "/v1/tokens/{id}"),
+            (GROUP, "revokeToken"),
+            ADMIN,
+            "Takes a token back.",
+            revoke_token,
+        )
+        .answers(204, "It is worth nothing any more, within a second", Content::Nothing),
+    ]
+}
+
+/// A worker of tasks, as the store knows it.
+#[derive(Debug)]
+struct TaskWorker {
+    queues: Vec<QueueName>,
+    in_flight: u64,
+    first: Timestamp,
+    last: Timestamp,
+}
+
+async fn workers(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
+    let named = |queues: Vec<String>| -> Vec<QueueName> {
+        let queues = queues.into_iter().filter_map(|queue| QueueName::for_reading(queue).ok());
+        queues.filter(|queue| caller.may_use(queue)).collect()
+    };
+    let mut all: Vec<Worker> = app
+        .workers
+        .list()
+        .into_iter()
+        .map(|seen| Worker {
+            name: seen.name,
+            kind: WorkerKind::Http,
+            address: Some(seen.address),
+            queues: named(seen.queues),
+            in_flight: seen.in_flight as u64,
+            waiting: seen.is_waiting,
+            first_seen_at: seen.first_seen_at,
+            last_seen_at: seen.last_seen_at,
+            idle_seconds: seen.idle.as_secs_f64(),
+        })
+        .filter(|worker| caller.queues.is_none() || !worker.queues.is_empty())
+        .collect();
+    let filter = TaskFilter { states: vec![TaskState::Processing], ..TaskFilter::default() };
+    let query = TaskQuery { filter, limit: MOST_RUNNING, after: None };
+    let running = app.client().list(&query, Deadline::default()).await?;
+    let (routes, now) = (app.client().store().routes().clone(), Timestamp::now());
+    let mut of_tasks: BTreeMap<String, TaskWorker> = BTreeMap::new();
+    for task in running.tasks {
+        let (Some(name), Ok(queue)) = (task.worker, routes.queue(&task.task_type)) else { continue };
+        if !caller.may_use(&queue) {
+            continue;
+        }
+        let began = task.started_at.unwrap_or(now);
+        let worker = of_tasks.entry(name).or_insert_with(|| TaskWorker {
+            queues: Vec::new(),
+            in_flight: 0,
+            first: began,
+            last: began,
+        });
+        worker.in_flight += 1;
+        worker.first = worker.first.min(began);
+        // A lease is renewed when a third of it is over, so the last sign of life is not known better than that.
+        worker.last = worker.last.max(began);
+        if !worker.queues.contains(&queue) {
+            worker.queues.push(queue);
+        }
+    }
+    all.extend(of_tasks.into_iter().map(|(name, worker)| Worker {
+        name,
+        kind: WorkerKind::Task,
+        address: None,
+        queues: worker.queues,
+        in_flight: worker.in_flight,
+        waiting: false,
+        first_seen_at: worker.first,
+        last_seen_at: worker.last,
+        idle_seconds: now.since(worker.last).as_secs_f64(),
+    }));
+    answer(&Workers { workers: all })
+}
+
+async fn session(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
+    let is_known = caller.proof != Proof::None;
+    let queues = caller.queues.as_ref().map(|queues| queues.iter().map(ToString::to_string).collect());
+    answer(&Session {
+        open: app.access.is_open().await?,
+        authenticated: is_known,
+        name: is_known.then(|| caller.name.to_string()),
+        roles: caller.roles.to_vec(),
+        queues,
+        // Where messages are kept is for those who are let in.
+        provider: is_known.then(|| app.provider.provider_name().to_owned()),
+        store: is_known.then(|| app.context.config.url().to_string()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        now: Timestamp::now(),
+    })
+}
+
+async fn log_in(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    JsonBody(LogInRequest { token }): JsonBody<LogInRequest>,
+) -> Result<Response, ApiError> {
+    let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
+    let cookie = app.access.log_in(&token, &peer.address).await?;
+    let mut response = no_content();
+    response.headers_mut().insert(header::SET_COOKIE, cookie);
+    Ok(response)
+}
+
+async fn log_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
+    let mut response = no_content();
+    if let Some(cookie) = app.access.log_out(&headers).await? {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    Ok(response)
+}
+
+async fn audit(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
+    // An entry may be about any queue, and about tasks.
+    caller.check_everywhere()?;
+    let limit = params.limit(100, MOST_LISTED)?;
+    let (entries, next) = app.audit.list(limit, params.text("after")?.map(str::to_owned)).await?;
+    answer(&AuditPage { entries, next })
+}
+
+async fn tokens(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    answer(&TokenList { tokens: app.access.tokens().list(Deadline::default()).await? })
+}
+
+async fn create_token(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(asked): JsonBody<NewTokenRequest>,
+) -> Result<Response, ApiError> {
+    let new = NewToken::try_from(asked)?;
+    let detail = json!({ "roles": new.roles, "queues": new.queues });
+    let deed = app.audit.begin(&caller, "create_token", &new.name, detail).await?;
+    let done = app.access.tokens().create(new, Deadline::default()).await;
+    app.audit.done(deed, super::queues::outcome(&done, |(info, _)| json!({ "id": info.id }))).await;
+    let (info, token) = done?;
+    app.access.changed();
+    answer_with(StatusCode::CREATED, &TokenText { token, info })
+}
+
+async fn revoke_token(State(app): State<Arc<App>>, caller: Caller, IdPath(id): IdPath) -> Result<Response, ApiError> {
+    let id = id.parse().map_err(|_| ApiError::malformed("the id of a token is a UUID; GET /v1/tokens has them"))?;
+    let deed = app.audit.begin(&caller, "revoke_token", &format!("{id}"), json!({})).await?;
+    let done = app.access.tokens().revoke(id, Deadline::default()).await;
+    app.audit.done(deed, super::queues::outcome(&done, |was_there| json!({ "was_there": was_there }))).await;
+    app.access.changed();
+    match done? {
+        true => Ok(no_content()),
+        false => Err(ApiError::not_found("there is no such token; GET /v1/tokens has those that are")),
+    }
+}

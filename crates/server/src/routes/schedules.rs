@@ -1,0 +1,162 @@
+//! Schedules: times at which tasks are made.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use postrider::Deadline;
+use postrider_http::wire::schedule::{PutScheduleRequest, Schedule, Schedules};
+use postrider_http::wire::task::Created;
+use serde_json::json;
+
+use super::queues::outcome;
+use super::{OPERATE, READ};
+use crate::access::Caller;
+use crate::api::schemas::{list as listed, named, only};
+use crate::api::{ApiError, Content, JsonBody, NamePath, Route, Verb, answer, answer_with, no_content};
+use crate::app::App;
+use crate::live::Change;
+
+pub(super) fn routes() -> Vec<Route> {
+    const GROUP: &str = "Schedules";
+    let schedule = || Content::Json(named("Schedule"));
+    vec![
+        Route::new((Verb::Get, "/v1/schedules"), (GROUP, "listSchedules"), READ, "Every schedule, by name.", list)
+            .answers(200, "The schedules", Content::Json(only("schedules", listed(named("Schedule"))))),
+        Route::new((Verb::Get, "/v1/schedules/{name}"), (GROUP, "getSchedule"), READ, "One schedule.", get).answers(
+            200,
+            "It",
+            schedule(),
+        ),
+        Route::new(
+            (Verb::Put, "/v1/schedules/{name}"),
+            (GROUP, "putSchedule"),
+            OPERATE,
+            "Makes a schedule, or changes the one of that name.",
+            put,
+        )
+        .takes(named("NewSchedule"))
+        .answers(200, "As it is now", schedule()),
+        Route::new(
+            (Verb::Delete, "/v1/schedules/{name}"),
+            (GROUP, "deleteSchedule"),
+            OPERATE,
+            "Removes a schedule. Its tasks stay.",
+            delete,
+        )
+        .answers(204, "It is gone", Content::Nothing),
+        Route::new(
+            (Verb::Post, "/v1/schedules/{name}/pause"),
+            (GROUP, "pauseSchedule"),
+            OPERATE,
+            "Holds a schedule back. Times that come meanwhile are not made up for.",
+            pause,
+        )
+        .answers(200, "As it is now", schedule()),
+        Route::new(
+            (Verb::Post, "/v1/schedules/{name}/resume"),
+            (GROUP, "resumeSchedule"),
+            OPERATE,
+            "Lets a schedule go on.",
+            resume,
+        )
+        .answers(200, "As it is now", schedule()),
+        Route::new(
+            (Verb::Post, "/v1/schedules/{name}/trigger"),
+            (GROUP, "triggerSchedule"),
+            OPERATE,
+            "Makes a task of a schedule now. Its times go on as they would have.",
+            trigger,
+        )
+        .answers(201, "The task", Content::Json(named("CreatedTask"))),
+    ]
+}
+
+impl App {
+    /// A schedule that somebody may see and change.
+    async fn schedule(&self, caller: &Caller, name: &str) -> Result<postrider::task::Schedule, ApiError> {
+        let schedules = self.client().list_schedules(Deadline::default()).await?;
+        let found = schedules.into_iter().find(|schedule| schedule.definition.name == name);
+        let Some(schedule) = found else {
+            let why = format!("there is no schedule '{}'; GET /v1/schedules has those that are", name.escape_debug());
+            return Err(ApiError::not_found(why));
+        };
+        self.check_type(caller, &schedule.definition.task.task_type)?;
+        Ok(schedule)
+    }
+}
+
+async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
+    let schedules = app.client().list_schedules(Deadline::default()).await?;
+    let visible = schedules.into_iter().filter(|one| app.may_use_type(&caller, &one.definition.task.task_type));
+    answer(&Schedules { schedules: visible.map(Schedule::from).collect() })
+}
+
+async fn get(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
+    answer(&Schedule::from(app.schedule(&caller, &name).await?))
+}
+
+async fn put(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    NamePath(name): NamePath,
+    JsonBody(asked): JsonBody<PutScheduleRequest>,
+) -> Result<Response, ApiError> {
+    let new = asked.into_schedule(&name)?;
+    app.check_type(&caller, &new.task.task_type)?;
+    if caller.queues.is_some() {
+        // One of that name may belong to somebody else.
+        match app.schedule(&caller, &name).await {
+            Ok(_) => {}
+            Err(error) if error.status() == StatusCode::NOT_FOUND => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let deed = app.audit.begin(&caller, "put_schedule", &name, json!({ "type": new.task.task_type })).await?;
+    let done = app.client().put_schedule(&new, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |made| json!({ "next_run_at": made.next_run_at }))).await;
+    let made = done?;
+    app.live.tell(Change::Schedules);
+    answer(&Schedule::from(made))
+}
+
+async fn delete(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
+    app.schedule(&caller, &name).await?;
+    let deed = app.audit.begin(&caller, "delete_schedule", &name, json!({})).await?;
+    let done = app.client().delete_schedule(&name, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |()| json!("deleted"))).await;
+    done?;
+    app.live.tell(Change::Schedules);
+    Ok(no_content())
+}
+
+async fn pause(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
+    app.schedule(&caller, &name).await?;
+    let deed = app.audit.begin(&caller, "pause_schedule", &name, json!({})).await?;
+    let done = app.client().pause_schedule(&name, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |_| json!("paused"))).await;
+    let changed = done?;
+    app.live.tell(Change::Schedules);
+    answer(&Schedule::from(changed))
+}
+
+async fn resume(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
+    app.schedule(&caller, &name).await?;
+    let deed = app.audit.begin(&caller, "resume_schedule", &name, json!({})).await?;
+    let done = app.client().resume_schedule(&name, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |_| json!("resumed"))).await;
+    let changed = done?;
+    app.live.tell(Change::Schedules);
+    answer(&Schedule::from(changed))
+}
+
+async fn trigger(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
+    app.schedule(&caller, &name).await?;
+    let deed = app.audit.begin(&caller, "trigger_schedule", &name, json!({})).await?;
+    let done = app.client().trigger_schedule(&name, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |made| json!({ "task": made.id }))).await;
+    let made = done?;
+    app.live.tell(Change::Tasks);
+    answer_with(StatusCode::CREATED, &Created::from(made))
+}

@@ -1,0 +1,373 @@
+//! Tasks: making, looking, calling off, bringing back.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use postrider::task::{NewTask, TaskFilter};
+use postrider::tasks::ReplayOptions;
+use postrider::{Deadline, MessagingError, TaskId, TaskState, TaskStore, TaskType};
+use postrider_http::wire::job::JobKind;
+use postrider_http::wire::task::{
+    Canceled, Created, CreatedBatch, CreatedRow, Detail, EditPayloadRequest, Edited, Info, NewTasksRequest, Page,
+    ReplayJobRequest, ReplayRequest, Replayed, Routes, read_query,
+};
+use serde_json::json;
+
+use super::queues::outcome;
+use super::{OPERATE, PRODUCE, READ};
+use crate::access::Caller;
+use crate::api::schemas::{self, limit, list as listed, named, only, page, text};
+use crate::api::{ApiError, Content, JsonBody, Params, Route, TaskPath, Verb, answer, answer_with};
+use crate::app::App;
+use crate::jobs::check_rate;
+use crate::live::Change;
+use crate::repeat::RepeatKey;
+
+const MOST_CREATED: usize = 10_000;
+const MOST_LISTED: usize = 1000;
+
+pub(super) fn routes() -> Vec<Route> {
+    const GROUP: &str = "Tasks";
+    vec![
+        Route::new(
+            (Verb::Post, "/v1/tasks"),
+            (GROUP, "createTask"),
+            PRODUCE,
+            "Makes a task. One whose idempotency key is taken answers the task that has it.",
+            create,
+        )
+        .repeatable()
+        .takes(named("NewTask"))
+        .answers(201, "It was made", Content::Json(named("CreatedTask")))
+        .answers(200, "It was there", Content::Json(named("CreatedTask"))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/batch"),
+            (GROUP, "createTasks"),
+            PRODUCE,
+            "Makes tasks, in their order. Each has an answer of its own.",
+            create_batch,
+        )
+        .repeatable()
+        .takes(schemas::asks_only("tasks", listed(named("NewTask"))))
+        .answers(200, "What became of each", Content::Json(only("results", listed(named("CreatedRow"))))),
+        Route::new((Verb::Get, "/v1/tasks"), (GROUP, "listTasks"), READ, "Tasks, newest first.", list)
+            .parameters("state", text(), "In one of these states")
+            .parameters("type", text(), "Of one of these types")
+            .parameters("tag", text(), "With all of these tags")
+            .parameter("schedule", text(), "Made by this schedule")
+            .parameter("reason", text(), "That died for this reason")
+            .parameter("error", text(), "Whose last error has this in it")
+            .parameter("since", schemas::time(), "Made at this time or later")
+            .parameter("before", schemas::time(), "Made before this time")
+            .parameter("limit", limit(MOST_LISTED), "At most so many; 100 unless told otherwise")
+            .parameter("after", text(), "The 'next' of the page before")
+            .answers(
+                200,
+                "A page of tasks; it may be short and still not the last",
+                Content::Json(page("tasks", named("TaskInfo"))),
+            ),
+        Route::new(
+            (Verb::Get, "/v1/tasks/routes"),
+            (GROUP, "getTaskRoutes"),
+            READ,
+            "How tasks reach their workers.",
+            task_routes,
+        )
+        .answers(200, "The routes", Content::Json(named("TaskRoutes"))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/replay"),
+            (GROUP, "replayTasks"),
+            OPERATE,
+            "Brings dead tasks back, all at once; with 'dry_run', only tells which.",
+            replay_many,
+        )
+        .takes(named("Replay"))
+        .answers(200, "Which were brought back", Content::Json(named("Replayed"))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/replay-job"),
+            (GROUP, "startReplay"),
+            OPERATE,
+            "Begins to bring dead tasks back, at most 'rate' a second. Watch or cancel the job.",
+            start_replay,
+        )
+        .takes(named("ReplayJob"))
+        .answers(202, "The job", Content::Json(named("Job"))),
+        Route::new(
+            (Verb::Get, "/v1/tasks/{id}"),
+            (GROUP, "getTask"),
+            READ,
+            "A task with its payload, its result, its attempts and the payloads that it had before.",
+            get,
+        )
+        .answers(200, "It", Content::Json(named("Task"))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/{id}/cancel"),
+            (GROUP, "cancelTask"),
+            OPERATE,
+            "Calls a task off, wherever it is. A running handler is told.",
+            cancel,
+        )
+        .answers(200, "As it is now, and the state that it left", Content::Json(named("ChangedTask"))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/{id}/retry"),
+            (GROUP, "retryTask"),
+            OPERATE,
+            "Has a task run now: one that waits does not wait any longer, one that is dead is replayed.",
+            retry,
+        )
+        .answers(200, "As it is now", Content::Json(named("ChangedTask"))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/{id}/replay"),
+            (GROUP, "replayTask"),
+            OPERATE,
+            "Brings a dead task back, with all its attempts before it.",
+            replay,
+        )
+        .answers(200, "As it is now", Content::Json(named("ChangedTask"))),
+        Route::new(
+            (Verb::Put, "/v1/tasks/{id}/payload"),
+            (GROUP, "editTask"),
+            OPERATE,
+            "Changes the payload of a dead task; the one before is kept.",
+            edit,
+        )
+        .takes(named("Payload"))
+        .answers(200, "The number of the new one", Content::Json(named("Revision"))),
+    ]
+}
+
+impl App {
+    /// Whether somebody may see and use tasks of a type: those of the queue that it would be delivered by.
+    pub(super) fn may_use_type(&self, caller: &Caller, task_type: &TaskType) -> bool {
+        caller.queues.is_none()
+            || self.client().store().routes().queue(task_type).is_ok_and(|queue| caller.may_use(&queue))
+    }
+
+    pub(super) fn check_type(&self, caller: &Caller, task_type: &TaskType) -> Result<(), ApiError> {
+        match self.may_use_type(caller, task_type) {
+            true => Ok(()),
+            false => {
+                Err(ApiError::forbidden(format!("this token is not for tasks of type '{task_type}'; use one that is")))
+            }
+        }
+    }
+
+    /// Refuses somebody whose token is not for a task's queue.
+    pub(super) async fn check_task(&self, caller: &Caller, id: TaskId) -> Result<(), ApiError> {
+        if caller.queues.is_none() {
+            return Ok(());
+        }
+        let task = self.client().get(id, Deadline::default()).await?;
+        self.check_type(caller, &task.info.task_type)
+    }
+
+    fn tell_of_tasks(&self) {
+        self.live.tell(Change::Tasks);
+    }
+}
+
+fn new_task(
+    new: postrider_http::wire::task::NewTask,
+    key: Option<&RepeatKey>,
+    row: usize,
+) -> Result<NewTask, MessagingError> {
+    let has_id = new.id.is_some();
+    let mut task = NewTask::try_from(new)?;
+    if let Some(key) = key.filter(|_| !has_id) {
+        task.id = TaskId::from_uuid(key.id(row));
+    }
+    Ok(task)
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    key: Option<Extension<RepeatKey>>,
+    JsonBody(new): JsonBody<postrider_http::wire::task::NewTask>,
+) -> Result<Response, ApiError> {
+    let task = new_task(new, key.as_deref(), 0)?;
+    app.check_type(&caller, &task.task_type)?;
+    let created = app.client().create(task, Deadline::default()).await?;
+    app.tell_of_tasks();
+    let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    answer_with(status, &Created::from(created))
+}
+
+async fn create_batch(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    key: Option<Extension<RepeatKey>>,
+    JsonBody(NewTasksRequest { tasks }): JsonBody<NewTasksRequest>,
+) -> Result<Response, ApiError> {
+    if tasks.len() > MOST_CREATED {
+        return Err(ApiError::malformed(format!("at most {MOST_CREATED} tasks are made at once; make the rest apart")));
+    }
+    let mut rows: Vec<Option<MessagingError>> = Vec::with_capacity(tasks.len());
+    let mut fine = Vec::with_capacity(tasks.len());
+    for (row, new) in tasks.into_iter().enumerate() {
+        match new_task(new, key.as_deref(), row) {
+            Ok(task) => {
+                app.check_type(&caller, &task.task_type)?;
+                fine.push(task);
+                rows.push(None);
+            }
+            Err(error) => rows.push(Some(error)),
+        }
+    }
+    let made = match fine.is_empty() {
+        true => Vec::new(),
+        false => app.client().create_many(fine, Deadline::default()).await?,
+    };
+    app.tell_of_tasks();
+    let mut made = made.into_iter();
+    let lost = || MessagingError::OutcomeUnknown { operation: "create a task", ids: Vec::new(), source: None };
+    let result = |refused: Option<MessagingError>| match refused {
+        Some(error) => Err(error),
+        None => made.next().unwrap_or_else(|| Err(lost())),
+    };
+    let results = rows.into_iter().map(result).map(CreatedRow::from).collect();
+    answer(&CreatedBatch { results })
+}
+
+async fn list(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
+    // An empty value says nothing, here as everywhere.
+    let query = read_query(&params.said())?;
+    let mut found = app.client().list(&query, Deadline::default()).await?;
+    found.tasks.retain(|task| app.may_use_type(&caller, &task.task_type));
+    answer(&Page::from(found))
+}
+
+async fn task_routes(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let store = app.client().store();
+    answer(&Routes::new(store.routes(), store.max_payload_bytes(), store.store_name()))
+}
+
+async fn get(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
+    let (client, deadline) = (app.client(), Deadline::default());
+    let task = client.get(id, deadline).await?;
+    app.check_type(&caller, &task.info.task_type)?;
+    let attempts = client.attempts(id, deadline).await?;
+    let revisions = client.revisions(id, deadline).await?;
+    answer(&Detail::new(task, attempts, revisions))
+}
+
+async fn info(app: &App, id: TaskId) -> Result<Info, ApiError> {
+    Ok(Info::from(app.client().get(id, Deadline::default()).await?.info))
+}
+
+async fn cancel(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
+    app.check_task(&caller, id).await?;
+    let deed = app.audit.begin(&caller, "cancel_task", &id.to_string(), json!({})).await?;
+    let done = app.client().cancel(id, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |left: &TaskState| json!({ "left": left }))).await;
+    let left = done?;
+    app.tell_of_tasks();
+    answer(&Canceled { info: info(&app, id).await?, left })
+}
+
+async fn retry(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
+    app.check_task(&caller, id).await?;
+    let deed = app.audit.begin(&caller, "retry_task", &id.to_string(), json!({})).await?;
+    let done = app.client().retry(id, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |()| json!("retried"))).await;
+    done?;
+    app.tell_of_tasks();
+    answer(&info(&app, id).await?)
+}
+
+async fn replay(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
+    app.check_task(&caller, id).await?;
+    let deed = app.audit.begin(&caller, "replay_task", &id.to_string(), json!({})).await?;
+    let done = app.client().replay(id, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |()| json!("replayed"))).await;
+    done?;
+    app.tell_of_tasks();
+    answer(&info(&app, id).await?)
+}
+
+async fn edit(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    TaskPath(id): TaskPath,
+    JsonBody(asked): JsonBody<EditPayloadRequest>,
+) -> Result<Response, ApiError> {
+    app.check_task(&caller, id).await?;
+    let payload = asked.into_payload()?;
+    let deed = app.audit.begin(&caller, "edit_task", &id.to_string(), json!({})).await?;
+    let done = app.client().edit(id, payload, Deadline::default()).await;
+    app.audit.done(deed, outcome(&done, |revision| json!({ "revision": revision }))).await;
+    let revision = done?;
+    app.tell_of_tasks();
+    answer(&Edited { revision })
+}
+
+/// The tasks that a request means, and how the audit log calls them.
+async fn meant(app: &App, caller: &Caller, asked: &ReplayRequest) -> Result<Vec<TaskId>, ApiError> {
+    if let Some(ids) = &asked.ids {
+        for id in ids {
+            app.check_task(caller, *id).await?;
+        }
+        let limit = asked.limit.unwrap_or(usize::MAX);
+        return Ok(ids.iter().take(limit).copied().collect());
+    }
+    let filter: TaskFilter = asked.filter()?;
+    if caller.queues.is_some() {
+        if filter.types.is_empty() {
+            return Err(ApiError::forbidden("this token is for some queues; name the types that are meant"));
+        }
+        for task_type in &filter.types {
+            app.check_type(caller, task_type)?;
+        }
+    }
+    let options = ReplayOptions { dry_run: true, rate: None, limit: asked.limit };
+    Ok(app.client().replay_matching(filter, &options, |_| {}).await?.replayed)
+}
+
+fn chosen(asked: &ReplayRequest, tasks: &[TaskId]) -> serde_json::Value {
+    json!({ "tasks": tasks.len(), "types": asked.types, "reason": asked.reason, "error": asked.error })
+}
+
+async fn replay_many(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(asked): JsonBody<ReplayRequest>,
+) -> Result<Response, ApiError> {
+    let tasks = meant(&app, &caller, &asked).await?;
+    if asked.dry_run.unwrap_or_default() {
+        return answer(&Replayed { replayed: tasks, skipped: Vec::new() });
+    }
+    let deed = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&asked, &tasks)).await?;
+    let done = app.client().replay_each(&tasks, None, |_| {}).await;
+    let shown = |report: &postrider::tasks::ReplayReport| json!({ "replayed": report.replayed.len() });
+    app.audit.done(deed, outcome(&done, shown)).await;
+    let report = done?;
+    app.tell_of_tasks();
+    answer(&Replayed { replayed: report.replayed, skipped: report.skipped })
+}
+
+async fn start_replay(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(asked): JsonBody<ReplayJobRequest>,
+) -> Result<Response, ApiError> {
+    check_rate(asked.rate)?;
+    let chosen_tasks = asked.replay();
+    let tasks = meant(&app, &caller, &chosen_tasks).await?;
+    let deed = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&chosen_tasks, &tasks)).await?;
+    let (own, rate) = (app.clone(), asked.rate);
+    let job = app.jobs.begin(JobKind::Replay, None, move |job| async move {
+        job.of(tasks.len());
+        let told = |report: &postrider::tasks::ReplayReport| {
+            job.progress(report.replayed.len(), report.skipped.len());
+            own.live.tell(Change::Tasks);
+        };
+        let done = own.client().replay_each(&tasks, rate, told).await.map(drop);
+        let view = job.view();
+        own.audit.done(deed, outcome(&done, |()| json!({ "replayed": view.done, "skipped": view.skipped }))).await;
+        done
+    })?;
+    answer_with(StatusCode::ACCEPTED, &job)
+}

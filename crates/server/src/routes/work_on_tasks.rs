@@ -1,0 +1,246 @@
+//! Tasks: what their workers ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use futures_util::StreamExt;
+use postrider::task::{ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice};
+use postrider::{Deadline, TaskStore, TaskType};
+use postrider_http::wire::task::{
+    self as wire, ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, FinishRequest, Finished,
+    HeartbeatRequest, Standing, Standings, StandingsRequest,
+};
+use tokio::time::Instant;
+
+use super::CONSUME;
+use super::events::wakes;
+use crate::access::Caller;
+use crate::api::schemas::{list, named, only, text};
+use crate::api::{ApiError, Content, JsonBody, Params, Route, Verb, answer};
+use crate::app::App;
+use crate::live::Change;
+
+/// A worker waits no longer with one request.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// How long a worker that waits goes without a look, when no hint comes.
+const LOOK: Duration = Duration::from_secs(1);
+
+const MOST_CLAIMED: usize = 1000;
+const LONGEST_NAME: usize = 128;
+
+pub(super) fn routes() -> Vec<Route> {
+    const GROUP: &str = "Working on tasks";
+    vec![
+        Route::new(
+            (Verb::Post, "/v1/tasks/claim"),
+            (GROUP, "claimTasks"),
+            CONSUME,
+            "Ends attempts if asked to, then claims tasks that are due, and waits for the first one if asked to.",
+            claim,
+        )
+        .takes(named("Claim"))
+        .answers(200, "What became of the attempts, and the tasks", Content::Json(named("Claimed"))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/claim-by-id"),
+            (GROUP, "claimTasksById"),
+            CONSUME,
+            "Claims these tasks: what a worker does whose queue delivers ids.",
+            claim_by_id,
+        )
+        .takes(named("ClaimById"))
+        .answers(200, "What became of each", Content::Json(only("answers", list(named("ClaimAnswer"))))),
+        Route::new((Verb::Post, "/v1/tasks/finish"), (GROUP, "finishTasks"), CONSUME, "Ends attempts.", finish)
+            .takes(named("FinishTasks"))
+            .answers(200, "Whether each was still held", Content::Json(only("finished", list(named("Standing"))))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/heartbeat"),
+            (GROUP, "heartbeatTasks"),
+            CONSUME,
+            "Lets leases on tasks end so long from now, and tells of progress. A lease that is lost says why: the task \
+             may have been canceled.",
+            heartbeat,
+        )
+        .takes(named("Heartbeats"))
+        .answers(200, "Whether each is still held", Content::Json(only("standings", list(named("Standing"))))),
+        Route::new(
+            (Verb::Post, "/v1/tasks/standings"),
+            (GROUP, "checkTasks"),
+            CONSUME,
+            "Whether leases on tasks are still held. Changes nothing.",
+            standings,
+        )
+        .takes(named("Leases"))
+        .answers(200, "Whether each is", Content::Json(only("standings", list(named("Standing"))))),
+        Route::new(
+            (Verb::Get, "/v1/tasks/wake-ups"),
+            (GROUP, "watchTasks"),
+            CONSUME,
+            "Hints that a task of one of these types may be claimable.",
+            wake_ups,
+        )
+        .parameters("type", text(), "The types; all that a worker is for")
+        .answers(200, "An event 'wake' for each hint", Content::Events),
+    ]
+}
+
+fn check_worker(name: &str) -> Result<(), ApiError> {
+    match name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+        false => Ok(()),
+        true => Err(ApiError::malformed(format!("worker: use 1 to {LONGEST_NAME} bytes of text in one line"))),
+    }
+}
+
+impl App {
+    /// The lease that a worker showed, if its token is for the task.
+    fn lease(&self, caller: &Caller, shown: &str) -> Result<TaskLease, ApiError> {
+        let (lease, task_type) = self.seal.open_lease(shown)?;
+        self.check_type(caller, &task_type)?;
+        Ok(lease)
+    }
+
+    fn finish(&self, caller: &Caller, asked: Vec<wire::Finish>) -> Result<Vec<Finish>, ApiError> {
+        let finish = |asked: wire::Finish| {
+            let (lease, outcome) = asked.into_outcome()?;
+            Ok(Finish { lease: self.lease(caller, &lease)?, outcome })
+        };
+        asked.into_iter().map(finish).collect()
+    }
+
+    fn claimed(&self, task: ClaimedTask) -> wire::Claimed {
+        wire::Claimed::new(self.seal.seal_lease(&task.lease, &task.task_type), task)
+    }
+}
+
+async fn claim(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(asked): JsonBody<ClaimRequest>,
+) -> Result<Response, ApiError> {
+    check_worker(&asked.worker)?;
+    if asked.max > MOST_CLAIMED {
+        return Err(ApiError::malformed(format!("max: at most {MOST_CLAIMED} tasks are claimed at once")));
+    }
+    if asked.wait > LONGEST_WAIT {
+        return Err(ApiError::malformed(format!("wait: at most {} s with one request", LONGEST_WAIT.as_secs())));
+    }
+    for task_type in &asked.types {
+        app.check_type(&caller, task_type)?;
+    }
+    let (types, until) = (asked.types.clone(), Instant::now() + asked.wait);
+    let does_wait = !asked.wait.is_zero() && asked.max > 0;
+    let claim = asked.claim();
+    let finished = app.finish(&caller, asked.finish)?;
+    let has_ended = !finished.is_empty();
+    let store = app.client().store();
+    // Before the look, so that what comes between look and wait is not missed.
+    let mut hints = match does_wait {
+        true => store.subscribe_tasks(TaskNotice::Claimable(types), Deadline::default()).await.ok(),
+        false => None,
+    };
+    let mut got: FinishedAndClaimed = match claim.max {
+        0 => store.finish_and_claim(finished, None, Deadline::default()).await?,
+        _ => store.finish_and_claim(finished, Some(claim.clone()), Deadline::default()).await?,
+    };
+    while does_wait && got.claimed.is_empty() {
+        let now = Instant::now();
+        let due = got.next_due.map_or(LOOK, |due| due.clamp(Duration::from_millis(1), LOOK));
+        let next = until.min(now + due);
+        if now >= until || app.stop.is_cancelled() {
+            break;
+        }
+        let hint = async {
+            match &mut hints {
+                Some(hints) => hints.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_over = tokio::select! {
+            hint = hint => hint.is_none(),
+            () = tokio::time::sleep_until(next) => false,
+            () = app.stop.cancelled() => false,
+        };
+        if is_over {
+            hints = None;
+        }
+        let again = store.claim(claim.clone(), Deadline::default()).await?;
+        got = FinishedAndClaimed { finished: got.finished, ..again };
+    }
+    if has_ended || !got.claimed.is_empty() {
+        app.live.tell(Change::Tasks);
+    }
+    answer(&wire::Claims {
+        finished: got.finished.into_iter().map(Standing::from).collect(),
+        tasks: got.claimed.into_iter().map(|task| app.claimed(task)).collect(),
+        next_due: got.next_due,
+    })
+}
+
+async fn claim_by_id(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(ClaimByIdRequest { ids, lease, worker }): JsonBody<ClaimByIdRequest>,
+) -> Result<Response, ApiError> {
+    check_worker(&worker)?;
+    if ids.len() > MOST_CLAIMED {
+        return Err(ApiError::malformed(format!("ids: at most {MOST_CLAIMED} tasks are claimed at once")));
+    }
+    if caller.queues.is_some() {
+        for id in &ids {
+            app.check_task(&caller, *id).await?;
+        }
+    }
+    let answers = app.client().store().claim_by_id(&ids, lease, &worker, Deadline::default()).await?;
+    app.live.tell(Change::Tasks);
+    let row = |answer| ClaimRow::new(answer, |task| app.seal.seal_lease(&task.lease, &task.task_type));
+    answer(&ClaimByIdAnswers { answers: answers.into_iter().map(row).collect() })
+}
+
+async fn finish(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(asked): JsonBody<FinishRequest>,
+) -> Result<Response, ApiError> {
+    let finished = app.finish(&caller, asked.finish)?;
+    let standings = app.client().store().finish(finished, Deadline::default()).await?;
+    app.live.tell(Change::Tasks);
+    answer(&Finished { finished: standings.into_iter().map(Standing::from).collect() })
+}
+
+async fn heartbeat(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(asked): JsonBody<HeartbeatRequest>,
+) -> Result<Response, ApiError> {
+    let beat = |asked: wire::Heartbeat| -> Result<Heartbeat, ApiError> {
+        Ok(Heartbeat { lease: app.lease(&caller, &asked.lease)?, progress: asked.checked_progress()? })
+    };
+    let beats = asked.heartbeats.into_iter().map(beat).collect::<Result<Vec<_>, _>>()?;
+    let standings = app.client().store().heartbeat(beats, asked.extend, Deadline::default()).await?;
+    app.live.tell(Change::Tasks);
+    answer(&Standings { standings: standings.into_iter().map(Standing::from).collect() })
+}
+
+async fn standings(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(StandingsRequest { leases }): JsonBody<StandingsRequest>,
+) -> Result<Response, ApiError> {
+    let leases = leases.iter().map(|lease| app.lease(&caller, lease)).collect::<Result<Vec<_>, _>>()?;
+    let standings = app.client().store().standings(&leases, Deadline::default()).await?;
+    answer(&Standings { standings: standings.into_iter().map(Standing::from).collect() })
+}
+
+async fn wake_ups(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
+    let types = params.all("type").map(TaskType::new).collect::<Result<Vec<_>, _>>()?;
+    if types.is_empty() {
+        return Err(ApiError::malformed("parameter 'type': name the types that are waited for"));
+    }
+    for task_type in &types {
+        app.check_type(&caller, task_type)?;
+    }
+    let hints = app.client().store().subscribe_tasks(TaskNotice::Claimable(types), Deadline::default()).await?;
+    Ok(wakes(&app, hints.boxed()))
+}

@@ -1,0 +1,106 @@
+//! Leases that no client got go back, at once and uncounted.
+
+use std::time::Duration;
+
+use postrider::{Deadline, Message, MessagingService, QueueAdmin, QueueName, QueueStats};
+use postrider_server::ServerOptions;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::place::{Place, eventually};
+
+fn request(body: &str) -> String {
+    format!(
+        "POST /v1/queues/orders/receive HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: \
+         {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+async fn stats(place: &Place, queue: &QueueName) -> QueueStats {
+    place.context.messaging_provider.queue_stats(queue, Deadline::default()).await.unwrap()
+}
+
+async fn one_waits(place: &Place) {
+    eventually(async || {
+        let workers = place.get("/v1/workers").await.of(200);
+        let rows = workers["workers"].as_array().unwrap();
+        rows.iter().any(|worker| worker["waiting"] == true).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_it_waits_costs_no_delivery() {
+    let place = Place::new().await;
+    let queue = QueueName::new("orders").unwrap();
+    for round in 0..5 {
+        let mut stream = TcpStream::connect(place.address).await.unwrap();
+        stream.write_all(request(r#"{"wait":"30s","visibility":"10m"}"#).as_bytes()).await.unwrap();
+        one_waits(&place).await;
+        drop(stream);
+        eventually(async || {
+            let workers = place.get("/v1/workers").await.of(200);
+            let rows = workers["workers"].as_array().unwrap();
+            (!rows.iter().any(|worker| worker["waiting"] == true)).then_some(())
+        })
+        .await;
+        if round == 0 {
+            let sent = place.context.messaging_provider.send_message(&queue, Message::new("a"), Deadline::default());
+            sent.await.unwrap();
+        }
+        let stats = stats(&place, &queue).await;
+        assert_eq!((stats.ready.value(), stats.in_flight.value()), (Some(1), Some(0)), "round {round}");
+        // Received by somebody who stays, then given back: the count shows what the others cost.
+        let got = place.post("/v1/queues/orders/receive", json!({ "visibility": "10m" })).await.of(200);
+        assert_eq!(got["messages"][0]["receive_count"], 1, "round {round}");
+        place.post("/v1/messages/release", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
+    }
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_written_gives_its_leases_back() {
+    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(1), ..ServerOptions::default() }).await;
+    let queue = QueueName::new("orders").unwrap();
+    let provider = &place.context.messaging_provider;
+    for _ in 0..40 {
+        let large = Message::new(vec![b'x'; 1024 * 1024]);
+        provider.send_message(&queue, large, Deadline::default()).await.unwrap();
+    }
+    // A client that asks for everything and reads nothing, with a small window.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(place.address).await.unwrap();
+    stream.write_all(request(r#"{"max":40,"visibility":"10m"}"#).as_bytes()).await.unwrap();
+    eventually(async || (stats(&place, &queue).await.in_flight.value() == Some(40)).then_some(())).await;
+    eventually(async || (stats(&place, &queue).await.ready.value() == Some(40)).then_some(())).await;
+    let got = place.post("/v1/queues/orders/receive", json!({ "visibility": "10m" })).await.of(200);
+    assert_eq!(got["messages"][0]["receive_count"], 1);
+    drop(stream);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_was_read_keeps_its_leases() {
+    let place = Place::new().await;
+    let queue = QueueName::new("orders").unwrap();
+    let provider = &place.context.messaging_provider;
+    provider.send_message(&queue, Message::new("a"), Deadline::default()).await.unwrap();
+    let mut stream = TcpStream::connect(place.address).await.unwrap();
+    stream.write_all(request(r#"{"visibility":"10m"}"#).as_bytes()).await.unwrap();
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains("]}") {
+        let mut piece = [0; 4096];
+        let count = stream.read(&mut piece).await.unwrap();
+        assert!(count > 0);
+        read.extend_from_slice(&piece[..count]);
+    }
+    drop(stream);
+    // The connection is over; a request after it shows that the server has seen so.
+    place.get("/v1/queues").await.of(200);
+    let stats = stats(&place, &queue).await;
+    assert_eq!((stats.ready.value(), stats.in_flight.value()), (Some(0), Some(1)));
+    place.stop().await;
+}

@@ -1,0 +1,153 @@
+//! The life of a message over HTTP.
+
+use axum::http::Method;
+use serde_json::{Value, json};
+
+use crate::place::Place;
+
+async fn receive(place: &Place, queue: &str, options: Value) -> Vec<Value> {
+    let answer = place.post(&format!("/v1/queues/{queue}/receive"), options).await.of(200);
+    answer["messages"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_message_is_sent_received_extended_and_settled() {
+    let place = Place::new().await;
+    let new = json!({ "body": "{\"item\":\"tea\"}", "content_type": "application/json", "headers": { "a": "b" },
+                      "ordering_key": "k", "priority": 7 });
+    let sent = place.post("/v1/queues/orders/messages", new).await.of(201);
+    let [message] = &receive(&place, "orders", json!({ "max": 5, "worker": "w1" })).await[..] else { panic!() };
+    assert_eq!((&message["id"], &message["body"]), (&sent["id"], &json!("{\"item\":\"tea\"}")));
+    assert_eq!((&message["headers"], &message["priority"]), (&json!({ "a": "b" }), &json!(7)));
+    let receipt = &message["receipt"];
+    assert!(receipt.as_str().unwrap().starts_with("pr1."));
+
+    let workers = place.get("/v1/workers").await.of(200);
+    assert_eq!(workers["workers"][0]["name"], "w1");
+    assert_eq!((&workers["workers"][0]["in_flight"], &workers["workers"][0]["waiting"]), (&json!(1), &json!(false)));
+
+    let extended =
+        place.post("/v1/messages/extend", json!({ "receipts": [receipt], "visibility": "1m" })).await.of(200);
+    assert_eq!(extended["results"][0]["outcome"], "done");
+    let rows = place.post("/v1/messages/ack", json!({ "receipts": [receipt, "pr1.AAAA", receipt] })).await.of(200);
+    assert_eq!(rows["results"][0], json!({ "receipt": receipt, "outcome": "done" }));
+    assert_eq!(rows["results"][1]["problem"]["code"], "invalid_receipt");
+    let stats = place.get("/v1/queues/orders").await.of(200);
+    assert_eq!((&stats["ready"], &stats["in_flight"]), (&json!(0), &json!(0)));
+    let again = place.post("/v1/messages/ack", json!({ "receipts": [receipt] })).await.of(200);
+    assert_eq!(again["results"][0]["problem"]["code"], "visibility_expired");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_poll_is_answered_when_a_message_comes_and_ends_when_the_server_does() {
+    let place = Place::new().await;
+    let (waited, sent) = tokio::join!(receive(&place, "orders", json!({ "wait": "20s" })), async {
+        crate::place::eventually(async || {
+            let workers = place.get("/v1/workers").await.of(200);
+            (workers["workers"][0]["waiting"] == true).then_some(())
+        })
+        .await;
+        place.post("/v1/queues/orders/messages", json!({ "body": "" })).await.of(201)
+    });
+    assert_eq!(waited[0]["id"], sent["id"]);
+
+    let request = place.request(Method::POST, "/v1/queues/mail/receive", Some(&json!({ "wait": "60s" })));
+    let (waited, ()) = tokio::join!(place.send(request), async {
+        crate::place::eventually(async || {
+            let workers = place.get("/v1/workers").await.of(200);
+            let rows = workers["workers"].as_array().unwrap();
+            rows.iter().any(|worker| worker["waiting"] == true).then_some(())
+        })
+        .await;
+        place.ask_to_stop();
+    });
+    assert_eq!(waited.of(200)["messages"], json!([]));
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn in_a_batch_each_row_has_its_own_answer() {
+    let place = Place::new().await;
+    let rows = json!({ "messages": [{ "body": "a" }, { "body": "b", "priority": 99 }, { "body_base64": "/w==" }] });
+    let answer = place.post("/v1/queues/orders/messages/batch", rows).await.of(200);
+    let results = answer["results"].as_array().unwrap();
+    assert!(results[0]["id"].is_string() && results[2]["id"].is_string());
+    assert_eq!(results[1]["problem"]["code"], "invalid_input");
+    let peeked = place.get("/v1/queues/orders/messages").await.of(200);
+    let bodies: Vec<_> =
+        peeked["messages"].as_array().unwrap().iter().map(|row| (&row["body"], &row["body_base64"])).collect();
+    assert_eq!(bodies, [(&json!("a"), &Value::Null), (&Value::Null, &json!("/w=="))]);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_repeated_request_with_a_key_is_answered_and_not_carried_out() {
+    let place = Place::new().await;
+    let send = async |key: &str, body: Value| {
+        let mut request = place.request(Method::POST, "/v1/queues/orders/messages", Some(&body));
+        request.headers_mut().insert("idempotency-key", key.parse().unwrap());
+        place.send(request).await
+    };
+    let first = send("k1", json!({ "body": "a" })).await;
+    assert!(!first.headers.contains_key("idempotent-replay"));
+    let first = first.of(201);
+    let again = send("k1", json!({ "body": "a" })).await;
+    assert_eq!(again.headers["idempotent-replay"], "true");
+    assert_eq!(again.of(201), first);
+    assert_eq!(send("k1", json!({ "body": "b" })).await.code(), "idempotency_mismatch");
+    // What was refused leaves the key free.
+    assert_eq!(send("k2", json!({ "body": "b", "priority": 99 })).await.code(), "invalid_input");
+    send("k2", json!({ "body": "b" })).await.of(201);
+    assert_eq!(place.get("/v1/queues/orders").await.of(200)["ready"], 2);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_request_is_said_as_a_problem() {
+    let place = Place::new().await;
+    for (path, body, status, code) in [
+        ("/v1/queues/orders/messages", json!({ "body": "a", "dealy": "5s" }), 400, "malformed_request"),
+        ("/v1/queues/a b/messages", json!({ "body": "a" }), 400, "invalid_input"),
+        ("/v1/queues/orders/messages", json!({ "body": "a", "delay": "200000000d" }), 400, "malformed_request"),
+        ("/v1/queues/orders_dlq/messages", json!({ "body": "a" }), 400, "invalid_input"),
+        ("/v1/queues/orders/receive", json!({ "max": 0 }), 400, "invalid_input"),
+        ("/v1/queues/orders/receive", json!({ "wait": "2m" }), 400, "malformed_request"),
+        ("/v1/queues/orders/receive?max=1", json!({}), 400, "malformed_request"),
+        ("/v1/nothing", json!({}), 404, "not_found"),
+        ("/v1/queues", json!({}), 405, "method_not_allowed"),
+    ] {
+        let answer = place.post(&path.replace(' ', "%20"), body).await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        assert!(answer.headers.contains_key("x-request-id"));
+        let problem = answer.json();
+        assert_eq!((&problem["code"], &problem["status"]), (&json!(code), &json!(status)), "{path}");
+        assert_eq!(problem["request_id"], answer.headers["x-request-id"].to_str().unwrap());
+        assert!(problem["detail"].as_str().unwrap().len() > 10);
+    }
+    let mut plain = place.request(Method::POST, "/v1/queues/orders/messages", Some(&json!({ "body": "a" })));
+    plain.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+    assert_eq!(place.send(plain).await.code(), "unsupported_media_type");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_round_of_a_worker_is_one_request() {
+    let place = Place::new().await;
+    for body in ["one", "two"] {
+        place.post("/v1/queues/orders/messages", json!({ "body": body })).await.of(201);
+    }
+    let first = place.post("/v1/receive", json!({ "queues": ["mail", "orders"] })).await.of(200);
+    let receipt = &first["messages"][0]["receipt"];
+    let settlements = json!([{ "receipt": receipt, "outcome": "ack" }, { "receipt": "x", "outcome": "ack" }]);
+    let second = place.post("/v1/receive", json!({ "queues": ["orders"], "settlements": settlements })).await.of(200);
+    assert_eq!(second["settled"][0]["outcome"], "done");
+    assert_eq!(second["settled"][1]["problem"]["code"], "invalid_receipt");
+    assert_eq!(second["messages"][0]["body"], "two");
+    assert_eq!(second["receive_problem"], Value::Null);
+    let nack = json!({ "receipts": [second["messages"][0]["receipt"]], "error": "no" });
+    place.post("/v1/messages/nack", nack).await.of(200);
+    let stats = place.get("/v1/queues/orders").await.of(200);
+    assert_eq!((&stats["delayed"], &stats["in_flight"]), (&json!(1), &json!(0)), "it backs off");
+    place.stop().await;
+}

@@ -1,0 +1,138 @@
+//! A server of its own for each test, and a client that speaks plain HTTP.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use postrider::tasks::Shutdown;
+use postrider::{Config, Deadline, Sources, StateStorage, SystemContext};
+use postrider_server::{NewToken, Role, ServeError, Server, ServerOptions, Tokens};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+/// Long enough for anything that ends at all.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running server on a file of its own.
+pub(crate) struct Place {
+    pub(crate) address: SocketAddr,
+    pub(crate) context: SystemContext,
+    pub(crate) state: StateStorage,
+    pub(crate) folder: tempfile::TempDir,
+    shutdown: Shutdown,
+    running: JoinHandle<Result<(), ServeError>>,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The JSON of an answer that must have this status.
+    #[track_caller]
+    pub(crate) fn of(self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.body));
+        if self.body.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// The code of a problem.
+    #[track_caller]
+    pub(crate) fn code(self) -> String {
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
+        self.json()["code"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Place {
+    pub(crate) async fn new() -> Self {
+        Self::with(ServerOptions::default()).await
+    }
+
+    pub(crate) async fn with(options: ServerOptions) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("queues.db").display());
+        Self::at(&url, folder, options).await
+    }
+
+    pub(crate) async fn at(url: &str, folder: tempfile::TempDir, options: ServerOptions) -> Self {
+        let sources = Sources::none().flag("--url", "common.messaging.url", url);
+        let context = SystemContext::from_config(Config::load(&sources).unwrap()).await.unwrap();
+        let state = StateStorage::new(context.messaging_provider.inner()).unwrap();
+        let options = ServerOptions { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..options };
+        let server = Server::bind(context.clone(), state.clone(), options).await.unwrap();
+        let (address, shutdown) = (server.address(), Shutdown::new());
+        let running = tokio::spawn(server.run(shutdown.clone()));
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self { address, context, state, folder, shutdown, running, client }
+    }
+
+    /// Makes a token.
+    pub(crate) async fn token(&self, roles: &[Role], queues: Option<&[&str]>) -> String {
+        let queues = queues.map(|queues| queues.iter().map(|queue| queue.parse().unwrap()).collect());
+        let new = NewToken { name: format!("{roles:?}"), roles: roles.to_vec(), queues, expires_in: None };
+        Tokens::new(self.state.clone()).create(new, Deadline::default()).await.unwrap().1
+    }
+
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
+        let answer = tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("in time").unwrap();
+        let (parts, body) = answer.into_parts();
+        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time").unwrap().to_bytes();
+        Answer { status: parts.status, headers: parts.headers, body }
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Request<Full<Bytes>> {
+        let request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        match body {
+            Some(body) => request
+                .header("content-type", "application/json")
+                .body(Full::new(Bytes::from(body.to_string())))
+                .unwrap(),
+            None => request.body(Full::new(Bytes::new())).unwrap(),
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path, None)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send(self.request(Method::POST, path, Some(&body))).await
+    }
+
+    /// Asks the server to end.
+    pub(crate) fn ask_to_stop(&self) {
+        self.shutdown.request();
+    }
+
+    /// Ends the server, which must not take long.
+    pub(crate) async fn stop(self) {
+        self.shutdown.request();
+        tokio::time::timeout(PATIENCE, self.running).await.expect("the server ends").unwrap().unwrap();
+    }
+}
+
+/// Asks again until it is so.
+pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let until = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < until, "it never was so");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
