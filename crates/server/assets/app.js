@@ -170,6 +170,11 @@ live.on("state", showLive);
 startMenu();
 startTheme();
 startKeyboard();
+// By script: as a jump to a fragment it would look like a change of the page.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  byId("main").focus();
+});
 byId("help-button").addEventListener("click", openHelp);
 byId("jobs-button").addEventListener("click", () => openJobs());
 

@@ -37,6 +37,7 @@ export function ageText(stats) {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "?";
   const s = Math.max(0, seconds);
+  if (s === 0) return "0s";
   if (s < 1) return `${Math.round(s * 1000)}ms`;
   if (s < 10) return `${trim(s.toFixed(1))}s`;
   if (s < 60) return `${Math.floor(s)}s`;

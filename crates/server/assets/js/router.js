@@ -110,7 +110,11 @@ export async function show({ moved = false } = {}) {
     else link.removeAttribute("aria-current");
   }
   main.replaceChildren(view.root);
-  if (moved) scrollTo(0, 0);
+  if (moved) {
+    scrollTo(0, 0);
+    // What a dialog asked about belongs to the page that was left.
+    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  }
   if (found === null) {
     view.title("Not found");
     replace(view.root, h("div.empty", { "data-test": "page-not-found" }, h("h1", { tabindex: "-1" }, "There is no such page"), h("p", {}, h("a", { href: "/" }, "Go to the overview"))));
