@@ -1,7 +1,10 @@
 //! A server as its clients see it: over a socket, on a real store.
 
 mod access;
+mod dead_letters;
 mod leases;
 mod messages;
 mod place;
 mod slow;
+mod tasks;
+mod watching;

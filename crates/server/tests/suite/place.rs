@@ -23,7 +23,8 @@ pub(crate) struct Place {
     pub(crate) address: SocketAddr,
     pub(crate) context: SystemContext,
     pub(crate) state: StateStorage,
-    pub(crate) folder: tempfile::TempDir,
+    /// Removed with the place.
+    _folder: tempfile::TempDir,
     shutdown: Shutdown,
     running: JoinHandle<Result<(), ServeError>>,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -77,7 +78,7 @@ impl Place {
         let (address, shutdown) = (server.address(), Shutdown::new());
         let running = tokio::spawn(server.run(shutdown.clone()));
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { address, context, state, folder, shutdown, running, client }
+        Self { address, context, state, _folder: folder, shutdown, running, client }
     }
 
     /// Makes a token.
