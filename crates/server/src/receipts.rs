@@ -36,29 +36,32 @@ impl Seal {
         mark
     }
 
-    /// The receipt that a client is given.
-    pub(crate) fn seal(&self, own: &ReceiptHandle) -> ReceiptHandle {
-        let text = own.to_string().into_bytes();
-        let token = LeaseToken(u128::from_be_bytes(self.mark(b"receipt", &text)));
-        let native = NativeRef::Handle(text.into_boxed_slice());
+    /// The receipt that a client is given. It carries how often a handler has failed on the message, so that a client
+    /// which leaves the delay of a retry to the server is backed off like any other.
+    pub(crate) fn seal(&self, own: &ReceiptHandle, attempts_count: u32) -> ReceiptHandle {
+        let mut bytes = attempts_count.to_be_bytes().to_vec();
+        bytes.extend_from_slice(own.to_string().as_bytes());
+        let token = LeaseToken(u128::from_be_bytes(self.mark(b"receipt", &bytes)));
+        let native = NativeRef::Handle(bytes.into_boxed_slice());
         ReceiptHandle::new(PROVIDER, own.queue().clone(), own.message_id(), token, native)
     }
 
-    /// The store's receipt in one that a client showed.
-    pub(crate) fn open(&self, shown: &ReceiptHandle) -> Result<ReceiptHandle, MessagingError> {
+    /// The store's receipt in one that a client showed, and how often a handler had failed before.
+    pub(crate) fn open(&self, shown: &ReceiptHandle) -> Result<(ReceiptHandle, u32), MessagingError> {
         shown.check_provider(PROVIDER)?;
         let foreign = || MessagingError::invalid_receipt("it was not issued by this server");
-        let NativeRef::Handle(text) = shown.native() else { return Err(foreign()) };
-        let mark = self.mark(b"receipt", text);
+        let NativeRef::Handle(bytes) = shown.native() else { return Err(foreign()) };
+        let mark = self.mark(b"receipt", bytes);
         if !bool::from(mark.ct_eq(&shown.token().0.to_be_bytes())) {
             return Err(foreign());
         }
+        let (attempts, text) = bytes.split_first_chunk::<4>().ok_or_else(foreign)?;
         let own: ReceiptHandle = std::str::from_utf8(text).map_err(|_| foreign())?.parse()?;
         // The mark is of the inner receipt alone; what stands in the open must say the same.
         if own.queue() != shown.queue() || own.message_id() != shown.message_id() {
             return Err(foreign());
         }
-        Ok(own)
+        Ok((own, u32::from_be_bytes(*attempts)))
     }
 
     /// The lease on a task as a client is given it.
@@ -110,15 +113,15 @@ mod tests {
     fn what_was_sealed_opens_and_nothing_else_does() {
         let (seal, other) = (Seal::new([1; 32]), Seal::new([2; 32]));
         let own = receipt("orders", 3);
-        let shown: ReceiptHandle = seal.seal(&own).to_string().parse().unwrap();
+        let shown: ReceiptHandle = seal.seal(&own, 5).to_string().parse().unwrap();
         assert_eq!(shown.queue().as_str(), "orders");
-        assert_eq!(seal.open(&shown).unwrap(), own);
+        assert_eq!(seal.open(&shown).unwrap(), (own.clone(), 5));
         assert!(other.open(&shown).is_err(), "of another server");
         assert!(seal.open(&own).is_err(), "the store's own receipt is worth nothing here");
 
         // The inner receipt of another queue under the mark of this one, and the other way around.
         let elsewhere = receipt("mail", 4);
-        let NativeRef::Handle(inner) = seal.seal(&elsewhere).native().clone() else { panic!() };
+        let NativeRef::Handle(inner) = seal.seal(&elsewhere, 0).native().clone() else { panic!() };
         let spliced = ReceiptHandle::new(
             "http",
             own.queue().clone(),
@@ -131,7 +134,7 @@ mod tests {
             "http",
             own.queue().clone(),
             elsewhere.message_id(),
-            seal.seal(&elsewhere).token(),
+            seal.seal(&elsewhere, 0).token(),
             NativeRef::Handle(inner),
         );
         assert!(seal.open(&renamed).is_err(), "the queue in the open is not the one that the receipt is for");

@@ -146,7 +146,7 @@ impl<'a> Asking<'a> {
                 app.meter.waited(&envelope.queue, now.since(envelope.enqueued_at));
             }
             app.meter.count(&envelope.queue, Happened::Received, 1);
-            let sealed = app.seal.seal(&own);
+            let sealed = app.seal.seal(&own, envelope.attempts_count);
             receipts.push(own);
             shown.push(Received::new(body, envelope, sealed));
         }

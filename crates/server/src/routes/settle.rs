@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use postrider::{
-    Deadline, Disposition, MessagingError, MessagingService, Nack, QueueName, ReceiptHandle, RetryStrategy, RowResults,
-};
+use postrider::{Deadline, Disposition, MessagingError, MessagingService, Nack, QueueName, ReceiptHandle, RowResults};
 use postrider_http::wire::settle::{
     DeadLetterRequest, ExtendRequest, NackRequest, Outcome, ReceiptsRequest, Row, Rows, SettleRequest, Settlement,
 };
@@ -89,7 +87,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 impl App {
     /// The store's receipt in what a client showed, if the client's token is for its queue.
-    fn opened(&self, caller: &Caller, shown: &str) -> Result<ReceiptHandle, MessagingError> {
+    fn opened(&self, caller: &Caller, shown: &str) -> Result<(ReceiptHandle, u32), MessagingError> {
         let shown: ReceiptHandle = shown.parse()?;
         if !caller.may_use(shown.queue()) {
             let why = format!("it is for queue '{}', and the token is not", shown.queue());
@@ -105,13 +103,15 @@ impl App {
         asked: Vec<Settlement>,
     ) -> (Vec<String>, Vec<Result<postrider::Settlement, MessagingError>>) {
         let opened = |asked: Settlement| {
-            let own = self.opened(caller, &asked.receipt)?;
+            let (own, failures) = self.opened(caller, &asked.receipt)?;
             // Without a delay, a retry waits as the default strategy says.
             let is_unsaid = asked.outcome == Outcome::Retry && asked.after.is_none();
             let mut settlement = postrider::Settlement::try_from(Settlement { receipt: own.to_string(), ..asked })?;
-            if is_unsaid && let Disposition::Nack(Nack::Retry { after, .. }) = &mut settlement.disposition {
-                let strategy = RetryStrategy::default().without_limits();
-                *after = strategy.next_delay(1, std::time::Duration::ZERO, rand::random()).unwrap_or_default();
+            if is_unsaid
+                && let Disposition::Nack(Nack::Retry { after, .. }) = &mut settlement.disposition
+                && let Nack::Retry { after: backed_off, .. } = Nack::requeue(true, failures)
+            {
+                *after = backed_off;
             }
             Ok(settlement)
         };
@@ -229,7 +229,7 @@ async fn extend(
         let why = format!("at most {MOST_SETTLED} leases are extended at once; extend the rest apart");
         return Err(ApiError::malformed(why));
     }
-    let opened = receipts.iter().map(|shown| app.opened(&caller, shown)).collect();
+    let opened = receipts.iter().map(|shown| app.opened(&caller, shown).map(|(own, _)| own)).collect();
     let (fine, notes) = split(opened);
     // Together, so that a provider that gathers calls makes one of them.
     let done: RowResults<()> = stream::iter(fine.clone())

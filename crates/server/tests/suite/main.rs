@@ -2,6 +2,7 @@
 
 mod access;
 mod dead_letters;
+mod examples;
 mod leases;
 mod messages;
 mod place;

@@ -1,0 +1,59 @@
+//! Workers in other languages, as `examples/http` has them.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::place::{PATIENCE, Place};
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/http").join(name)
+}
+
+async fn works(program: &str, file: &str) {
+    let place = Place::new().await;
+    let bodies = [r#"{"item":"tea"}"#, r#"{"item":"coffee"}"#, r#"{"litres":2}"#, "no order", r#"{"item":"unicorn"}"#];
+    for body in bodies {
+        place.post("/v1/queues/orders/messages", json!({ "body": body })).await.of(201);
+    }
+    let worker = Command::new(program)
+        .arg(example(file))
+        .arg("orders")
+        .env("POSTRIDER_URL", format!("http://{}", place.address))
+        .env("POSTRIDER_STOP_WHEN_EMPTY", "1")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(PATIENCE, worker).await.expect("it ends").unwrap_or_else(|error| {
+        panic!("{program} cannot be started ({error}); install it: apt-get install -y python3 nodejs")
+    });
+    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{complained}");
+    assert!(
+        said.contains("packed tea (delivery 1)") && said.contains("packed coffee (delivery 1)"),
+        "{said}{complained}"
+    );
+    let dead = place.get("/v1/queues/orders/dead-letters").await.of(200);
+    let dead = dead["dead_letters"].as_array().unwrap();
+    let rejected: Vec<_> = dead.iter().filter(|letter| letter["reason"] == "rejected").collect();
+    assert_eq!(rejected.len(), 2, "{said}{complained}");
+    assert!(rejected.iter().all(|letter| letter["error"].is_string()));
+    let stats = place.get("/v1/queues/orders").await.of(200);
+    assert_eq!(stats["in_flight"], 0, "{stats}");
+    // The one that failed waits for its next attempt, or has had all of them.
+    let failed = stats["ready"].as_u64().unwrap() + stats["delayed"].as_u64().unwrap() + dead.len() as u64;
+    assert_eq!(failed, 3, "{stats}");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_in_python_needs_nothing_but_its_standard_library() {
+    works("python3", "worker.py").await;
+}
+
+#[tokio::test]
+async fn a_worker_in_node_needs_no_package() {
+    works("node", "worker.mjs").await;
+}
