@@ -13,7 +13,7 @@ use crate::live::Change;
 use crate::meter::{Happened, QueueCounts};
 
 /// So many looks are remembered: an hour, at one every five seconds.
-const REMEMBERED: usize = 720;
+pub(crate) const REMEMBERED: usize = 720;
 
 /// So many queues are looked at.
 const MOST_QUEUES: usize = 1000;
@@ -63,26 +63,46 @@ impl QueuePast {
 #[derive(Debug, Default)]
 pub(crate) struct History(Mutex<BTreeMap<QueueName, QueuePast>>);
 
+/// The past of some queues, and how many looks each of its numbers stands for.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) queues: Vec<QueueHistory>,
+    pub(crate) looks_per_point: usize,
+}
+
+/// One number for every `size`, counted from the newest. The oldest are left out where they are fewer: what happened in a
+/// shorter time would look like less.
+fn thinned(numbers: Vec<Option<u64>>, size: usize, join: fn(u64, u64) -> u64) -> Vec<Option<u64>> {
+    if size <= 1 {
+        return numbers;
+    }
+    let some = numbers.rchunks_exact(size).rev();
+    some.map(|some| some.iter().flatten().copied().reduce(join)).collect()
+}
+
 impl History {
-    /// The past of the queues that `wanted` names.
-    pub(crate) fn show(&self, wanted: impl Fn(&QueueName) -> bool) -> Vec<QueueHistory> {
+    /// The past of the queues that `wanted` names, in at most `most` numbers each.
+    pub(crate) fn show(&self, wanted: impl Fn(&QueueName) -> bool, most: usize) -> Shown {
         let past = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let longest = past.values().map(|past| past.moments.len()).max().unwrap_or_default();
+        let size = longest.div_ceil(most.max(1)).max(1);
         let shown = past.iter().filter(|(queue, _)| wanted(queue));
-        shown
+        let queues = shown
             .map(|(queue, past)| {
-                let of = |number: &dyn Fn(&Moment) -> Option<u64>| {
+                let of = |number: &dyn Fn(&Moment) -> Option<u64>, join: fn(u64, u64) -> u64| {
                     let missing = longest - past.moments.len();
                     let known = past.moments.iter().map(|moment| moment.as_ref().and_then(number));
-                    std::iter::repeat_n(None, missing).chain(known).collect::<Vec<_>>()
+                    thinned(std::iter::repeat_n(None, missing).chain(known).collect(), size, join)
                 };
-                let happened = |at: usize| of(&|moment| Some(moment.happened[at]));
+                // A queue that was full for a moment was full; what happened is counted together.
+                let depth = |number: &dyn Fn(&Moment) -> Option<u64>| of(number, u64::max);
+                let happened = |at: usize| of(&|moment| Some(moment.happened[at]), u64::saturating_add);
                 QueueHistory {
                     queue: queue.clone(),
-                    ready: of(&|moment| moment.ready),
-                    in_flight: of(&|moment| moment.in_flight),
-                    delayed: of(&|moment| moment.delayed),
-                    dead: of(&|moment| moment.dead),
+                    ready: depth(&|moment| moment.ready),
+                    in_flight: depth(&|moment| moment.in_flight),
+                    delayed: depth(&|moment| moment.delayed),
+                    dead: depth(&|moment| moment.dead),
                     sent: happened(0),
                     received: happened(1),
                     acked: happened(2),
@@ -90,7 +110,8 @@ impl History {
                     dead_lettered: happened(4),
                 }
             })
-            .collect()
+            .collect();
+        Shown { queues, looks_per_point: size }
     }
 
     /// What was seen: answers the queues that are different, and those that are gone.
@@ -215,10 +236,28 @@ mod tests {
         assert_eq!(see(&[stats("a", 1), stats("b", 2)]), (vec!["b".into()], vec![]));
         assert_eq!(see(&[stats("b", 3)]), (vec!["b".into()], vec!["a".into()]));
         assert_eq!(see(&[stats("b", 3)]), (vec![], vec![]));
-        let shown = history.show(|_| true);
+        let shown = history.show(|_| true, REMEMBERED).queues;
         let ready: Vec<_> = shown.iter().map(|queue| (queue.queue.as_str(), queue.ready.clone())).collect();
         assert_eq!(ready, [("a", vec![Some(1), Some(1), None, None]), ("b", vec![None, Some(2), Some(3), Some(3)])]);
         assert_eq!(shown[0].delayed, [None, None, None, None], "nobody knows");
-        assert_eq!(history.show(|queue| queue.as_str() == "b").len(), 1);
+        assert_eq!(history.show(|queue| queue.as_str() == "b", REMEMBERED).queues.len(), 1);
+    }
+
+    #[test]
+    fn fewer_numbers_stand_for_more_looks_and_lose_no_peak() {
+        let history = History::default();
+        let meter = crate::meter::Meter::new("none");
+        for ready in [1, 9, 2, 3, 8] {
+            let seen = stats("a", ready);
+            meter.count(&seen.queue, Happened::Sent, 10);
+            history.seen(&[seen], |queue| meter.counts(queue), true);
+        }
+        let all = history.show(|_| true, 5);
+        assert_eq!((all.looks_per_point, all.queues[0].sent.len()), (1, 5));
+        let few = history.show(|_| true, 3);
+        assert_eq!(few.looks_per_point, 2);
+        assert_eq!(few.queues[0].ready, [Some(9), Some(8)], "the first look stands alone and is left out");
+        assert_eq!(few.queues[0].sent, [Some(20), Some(20)]);
+        assert_eq!(few.queues[0].delayed, [None, None], "nobody knows");
     }
 }

@@ -2,39 +2,44 @@
 
 import { api } from "./api.js";
 
-let loading = null;
+// The overview has a chart of a few hundred pixels and many small lines; hundreds of queues would weigh megabytes in full.
+const POINTS_OF_ALL = 120;
+const POINTS_OF_ONE = 360;
+
+const loading = new Map();
 
 export const DEPTHS = ["ready", "in_flight", "delayed", "dead"];
 
 /** `{interval, length, series(queue), all, pause}`; `pause` is how many milliseconds to wait before asking again. */
-async function loadHistory(signal) {
-  loading ??= (async () => {
-    const begun = performance.now();
-    const answer = await api.get("/v1/history");
-    const took = performance.now() - begun;
-    const byQueue = new Map(answer.queues.map((one) => [one.queue, one]));
-    return {
-      interval: answer.interval_seconds,
-      length: Math.max(0, ...answer.queues.map((one) => one.ready.length)),
-      series: (queue) => byQueue.get(queue) ?? null,
-      all: answer.queues,
-      pause: Math.min(120_000, Math.max(2000 * answer.interval_seconds, 40 * took, 100 * answer.queues.length)),
-    };
-  })().finally(() => {
-    loading = null;
-  });
-  const history = await loading;
+async function ask(queue) {
+  const begun = performance.now();
+  const answer = await api.get("/v1/history", { query: { queue, points: queue === null ? POINTS_OF_ALL : POINTS_OF_ONE } });
+  const took = performance.now() - begun;
+  const byQueue = new Map(answer.queues.map((one) => [one.queue, one]));
+  return {
+    interval: answer.interval_seconds,
+    length: Math.max(0, ...answer.queues.map((one) => one.ready.length)),
+    series: (name) => byQueue.get(name) ?? null,
+    all: answer.queues,
+    pause: Math.min(120_000, Math.max(2000, 1000 * answer.interval_seconds, 40 * took, 100 * answer.queues.length)),
+  };
+}
+
+/** Of one queue, or of all with null. Who asks while it is under way gets the same answer. */
+async function loadHistory(queue, signal) {
+  if (!loading.has(queue)) loading.set(queue, ask(queue).finally(() => loading.delete(queue)));
+  const history = await loading.get(queue);
   if (signal?.aborted) throw new DOMException("the page is gone", "AbortError");
   return history;
 }
 
 /** Tells `act` of the history, now and again for as long as the view is looked at; of null when it could not be had. */
-export function watchHistory(view, act) {
+export function watchHistory(view, queue, act) {
   let timer = null;
-  async function ask() {
+  async function look() {
     let history = null;
     try {
-      history = await loadHistory(view.signal);
+      history = await loadHistory(queue, view.signal);
     } catch {
       // The numbers are worth showing without their past.
     }
@@ -44,10 +49,10 @@ export function watchHistory(view, act) {
   }
   function next() {
     if (document.hidden) timer = setTimeout(next, 5000);
-    else ask();
+    else look();
   }
   view.until(() => clearTimeout(timer));
-  ask();
+  look();
 }
 
 /** The sum over all queues; null where no queue was seen. */

@@ -15,9 +15,10 @@ use postrider_http::wire::queue::Stats;
 
 use super::{CONSUME, READ};
 use crate::access::Caller;
-use crate::api::schemas::named;
-use crate::api::{ApiError, Content, QueuePath, Route, Verb, answer};
+use crate::api::schemas::{limit, named, queue_name};
+use crate::api::{ApiError, Content, Params, QueuePath, Route, Verb, answer};
 use crate::app::App;
+use crate::history::{REMEMBERED, Shown};
 use crate::live::Change;
 
 /// How often a silent stream says that it is still there.
@@ -41,6 +42,8 @@ pub(super) fn routes() -> Vec<Route> {
             "How queues have been, as far as this server remembers. Throughput is what went through this server.",
             history,
         )
+        .parameter("queue", queue_name(), "Only this queue")
+        .parameter("points", limit(REMEMBERED), "At most so many numbers each; the interval grows to match")
         .answers(200, "Numbers, oldest first", Content::Json(named("History"))),
         Route::new(
             (Verb::Get, "/v1/queues/{queue}/wake-ups"),
@@ -106,9 +109,18 @@ async fn events(State(app): State<Arc<App>>, caller: Caller) -> Result<Response,
     Ok(stream(&app, events.boxed()))
 }
 
-async fn history(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
-    let queues = app.history.show(|queue| caller.may_use(queue));
-    let interval_seconds = app.options.sample_interval.as_secs().max(1);
+async fn history(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
+    let only = params.text("queue")?.map(QueueName::for_reading).transpose()?;
+    if let Some(queue) = &only {
+        caller.check_queue(queue)?;
+    }
+    let points = params.parsed::<usize>("points")?.unwrap_or(REMEMBERED);
+    if !(1..=REMEMBERED).contains(&points) {
+        return Err(ApiError::malformed(format!("parameter 'points': use 1 to {REMEMBERED}")));
+    }
+    let wanted = |queue: &QueueName| only.as_ref().map_or_else(|| caller.may_use(queue), |only| queue == only);
+    let Shown { queues, looks_per_point } = app.history.show(wanted, points);
+    let interval_seconds = app.options.sample_interval.as_secs().max(1) * looks_per_point as u64;
     let longest = queues.first().map_or(0, |queue| queue.ready.len() as u64);
     answer(&History { interval_seconds, now: Timestamp::now(), queues, since_seconds: longest * interval_seconds })
 }

@@ -207,7 +207,7 @@ export async function overviewPage(view) {
   if (!queues.loaded) await queues.load();
   if (view.signal.aborted) return;
   drawAll();
-  watchHistory(view, (history) => {
+  watchHistory(view, null, (history) => {
     past = history ?? past;
     drawn++;
     drawAll();

@@ -170,7 +170,7 @@ export async function queuePage(view) {
   view.until(queues.on((names) => (names === null || names.includes(name)) && drawSoon()));
   drawActions();
   draw();
-  watchHistory(view, (history) => {
+  watchHistory(view, name, (history) => {
     past = history ?? past;
     draw();
   });
