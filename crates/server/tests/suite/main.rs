@@ -3,6 +3,7 @@
 mod access;
 mod dead_letters;
 mod examples;
+mod grafana;
 mod leases;
 mod messages;
 mod place;

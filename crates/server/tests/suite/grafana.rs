@@ -1,0 +1,39 @@
+//! The dashboard for Grafana asks for metrics that there are.
+
+use serde_json::{Value, json};
+
+use crate::place::Place;
+
+const DASHBOARD: &str = include_str!("../../../../docs/grafana.json");
+
+/// The names of metrics in an expression.
+fn names(expression: &str) -> impl Iterator<Item = &str> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    expression.split(move |c| !is_word(c)).filter(|word| word.starts_with("postrider_"))
+}
+
+#[tokio::test]
+async fn every_panel_shows_something_that_the_server_counts() {
+    let place = Place::new().await;
+    place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
+    let got = place.post("/v1/queues/orders/receive", json!({})).await.of(200);
+    place.post("/v1/messages/nack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
+    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    assert!(panels.len() >= 10);
+    for panel in panels {
+        for target in panel["targets"].as_array().unwrap() {
+            for name in names(target["expr"].as_str().unwrap()) {
+                // Families are described before anything was counted; the endings are the format's.
+                let family = ["_total", "_bucket"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+                assert!(
+                    metrics.contains(&format!("# TYPE {family} ")),
+                    "{name} of '{}' is not counted",
+                    panel["title"]
+                );
+            }
+        }
+    }
+    place.stop().await;
+}
