@@ -1,8 +1,11 @@
 //! The dashboard for Grafana asks for metrics that there are.
 
+use std::time::Duration;
+
+use postrider_server::ServerOptions;
 use serde_json::{Value, json};
 
-use crate::place::Place;
+use crate::place::{Place, eventually};
 
 const DASHBOARD: &str = include_str!("../../../../docs/grafana.json");
 
@@ -14,11 +17,17 @@ fn names(expression: &str) -> impl Iterator<Item = &str> {
 
 #[tokio::test]
 async fn every_panel_shows_something_that_the_server_counts() {
-    let place = Place::new().await;
+    let options = ServerOptions { sample_interval: Duration::from_millis(50), ..ServerOptions::default() };
+    let place = Place::with(options).await;
     place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
     let got = place.post("/v1/queues/orders/receive", json!({})).await.of(200);
     place.post("/v1/messages/nack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
-    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    // Queues are counted when they are first looked at.
+    let metrics = eventually(async || {
+        let text = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+        text.contains("postrider_queue_messages{").then_some(text)
+    })
+    .await;
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     assert!(panels.len() >= 10);
