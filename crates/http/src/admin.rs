@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 
 use crate::failure::Odd;
 use crate::provider::HttpProvider;
-use crate::transport::Ask;
+use crate::transport::{Ask, MOST_ROWS};
 use crate::url::segment;
 use crate::wire::message::PeekedMessages;
 use crate::wire::queue::{Paused, Purged, QueueNames, Stats, Verified, VerifyRequest};
@@ -43,9 +43,18 @@ impl QueueAdmin for HttpProvider {
         queues: &[QueueName],
         deadline: Deadline,
     ) -> Result<QueueHealthReport, MessagingError> {
-        let ask = Ask::post("/v1/queues/verify", &VerifyRequest { queues: queues.to_vec() })?;
-        let verified: Verified = self.look("verify queues", ask, deadline).await?;
-        Ok(verified.into())
+        const VERIFY: &str = "verify queues";
+        self.begin(VERIFY, deadline)?;
+        let mut report = QueueHealthReport::default();
+        for queues in queues.chunks(MOST_ROWS) {
+            let ask = Ask::post("/v1/queues/verify", &VerifyRequest { queues: queues.to_vec() })?;
+            let verified: Verified = self.look(VERIFY, ask, deadline).await?;
+            let part = QueueHealthReport::from(verified);
+            report.healthy.extend(part.healthy);
+            report.missing.extend(part.missing);
+            report.errors.extend(part.errors);
+        }
+        Ok(report)
     }
 
     async fn peek(
@@ -56,6 +65,10 @@ impl QueueAdmin for HttpProvider {
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
         self.begin("peek", deadline)?;
         self.table().require(Feature::Peek)?;
+        let limit = limit.min(MOST_ROWS);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
         let ask = Ask::get(path(queue, &format!("/messages?limit={limit}")));
         let PeekedMessages { messages } = self.look("peek", ask, deadline).await?;
         messages.into_iter().map(PeekedMessage::try_from).collect::<Result<_, _>>().map_err(self.garbled("peek"))

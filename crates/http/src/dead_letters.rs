@@ -9,7 +9,7 @@ use postrider_core::{
 
 use crate::admin::path;
 use crate::provider::HttpProvider;
-use crate::transport::Ask;
+use crate::transport::{Ask, MOST_ROWS};
 use crate::url;
 use crate::wire::dead_letter::{Dead, DeadPage, EditRequest, PurgeRequest, RedriveRequest, Redriven};
 use crate::wire::queue::Purged;
@@ -74,7 +74,8 @@ impl DeadLetters for HttpProvider {
         const LIST: &str = "list dead letters";
         self.begin(LIST, deadline)?;
         query.check()?;
-        let limit = query.limit.to_string();
+        // A shorter page than was asked for has a cursor to the rest.
+        let limit = query.limit.min(MOST_ROWS).to_string();
         let mut pairs = vec![("limit", limit.as_str())];
         match &query.selection {
             DeadLetterSelection::Ids(ids) => return self.list_by_id(queue, ids, query, deadline).await,

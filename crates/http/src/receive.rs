@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::failure::{Undone, told};
 use crate::patience::Patience;
 use crate::provider::HttpProvider;
-use crate::transport::{Ask, Transport};
+use crate::transport::{Ask, MOST_ROWS, Transport};
 use crate::url::segment;
 use crate::wire;
 use crate::wire::receive::{LONGEST_WAIT, ReceiveRequest, Received, ReceivedMessages, SettleAndReceiveRequest};
@@ -23,19 +23,45 @@ use crate::wire::settle::Rows;
 /// A server that does not wait although it was asked to is not asked again before that long.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// So many queues a server looks at with one request.
+pub(crate) const MOST_QUEUES: usize = 100;
+
+/// How long those of many queues are waited for whose turn it is.
+const TURN: Duration = Duration::from_secs(1);
+
 /// A wait for messages of some queues.
 struct Wait {
     transport: Arc<Transport>,
     queues: Vec<QueueName>,
+    /// How many requests were answered with nothing. More queues than a request can name are asked for in turns.
+    rounds: usize,
     options: ReceiveOptions,
     worker: Option<String>,
     patience: Patience,
 }
 
 impl Wait {
+    /// How long the next request waits. All queues are looked at before some are waited for.
+    fn wait(&self) -> Duration {
+        let left = self.patience.left().min(LONGEST_WAIT);
+        match self.queues.len().div_ceil(MOST_QUEUES) {
+            0 | 1 => left,
+            turns if self.rounds < turns => Duration::ZERO,
+            _ => left.min(TURN),
+        }
+    }
+
+    /// Whether some of the queues have not been looked at.
+    fn is_looking(&self) -> bool {
+        self.rounds < self.queues.len().div_ceil(MOST_QUEUES)
+    }
+
     fn ask(&self, wait: Duration) -> Result<Ask, MessagingError> {
-        let options = self.options.clone().wait(wait);
-        let ask = match self.queues.as_slice() {
+        let max = self.options.max.min(MOST_ROWS);
+        let options = ReceiveOptions { max, ..self.options.clone() }.wait(wait);
+        let turns = self.queues.len().div_ceil(MOST_QUEUES).max(1);
+        let first = self.rounds % turns * MOST_QUEUES;
+        let ask = match &self.queues[first..self.queues.len().min(first + MOST_QUEUES)] {
             [queue] => {
                 let request = ReceiveRequest { worker: self.worker.clone(), ..ReceiveRequest::from(&options) };
                 Ask::post(format!("/v1/queues/{}/receive", segment(queue.as_str())), &request)?
@@ -54,7 +80,7 @@ impl Wait {
         let transport = self.transport.clone();
         let mut may_repeat = true;
         loop {
-            let wait = self.patience.left().min(LONGEST_WAIT);
+            let wait = self.wait();
             let (ask, asked) = (self.ask(wait)?, Instant::now());
             let answer = transport.change::<wire::receive::SettledAndReceived>(ask);
             let Some(answer) = self.patience.unless_unwanted(answer).await else { return Ok(Vec::new()) };
@@ -69,7 +95,8 @@ impl Wait {
             if let Some(problem) = answer.receive_problem {
                 return Err(told(*problem));
             }
-            if !answer.messages.is_empty() || self.patience.left().is_zero() {
+            self.rounds += 1;
+            if !answer.messages.is_empty() || (self.patience.left().is_zero() && !self.is_looking()) {
                 return Ok(answer.messages);
             }
             // It may be stopping; whatever it is, it shall not be asked in a hot loop.
@@ -93,6 +120,7 @@ impl HttpProvider {
         let wait = Wait {
             transport: self.transport().clone(),
             queues,
+            rounds: 0,
             options: options.clone(),
             worker: self.inner.store.shared.worker.clone(),
             patience,

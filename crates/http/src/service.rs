@@ -14,12 +14,10 @@ use serde::de::IgnoredAny;
 use crate::PROVIDER;
 use crate::events;
 use crate::provider::HttpProvider;
-use crate::transport::Ask;
+use crate::receive::MOST_QUEUES;
+use crate::transport::{Ask, MOST_ROWS};
 use crate::url::segment;
 use crate::wire::capabilities::Health;
-
-/// So many settlements go along with a receive; more go before it.
-const MOST_TOGETHER: usize = 1000;
 
 /// The rows that may be asked for, and the answers of all the others, each at its place.
 struct Sorted<T, A> {
@@ -116,7 +114,12 @@ impl MessagingService for HttpProvider {
     ) -> Result<SettledAndReceived, MessagingError> {
         self.begin("settle", deadline)?;
         let unusable = options.check(&self.table().limits).err();
-        if unusable.is_some() || queues.is_empty() || settlements.len() > MOST_TOGETHER || settlements.is_empty() {
+        // What is no one request is two: settlements without a receive, a receive without settlements, and either of them
+        // with more rows than a request takes.
+        let is_one = (1..=MOST_ROWS).contains(&settlements.len())
+            && (1..=MOST_QUEUES).contains(&queues.len())
+            && options.max <= MOST_ROWS;
+        if unusable.is_some() || !is_one {
             let settled = if settlements.is_empty() { Vec::new() } else { self.settle(settlements, deadline).await? };
             let received = match unusable {
                 Some(error) => Err(error),

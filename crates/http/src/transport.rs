@@ -24,15 +24,18 @@ use crate::options::HttpOptions;
 use crate::tls::{self, Trust};
 use crate::url::Place;
 
-/// A connection that was idle for longer is not used again: a server or a proxy may be about to close it, and a request
-/// that meets the close on its way has no certain outcome.
-const IDLE: Duration = Duration::from_secs(20);
+/// A connection that was idle for longer is not used again: a server closes one after ten seconds, many a proxy does, and a
+/// request that meets the close on its way has no certain outcome.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// A silent connection is asked for a sign of life after that long, so that a wait notices that its server is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// No answer is longer: more would be no answer but an attack on memory.
 const LONGEST_ANSWER: usize = 1024 * 1024 * 1024;
+
+/// So many rows a server lists, hands out or takes with one request.
+pub(crate) const MOST_ROWS: usize = 1000;
 
 /// A request.
 #[derive(Debug, Clone)]

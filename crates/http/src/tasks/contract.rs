@@ -14,9 +14,11 @@ use postrider_core::{Deadline, MessagingError, RowResults, WakeUps};
 use super::handed::Handed;
 use super::{HttpTasks, standings};
 use crate::failure::Undone;
-use crate::transport::{Ask, Transport};
+use crate::transport::{Ask, MOST_ROWS, Transport};
 use crate::wire::task as wire;
 use crate::{PROVIDER, events, url};
+
+const CLAIM_BY_ID: &str = "claim by id";
 
 /// Where a lease stands that is not known here: its text was forgotten, or it is another process's.
 type Unknown = (usize, TaskId);
@@ -79,6 +81,7 @@ async fn finish_and_claim(
             wire::Claims { finished, tasks: Vec::new(), next_due: None }
         }
         Some(claim) => {
+            let claim = ClaimTasks { max: claim.max.min(MOST_ROWS), ..claim };
             let ask = Ask::post("/v1/tasks/claim", &wire::ClaimRequest::new(claim, finish));
             let claimed: Result<wire::Claims, Undone> = transport.change(ask.map_err(Undone::NotDone)?).await;
             match claimed {
@@ -159,26 +162,32 @@ impl TaskStore for HttpTasks {
         worker: &str,
         deadline: Deadline,
     ) -> Result<Vec<ClaimAnswer>, MessagingError> {
-        const CLAIM: &str = "claim by id";
-        self.provider.begin(CLAIM, deadline)?;
+        self.provider.begin(CLAIM_BY_ID, deadline)?;
         check_lease(lease)?;
-        let request = wire::ClaimByIdRequest { ids: ids.to_vec(), lease, worker: worker.to_owned() };
-        let ask = Ask::post("/v1/tasks/claim-by-id", &request)?;
-        let (transport, mut handed, asked) = (self.provider.transport().clone(), self.handed(), ids.len());
+        let mut requests = Vec::new();
+        for ids in ids.chunks(MOST_ROWS) {
+            let request = wire::ClaimByIdRequest { ids: ids.to_vec(), lease, worker: worker.to_owned() };
+            requests.push((ids.len(), Ask::post("/v1/tasks/claim-by-id", &request)?));
+        }
+        let (transport, mut handed) = (self.provider.transport().clone(), self.handed());
         let work = async move {
-            let said: Result<wire::ClaimByIdAnswers, Undone> = transport.change(ask).await;
-            let rows = said.and_then(|said| transport.rows(said.answers, asked)).map_err(Undone::into_harmless)?;
-            let mut answers = Vec::with_capacity(asked);
-            for row in rows {
-                answers.push(match row {
-                    wire::ClaimRow::Claimed(task) => ClaimAnswer::Claimed(Box::new(handed.take(*task, lease, CLAIM)?)),
-                    wire::ClaimRow::NotDue(time) => ClaimAnswer::NotDue(time),
-                    wire::ClaimRow::NotClaimable(_) => ClaimAnswer::NotClaimable,
-                });
+            let mut answers = Vec::new();
+            for (asked, ask) in requests {
+                let said: Result<wire::ClaimByIdAnswers, Undone> = transport.change(ask).await;
+                let rows = said.and_then(|said| transport.rows(said.answers, asked)).map_err(Undone::into_harmless)?;
+                for row in rows {
+                    answers.push(match row {
+                        wire::ClaimRow::Claimed(task) => {
+                            ClaimAnswer::Claimed(Box::new(handed.take(*task, lease, CLAIM_BY_ID)?))
+                        }
+                        wire::ClaimRow::NotDue(time) => ClaimAnswer::NotDue(time),
+                        wire::ClaimRow::NotClaimable(_) => ClaimAnswer::NotClaimable,
+                    });
+                }
             }
             Ok((answers, handed))
         };
-        let (answers, handed) = self.provider.carry_out(CLAIM, Vec::new(), deadline, work).await?;
+        let (answers, handed) = self.provider.carry_out(CLAIM_BY_ID, Vec::new(), deadline, work).await?;
         handed.arrived();
         Ok(answers)
     }

@@ -207,3 +207,31 @@ async fn settlements_stand_when_the_receive_fails_and_are_open_when_the_answer_i
     assert!(matches!(&lost, Err(MessagingError::OutcomeUnknown { ids, .. }) if ids.len() == 1), "{lost:?}");
     assert_eq!(fake.rest().await.len(), 2, "not asked again");
 }
+
+#[tokio::test]
+async fn more_than_a_request_can_name_is_asked_for_in_turns() {
+    let receipt = http_receipt("q150");
+    let fake = Fake::start(move |seen| {
+        let queues = seen.body["queues"].as_array().unwrap();
+        match seen.number >= 3 && queues.contains(&json!("q150")) {
+            true => Reply::ok(json!({"messages": [received(&receipt, "hello")]})),
+            false => Reply::ok(json!({"messages": []})),
+        }
+    })
+    .await;
+    let provider = fake.connect().await;
+    let queues: Vec<_> = (0..250).map(|n| queue(&format!("q{n}"))).collect();
+    let options = ReceiveOptions::batch(5000).wait(HOUR);
+    let done = provider.settle_and_receive(Vec::new(), &queues, &options, soon()).await.unwrap();
+    done.received.unwrap().into_iter().for_each(|message| drop(message.into_receipt()));
+    let asked: Vec<_> = fake.rest().await.into_iter().map(|seen| seen.body).collect();
+    let first: Vec<_> = asked.iter().map(|body| body["queues"][0].as_str().unwrap().to_owned()).collect();
+    assert_eq!(first, ["q0", "q100", "q200", "q0", "q100"]);
+    let waits: Vec<_> = asked.iter().map(|body| body["wait"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(waits, ["0s", "0s", "0s", "1s", "1s"], "all are looked at before some are waited for");
+    assert!(asked.iter().all(|body| body["max"] == 1000));
+    // Without a wait all of them are looked at as well.
+    let empty = provider.settle_and_receive(Vec::new(), &queues[..102], &ReceiveOptions::default(), soon()).await;
+    assert!(empty.unwrap().received.unwrap().is_empty());
+    assert_eq!(fake.rest().await.len(), 2);
+}
