@@ -1,5 +1,7 @@
 //! Where messages are kept, by URL.
 
+#[cfg(feature = "http")]
+mod http;
 mod migrations;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -24,6 +26,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use postrider_core::{Deadline, Finding, MemoryStore, MessagingError};
+#[cfg(feature = "http")]
+use postrider_http::{HttpOptions, HttpStore};
 #[cfg(feature = "mysql")]
 use postrider_mysql::{MysqlOptions, MysqlStore};
 #[cfg(feature = "pgmq")]
@@ -43,10 +47,24 @@ use {
     postrider_sqlite::{SqliteOptions, SqliteStore},
     sqlite::Folder,
 };
-#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "spool", feature = "sqs"))]
+#[cfg(any(
+    feature = "http",
+    feature = "mysql",
+    feature = "pgmq",
+    feature = "postgres",
+    feature = "spool",
+    feature = "sqs"
+))]
 use {std::sync::Arc, tokio::sync::OnceCell};
 
-#[cfg(any(feature = "mysql", feature = "pgmq", feature = "postgres", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(
+    feature = "http",
+    feature = "mysql",
+    feature = "pgmq",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "sqs"
+))]
 use crate::config::StoreUrl;
 use crate::config::{MessagingConfig, ProviderKind};
 use crate::examine;
@@ -82,6 +100,9 @@ enum Kind {
     /// The same.
     #[cfg(feature = "sqs")]
     Sqs { url: StoreUrl, options: Box<SqsOptions>, store: Arc<OnceCell<SqsStore>> },
+    /// Its connections share what the server said of itself, and the sockets.
+    #[cfg(feature = "http")]
+    Http { url: StoreUrl, options: Box<HttpOptions>, store: Arc<OnceCell<HttpStore>> },
 }
 
 /// The forms of the URLs that can be used.
@@ -101,6 +122,8 @@ pub(crate) const FORMS: &[&str] = &[
     "amqp://user@host/vhost",
     #[cfg(feature = "sqs")]
     "sqs://region/prefix",
+    #[cfg(feature = "http")]
+    "http://host:port",
 ];
 
 impl Endpoint {
@@ -164,6 +187,12 @@ impl Endpoint {
                 options: Box::new(sqs::options(settings)),
                 store: Arc::default(),
             })),
+            #[cfg(feature = "http")]
+            "http" | "https" => Ok(Self(Kind::Http {
+                url: StoreUrl::new(url),
+                options: Box::new(http::options(settings)),
+                store: Arc::default(),
+            })),
             _ if ProviderKind::of_scheme(scheme).is_some() => {
                 invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
             }
@@ -202,6 +231,8 @@ impl Endpoint {
             Kind::Rabbitmq { .. } => self.clone(),
             #[cfg(feature = "sqs")]
             Kind::Sqs { .. } => self.clone(),
+            #[cfg(feature = "http")]
+            Kind::Http { .. } => self.clone(),
         }
     }
 
@@ -223,6 +254,8 @@ impl Endpoint {
             Kind::Rabbitmq { .. } => false,
             #[cfg(feature = "sqs")]
             Kind::Sqs { .. } => false,
+            #[cfg(feature = "http")]
+            Kind::Http { .. } => false,
         }
     }
 
@@ -265,6 +298,11 @@ impl Endpoint {
             Kind::Sqs { url, options, store } => {
                 let open = || SqsStore::open(url.as_str(), (**options).clone());
                 Ok(MessagingProvider::Sqs(store.get_or_try_init(open).await?.connect()?))
+            }
+            #[cfg(feature = "http")]
+            Kind::Http { url, options, store } => {
+                let open = || HttpStore::open(url.as_str(), (**options).clone());
+                Ok(MessagingProvider::Http(store.get_or_try_init(open).await?.connect()?))
             }
         }
     }
@@ -315,8 +353,14 @@ impl Endpoint {
             Kind::Sqs { url, options, .. } => {
                 (SqsStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
             }
+            #[cfg(feature = "http")]
+            Kind::Http { url, options, .. } => {
+                (HttpStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
+            }
         };
-        if examine::is_usable(&findings) {
+        // A server that was asked has looked at its queues already.
+        let are_queues_seen = findings.iter().any(|finding| finding.check == "queues");
+        if examine::is_usable(&findings) && !are_queues_seen {
             findings.extend(match unchanged.connect().await {
                 Ok(provider) => examine::queues(&provider, deadline).await,
                 Err(error) => vec![Finding::failed("queues", &error)],
@@ -363,6 +407,8 @@ impl fmt::Display for Endpoint {
             Kind::Rabbitmq { url, .. } => write!(f, "{url}"),
             #[cfg(feature = "sqs")]
             Kind::Sqs { url, .. } => write!(f, "{url}"),
+            #[cfg(feature = "http")]
+            Kind::Http { url, .. } => write!(f, "{url}"),
         }
     }
 }

@@ -43,6 +43,8 @@ impl MessagingProvider {
             Self::Rabbitmq(_) => None,
             #[cfg(feature = "sqs")]
             Self::Sqs(_) => None,
+            #[cfg(feature = "http")]
+            Self::Http(_) => None,
             Self::Custom(_) => None,
         }
     }

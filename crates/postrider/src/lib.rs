@@ -66,6 +66,8 @@ pub use context::{ContextError, SystemContext};
 pub use endpoint::{Endpoint, Migration, connect};
 pub use idempotency_records::IdempotencyRecords;
 pub use postrider_core::*;
+#[cfg(feature = "http")]
+pub use postrider_http as http;
 #[cfg(feature = "mysql")]
 pub use postrider_mysql as mysql;
 #[cfg(feature = "pgmq")]

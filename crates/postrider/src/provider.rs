@@ -31,6 +31,9 @@ pub enum MessagingProvider {
     /// In queues of SQS.
     #[cfg(feature = "sqs")]
     Sqs(postrider_sqs::SqsProvider),
+    /// Wherever a Postrider server keeps them.
+    #[cfg(feature = "http")]
+    Http(postrider_http::HttpProvider),
     /// A provider that is not built in.
     Custom(SharedProvider),
 }
@@ -61,6 +64,8 @@ macro_rules! each {
             Self::Rabbitmq($provider) => $call,
             #[cfg(feature = "sqs")]
             Self::Sqs($provider) => $call,
+            #[cfg(feature = "http")]
+            Self::Http($provider) => $call,
             Self::Custom($provider) => $call,
         }
     };

@@ -32,6 +32,11 @@ impl StateStorage {
             MessagingProvider::Postgres(provider) => {
                 Ok(Self::Postgres(postrider_postgres::PostgresStateRecords::new(provider.clone())))
             }
+            #[cfg(feature = "http")]
+            MessagingProvider::Http(_) => Err(MessagingError::invalid(
+                "state store",
+                "a server keeps its records to itself; use SQLite or PostgreSQL, by [state] url",
+            )),
             other => Err(MessagingError::invalid(
                 "state store",
                 format!("{} keeps no records; use SQLite or PostgreSQL, by [state] url", other.provider_name()),

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::context::{ContextError, SystemContext};
 use crate::provider::MessagingProvider;
 
-/// A database that keeps tasks.
+/// What keeps tasks: a database, or a server that has one.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum TaskStorage {
@@ -20,11 +20,14 @@ pub enum TaskStorage {
     /// In a schema of a PostgreSQL database.
     #[cfg(feature = "postgres")]
     Postgres(postrider_postgres::PostgresTasks),
+    /// Wherever a Postrider server keeps them.
+    #[cfg(feature = "http")]
+    Http(postrider_http::HttpTasks),
 }
 
 impl TaskStorage {
-    /// The tasks in a provider's own store.
-    pub fn new(provider: &MessagingProvider, routes: TaskRoutes) -> Result<Self, MessagingError> {
+    /// The tasks in a provider's own store. Those of a server go its ways, whatever `routes` say.
+    pub async fn new(provider: &MessagingProvider, routes: TaskRoutes) -> Result<Self, MessagingError> {
         match provider {
             #[cfg(feature = "sqlite")]
             MessagingProvider::Sqlite(provider) => {
@@ -33,6 +36,10 @@ impl TaskStorage {
             #[cfg(feature = "postgres")]
             MessagingProvider::Postgres(provider) => {
                 Ok(Self::Postgres(postrider_postgres::PostgresTasks::new(provider.clone(), routes)?))
+            }
+            #[cfg(feature = "http")]
+            MessagingProvider::Http(provider) => {
+                Ok(Self::Http(postrider_http::HttpTasks::open(provider.clone(), Deadline::default()).await?))
             }
             other => Err(MessagingError::invalid(
                 "task store",
@@ -47,10 +54,11 @@ impl TaskStorage {
     /// message is put into an outbox in the transition's transaction, and relayed from there.
     pub async fn open(config: &Config, provider: &MessagingProvider) -> Result<Self, ContextError> {
         if config.keeps_state_with_messages() && !matches!(provider, MessagingProvider::Custom(_)) {
-            return Ok(Self::new(provider, TaskRoutes { post: Post::Here, ..config.task_routes().clone() })?);
+            let routes = TaskRoutes { post: Post::Here, ..config.task_routes().clone() };
+            return Ok(Self::new(provider, routes).await?);
         }
         let store = config.state_endpoint()?.connect().await?;
-        Ok(Self::new(&store, TaskRoutes { post: Post::Outbox, ..config.task_routes().clone() })?)
+        Ok(Self::new(&store, TaskRoutes { post: Post::Outbox, ..config.task_routes().clone() }).await?)
     }
 
     /// The tasks of a system, without its queues where these are elsewhere: a broker that is away keeps nobody from
@@ -62,8 +70,20 @@ impl TaskStorage {
             false => (config.state_endpoint()?, Post::Outbox),
         };
         let provider = endpoint.connect().await?;
-        let tasks = Self::new(&provider, TaskRoutes { post, ..config.task_routes().clone() })?;
+        let tasks = Self::new(&provider, TaskRoutes { post, ..config.task_routes().clone() }).await?;
         Ok((tasks, provider))
+    }
+
+    /// Whether somebody else does the chores of a keeper: a server does them for everybody.
+    pub fn is_kept_elsewhere(&self) -> bool {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => false,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => false,
+            #[cfg(feature = "http")]
+            Self::Http(_) => true,
+        }
     }
 }
 
@@ -83,6 +103,8 @@ macro_rules! each {
             Self::Sqlite($store) => $call,
             #[cfg(feature = "postgres")]
             Self::Postgres($store) => $call,
+            #[cfg(feature = "http")]
+            Self::Http($store) => $call,
         }
     };
 }

@@ -3,132 +3,23 @@
 //! A problem has a code, which decides, and a text, which does not. From code and fields the client makes the very error
 //! that the store answered on the server's side, so that a program does not notice which side it stands on.
 
+mod code;
+
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::{ErrorSource, Feature, MessageId, MessagingError, QueueName, TaskId, TaskState};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+pub use code::Code;
 
 use super::words;
 
 /// The media type of a problem.
 pub const MEDIA_TYPE: &str = "application/problem+json";
-
-macro_rules! codes {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal, $status:literal, $title:literal;)*) => {
-        /// What went wrong, in a word.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Code {
-            $($(#[$doc])* $variant,)*
-            /// A word that a newer server knows.
-            Unknown,
-        }
-
-        impl Code {
-            /// Every code that this side knows.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// The word.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* Self::Unknown => "unknown" }
-            }
-
-            /// The status of an answer with this problem.
-            pub const fn status(self) -> u16 {
-                match self { $(Self::$variant => $status,)* Self::Unknown => 500 }
-            }
-
-            /// The word in a few more.
-            pub const fn title(self) -> &'static str {
-                match self { $(Self::$variant => $title,)* Self::Unknown => "Something went wrong" }
-            }
-        }
-    };
-}
-
-codes! {
-    /// The store cannot be reached. Nothing was done.
-    StoreUnreachable = "store_unreachable", 503, "The store cannot be reached";
-    /// The store answered with an error. Nothing was done.
-    StoreFailed = "store_failed", 500, "The store failed";
-    /// Somebody else was in the way for too long. Nothing was done.
-    StoreBusy = "store_busy", 503, "The store is busy";
-    /// Calls to the store are held back because it kept failing.
-    CircuitBreakerOpen = "circuit_breaker_open", 503, "Calls to the store are held back";
-    /// No such queue.
-    QueueNotFound = "queue_not_found", 404, "There is no such queue";
-    /// No such message.
-    MessageNotFound = "message_not_found", 404, "There is no such message";
-    /// Somebody has the message.
-    MessageLeased = "message_leased", 409, "Somebody has the message";
-    /// The lease is over.
-    VisibilityExpired = "visibility_expired", 409, "The lease is over";
-    /// The store refuses the feature.
-    NotSupported = "not_supported", 422, "The store does not support it";
-    /// The store's answer was lost.
-    OutcomeUnknown = "outcome_unknown", 504, "The outcome is not known";
-    /// No receipt of this queue and store.
-    InvalidReceipt = "invalid_receipt", 400, "The receipt cannot be used here";
-    /// A value that is not allowed.
-    InvalidInput = "invalid_input", 400, "A value is not allowed";
-    /// No such task.
-    TaskNotFound = "task_not_found", 404, "There is no such task";
-    /// The task's state does not allow it.
-    TaskConflict = "task_conflict", 409, "The task is in another state";
-    /// The deadline passed before it began.
-    DeadlineExceeded = "deadline_exceeded", 503, "The deadline has passed";
-    /// The server is closing its store.
-    Closed = "closed", 503, "The server is closing";
-    /// A value could not be turned into bytes.
-    Serialization = "serialization", 500, "A value cannot be encoded";
-    /// Bytes could not be turned into a value.
-    Deserialization = "deserialization", 400, "Bytes cannot be decoded";
-    /// What came is no request.
-    MalformedRequest = "malformed_request", 400, "The request cannot be understood";
-    /// Nobody is known by this token.
-    Unauthorized = "unauthorized", 401, "A token is needed";
-    /// The token does not allow it.
-    Forbidden = "forbidden", 403, "The token does not allow it";
-    /// No such path.
-    NotFound = "not_found", 404, "There is nothing here";
-    /// The path has no such method.
-    MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
-    /// The request did not come to its end in time.
-    RequestTimeout = "request_timeout", 408, "The request took too long to arrive";
-    /// The key was used for another request.
-    IdempotencyMismatch = "idempotency_mismatch", 422, "The idempotency key belongs to another request";
-    /// A request with the key is under way.
-    IdempotencyInProgress = "idempotency_in_progress", 409, "A request with this idempotency key is under way";
-    /// More bytes than are allowed.
-    PayloadTooLarge = "payload_too_large", 413, "The request is too large";
-    /// Not JSON.
-    UnsupportedMediaType = "unsupported_media_type", 415, "The request must be JSON";
-    /// Too many requests.
-    TooManyRequests = "too_many_requests", 429, "Too many requests";
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl Serialize for Code {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Code {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let word = String::deserialize(deserializer)?;
-        Ok(Self::ALL.iter().copied().find(|code| code.as_str() == word).unwrap_or(Self::Unknown))
-    }
-}
 
 /// What went wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

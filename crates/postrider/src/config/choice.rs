@@ -90,5 +90,6 @@ impl Named for ProviderKind {
         ("pgmq", Self::Pgmq),
         ("rabbitmq", Self::RabbitMq),
         ("sqs", Self::Sqs),
+        ("http", Self::Http),
     ];
 }

@@ -9,8 +9,9 @@ use super::error::{Problem, Setting};
 use super::keys::{self, Key};
 use super::origin::Origin;
 use super::retry;
+use super::server::ServerConfig;
 use super::settings::{CommonConfig, ProviderKind, TasksConfig};
-use super::store_url::StoreUrl;
+use super::store_url::{MASK, StoreUrl};
 use super::value::Written;
 
 /// What has been read so far. Each value is what the highest source says that was read.
@@ -21,6 +22,7 @@ pub(super) struct Draft {
     pub(super) retry: Map<String, Value>,
     pub(super) common: CommonConfig,
     pub(super) tasks: TasksConfig,
+    pub(super) server: ServerConfig,
     given: BTreeMap<&'static str, Setting>,
 }
 
@@ -36,6 +38,7 @@ pub(super) struct Asked {
     pub(super) pgmq_url: Option<StoreUrl>,
     pub(super) rabbitmq_url: Option<StoreUrl>,
     pub(super) sqs_url: Option<StoreUrl>,
+    pub(super) http_url: Option<StoreUrl>,
     pub(super) state_url: Option<StoreUrl>,
 }
 
@@ -49,7 +52,8 @@ pub(super) struct Given {
 
 impl Given {
     fn setting(&self) -> Setting {
-        Setting { key: self.key.name.into(), value: self.value.shown(), origin: self.origin.clone() }
+        let value = if self.key.is_secret() { MASK.to_owned() } else { self.value.shown() };
+        Setting { key: self.key.name.into(), value, origin: self.origin.clone() }
     }
 }
 

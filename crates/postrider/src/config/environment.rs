@@ -18,6 +18,11 @@ const PREFIX: &str = "POSTRIDER__";
 
 /// The short name of `common.messaging.url`.
 pub(super) const URL_VARIABLE: &str = "POSTRIDER_URL";
+/// The short name of `common.messaging.http.token`.
+pub(super) const TOKEN_VARIABLE: &str = "POSTRIDER_TOKEN";
+
+/// Short names of keys.
+const SHORT: &[(&str, &str)] = &[(URL_VARIABLE, keys::URL), (TOKEN_VARIABLE, keys::HTTP_TOKEN)];
 
 /// The variable that gives the key its value.
 pub(super) fn variable(key: &str) -> String {
@@ -50,12 +55,17 @@ pub(super) fn read(variables: &[(OsString, OsString)], problems: &mut Vec<Proble
 }
 
 fn is_ours(name: &str) -> bool {
-    name == URL_VARIABLE || name.starts_with(PREFIX)
+    short(name).is_some() || name.starts_with(PREFIX)
+}
+
+/// The key that a short name stands for.
+fn short(name: &str) -> Option<&'static str> {
+    SHORT.iter().find(|(short, _)| *short == name).map(|(_, key)| *key)
 }
 
 fn key_of(name: &str) -> Option<&'static Key> {
-    if name == URL_VARIABLE {
-        return keys::find(keys::URL);
+    if let Some(key) = short(name) {
+        return keys::find(key);
     }
     keys::all().find(|key| variable(key.name) == name)
 }

@@ -4,11 +4,13 @@
 //! be read and undocumented, or documented and not read. Defaults are not repeated here: they are what the settings
 //! have before anything is laid over them.
 
+mod http;
 mod messaging;
 mod mysql;
 mod pgmq;
 mod postgres;
 mod rabbitmq;
+mod server;
 mod spool;
 mod sqlite;
 mod sqs;
@@ -53,9 +55,13 @@ pub(super) const PGMQ_URL: &str = "common.messaging.pgmq.url";
 pub(super) const RABBITMQ_URL: &str = "common.messaging.rabbitmq.url";
 pub(super) const RABBITMQ_VHOST: &str = "common.messaging.rabbitmq.vhost";
 pub(super) const SQS_URL: &str = "common.messaging.sqs.url";
+pub(super) const HTTP_URL: &str = "common.messaging.http.url";
+pub(super) const HTTP_TOKEN: &str = "common.messaging.http.token";
 pub(super) const STATE_URL: &str = "state.url";
 pub(super) const TASKS_QUEUE_PREFIX: &str = "tasks.queue_prefix";
 pub(super) const TASKS_DEAD_EVENTS: &str = "tasks.dead_events";
+pub(super) const SERVER_TLS_CERTIFICATE: &str = "server.tls_certificate";
+pub(super) const SERVER_TLS_KEY: &str = "server.tls_key";
 
 /// The sections, in the order of the reference page.
 pub(super) const SECTIONS: &[Section] = &[
@@ -88,6 +94,11 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "common.messaging.rabbitmq", meaning: "Read when messages are kept in RabbitMQ." },
     Section { name: "common.messaging.sqs", meaning: "Read when messages are kept in queues of SQS." },
     Section {
+        name: "common.messaging.http",
+        meaning: "Read when messages are kept wherever a Postrider server keeps them. Its tasks and schedules are used then \
+                  too.",
+    },
+    Section {
         name: "common.queues",
         meaning: "The names of a workflow's queues. A namespace's steps wait in \
                   `{worker_queue_prefix}_{namespace}_queue`.",
@@ -105,9 +116,10 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section { name: "tasks", meaning: "How tasks reach their workers, and how long they are kept." },
     Section { name: "state", meaning: "Where everything is kept that is no message: tasks and schedules." },
+    Section { name: "server", meaning: "How `postrider serve` runs." },
 ];
 
-const SECTIONED: [&[Key]; 10] = [
+const SECTIONED: [&[Key]; 12] = [
     messaging::KEYS,
     sqlite::KEYS,
     spool::KEYS,
@@ -116,8 +128,10 @@ const SECTIONED: [&[Key]; 10] = [
     pgmq::KEYS,
     rabbitmq::KEYS,
     sqs::KEYS,
+    http::KEYS,
     workflow::KEYS,
     tasks::KEYS,
+    server::KEYS,
 ];
 
 /// Every key, section by section.
@@ -131,6 +145,10 @@ const fn count(name: &'static str, at: At<u32>, range: (u32, u32), meaning: &'st
 
 const fn seconds(name: &'static str, at: At<Duration>, range: (Duration, Duration), meaning: &'static str) -> Key {
     Key { name, kind: Kind::Seconds { at, range }, meaning }
+}
+
+const fn duration(name: &'static str, at: At<Duration>, range: (Duration, Duration), meaning: &'static str) -> Key {
+    Key { name, kind: Kind::Duration { at, range }, meaning }
 }
 
 /// The key of that name.

@@ -1,5 +1,6 @@
 //! What values a key takes, and where they go.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::choice::Choice;
 use super::draft::Draft;
 use super::keys::Key;
 use super::retry;
+use super::secret::Secret;
 use super::store_url::StoreUrl;
 use super::value::Written;
 
@@ -46,6 +48,12 @@ pub(super) enum Kind {
     Fields(At<Vec<String>>),
     /// May hold a password.
     Url(At<Option<StoreUrl>>),
+    /// Never shown.
+    Secret(At<Option<Secret>>),
+    /// A port on an address of this machine.
+    Address(At<SocketAddr>),
+    /// How often a second; 0 is no limit.
+    Rate(At<Option<f64>>),
     Choice(fn(&mut Draft) -> &mut dyn Choice),
     RetryStrategy,
     RetryDelay,
@@ -87,6 +95,12 @@ impl Key {
                 *at(draft) = value.texts().filter(|texts| texts.iter().all(|text| names_fields(text)))?
             }
             Kind::Url(at) => *at(draft) = Some(StoreUrl::new(not_empty(value)?)),
+            Kind::Secret(at) => *at(draft) = Some(Secret::new(not_empty(value)?)),
+            Kind::Address(at) => *at(draft) = value.text()?.parse().ok()?,
+            Kind::Rate(at) => {
+                let rate = value.number().filter(|rate| *rate >= 0.0)?;
+                *at(draft) = Some(rate).filter(|rate| *rate > 0.0);
+            }
             Kind::Choice(at) => return at(draft).choose(value.text()?).then_some(()),
             Kind::RetryStrategy => {
                 let name = value.text().filter(|name| retry::STRATEGIES.contains(name))?;
@@ -122,6 +136,9 @@ impl Key {
                 Some(&*at(draft)).filter(|texts| !texts.is_empty()).map(|texts| format!("{texts:?}"))?
             }
             Kind::Url(at) => at(draft).as_ref()?.to_string(),
+            Kind::Secret(at) => at(draft).as_ref()?.to_string(),
+            Kind::Address(at) => at(draft).to_string(),
+            Kind::Rate(at) => at(draft).as_ref()?.to_string(),
             Kind::Choice(at) => at(draft).name()?.into(),
             Kind::RetryStrategy | Kind::RetryDelay | Kind::RetryFactor | Kind::RetryCount => {
                 match retry::get(&draft.common.retry, self.name)? {
@@ -135,6 +152,11 @@ impl Key {
     /// Whether its values may hold a password.
     pub(super) fn may_hold_a_secret(&self) -> bool {
         matches!(self.kind, Kind::Url(_))
+    }
+
+    /// Whether nothing of its values may be shown.
+    pub(super) fn is_secret(&self) -> bool {
+        matches!(self.kind, Kind::Secret(_))
     }
 }
 
@@ -156,6 +178,9 @@ impl Kind {
             Self::Path(_) => "path".into(),
             Self::Fields(_) => "list of fields".into(),
             Self::Url(_) => "URL".into(),
+            Self::Secret(_) => "text".into(),
+            Self::Address(_) => "address and port".into(),
+            Self::Rate(_) => "number from 0".into(),
             Self::Choice(_) | Self::RetryStrategy => {
                 let names: Vec<_> = self.names().iter().map(|name| format!("`{name}`")).collect();
                 names.join(", ")
@@ -191,6 +216,9 @@ impl Kind {
                 "use a list of fields, like [\"conversation\"] or [\"run\", \"channel,conversation\"]".into()
             }
             Self::Url(_) => "use a URL, like sqlite:/path/file.db".into(),
+            Self::Secret(_) => "use a text that is not empty".into(),
+            Self::Address(_) => "use an address with its port, like 127.0.0.1:8025 or [::1]:8025".into(),
+            Self::Rate(_) => "use a number from 0 up".into(),
             Self::Choice(_) | Self::RetryStrategy => format!("use one of {}", self.names().join(", ")),
             Self::RetryDelay => format!("use a duration like {EXAMPLES}"),
             Self::RetryFactor => "use a number from 1 up".into(),
@@ -206,6 +234,7 @@ impl Kind {
             | Self::FixedFlag(..)
             | Self::Count { .. }
             | Self::Seconds { .. }
+            | Self::Rate(_)
             | Self::RetryFactor
             | Self::RetryCount => false,
             Self::Duration { .. }
@@ -215,6 +244,8 @@ impl Kind {
             | Self::Path(_)
             | Self::Fields(_)
             | Self::Url(_)
+            | Self::Secret(_)
+            | Self::Address(_)
             | Self::Choice(_)
             | Self::RetryStrategy
             | Self::RetryDelay => true,

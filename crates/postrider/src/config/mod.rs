@@ -22,6 +22,8 @@ mod kind;
 mod origin;
 mod reference;
 mod retry;
+mod secret;
+mod server;
 mod settings;
 mod sources;
 mod store;
@@ -40,8 +42,10 @@ pub use error::{ConfigError, Problem, Setting};
 pub use origin::Origin;
 pub use postrider_core::ArchivePolicy;
 pub use reference::reference_page;
+pub use secret::Secret;
+pub use server::ServerConfig;
 pub use settings::{
-    CommonConfig, DeadLetterConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind,
+    CommonConfig, DeadLetterConfig, HttpConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind,
     RabbitMqConfig, RabbitMqQueueType, SpoolConfig, SpoolFiles, SpoolWatch, SqliteConfig, SqsConfig, Synchronous,
     TasksConfig,
 };
@@ -56,6 +60,7 @@ pub struct Config {
     url: StoreUrl,
     state_url: Result<StoreUrl, Problem>,
     tasks: TasksConfig,
+    server: ServerConfig,
     routes: TaskRoutes,
     router: DefaultMessageRouter,
     rows: Vec<Row>,
@@ -75,6 +80,7 @@ impl Config {
         }
 
         kept(check_batch_sizes(&draft), &mut problems);
+        kept(server::check_tls(&draft), &mut problems);
         let router = kept(router(&draft), &mut problems);
         let routes = kept(task_routes(&draft), &mut problems);
         let store = kept(store::choose(&draft, sources), &mut problems);
@@ -89,8 +95,8 @@ impl Config {
         draft.common.retry = retry;
         let state_url = store::choose_state(&draft, &store, sources);
         let rows = describe::rows(&draft, &store, &state_url);
-        let Draft { common, tasks, .. } = draft;
-        Ok(Self { common, provider: store.kind, url: store.url, state_url, tasks, routes, router, rows })
+        let Draft { common, tasks, server, .. } = draft;
+        Ok(Self { common, provider: store.kind, url: store.url, state_url, tasks, server, routes, router, rows })
     }
 
     /// Settings that every part of a system shares.
@@ -118,7 +124,12 @@ impl Config {
         &self.tasks
     }
 
-    /// The same, as a store of tasks is told it, but for how messages leave the store: that depends on where it is.
+    /// How a server is run.
+    pub fn server(&self) -> &ServerConfig {
+        &self.server
+    }
+
+    /// The same as [`tasks`](Self::tasks), as a store of tasks is told it, but for how messages leave the store: that depends on where it is.
     pub fn task_routes(&self) -> &TaskRoutes {
         &self.routes
     }
@@ -138,7 +149,13 @@ impl Config {
             let (key, value) = (keys::STATE_URL.to_owned(), url.to_string());
             Problem::Refused { key, value, origin: origin.clone(), why }
         };
-        if !ProviderKind::of(url).is_some_and(ProviderKind::keeps_state) {
+        let kind = ProviderKind::of(url);
+        if kind == Some(ProviderKind::Http) {
+            let why = "the tasks of a server go with its messages; name it as common.messaging.url, or use \
+                       sqlite:/path/file.db or postgres://user@host/database here";
+            return Err(refuse(why.to_owned()).into());
+        }
+        if !kind.is_some_and(ProviderKind::keeps_state) {
             let why = "what is no message is kept in SQLite or PostgreSQL; use sqlite:/path/file.db or postgres://user@host/database";
             return Err(refuse(why.to_owned()).into());
         }

@@ -27,10 +27,11 @@ Each source wins over those before it:
    `~/.config/postrider`. One file is read, never two.
 3. The environment. The variable of a key is its name in capitals, with two underscores for every dot and `POSTRIDER__`
    before it: `common.messaging.default_batch_size` is `POSTRIDER__COMMON__MESSAGING__DEFAULT_BATCH_SIZE`.
-   `POSTRIDER_URL` is short for `common.messaging.url`. A variable that is empty counts as not set.
+   `POSTRIDER_URL` is short for `common.messaging.url`, and `POSTRIDER_TOKEN` for `common.messaging.http.token`. A
+   variable that is empty counts as not set.
 4. Flags of the program.
 
-`postrider config` shows every value that is in use and where it comes from. Passwords in URLs are not shown.
+`postrider config` shows every value that is in use and where it comes from. Passwords in URLs and tokens are not shown.
 
 What is not understood is refused, with the line or the variable that it stands in: unknown keys, values of the wrong
 type, values out of range. Nothing is ignored.
@@ -112,13 +113,17 @@ fn meaning(key: &Key) -> String {
         }
         _ => String::new(),
     };
-    let secrecy = if key.may_hold_a_secret() { " Its password is never shown." } else { "" };
+    let secrecy = match (key.may_hold_a_secret(), key.is_secret()) {
+        (true, _) => " Its password is never shown.",
+        (_, true) => " It is never shown.",
+        _ => "",
+    };
     format!("{}{today}{secrecy}", key.meaning)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::environment::{URL_VARIABLE, variable};
+    use super::super::environment::{TOKEN_VARIABLE, URL_VARIABLE, variable};
     use super::super::file::FILE_NAME;
     use super::super::keys::DEFAULT_BATCH_SIZE;
     use super::super::sources::FILE_VARIABLE;
@@ -139,9 +144,9 @@ mod tests {
 
     #[test]
     fn the_introduction_names_what_there_is() {
-        for name in
-            [FILE_NAME, FILE_VARIABLE, URL_VARIABLE, keys::URL, DEFAULT_BATCH_SIZE, &variable(DEFAULT_BATCH_SIZE)]
-        {
+        let short = [URL_VARIABLE, keys::URL, TOKEN_VARIABLE, keys::HTTP_TOKEN];
+        let variable = variable(DEFAULT_BATCH_SIZE);
+        for name in [FILE_NAME, FILE_VARIABLE, DEFAULT_BATCH_SIZE, &variable].into_iter().chain(short) {
             assert!(INTRODUCTION.contains(&format!("`{name}`")), "{name}");
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use postrider_core::task::{DEFAULT_TASK_QUEUE_PREFIX, TaskMode};
 use postrider_core::{ArchivePolicy, Limits, MessagingError, QueuesConfig, ReceiveOptions, RetryStrategy};
 
+use super::secret::Secret;
 use super::store_url::StoreUrl;
 use crate::breaker::BreakerSettings;
 
@@ -83,6 +84,8 @@ pub struct MessagingConfig {
     pub rabbitmq: RabbitMqConfig,
     /// What only SQS knows.
     pub sqs: SqsConfig,
+    /// What only a Postrider server knows.
+    pub http: HttpConfig,
 }
 
 impl Default for MessagingConfig {
@@ -103,6 +106,7 @@ impl Default for MessagingConfig {
             pgmq: PgmqConfig::default(),
             rabbitmq: RabbitMqConfig::default(),
             sqs: SqsConfig::default(),
+            http: HttpConfig::default(),
         }
     }
 }
@@ -409,6 +413,23 @@ impl Default for SqsConfig {
     }
 }
 
+/// What only a Postrider server knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// The token that the server knows this program by.
+    pub token: Option<Secret>,
+    /// The certificates that the server's is checked against; `None` takes the system's.
+    pub ca_file: Option<PathBuf>,
+    /// How long connecting may take.
+    pub connection_timeout: Duration,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self { token: None, ca_file: None, connection_timeout: Duration::from_secs(10) }
+    }
+}
+
 /// The stores that a configuration can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -429,4 +450,6 @@ pub enum ProviderKind {
     RabbitMq,
     /// Queues of SQS.
     Sqs,
+    /// Whatever a Postrider server has.
+    Http,
 }

@@ -11,6 +11,7 @@ use super::draft::Draft;
 use super::error::{Problem, Setting};
 use super::keys;
 use super::origin::Origin;
+use super::server::LISTEN;
 use super::settings::ProviderKind;
 use super::sources::Sources;
 use super::store_url::StoreUrl;
@@ -41,6 +42,7 @@ impl ProviderKind {
             Self::Pgmq => &["pgmq+postgres", "pgmq+postgresql"],
             Self::RabbitMq => &["amqp", "amqps"],
             Self::Sqs => &["sqs", "sqs+http", "sqs+https"],
+            Self::Http => &["http", "https"],
         }
     }
 
@@ -69,7 +71,7 @@ impl ProviderKind {
     /// Whether it can hold what is no message: tasks and schedules.
     pub(crate) fn keeps_state(self) -> bool {
         match self {
-            Self::Sqlite | Self::Postgres => true,
+            Self::Sqlite | Self::Postgres | Self::Http => true,
             Self::Memory | Self::Mysql | Self::Pgmq | Self::Spool | Self::RabbitMq | Self::Sqs => false,
         }
     }
@@ -160,6 +162,7 @@ fn address(kind: ProviderKind, draft: &Draft) -> Result<Option<(StoreUrl, &Setti
         ProviderKind::Pgmq => (asked.pgmq_url.clone(), keys::PGMQ_URL),
         ProviderKind::RabbitMq => (asked.rabbitmq_url.clone(), keys::RABBITMQ_URL),
         ProviderKind::Sqs => (asked.sqs_url.clone(), keys::SQS_URL),
+        ProviderKind::Http => (asked.http_url.clone(), keys::HTTP_URL),
         ProviderKind::Memory => return Ok(None),
     };
     let said = url.zip(draft.given(key));
@@ -182,6 +185,7 @@ fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> 
             spool_url(&sources.spool_folder().ok_or_else(|| draft.refuse(keys::PROVIDER, why))?, draft)
         }
         Some(ProviderKind::RabbitMq) => Ok(StoreUrl::new(LOCAL_RABBITMQ)),
+        Some(ProviderKind::Http) => Ok(StoreUrl::new(format!("http://{LISTEN}"))),
         Some(ProviderKind::Postgres) => {
             Err(draft.refuse(keys::PROVIDER, "name the server in common.messaging.postgres.url, or in url"))
         }

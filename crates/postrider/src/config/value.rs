@@ -5,7 +5,8 @@ use std::time::Duration;
 use postrider_core::duration_text;
 use toml::de::{DeArray, DeValue};
 
-use super::store_url::StoreUrl;
+use super::secret::is_token;
+use super::store_url::{MASK, StoreUrl};
 
 /// The longest value that an error repeats.
 const SHOWN_CHARACTERS: usize = 60;
@@ -126,8 +127,11 @@ impl Written {
     }
 
     /// As it stood there, on one line, for an error. Whatever looks like a password is masked, also in the value of a
-    /// key that has none: a URL may have been given to the wrong key.
+    /// key that has none: a URL or a token may have been given to the wrong key.
     pub(super) fn shown(&self) -> String {
+        if self.text().is_some_and(is_token) {
+            return MASK.to_owned();
+        }
         let masked = self.text().map(|text| (text, StoreUrl::new(text).to_string()));
         let shown = match masked {
             Some((text, masked)) if text != masked => format!("'{masked}'"),

@@ -12,6 +12,8 @@ use postrider_postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 use {super::sqlite::Folder, postrider_sqlite::SqliteStore};
 
+#[cfg(feature = "http")]
+use super::http;
 #[cfg(feature = "rabbitmq")]
 use super::rabbitmq;
 #[cfg(feature = "sqs")]
@@ -62,6 +64,8 @@ impl Endpoint {
             Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
             #[cfg(feature = "sqs")]
             Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
+            #[cfg(feature = "http")]
+            Kind::Http { url, options, .. } => http::migrations(url, options).await,
         }
     }
 
@@ -96,6 +100,8 @@ impl Endpoint {
             Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
             #[cfg(feature = "sqs")]
             Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
+            #[cfg(feature = "http")]
+            Kind::Http { url, options, .. } => http::migrations(url, options).await,
         }
     }
 }

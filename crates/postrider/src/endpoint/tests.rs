@@ -75,9 +75,26 @@ async fn a_store_tells_what_it_lacks_and_gets_it() {
     assert_eq!("memory:".parse::<Endpoint>().unwrap().migrate().await.unwrap(), []);
 }
 
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told_by_every_look() {
+    // Nobody listens on a port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let endpoint: Endpoint = format!("http://{free}").parse().unwrap();
+    assert!(!endpoint.is_new());
+    assert_eq!(endpoint.absolute().to_string(), format!("http://{free}"));
+    let away = |error: MessagingError| assert!(matches!(error, MessagingError::Connection { .. }), "{error:?}");
+    away(endpoint.connect().await.unwrap_err());
+    away(endpoint.migrate().await.unwrap_err());
+    away(endpoint.pending_migrations().await.unwrap_err());
+    let found = endpoint.examine(Deadline::default()).await.unwrap();
+    assert_eq!((found.len(), found[0].severity), (1, postrider_core::Severity::Problem), "{found:?}");
+}
+
 #[test]
 fn the_password_of_a_database_is_not_shown() {
-    for scheme in ["postgres", "postgresql", "mysql", "mariadb", "pgmq+postgres", "pgmq+postgresql", "amqp", "amqps"] {
+    for scheme in
+        ["postgres", "postgresql", "mysql", "mariadb", "pgmq+postgres", "pgmq+postgresql", "amqp", "amqps", "https"]
+    {
         let endpoint: Endpoint = format!("{scheme}://rider:secret@host/mail").parse().unwrap();
         assert_eq!(endpoint.to_string(), format!("{scheme}://rider:***@host/mail"));
         assert!(!format!("{endpoint:?}").contains("secret"));
@@ -103,7 +120,7 @@ fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
 fn urls_that_lead_nowhere_say_what_can_be_used() {
     let forms = "use memory: or sqlite:/path/file.db or spool:/path or postgres://user@host/database or \
                  mysql://user@host/database or pgmq+postgres://user@host/database or amqp://user@host/vhost or \
-                 sqs://region/prefix";
+                 sqs://region/prefix or http://host:port";
     for (url, text) in [
         ("orders", &*format!("'orders' has no scheme; {forms}")),
         ("kafka://host", &*format!("scheme 'kafka' is not known; {forms}")),

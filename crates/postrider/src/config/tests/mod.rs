@@ -101,6 +101,11 @@ fn every_section_is_read() {
         parallel_calls = 4
         connection_timeout_seconds = 6
         call_timeout_seconds = 7.5
+        [common.messaging.http]
+        url = "https://not/chosen"
+        token = "prt_0_secret"
+        ca_file = "/server.pem"
+        connection_timeout_seconds = 1.5
         [common.messaging.postgres]
         url = "postgres://not/chosen"
         schema = "mail"
@@ -152,6 +157,19 @@ fn every_section_is_read() {
         limits.max_attempts = 4
         [state]
         url = "sqlite:/state.db"
+        [server]
+        listen = "[::1]:80"
+        tls_certificate = "/server.pem"
+        tls_key = "/server.key"
+        max_request_bytes = 2048
+        max_connections = 7
+        requests_per_second = 0.5
+        head_timeout = "1s"
+        body_timeout = "2s"
+        write_timeout = "3s"
+        graceful_timeout = "0s"
+        sample_interval = "4s"
+        otlp_endpoint = "http://127.0.0.1:4318"
         "#,
     )
     .unwrap();
@@ -233,12 +251,79 @@ fn every_section_is_read() {
             connection_timeout: Duration::from_secs(6),
             call_timeout: Duration::from_millis(7500),
         },
+        http: HttpConfig {
+            token: Some(Secret::new("prt_0_secret")),
+            ca_file: Some("/server.pem".into()),
+            connection_timeout: Duration::from_millis(1500),
+        },
     };
     assert_eq!(*messaging, expected);
     assert_eq!((&*queues.worker_queue_prefix, &*queues.orchestration_queues.step_results), ("w", "b"));
     let seconds = Duration::from_secs;
     let linear = RetryStrategy::linear(seconds(1), seconds(2), seconds(300));
     assert_eq!(*retry, linear.with_max_attempts(4));
+    let server = ServerConfig {
+        listen: "[::1]:80".parse().unwrap(),
+        tls_certificate: Some("/server.pem".into()),
+        tls_key: Some("/server.key".into()),
+        max_request_bytes: 2048,
+        max_connections: 7,
+        requests_per_second: Some(0.5),
+        head_timeout: seconds(1),
+        body_timeout: seconds(2),
+        write_timeout: seconds(3),
+        graceful_timeout: Duration::ZERO,
+        sample_interval: seconds(4),
+        otlp_endpoint: Some(StoreUrl::new("http://127.0.0.1:4318")),
+    };
+    assert_eq!(*config.server(), server);
+}
+
+#[test]
+fn no_limit_of_requests_is_a_zero_or_nothing() {
+    let rate = |text: &str| load(text).unwrap().server().requests_per_second;
+    assert_eq!((rate(""), rate("[server]\nrequests_per_second = 0")), (None, None));
+    assert_eq!(rate("[server]\nrequests_per_second = 20"), Some(20.0));
+    assert_eq!(*Config::load(&defaults()).unwrap().server(), ServerConfig::default());
+}
+
+#[test]
+fn a_server_is_named_by_its_key_or_is_on_this_machine_and_keeps_its_own_tasks() {
+    let local = load("[common.messaging]\nprovider = 'http'").unwrap();
+    assert_eq!(local.url().as_str(), "http://127.0.0.1:8025");
+    let named = load("[common.messaging]\nhttp.url = 'https://host/mail'").unwrap();
+    assert_eq!((named.url().as_str(), named.provider()), ("https://host/mail", Some(ProviderKind::Http)));
+    assert_eq!(named.state_url().unwrap().as_str(), "https://host/mail");
+    assert!(named.keeps_state_with_messages());
+    let elsewhere = load("[common.messaging]\nurl = 'http://host'\n[state]\nurl = 'sqlite:/s.db'").unwrap();
+    assert!(!elsewhere.keeps_state_with_messages());
+    let torn = load("[common.messaging]\nurl = 'sqlite:/a.db'\n[state]\nurl = 'http://host'").unwrap();
+    let refused = torn.state_endpoint().unwrap_err().to_string();
+    assert!(refused.contains("the tasks of a server go with its messages"), "{refused}");
+}
+
+#[test]
+fn a_token_is_given_by_its_short_variable_and_never_shown() {
+    let variables = [("POSTRIDER_TOKEN", "prt_0_secret"), ("POSTRIDER_URL", "http://host:8025")];
+    let config = Config::load(&defaults().environment(variables)).unwrap();
+    assert_eq!(config.common().messaging.http.token.as_ref().unwrap().reveal(), "prt_0_secret");
+    let row = config.describe().iter().find(|row| row.key == keys::HTTP_TOKEN).unwrap();
+    assert_eq!((row.value.as_deref(), row.origin.to_string().as_str()), (Some("***"), "POSTRIDER_TOKEN"));
+    assert!(!format!("{config:?} {:?}", config.endpoint()).contains("secret"));
+    // Nor when something is wrong with it, or it was given to a key that is no token's.
+    let twice = [("POSTRIDER_TOKEN", "a secret"), ("POSTRIDER__COMMON__MESSAGING__HTTP__TOKEN", "another secret")];
+    let error = Config::load(&defaults().environment(twice)).unwrap_err();
+    assert!(error.to_string().contains("common.messaging.http.token = *** (POSTRIDER_TOKEN)"), "{error}");
+    let wrong = [
+        "[common.messaging.http]\ntoken = ['secret']",
+        "[common.messaging]\nhttp = 'prt_0_secret'",
+        "[common.messaging.http]\nconnection_timeout_seconds = 'prt_0_secret'",
+    ];
+    for text in wrong {
+        let error = load(text).unwrap_err();
+        assert!(error.to_string().contains("= ***: "), "{error}");
+        assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+    }
 }
 
 #[test]
@@ -313,6 +398,7 @@ fn every_key_can_be_set_by_its_variable() {
             "URL" => "sqlite:/x.db",
             "path" => "/x.db",
             "text" => "x",
+            "address and port" => "[::1]:80",
             "list of fields" => "run",
             duration if duration.starts_with("duration") => "90s",
             _ => match key.name {
@@ -324,7 +410,7 @@ fn every_key_can_be_set_by_its_variable() {
                 "common.messaging.rabbitmq.queue_type" => "classic",
                 "tasks.mode" => "queue",
                 name if name.ends_with(".archive") => "none",
-                "common.messaging.sqlite.wal_limit_bytes" => "70000",
+                "common.messaging.sqlite.wal_limit_bytes" | "server.max_request_bytes" => "70000",
                 _ => "4",
             },
         };
@@ -643,6 +729,6 @@ fn a_provider_that_this_program_does_not_have_is_told_as_such() {
     let error = load("[common.messaging]\nprovider = 'rabbitmq'").and_then(|config| config.endpoint().map(drop));
     let text = error.unwrap_err().to_string();
     assert!(text.contains("postrider.toml:2:1: common.messaging.provider = "), "{text}");
-    let others = ": this program cannot use it yet; use memory or sqlite or postgres or mysql or pgmq or sqs";
+    let others = ": this program cannot use it yet; use memory or sqlite or postgres or mysql or pgmq or sqs or http";
     assert!(text.ends_with(others), "{text}");
 }

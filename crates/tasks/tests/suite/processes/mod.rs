@@ -139,7 +139,7 @@ async fn system(state: &str, queue: &Queue, name: &str) -> System {
     };
     let dead_events = Some(QueueName::new(format!("{name}_dead")).unwrap());
     let routes = TaskRoutes { mode, post, queue_prefix: format!("{name}_"), dead_events };
-    Tasks::new(TaskStorage::new(&store, routes).unwrap(), provider)
+    Tasks::new(TaskStorage::new(&store, routes).await.unwrap(), provider)
 }
 
 /// The other processes' side. In an ordinary run of the tests nobody has told it anything.

@@ -1,0 +1,187 @@
+//! What waits at the same moment, in one request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, ExtendRow, SendRow};
+use postrider_core::{MessageId, MessagingError, QueueName, RowResults, Settlement};
+
+use crate::PROVIDER;
+use crate::failure::{Undone, of_here};
+use crate::transport::{Ask, Transport};
+use crate::url::segment;
+use crate::wire::Code;
+use crate::wire::message::{NewMessage, SendBatchRequest, Sent, SentBatch};
+use crate::wire::settle::{ExtendRequest, Rows, SettleRequest};
+
+/// Carries the coalescer's batches out.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    pub(crate) transport: Arc<Transport>,
+}
+
+impl BatchExecutor for Batches {
+    async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
+        // The lanes are apart, so a batch has rows of one kind.
+        let mut reply = BatchReply::default();
+        if !batch.extends.is_empty() {
+            let groups = grouped(&batch.extends, |row| row.extension);
+            reply.extends = each(groups, "extend", extended, |extension, rows| self.extend(extension, rows)).await?;
+        }
+        if !batch.settles.is_empty() {
+            reply.settles = self.settle(&batch.settles).await.map_err(|undone| failure(undone, "settle"))?;
+        }
+        if !batch.sends.is_empty() {
+            let groups = grouped(&batch.sends, |row| row.queue.clone());
+            reply.sends = each(groups, "send", sent, |queue, rows| self.send(queue, rows)).await?;
+        }
+        Ok(reply)
+    }
+}
+
+fn extended(row: &ExtendRow) -> MessageId {
+    row.receipt.message_id()
+}
+
+fn sent(row: &SendRow) -> MessageId {
+    row.message.id
+}
+
+/// Rows that go into one request, each with its place among all.
+type Group<'r, K, R> = (K, Vec<(usize, &'r R)>);
+
+/// Rows by what a request can name once; the order within each group stays.
+fn grouped<'r, R, K: PartialEq>(rows: &'r [R], key: impl Fn(&R) -> K) -> Vec<Group<'r, K, R>> {
+    let mut groups: Vec<Group<'r, K, R>> = Vec::new();
+    for (place, row) in rows.iter().enumerate() {
+        let key = key(row);
+        // Callers that wait together mostly want the same, so there are few groups.
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, rows)) => rows.push((place, row)),
+            None => groups.push((key, vec![(place, row)])),
+        }
+    }
+    groups
+}
+
+/// A request for each group, side by side. A failure of the only one is the batch's; of one among several, its rows'.
+async fn each<'r, K, R, T, F>(
+    groups: Vec<Group<'r, K, R>>,
+    operation: &'static str,
+    id: impl Fn(&R) -> MessageId,
+    work: impl Fn(K, Vec<&'r R>) -> F,
+) -> Result<RowResults<T>, BatchFailure>
+where
+    F: Future<Output = Result<RowResults<T>, Undone>>,
+{
+    let is_only = groups.len() == 1;
+    let requests = groups.into_iter().map(|(key, rows)| {
+        let request = work(key, rows.iter().map(|(_, row)| *row).collect());
+        async move { (rows, request.await) }
+    });
+    let mut answers = Vec::new();
+    for (rows, result) in join_all(requests).await {
+        let places = rows.iter().map(|(place, _)| *place);
+        match result {
+            Ok(results) => answers.extend(places.zip(results)),
+            Err(undone) if is_only => return Err(failure(undone, operation)),
+            Err(undone) => answers.extend(rows.iter().map(|(place, row)| {
+                let error = undone.clone().into_error(operation, vec![id(row)]);
+                (*place, Err(error))
+            })),
+        }
+    }
+    answers.sort_by_key(|(place, _)| *place);
+    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+}
+
+fn failure(undone: Undone, operation: &'static str) -> BatchFailure {
+    match undone {
+        // The coalescer names the messages; this is only what cut the answer off.
+        Undone::Unknown(_) => BatchFailure::Unknown(undone.into_harmless()),
+        // The server looks at rows one by one, so what it refuses as a whole is no row's fault.
+        Undone::Refused(_) | Undone::NotDone(_) => BatchFailure::NotDone(undone.into_error(operation, Vec::new())),
+    }
+}
+
+impl Batches {
+    async fn send(&self, queue: QueueName, rows: Vec<&SendRow>) -> Result<RowResults<MessageId>, Undone> {
+        let path = format!("/v1/queues/{}/messages", segment(queue.as_str()));
+        let new = |row: &&SendRow| NewMessage::from(row.message.clone());
+        let refused = match rows.as_slice() {
+            [row] => {
+                let ask = Ask::post(&path, &new(row)).map_err(Undone::NotDone)?;
+                return Ok(vec![Ok(self.transport.change::<Sent>(ask).await?.id)]);
+            }
+            _ => {
+                let request = SendBatchRequest { messages: rows.iter().map(new).collect() };
+                let ask = Ask::post(format!("{path}/batch"), &request).map_err(Undone::NotDone)?;
+                match self.transport.change::<SentBatch>(ask).await {
+                    Ok(answer) => {
+                        let results = self.transport.rows(answer.results, rows.len())?;
+                        let row = |(row, result): (&&SendRow, crate::wire::message::SentRow)| {
+                            row_result(result.into_result(PROVIDER), "send", row.message.id)
+                        };
+                        return Ok(rows.iter().zip(results).map(row).collect());
+                    }
+                    Err(refused) => refused,
+                }
+            }
+        };
+        if refused.code() != Some(Code::PayloadTooLarge) {
+            return Err(refused);
+        }
+        // Too much for one request: in halves, one after the other, so that their order stays.
+        let mut results = Vec::with_capacity(rows.len());
+        for half in rows.chunks(rows.len().div_ceil(2)) {
+            match Box::pin(self.send(queue.clone(), half.to_vec())).await {
+                Ok(done) => results.extend(done),
+                Err(undone) => {
+                    results.extend(half.iter().map(|row| Err(undone.clone().into_error("send", vec![row.message.id]))))
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    async fn settle(&self, rows: &[Settlement]) -> Result<RowResults<()>, Undone> {
+        let request = SettleRequest { settlements: rows.iter().map(Into::into).collect() };
+        let ask = Ask::post("/v1/messages/settle", &request).map_err(Undone::NotDone)?;
+        let answer: Rows = self.transport.change(ask).await?;
+        self.transport.settled(answer, "settle", rows.iter().map(|row| row.receipt.message_id()))
+    }
+
+    async fn extend(&self, extension: Duration, rows: Vec<&ExtendRow>) -> Result<RowResults<()>, Undone> {
+        let receipts = rows.iter().map(|row| row.receipt.to_string()).collect();
+        let request = ExtendRequest { receipts, visibility: extension };
+        let ask = Ask::post("/v1/messages/extend", &request).map_err(Undone::NotDone)?;
+        let answer: Rows = self.transport.change(ask).await?;
+        self.transport.settled(answer, "extend", rows.iter().map(|row| row.receipt.message_id()))
+    }
+}
+
+impl Transport {
+    /// What became of leases, one row each.
+    pub(crate) fn settled(
+        &self,
+        answer: Rows,
+        operation: &'static str,
+        ids: impl ExactSizeIterator<Item = MessageId>,
+    ) -> Result<RowResults<()>, Undone> {
+        let results = self.rows(answer.results, ids.len())?;
+        Ok(ids.zip(results).map(|(id, row)| row_result(row.into_result(PROVIDER), operation, id)).collect())
+    }
+}
+
+/// What a row says; one that says nothing leaves everything open.
+fn row_result<T>(
+    said: Option<Result<T, MessagingError>>,
+    operation: &'static str,
+    id: MessageId,
+) -> Result<T, MessagingError> {
+    match said {
+        Some(result) => result.map_err(of_here),
+        None => Err(MessagingError::OutcomeUnknown { operation, ids: vec![id], source: None }),
+    }
+}

@@ -1,0 +1,58 @@
+//! What all connections to one server share.
+
+use std::sync::Arc;
+
+use postrider_core::{Capabilities, Deadline, Feature, MessagingError, Support};
+
+use crate::options::HttpOptions;
+use crate::provider::HttpProvider;
+use crate::transport::{Ask, Transport};
+use crate::wire::capabilities::CapabilityTable;
+use crate::{PROVIDER, wire};
+
+/// A server. Clones are the same server.
+#[derive(Debug, Clone)]
+pub struct HttpStore {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) transport: Arc<Transport>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) worker: Option<String>,
+    server: String,
+}
+
+impl HttpStore {
+    /// Opens the server at a URL, `http://host:port[/prefix]` or `https://…`. Fails when nobody answers there, and when
+    /// whoever does is no Postrider server or does not know the token.
+    pub async fn open(url: &str, options: HttpOptions) -> Result<Self, MessagingError> {
+        let transport = Transport::new(url, &options)?;
+        Self::meet(transport, options.worker, Deadline::default()).await
+    }
+
+    pub(crate) async fn meet(
+        transport: Transport,
+        worker: Option<String>,
+        deadline: Deadline,
+    ) -> Result<Self, MessagingError> {
+        let ask = transport.look("connect", Ask::get("/v1/capabilities"));
+        let table: Option<Result<wire::capabilities::CapabilityTable, MessagingError>> = deadline.limit(ask).await;
+        let table: CapabilityTable = table.ok_or(MessagingError::DeadlineExceeded { operation: "connect" })??;
+        let server = format!("{} with {}, version {}", transport.place(), table.provider, table.server_version);
+        // Whatever its store needs, the server keeps for whoever shows the receipt.
+        let capabilities = table.into_capabilities(PROVIDER).with(Feature::PortableReceipts, Support::Native);
+        Ok(Self { shared: Arc::new(Shared { transport: Arc::new(transport), capabilities, worker, server }) })
+    }
+
+    /// One more connection, in the sense of the contract: each is closed by itself.
+    pub fn connect(&self) -> Result<HttpProvider, MessagingError> {
+        HttpProvider::new(self.clone())
+    }
+
+    /// Where the server is, what its store is and which version it has, in words.
+    pub fn server(&self) -> &str {
+        &self.shared.server
+    }
+}

@@ -1,0 +1,120 @@
+//! What a URL says: where the server is.
+
+use std::fmt;
+
+use http::uri::{Authority, Parts, PathAndQuery, Scheme, Uri};
+use postrider_core::MessagingError;
+
+/// A place where a server is.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    scheme: Scheme,
+    authority: Authority,
+    /// What stands before `/v1`: nothing, or a path that a proxy gives the server, without a slash at its end.
+    prefix: String,
+}
+
+impl Place {
+    /// Reads `http://host:port[/prefix]` or `https://…`.
+    pub(crate) fn parse(url: &str) -> Result<Self, MessagingError> {
+        let invalid = |why: &str| {
+            // What stands before the '@' may be a secret.
+            let shown = url.rsplit_once('@').map_or(url, |(_, behind)| behind).escape_debug().to_string();
+            let forms = "write http://host:port or https://host:port, with or without a path";
+            MessagingError::invalid("URL", format!("'{shown}' {why}; {forms}"))
+        };
+        if url.contains(['?', '#']) {
+            return Err(invalid("has a query or a fragment, and there is nothing to set there"));
+        }
+        let uri: Uri = url.parse().map_err(|_| invalid("is no URL"))?;
+        let parts = uri.into_parts();
+        let scheme = parts.scheme.ok_or_else(|| invalid("has no scheme"))?;
+        if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
+            return Err(invalid("is no URL of a server"));
+        }
+        let authority = parts.authority.ok_or_else(|| invalid("names no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(invalid("has a user or a password; the token is an option of its own"));
+        }
+        if authority.host().is_empty() {
+            return Err(invalid("names no host"));
+        }
+        let path = parts.path_and_query.as_ref().map_or("", PathAndQuery::path);
+        let prefix = path.trim_end_matches('/').to_owned();
+        if prefix.ends_with("/v1") {
+            return Err(invalid("ends in /v1, which is not part of it"));
+        }
+        Ok(Self { scheme, authority, prefix })
+    }
+
+    /// Whether connections are encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.scheme == Scheme::HTTPS
+    }
+
+    /// The address of a path that begins with `/v1`, with its query.
+    pub(crate) fn uri(&self, path: &str) -> Result<Uri, MessagingError> {
+        let mut parts = Parts::default();
+        parts.scheme = Some(self.scheme.clone());
+        parts.authority = Some(self.authority.clone());
+        let path: Result<PathAndQuery, _> = format!("{}{path}", self.prefix).parse();
+        parts.path_and_query = Some(path.map_err(|error| MessagingError::invalid("path", error.to_string()))?);
+        Uri::from_parts(parts).map_err(|error| MessagingError::invalid("path", error.to_string()))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", self.scheme, self.authority, self.prefix)
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A name as a segment of a path. The names of queues and schedules have no character that means something there, but
+/// a name that is nothing but dots does: whoever tidies paths up would take it away.
+pub(crate) fn segment(name: &str) -> String {
+    if name.bytes().all(|byte| byte == b'.') { name.replace('.', "%2E") } else { name.to_owned() }
+}
+
+/// The query of these names and values, without its question mark.
+// Apart, because a query that is half written must not be held over an await.
+pub(crate) fn query<'p>(pairs: impl IntoIterator<Item = (&'p str, &'p str)>) -> String {
+    form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_and_lead_to_paths() {
+        for (url, uri) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1/health"),
+            ("http://127.0.0.1:8080/", "http://127.0.0.1:8080/v1/health"),
+            ("https://queue.example/rider/", "https://queue.example/rider/v1/health"),
+            ("http://[::1]:8080/a/b", "http://[::1]:8080/a/b/v1/health"),
+        ] {
+            assert_eq!(Place::parse(url).unwrap().uri("/v1/health").unwrap().to_string(), uri);
+        }
+        assert_eq!(Place::parse("http://localhost/a/").unwrap().to_string(), "http://localhost/a");
+    }
+
+    #[test]
+    fn what_is_no_place_of_a_server_is_refused_without_its_secrets() {
+        for url in ["", "localhost", "ftp://host", "http://", "http://h?x=1", "http://h/#a", "http://h/v1", "/v1"] {
+            assert!(matches!(Place::parse(url), Err(MessagingError::InvalidInput { what: "URL", .. })), "{url}");
+        }
+        let error = Place::parse("http://anna:secret@host").unwrap_err().to_string();
+        assert!(error.contains("token") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn names_of_dots_keep_their_place_in_a_path() {
+        assert_eq!((segment(".."), segment("a..b")), ("%2E%2E".to_owned(), "a..b".to_owned()));
+    }
+}

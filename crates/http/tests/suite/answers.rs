@@ -1,0 +1,151 @@
+//! Answers that are no success, or make no sense.
+
+use postrider_core::{Capabilities, Feature, Message, MessagingError, MessagingService, QueueAdmin, Support};
+use postrider_http::wire::{Code, Problem};
+use postrider_http::{HttpOptions, HttpStore};
+use serde_json::json;
+
+use crate::fake::{Fake, Reply, http_receipt};
+use crate::{queue, soon};
+
+async fn send_to(fake: &Fake) -> Result<postrider_core::MessageId, MessagingError> {
+    fake.connect().await.send_message(&queue("orders"), Message::new("a"), soon()).await
+}
+
+fn html(status: &str) -> Vec<u8> {
+    let page = "<html>no</html>";
+    let head = format!("HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\r\n", page.len());
+    format!("{head}{page}").into_bytes()
+}
+
+#[tokio::test]
+async fn every_problem_becomes_its_error() {
+    for code in Code::ALL.iter().copied() {
+        let mut problem = Problem::new(code, "the whole text");
+        problem.queue = Some(queue("orders"));
+        problem.id = Some(*postrider_core::MessageId::generate().as_uuid());
+        problem.feature = Some("dedup".into());
+        problem.what = Some("dedup key".into());
+        problem.state = Some(postrider_core::TaskState::Dead);
+        let expected = problem.clone().into_error("http");
+        let fake = Fake::start(move |_| Reply::problem(&problem)).await;
+        let error = send_to(&fake).await.unwrap_err();
+        match code {
+            // The server is on its way down, this connection is not.
+            Code::Closed => assert!(matches!(error, MessagingError::Connection { .. }), "{code}: {error:?}"),
+            _ => {
+                let same = std::mem::discriminant(&error) == std::mem::discriminant(&expected);
+                assert!(same && error.is_retryable() == expected.is_retryable(), "{code}: {error:?}");
+            }
+        }
+        assert_eq!(fake.rest().await.len(), 1, "{code}: asked once");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_missing_or_refused_is_named() {
+    for code in [Code::Unauthorized, Code::Forbidden] {
+        let problem = Problem::new(code, "no such token");
+        let fake = Fake::start(move |_| Reply::problem(&problem)).await;
+        let error = send_to(&fake).await.unwrap_err();
+        assert!(matches!(error, MessagingError::InvalidInput { what: "token", .. }) && !error.is_retryable());
+        assert!(error.to_string().contains("option 'token'"), "{error}");
+    }
+    // The same when the server is opened.
+    let fake = Fake::start_silent(|_| Reply::problem(&Problem::new(Code::Unauthorized, "no token"))).await;
+    let opened = HttpStore::open(&fake.url, HttpOptions::default()).await;
+    assert!(matches!(opened, Err(MessagingError::InvalidInput { what: "token", .. })), "{opened:?}");
+    let bad = HttpOptions { token: Some("a\nb".into()), ..HttpOptions::default() };
+    let opened = HttpStore::open(&fake.url, bad).await;
+    assert!(matches!(opened, Err(MessagingError::InvalidInput { what: "token", .. })), "{opened:?}");
+}
+
+#[tokio::test]
+async fn somebody_elses_answers_are_told_apart_by_what_they_say_of_the_request() {
+    let is_unknown = |error: &MessagingError| matches!(error, MessagingError::OutcomeUnknown { .. });
+    let is_connection = |error: &MessagingError| matches!(error, MessagingError::Connection { .. });
+    let is_foreign = |error: &MessagingError| {
+        matches!(error, MessagingError::Provider { retryable: false, .. })
+            && error.to_string().contains("check the URL")
+    };
+    type Is = fn(&MessagingError) -> bool;
+    let answers: [(&str, Is, Is); 6] = [
+        ("502 Bad Gateway", is_unknown, is_connection),
+        ("504 Gateway Timeout", is_unknown, is_connection),
+        ("500 Oops", is_unknown, is_connection),
+        ("503 Service Unavailable", is_connection, is_connection),
+        ("404 Not Found", is_foreign, is_foreign),
+        ("301 Moved Permanently", is_foreign, is_foreign),
+    ];
+    for (status, of_a_send, of_a_look) in answers {
+        let fake = Fake::start(move |_| Reply::Bytes(html(status))).await;
+        let error = send_to(&fake).await.unwrap_err();
+        assert!(of_a_send(&error), "{status}: {error:?}");
+        let error = fake.connect().await.queue_stats(&queue("orders"), soon()).await.unwrap_err();
+        assert!(of_a_look(&error), "{status}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn nonsense_leaves_a_change_open_and_fails_a_look() {
+    let nonsense: [fn() -> Reply; 4] = [
+        || Reply::Bytes(b"SSH-2.0-OpenSSH\r\n".to_vec()),
+        || Reply::Bytes(html("200 OK")),
+        || Reply::ok(json!("hello")),
+        || Reply::ok(json!({"id": 7})),
+    ];
+    for (at, reply) in nonsense.into_iter().enumerate() {
+        let fake = Fake::start(move |_| reply()).await;
+        let error = send_to(&fake).await.unwrap_err();
+        assert!(matches!(error, MessagingError::OutcomeUnknown { .. }), "{at}: {error:?}");
+        let error = fake.connect().await.queue_stats(&queue("orders"), soon()).await.unwrap_err();
+        let is_told = matches!(error, MessagingError::Provider { .. } | MessagingError::Connection { .. });
+        assert!(is_told, "{at}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_something_else_is_not_opened() {
+    let fake = Fake::start_silent(|_| Reply::Bytes(html("200 OK"))).await;
+    let opened = HttpStore::open(&fake.url, HttpOptions::default()).await;
+    assert!(matches!(opened, Err(MessagingError::Provider { retryable: false, .. })), "{opened:?}");
+}
+
+#[tokio::test]
+async fn capabilities_are_the_servers_under_our_name() {
+    let store = Capabilities::native("rabbitmq")
+        .with(Feature::PortableReceipts, Support::refused("a channel's own"))
+        .with(Feature::ReceiveById, Support::refused("no index"))
+        .with(Feature::Priority, Support::refused("no"));
+    let fake = Fake::start_with(store, |_| Reply::Cut).await;
+    let provider = fake.connect().await;
+    let capabilities = provider.capabilities();
+    assert_eq!((provider.provider_name(), capabilities.provider()), ("http", "http"));
+    assert_eq!(capabilities.support(Feature::PortableReceipts), &Support::Native);
+    assert!(provider.store().server().contains("rabbitmq, version 9.9.9"), "{}", provider.store().server());
+    let refused = provider
+        .receive_by_id(&queue("orders"), postrider_core::MessageId::generate(), &Default::default(), soon())
+        .await;
+    assert!(matches!(refused, Err(MessagingError::NotSupported { feature: Feature::ReceiveById, .. })));
+    let urgent = Message::new("a").priority(postrider_core::Priority::HIGHEST);
+    let refused = provider.send_message(&queue("orders"), urgent, soon()).await;
+    assert!(matches!(refused, Err(MessagingError::NotSupported { feature: Feature::Priority, .. })));
+    assert!(fake.rest().await.is_empty(), "what is refused is not asked for");
+}
+
+#[tokio::test]
+async fn receipts_of_others_are_refused_before_anything_is_asked() {
+    let fake = Fake::start(|_| Reply::Cut).await;
+    let provider = fake.connect().await;
+    let own = http_receipt("orders");
+    let (id, token, native) = (own.message_id(), own.token(), own.native().clone());
+    let foreign = postrider_core::ReceiptHandle::new("sqlite", queue("orders"), id, token, native);
+    let ack = provider.ack_message(&queue("orders"), foreign.clone(), soon()).await;
+    assert!(matches!(ack, Err(MessagingError::InvalidReceipt { .. })), "{ack:?}");
+    let extend =
+        provider.extend_visibility(&queue("orders"), &foreign, std::time::Duration::from_secs(1), soon()).await;
+    assert!(matches!(extend, Err(MessagingError::InvalidReceipt { .. })), "{extend:?}");
+    let elsewhere = provider.ack_message(&queue("mail"), own, soon()).await;
+    assert!(matches!(elsewhere, Err(MessagingError::InvalidReceipt { .. })), "{elsewhere:?}");
+    assert!(fake.rest().await.is_empty());
+}
