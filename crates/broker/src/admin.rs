@@ -1,8 +1,8 @@
 //! What people and tools ask of queues.
 
 use postrider_core::{
-    DeadLetterSelection, DeadLetters, Deadline, Feature, MessagingError, MessagingService, PeekedMessage, QueueAdmin,
-    QueueHealthReport, QueueName, QueueStats, Timestamp,
+    DeadLetterSelection, DeadLetters, Deadline, Feature, MessageAttempt, MessageId, MessagingError, MessagingService,
+    PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, Timestamp,
 };
 
 use crate::broker::{Broker, Hold};
@@ -78,6 +78,18 @@ impl<B: Broker> QueueAdmin for BrokerProvider<B> {
             async move { look(&broker, &queue, limit, deadline).await }
         };
         self.repeat("peek", deadline, look).await
+    }
+
+    async fn message_attempts(
+        &self,
+        _: &QueueName,
+        _: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        self.begin("read attempts", deadline)?;
+        // A broker has nowhere to keep them; one that says otherwise has none to tell of.
+        self.capabilities().require(Feature::AttemptHistory)?;
+        Ok(Vec::new())
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

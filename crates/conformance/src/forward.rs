@@ -4,9 +4,17 @@
 #[macro_export]
 macro_rules! forward_admin {
     ($wrapper:ident) => {
-        $crate::forward_admin!($wrapper, pause: |this, queue, deadline| this.inner.pause(queue, deadline));
+        $crate::forward_admin!(
+            $wrapper,
+            pause: |this, queue, deadline| this.inner.pause(queue, deadline),
+            attempts: |this, queue, id, deadline| this.inner.message_attempts(queue, id, deadline)
+        );
     };
-    ($wrapper:ident, pause: |$this:ident, $queue:ident, $deadline:ident| $pause:expr) => {
+    (
+        $wrapper:ident,
+        pause: |$this:ident, $queue:ident, $deadline:ident| $pause:expr,
+        attempts: |$reader:ident, $of:ident, $id:ident, $until:ident| $attempts:expr
+    ) => {
         impl<P: postrider_core::Provider> postrider_core::QueueAdmin for $wrapper<P> {
             async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
                 self.inner.list_queues(deadline).await
@@ -31,6 +39,16 @@ macro_rules! forward_admin {
                 deadline: Deadline,
             ) -> Result<Vec<PeekedMessage>, MessagingError> {
                 self.inner.peek(queue, limit, deadline).await
+            }
+
+            async fn message_attempts(
+                &self,
+                $of: &QueueName,
+                $id: postrider_core::MessageId,
+                $until: Deadline,
+            ) -> Result<Vec<postrider_core::MessageAttempt>, MessagingError> {
+                let $reader = self;
+                $attempts.await
             }
 
             async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

@@ -110,6 +110,8 @@ features! {
     Pause = "pause and resume",
     /// Messages can be looked at without a lease.
     Peek = "peek",
+    /// The last failed attempts of a message can be read, each with its error.
+    AttemptHistory = "history of attempts",
     /// One message can be received by its id.
     ReceiveById = "receive by id",
     /// Hints shorten the wait for new messages.

@@ -84,7 +84,8 @@ pub use retry::{RetryLimits, RetryStrategy};
 pub use returns::Returns;
 pub use router::{DefaultMessageRouter, MessageRouter, MessageRouterKind, QueuesConfig};
 pub use service::{
-    DeadLetters, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived, WakeUps,
+    DeadLetters, MessageAttempt, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived,
+    WakeUps,
 };
 pub use state_records::{
     Put, RecordCursor, RecordKey, RecordKind, RecordOrder, RecordPage, RecordQuery, StateRecord, StateRecords,

@@ -31,7 +31,8 @@ use crate::queued_message::QueuedMessage;
 use crate::receipt::ReceiptHandle;
 use crate::receive_options::ReceiveOptions;
 use crate::service::{
-    DeadLetters, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived, WakeUps,
+    DeadLetters, MessageAttempt, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived,
+    WakeUps,
 };
 use crate::stats::{QueueHealthReport, QueueStats};
 
@@ -160,6 +161,9 @@ twin! {
         queue_stats as dyn_queue_stats(queue: ref QueueName, deadline: Deadline) -> QueueStats;
         verify_queues as dyn_verify_queues(queues: ref [QueueName], deadline: Deadline) -> QueueHealthReport;
         peek as dyn_peek(queue: ref QueueName, limit: usize, deadline: Deadline) -> Vec<PeekedMessage>;
+        message_attempts as dyn_message_attempts(
+            queue: ref QueueName, id: MessageId, deadline: Deadline
+        ) -> Vec<MessageAttempt>;
         purge as dyn_purge(queue: ref QueueName, deadline: Deadline) -> u64;
         pause as dyn_pause(queue: ref QueueName, deadline: Deadline) -> ();
         resume as dyn_resume(queue: ref QueueName, deadline: Deadline) -> ();
@@ -222,6 +226,8 @@ mod tests {
         assert_eq!(provider.queue_stats(&queue, deadline).await.unwrap().ready.value(), Some(1));
         assert_eq!(provider.verify_queues(&queues, deadline).await.unwrap().healthy, queues);
         assert_eq!(provider.peek(&queue, 3, deadline).await.unwrap(), []);
+        let attempts = provider.message_attempts(&queue, MessageId::generate(), deadline).await.unwrap();
+        assert_eq!(attempts[0].attempt, 3);
         assert_eq!(provider.purge(&queue, deadline).await.unwrap(), 7);
         provider.pause(&queue, deadline).await.unwrap();
         provider.resume(&queue, deadline).await.unwrap();
@@ -253,7 +259,7 @@ mod tests {
         let mut distinct = known.calls();
         distinct.sort_unstable();
         distinct.dedup();
-        assert_eq!((distinct.len(), known.calls().len()), (24, 24), "every method once, none by way of another");
+        assert_eq!((distinct.len(), known.calls().len()), (25, 25), "every method once, none by way of another");
     }
 
     #[tokio::test]

@@ -264,6 +264,17 @@ pub trait QueueAdmin: Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<PeekedMessage>, MessagingError>> + Send;
 
+    /// The failed attempts of a message that are still kept, oldest first: of one that lives in the queue or is among its
+    /// dead letters. Empty when it has none, or is not there.
+    ///
+    /// The last [`KEPT_ATTEMPTS`] are kept, until the message is acknowledged or purged. A redrive begins anew.
+    fn message_attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<Vec<MessageAttempt>, MessagingError>> + Send;
+
     /// Removes every message of the queue that nobody has leased, and answers how many. Dead letters stay.
     fn purge(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<u64, MessagingError>> + Send;
 
@@ -310,6 +321,24 @@ pub struct PeekedMessage {
     pub next_attempt_at: Timestamp,
     /// The last error text that is known.
     pub last_error: Option<String>,
+}
+
+/// So many failed attempts of a message are kept.
+pub const KEPT_ATTEMPTS: u32 = 10;
+
+/// An attempt of a handler that ended with a failure. A lease that ran out is none: nobody said how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageAttempt {
+    /// Which failure of the message it was, counted since the message was sent or redriven; the first is 1.
+    pub attempt: u32,
+    /// When the message was delivered for it.
+    pub started_at: Option<Timestamp>,
+    /// When the handler said that it had failed.
+    pub failed_at: Timestamp,
+    /// The process that said so, where the store knows it.
+    pub worker: Option<String>,
+    /// What it said.
+    pub error: Option<String>,
 }
 
 /// A queue's dead letters. `queue` is the origin; the dead-letter queue's own name means the same.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use postrider_core::coalescer::{ExtendRow, SendRow};
 use postrider_core::{
     Begun, Capabilities, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, Deadline, IdempotencyKey, IdempotencyToken,
-    MessageId, PeekedMessage, QueueName, QueueStats, ReceiptHandle, ReceiveOptions, RedriveReport, RowResults,
-    Settlement, Standing,
+    MessageAttempt, MessageId, PeekedMessage, QueueName, QueueStats, ReceiptHandle, ReceiveOptions, RedriveReport,
+    RowResults, Settlement, Standing,
 };
 use postrider_sql::{Claimed, Due, Part, Present, RecordChange, Removal, SqlRecords, SqlStore, Taken, Undone, Wakes};
 
@@ -106,6 +106,15 @@ impl SqlStore for MysqlStore {
 
     async fn peek(&self, queue: &QueueName, limit: usize, deadline: Deadline) -> Result<Vec<PeekedMessage>, Undone> {
         self.shared.peek(queue, limit, deadline).await
+    }
+
+    async fn attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, Undone> {
+        self.shared.attempts(queue, id, deadline).await
     }
 
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), Undone> {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use mysql_async::Row;
+use postrider_core::service::KEPT_ATTEMPTS;
 use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, LiveState, Measured,
-    MessagingError, PeekedMessage, QueueName, QueueStats,
+    MessageAttempt, MessageId, MessagingError, PeekedMessage, QueueName, QueueStats,
 };
 use postrider_sql::Undone;
 
@@ -76,6 +77,38 @@ impl Shared {
         let rows =
             self.ask("peek", deadline, fill(statement, &[("queue", &name), ("limit", &limit.to_string())])).await?;
         Ok(rows.iter().map(peeked).collect())
+    }
+
+    /// The failed attempts that are kept of a message that lives in the queue or is among its dead letters, oldest first.
+    pub(crate) async fn attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, Undone> {
+        const READ: &str = "read attempts";
+        let (sql, limit) = (&self.database.sql, KEPT_ATTEMPTS.to_string());
+        let (name, id) = (literal::bytes(queue.origin().as_str().as_bytes()), literal::id(id));
+        let values = [("queue", name.as_str()), ("message_id", id.as_str()), ("limit", limit.as_str())];
+        let found = self.ask(READ, deadline, fill(&sql.message_attempts, &values[1..])).await?;
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Looked for last, because there is no index for the living. What is archived has its attempts too, and is not
+        // there.
+        let dead = self.ask(READ, deadline, fill(&sql.is_dead, &values[..2])).await?;
+        let is_dead = dead.first().is_some_and(|row| rows::flag(row, 0));
+        if !is_dead && self.ask(READ, deadline, fill(&sql.find_by_id, &values[..2])).await?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let read = |row: &Row| MessageAttempt {
+            attempt: rows::count(row, 0),
+            started_at: rows::optional_time(row, 1),
+            failed_at: rows::time(row, 2),
+            worker: rows::optional_text(row, 3),
+            error: rows::optional_text(row, 4),
+        };
+        Ok(found.iter().rev().map(read).collect())
     }
 
     pub(crate) async fn list_dead(

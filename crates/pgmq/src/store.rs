@@ -171,7 +171,11 @@ fn capabilities(options: &PgmqOptions) -> Capabilities {
     let capabilities = emulated
         .into_iter()
         .fold(capabilities, |capabilities, (feature, cost)| capabilities.with(feature, Support::emulated(cost)))
-        .with(Feature::Priority, Support::refused("PGMQ has one order, and no index for another"));
+        .with(Feature::Priority, Support::refused("PGMQ has one order, and no index for another"))
+        .with(
+            Feature::AttemptHistory,
+            Support::refused("a message's headers keep the number of its failures and the last error"),
+        );
     if options.enable_pg_notify {
         return capabilities;
     }

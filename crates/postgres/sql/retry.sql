@@ -20,5 +20,6 @@ noted as (
       error = excluded.error),
 trimmed as (
   delete from {schema}.message_attempt a using failed
-  where failed.attempts_count > 10 and a.message_id = failed.message_id and a.attempt <= failed.attempts_count - 10)
+  where failed.queue not like '%\_dlq' and failed.attempts_count > 10
+    and a.message_id = failed.message_id and a.attempt <= failed.attempts_count - 10)
 select id, false from failed

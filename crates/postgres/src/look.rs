@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use postrider_core::service::KEPT_ATTEMPTS;
 use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, LiveState, Measured,
-    MessagingError, PeekedMessage, QueueName, QueueStats,
+    MessageAttempt, MessageId, MessagingError, PeekedMessage, QueueName, QueueStats,
 };
 use postrider_pg::Step;
 use postrider_sql::Undone;
@@ -66,6 +67,37 @@ impl Shared {
         let statement = if is_short { &sql.peek } else { &sql.peek_long };
         let rows = self.ask("peek", deadline, statement, vec![&name, &limit]).await?;
         Ok(rows.iter().map(peeked).collect())
+    }
+
+    /// The failed attempts that are kept of a message that lives in the queue or is among its dead letters, oldest first.
+    pub(crate) async fn attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, Undone> {
+        const READ: &str = "read attempts";
+        let (sql, origin, limit) = (&self.database.sql, queue.origin(), i64::from(KEPT_ATTEMPTS));
+        let (name, id) = (origin.as_str(), id.as_uuid());
+        let found = self.ask(READ, deadline, &sql.message_attempts, vec![id, &limit]).await?;
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Looked for last, because there is no index for the living. What is archived has its attempts too, and is not
+        // there.
+        let dead = self.ask(READ, deadline, &sql.is_dead, vec![&name, id]).await?;
+        let is_dead = dead.first().is_some_and(|row| row.get(0));
+        if !is_dead && self.ask(READ, deadline, &sql.find_by_id, vec![&name, id]).await?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let read = |row: &Row| MessageAttempt {
+            attempt: rows::count(row, 0),
+            started_at: rows::optional_time(row, 1),
+            failed_at: rows::time(row, 2),
+            worker: row.get(3),
+            error: row.get(4),
+        };
+        Ok(found.iter().rev().map(read).collect())
     }
 
     pub(crate) async fn list_dead(

@@ -188,6 +188,15 @@ impl QueueAdmin for MessagingProvider {
         each!(self, provider => provider.peek(queue, limit, deadline).await)
     }
 
+    async fn message_attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        each!(self, provider => provider.message_attempts(queue, id, deadline).await)
+    }
+
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
         each!(self, provider => provider.purge(queue, deadline).await)
     }

@@ -67,6 +67,7 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
         (F::PortableReceipts, NOT_PORTABLE),
         (F::FreeRelease, "the broker counts every return"),
         (F::Priority, "quorum queues know none; use a queue for what is urgent"),
+        (F::AttemptHistory, "a message carries the number of its failures and the last error, and no more"),
         (F::ReceiveById, "the broker hands out its next message, never a chosen one"),
     ];
     let mut capabilities = Capabilities::native(PROVIDER).with_limits(limits);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use postrider_core::{
-    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, MessageId,
-    MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, Redrive, RedriveReport,
-    Timestamp,
+    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, Feature,
+    MessageAttempt, MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin, QueueHealthReport,
+    QueueName, QueueStats, Redrive, RedriveReport, Timestamp,
 };
 
 use crate::error::Failure;
@@ -188,6 +188,17 @@ impl QueueAdmin for SpoolProvider {
             with(shared, "peek", &queue, || Ok(Vec::new()), |session| session.peek(Side::of(&queue), limit))
         })
         .await
+    }
+
+    async fn message_attempts(
+        &self,
+        _: &QueueName,
+        _: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        self.begin("read attempts", deadline)?;
+        self.capabilities().require(Feature::AttemptHistory)?;
+        Ok(Vec::new())
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

@@ -125,6 +125,10 @@ fn capabilities(why_not_watched: Option<&str>, options: &SpoolOptions) -> Capabi
             Support::emulated("each process keeps an index of the folder, made by reading it once"),
         )
         .with(
+            Feature::AttemptHistory,
+            Support::refused("a message is one file, which keeps the number of its failures and the last error"),
+        )
+        .with(
             Feature::Recovery,
             Support::emulated("a folder that was taken away and put back is found again by its path"),
         );

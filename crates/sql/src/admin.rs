@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use postrider_core::{
-    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, MessageId,
-    MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, Redrive, RedriveReport,
+    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, Feature,
+    MessageAttempt, MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin, QueueHealthReport,
+    QueueName, QueueStats, Redrive, RedriveReport,
 };
 
 use crate::provider::SqlProvider;
@@ -117,6 +118,18 @@ impl<S: SqlStore> QueueAdmin for SqlProvider<S> {
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
         let (store, queue) = (self.store().clone(), queue.clone());
         self.look_at("peek", deadline, async move { store.peek(&queue, limit, deadline).await }).await
+    }
+
+    async fn message_attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        self.begin("read attempts", deadline)?;
+        self.capabilities().require(Feature::AttemptHistory)?;
+        let (store, queue) = (self.store().clone(), queue.clone());
+        self.look_at("read attempts", deadline, async move { store.attempts(&queue, id, deadline).await }).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

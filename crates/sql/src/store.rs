@@ -9,8 +9,8 @@ use bytes::Bytes;
 use postrider_core::coalescer::{ExtendRow, SendRow};
 use postrider_core::{
     Begun, Capabilities, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, Envelope,
-    IdempotencyKey, IdempotencyToken, MessageId, PeekedMessage, QueueName, QueueStats, ReceiptHandle, ReceiveOptions,
-    RedriveReport, RowResults, Settlement, Standing,
+    IdempotencyKey, IdempotencyToken, MessageAttempt, MessageId, PeekedMessage, QueueName, QueueStats, ReceiptHandle,
+    ReceiveOptions, RedriveReport, RowResults, Settlement, Standing,
 };
 
 use crate::undone::Undone;
@@ -179,6 +179,17 @@ pub trait SqlStore: Clone + Debug + Send + Sync + 'static {
         limit: usize,
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<PeekedMessage>, Undone>> + Send;
+
+    /// The failed attempts that are kept of a message, oldest first. Asked only of a store that keeps a history.
+    fn attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<Vec<MessageAttempt>, Undone>> + Send {
+        let _ = (queue, id, deadline);
+        std::future::ready(Ok(Vec::new()))
+    }
 
     /// Holds a queue's messages back, or lets them go again.
     fn set_paused(

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use postrider_core::{
-    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, MessageId,
-    MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, Redrive, RedriveReport,
+    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline,
+    MessageAttempt, MessageId, MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats,
+    Redrive, RedriveReport,
 };
 
 use crate::dead_letters::{CHUNK, Part, rehearse};
@@ -97,6 +98,18 @@ impl QueueAdmin for SqliteProvider {
         let (queue, clock) = (queue.clone(), self.shared().desk.options.clock.clone());
         let look = move |connection: &rusqlite::Connection| Ok(look::peek(connection, &queue, limit, clock.now())?);
         self.shared().readers.read("peek", deadline, look).await
+    }
+
+    async fn message_attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        self.begin("read attempts", deadline)?;
+        let queue = queue.clone();
+        let look = move |connection: &rusqlite::Connection| Ok(look::attempts(connection, &queue, id)?);
+        self.shared().readers.read("read attempts", deadline, look).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

@@ -1,8 +1,9 @@
 //! What people and tools see of a queue, through connections that only read.
 
+use postrider_core::service::KEPT_ATTEMPTS;
 use postrider_core::{
-    DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, LiveState, Measured, MessageId,
-    MessagingError, PeekedMessage, QueueHealthReport, QueueName, QueueStats, State, Timestamp,
+    DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, LiveState, Measured, MessageAttempt,
+    MessageId, MessagingError, PeekedMessage, QueueHealthReport, QueueName, QueueStats, State, Timestamp,
 };
 use rusqlite::Connection;
 
@@ -66,6 +67,36 @@ pub(crate) fn find(connection: &Connection, queue: &QueueName, id: MessageId) ->
     let mut rows = found.collect::<rusqlite::Result<Vec<i64>>>()?;
     rows.sort_unstable();
     Ok(rows)
+}
+
+/// The failed attempts that are kept of a message that lives in the queue or is among its dead letters, oldest first.
+pub(crate) fn attempts(
+    connection: &Connection,
+    queue: &QueueName,
+    id: MessageId,
+) -> rusqlite::Result<Vec<MessageAttempt>> {
+    let (origin, bytes) = (queue.origin(), id.as_uuid().as_bytes());
+    let mut statement = connection.prepare_cached(sql::MESSAGE_ATTEMPTS)?;
+    let found = statement.query_map((bytes, KEPT_ATTEMPTS), |row| {
+        Ok(MessageAttempt {
+            attempt: rows::count(row, 0)?,
+            started_at: rows::optional_time(row, 1)?,
+            failed_at: rows::time(row, 2)?,
+            worker: row.get(3)?,
+            error: row.get(4)?,
+        })
+    })?;
+    let mut attempts = found.collect::<rusqlite::Result<Vec<_>>>()?;
+    attempts.reverse();
+    // Looked for last, because there is no index for the living. What is archived has its attempts too, and is not there.
+    let is_dead = || {
+        let mut statement = connection.prepare_cached(sql::IS_DEAD)?;
+        statement.query_row((origin.as_str(), bytes), |row| row.get::<_, bool>(0))
+    };
+    if attempts.is_empty() || is_dead()? || !find(connection, &origin, id)?.is_empty() {
+        return Ok(attempts);
+    }
+    Ok(Vec::new())
 }
 
 fn is_short(connection: &Connection, queue: &QueueName) -> rusqlite::Result<bool> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postrider_core::service::KEPT_ATTEMPTS;
 use postrider_core::{
     ArchivePolicy, Disposition, MessageId, MessagingError, Nack, QueueName, ReceiptHandle, Settlement, Timestamp,
 };
@@ -13,9 +14,6 @@ use crate::error::Failure;
 use crate::rows;
 use crate::session::Session;
 use crate::sql;
-
-/// So many failed attempts of a message are kept.
-const KEPT_ATTEMPTS: u32 = 10;
 
 /// A row whose lease is valid.
 struct Held {

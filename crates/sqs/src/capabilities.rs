@@ -76,6 +76,7 @@ pub(crate) fn of(options: &SqsOptions) -> Capabilities {
     let refused = [
         (Feature::FreeRelease, "SQS counts every receive, and nobody can lower its count"),
         (Feature::Priority, "SQS has one order; use a queue for each priority"),
+        (Feature::AttemptHistory, "a message carries the number of its failures and the last error, and no more"),
         (Feature::ReceiveById, "SQS hands out what it chooses"),
         (
             Feature::WakeUp,

@@ -58,6 +58,12 @@ faults! {
     RetriesAtOnce, L6, l6_a_retry_comes_back_after_its_delay;
     /// Leaves a retry to the end of its lease: a stall.
     IgnoresRetries, L6, l6_a_retry_without_delay_comes_back_at_once;
+    /// Tells of the last failure only.
+    TellsTheLastAttempt, L6, l6_failed_attempts_are_told_with_their_errors;
+    /// Tells of failures in the wrong order.
+    TellsAttemptsBackwards, L6, l6_failed_attempts_are_told_with_their_errors;
+    /// Keeps the first failures and forgets the last.
+    ForgetsFailures, L6, l6_the_last_failed_attempts_are_kept;
     /// Counts a release as a delivery and a failure.
     ChargesReleases, L7, l7_a_released_message_is_back_at_once_and_uncounted;
     /// Leaves a release to the end of its lease.

@@ -386,5 +386,15 @@ crate::forward_admin!(Broken, pause: |this, queue, deadline| async {
         return Ok(());
     }
     this.inner.pause(queue, deadline).await
+}, attempts: |this, queue, id, deadline| async {
+    this.offer(Feature::AttemptHistory)?;
+    let mut attempts = this.inner.message_attempts(queue, id, deadline).await?;
+    match this.fault {
+        Some(Fault::TellsTheLastAttempt) => drop(attempts.drain(..attempts.len().saturating_sub(1))),
+        Some(Fault::TellsAttemptsBackwards) => attempts.reverse(),
+        Some(Fault::ForgetsFailures) if attempts.len() > 3 => attempts.truncate(3),
+        _ => {}
+    }
+    Ok(attempts)
 });
 crate::forward_dead_letters!(Broken, redrive: |this, queue, redrive, deadline| this.redrive(queue, redrive, deadline));

@@ -27,7 +27,8 @@ impl Rule {
             }
             Self::L6 => {
                 "A delivery that failed comes back after the delay that was asked for and never before, from no delay \
-                 at all to the longest that the store takes. The store counts the failures."
+                 at all to the longest that the store takes. The store counts the failures; one that keeps a history of \
+                 attempts tells the last of them, each with its error, as long as the message lives or is a dead letter."
             }
             Self::L7 => {
                 "Work that was leased and never started can be released: it is back at once, and its delivery is not \

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use postrider_core::{
     DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, Feature,
-    MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats,
-    Redrive, RedriveReport, Support,
+    MessageAttempt, MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin, QueueHealthReport,
+    QueueName, QueueStats, Redrive, RedriveReport, Support,
 };
 
 use super::{Recorded, outcome};
@@ -44,6 +44,15 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> QueueAdmin for Recorded<P> 
         });
         let _call = self.begin(hidden.into_iter().collect());
         self.provider.peek(queue, limit, deadline).await
+    }
+
+    async fn message_attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        self.provider.message_attempts(queue, id, deadline).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

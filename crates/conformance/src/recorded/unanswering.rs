@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use postrider_core::{
     Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters,
-    Deadline, Feature, MemoryProvider, Message, MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin,
-    QueueHealthReport, QueueName, QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions, Redrive, RedriveReport,
-    RowResults, Settlement, Support, WakeUps,
+    Deadline, Feature, MemoryProvider, Message, MessageAttempt, MessageId, MessagingError, MessagingService,
+    PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions,
+    Redrive, RedriveReport, RowResults, Settlement, Support, WakeUps,
 };
 
 #[derive(Debug)]
@@ -117,6 +117,15 @@ impl QueueAdmin for Unanswering {
         deadline: Deadline,
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
         self.inner.peek(queue, limit, deadline).await
+    }
+
+    async fn message_attempts(
+        &self,
+        _: &QueueName,
+        _: MessageId,
+        _: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        pending().await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use postrider_core::{Message, MessagingService, Nack, QueueAdmin, Settlement};
+use postrider_core::service::KEPT_ATTEMPTS;
+use postrider_core::{
+    DeadLetters, Message, MessageAttempt, MessageId, MessagingService, Nack, QueueAdmin, QueueName, Redrive, Settlement,
+};
 use tokio::time::Instant;
 
 use crate::harness::Harness;
-use crate::probe::{Check, Probe, ensure, ensure_same, soon};
+use crate::probe::{Check, Probe, Stop, ensure, ensure_same, soon};
 
 pub(super) async fn l6_a_retry_comes_back_after_its_delay<H: Harness>(probe: &Probe<'_, H>) -> Check {
     let queue = probe.queue("delay").await?;
@@ -60,6 +63,71 @@ pub(super) async fn l6_failures_are_counted_by_the_store<H: Harness>(probe: &Pro
         ensure_same("the failures", message.envelope.attempts_count, failures)?;
         let nack = Nack::retry_after(Duration::ZERO).with_error(format!("failure {failures}"));
         worker.nack_message(&queue, message, nack, soon()).await?;
+    }
+    Ok(())
+}
+
+/// What a store tells of a message's failures: their numbers and their errors.
+async fn told<H: Harness>(
+    probe: &Probe<'_, H>,
+    queue: &QueueName,
+    id: MessageId,
+) -> Result<Vec<(u32, Option<String>)>, Stop> {
+    let attempts = probe.provider.message_attempts(queue, id, soon()).await?;
+    for MessageAttempt { attempt, started_at, failed_at, .. } in &attempts {
+        ensure(started_at.is_none_or(|started_at| started_at <= *failed_at), || {
+            format!("attempt {attempt} began at {started_at:?} and failed at {failed_at:?}")
+        })?;
+    }
+    ensure(attempts.is_sorted_by_key(|attempt| attempt.failed_at), || {
+        format!("the oldest is not first: {attempts:?}")
+    })?;
+    Ok(attempts.into_iter().map(|attempt| (attempt.attempt, attempt.error)).collect())
+}
+
+pub(super) async fn l6_failed_attempts_are_told_with_their_errors<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let (queue, other) = (probe.queue("attempts").await?, probe.queue("other").await?);
+    let at_once = || Nack::retry_after(Duration::ZERO);
+    let id = probe.send(&queue, Message::new("one")).await?;
+    ensure_same("the failures of a new message", told(probe, &queue, id).await?, vec![])?;
+    ensure_same("the failures of no message", told(probe, &queue, MessageId::generate()).await?, vec![])?;
+    probe.nack(probe.take(&queue, &probe.long()).await?, at_once().with_error("first")).await?;
+    let first = (1, Some("first".to_owned()));
+    ensure_same("the failures of a living message", told(probe, &queue, id).await?, vec![first.clone()])?;
+    // Neither a release nor a delivery under way is a failure.
+    probe.nack(probe.take(&queue, &probe.long()).await?, Nack::Release).await?;
+    let worker = probe.open().await?;
+    let message = probe.take_by(&worker, &queue, &probe.long()).await?;
+    ensure_same("the failures of a leased message", told(probe, &queue, id).await?, vec![first.clone()])?;
+    worker.nack_message(&queue, message, at_once(), soon()).await?;
+    let failed = Nack::dead_letter("rejected").with_error("third");
+    probe.nack(probe.take(&queue, &probe.long()).await?, failed).await?;
+    let all = vec![first, (2, None), (3, Some("third".to_owned()))];
+    ensure_same("the failures of a dead letter", told(probe, &queue, id).await?, all.clone())?;
+    ensure_same("the failures by the dead letters' name", told(probe, &queue.dead_letters(), id).await?, all)?;
+    ensure_same("the failures in another queue", told(probe, &other, id).await?, vec![])?;
+
+    let report = probe.provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await?;
+    ensure_same("the redriven messages", report.redriven, vec![id])?;
+    ensure_same("the failures after a redrive", told(probe, &queue, id).await?, vec![])?;
+    probe.nack(probe.take(&queue, &probe.long()).await?, at_once().with_error("again")).await?;
+    let again = vec![(1, Some("again".to_owned()))];
+    ensure_same("the failures of another life", told(probe, &queue, id).await?, again)?;
+    probe.ack(probe.take(&queue, &probe.long()).await?).await?;
+    ensure_same("the failures of a message that is gone", told(probe, &queue, id).await?, vec![])
+}
+
+pub(super) async fn l6_the_last_failed_attempts_are_kept<H: Harness>(probe: &Probe<'_, H>) -> Check {
+    let queue = probe.queue("kept").await?;
+    let id = probe.send(&queue, Message::new("one")).await?;
+    let failures = KEPT_ATTEMPTS + 2;
+    for failure in 1..=failures {
+        let nack = if failure < failures { Nack::retry_after(Duration::ZERO) } else { Nack::dead_letter("rejected") };
+        let message = probe.take(&queue, &probe.long()).await?;
+        probe.nack(message, nack.with_error(format!("failure {failure}"))).await?;
+        let oldest = failure.saturating_sub(KEPT_ATTEMPTS) + 1;
+        let last: Vec<_> = (oldest..=failure).map(|failure| (failure, Some(format!("failure {failure}")))).collect();
+        ensure_same("what is kept of the failures", told(probe, &queue, id).await?, last)?;
     }
     Ok(())
 }

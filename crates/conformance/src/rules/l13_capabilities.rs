@@ -44,6 +44,10 @@ pub(super) async fn l13_a_refused_feature_fails_when_it_is_used<H: Harness>(prob
     if !probe.offers(Feature::Peek) {
         ensure_refused(Feature::Peek, provider.peek(&queue, 1, soon()).await)?;
     }
+    if !probe.offers(Feature::AttemptHistory) {
+        let id = postrider_core::MessageId::generate();
+        ensure_refused(Feature::AttemptHistory, provider.message_attempts(&queue, id, soon()).await)?;
+    }
     if !probe.offers(Feature::WakeUp) {
         ensure_refused(Feature::WakeUp, provider.subscribe(&queue, soon()).await)?;
     }

@@ -102,6 +102,8 @@ tests! {
         l6_a_retry_without_delay_comes_back_at_once,
         l6_a_long_retry_is_kept,
         l6_failures_are_counted_by_the_store,
+        l6_failed_attempts_are_told_with_their_errors [AttemptHistory, DeadLetters],
+        l6_the_last_failed_attempts_are_kept [AttemptHistory, DeadLetters],
     }
     L7 l07_release {
         l7_a_released_message_is_back_at_once_and_uncounted [FreeRelease],

@@ -79,6 +79,7 @@ fn what_is_refused_is_not_held_against_a_store() {
         Feature::Expiry,
         Feature::Priority,
         Feature::Pause,
+        Feature::AttemptHistory,
         Feature::ReceiveById,
         Feature::WakeUp,
         Feature::PortableReceipts,

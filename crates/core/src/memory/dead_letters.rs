@@ -1,6 +1,6 @@
 //! Where dead messages lie, and how they come back.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use crate::capabilities::Limits;
 use crate::clock::Timestamp;
@@ -13,6 +13,7 @@ use crate::id::MessageId;
 use crate::lifecycle::{Failed, Life, Waiting};
 use crate::message::Message;
 use crate::queue_name::QueueName;
+use crate::service::MessageAttempt;
 
 use super::queue::{Death, Phase, Queue, Row, RowId};
 use super::store::State;
@@ -24,6 +25,7 @@ impl State {
         origin: &QueueName,
         message: Message,
         expires_at: Option<Timestamp>,
+        failures: VecDeque<MessageAttempt>,
         life: Life<Failed>,
         now: Timestamp,
     ) {
@@ -32,14 +34,14 @@ impl State {
         let id = self.next_row();
         let dead = self.queue(&origin.dead_letters());
         dead.exists = true;
-        dead.insert(id, Row { message, expires_at, phase, death: Some(death) }, now);
+        dead.insert(id, Row { message, expires_at, phase, death: Some(death), failures }, now);
     }
 
     /// Moves a row that was found dead, expired or delivered too often, to the dead letters.
     pub(super) fn bury_unread(&mut self, name: &QueueName, id: RowId, reason: DeadLetterReason, now: Timestamp) {
         let Some(row) = self.queues.get_mut(name).and_then(|queue| queue.remove(id, now)) else { return };
         if let Phase::Waiting(waiting) = row.phase.expire(now) {
-            self.bury(name, row.message, row.expires_at, waiting.die_unread(reason, now), now);
+            self.bury(name, row.message, row.expires_at, row.failures, waiting.die_unread(reason, now), now);
         }
     }
 
@@ -173,7 +175,7 @@ impl State {
         let expires_at = row.expires_at.filter(|expires_at| *expires_at > now);
         let queue = self.queue(target);
         queue.exists = true;
-        queue.insert(id, Row { message: row.message, expires_at, phase, death: None }, now);
+        queue.insert(id, Row { message: row.message, expires_at, phase, death: None, failures: VecDeque::new() }, now);
     }
 
     pub(super) fn purge_dead(&mut self, queue: &QueueName, selection: &DeadLetterSelection, now: Timestamp) -> u64 {

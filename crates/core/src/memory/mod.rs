@@ -32,7 +32,7 @@ use crate::queue_name::QueueName;
 use crate::queued_message::{Envelope, QueuedMessage, ReturnLease};
 use crate::receipt::{NativeRef, ReceiptHandle};
 use crate::receive_options::{ReceiveOptions, check_visibility};
-use crate::service::{DeadLetters, MessagingService, PeekedMessage, QueueAdmin, RowResults, WakeUps};
+use crate::service::{DeadLetters, MessageAttempt, MessagingService, PeekedMessage, QueueAdmin, RowResults, WakeUps};
 use crate::stats::{QueueHealthReport, QueueStats};
 use crate::sync::Guard;
 use claim::Claimed;
@@ -239,6 +239,15 @@ impl QueueAdmin for MemoryProvider {
         deadline: Deadline,
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
         Ok(self.begin("peek", deadline)?.peek(queue, limit, self.now()))
+    }
+
+    async fn message_attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        Ok(self.begin("read attempts", deadline)?.attempts(queue, id))
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

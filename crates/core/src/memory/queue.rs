@@ -5,7 +5,7 @@
 //! simply is due again. `schedule` has these times, a set for each priority, and only for rows that may be received at
 //! all: a row with an ordering key enters when it becomes the head of its key.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use crate::id::MessageId;
 use crate::lifecycle::{Failed, Life, LiveState, Processing, Record, Waiting};
 use crate::message::{Key, Message, Priority};
 use crate::queue_name::QueueName;
+use crate::service::{KEPT_ATTEMPTS, MessageAttempt};
 
 /// Every so many claims the oldest due row goes first, whatever its priority, so that none waits for ever.
 const OLDEST_FIRST_EVERY: u64 = 16;
@@ -31,6 +32,8 @@ pub(super) struct Row {
     pub(super) phase: Phase,
     /// How it died, when it is a dead letter.
     pub(super) death: Option<Death>,
+    /// The last failed attempts of its life, oldest first.
+    pub(super) failures: VecDeque<MessageAttempt>,
 }
 
 /// Waiting, or leased: the lease may have run out.
@@ -79,6 +82,25 @@ impl Row {
             Phase::Leased(_) | Phase::Waiting(Waiting::Pending(_)) => LiveState::Pending,
             Phase::Waiting(Waiting::Retryable(_)) => LiveState::Retryable,
         }
+    }
+
+    /// Writes a failed attempt down. A dead letter's are not: its story is over.
+    pub(super) fn note_failure(&mut self, error: Option<&str>, now: Timestamp) {
+        if self.death.is_some() {
+            return;
+        }
+        let record = self.record();
+        let failure = MessageAttempt {
+            attempt: record.attempts_count.saturating_add(1),
+            started_at: record.last_attempt_at,
+            failed_at: now,
+            worker: None,
+            error: error.map(str::to_owned),
+        };
+        if self.failures.len() >= KEPT_ATTEMPTS as usize {
+            self.failures.pop_front();
+        }
+        self.failures.push_back(failure);
     }
 
     /// Leads the row from its phase to the next one.
@@ -213,6 +235,13 @@ impl Queue {
         {
             let (priority, due) = (row.message.priority, row.next_attempt_at());
             self.enter_schedule(priority, due, next, now);
+        }
+    }
+
+    /// Writes a failed attempt of a row down.
+    pub(super) fn note_failure(&mut self, id: RowId, error: Option<&str>, now: Timestamp) {
+        if let Some(row) = self.rows.get_mut(&id) {
+            row.note_failure(error, now);
         }
     }
 

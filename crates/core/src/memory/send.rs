@@ -1,5 +1,7 @@
 //! Where a message is accepted.
 
+use std::collections::VecDeque;
+
 use super::queue::{Phase, Row, RowId};
 use super::store::State;
 use crate::capabilities::Capabilities;
@@ -35,6 +37,7 @@ impl State {
             phase: Phase::Waiting(Waiting::Pending(Life::begin(now, due))),
             message,
             death: None,
+            failures: VecDeque::new(),
         };
         queue.insert(row_id, row, now);
         Ok(id)

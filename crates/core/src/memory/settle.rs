@@ -25,6 +25,7 @@ impl State {
                 }
             }
             Disposition::Nack(Nack::Retry { after, error }) => {
+                queue.note_failure(row, error.as_deref(), now);
                 queue.reschedule(row, now, |phase| {
                     lead(phase, |life| Ok(waiting(Waiting::Retryable(life.retry(token, after, error, now)?))))
                 });
@@ -42,10 +43,12 @@ impl State {
                     ));
                 }
                 let name = queue.name.clone();
-                if let Some(Row { message, expires_at, phase: Phase::Leased(life), .. }) = queue.remove(row, now)
+                queue.note_failure(row, error.as_deref(), now);
+                if let Some(Row { message, expires_at, phase: Phase::Leased(life), failures, .. }) =
+                    queue.remove(row, now)
                     && let Ok(failed) = life.reject(token, reason, error, now)
                 {
-                    self.bury(&name, message, expires_at, failed, now);
+                    self.bury(&name, message, expires_at, failures, failed, now);
                 }
             }
         }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::capabilities::{Capabilities, Feature, Limits, Support};
 use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::id::MessageId;
 use crate::queue_name::QueueName;
 use crate::receipt::LeaseToken;
-use crate::service::PeekedMessage;
+use crate::service::{MessageAttempt, PeekedMessage};
 use crate::stats::{Measured, QueueStats};
 use crate::sync::Mutex;
 
@@ -194,6 +195,16 @@ impl State {
                 last_error: row.record().last_error.clone(),
             })
             .collect()
+    }
+
+    pub(super) fn attempts(&self, name: &QueueName, id: MessageId) -> Vec<MessageAttempt> {
+        // Where the oldest message of that id is: what asks by an id gets that one.
+        let find = |name: &QueueName| {
+            let queue = self.queues.get(name)?;
+            queue.rows_of(id).next().and_then(|row| queue.rows.get(&row))
+        };
+        let row = find(&name.origin()).or_else(|| find(&name.dead_letters()));
+        row.map(|row| row.failures.iter().cloned().collect()).unwrap_or_default()
     }
 
     pub(super) fn purge(&mut self, name: &QueueName, now: Timestamp) -> u64 {

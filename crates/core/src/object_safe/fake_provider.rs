@@ -21,7 +21,7 @@ use crate::queued_message::{Envelope, QueuedMessage, ReturnLease};
 use crate::receipt::{LeaseToken, NativeRef, ReceiptHandle};
 use crate::receive_options::ReceiveOptions;
 use crate::service::{
-    DeadLetters, MessagingService, PeekedMessage, QueueAdmin, RowResults, SettledAndReceived, WakeUps,
+    DeadLetters, MessageAttempt, MessagingService, PeekedMessage, QueueAdmin, RowResults, SettledAndReceived, WakeUps,
 };
 use crate::stats::{Measured, QueueHealthReport, QueueStats};
 use crate::sync::Mutex;
@@ -307,6 +307,17 @@ impl QueueAdmin for FakeProvider {
     async fn peek(&self, _: &QueueName, _: usize, _: Deadline) -> Result<Vec<PeekedMessage>, MessagingError> {
         self.called("peek");
         Ok(Vec::new())
+    }
+
+    async fn message_attempts(
+        &self,
+        _: &QueueName,
+        _: MessageId,
+        _: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        self.called("message_attempts");
+        let (started_at, failed_at) = (None, Timestamp::EPOCH);
+        Ok(vec![MessageAttempt { attempt: 3, started_at, failed_at, worker: None, error: None }])
     }
 
     async fn purge(&self, _: &QueueName, _: Deadline) -> Result<u64, MessagingError> {

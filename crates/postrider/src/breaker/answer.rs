@@ -1,8 +1,8 @@
 //! What an answer says about the store that gave it.
 
 use postrider_core::{
-    DeadLetter, DeadLetterPage, MessageId, MessagingError, PeekedMessage, QueueHealthReport, QueueName, QueueStats,
-    QueuedMessage, RedriveReport, RowResults, SettledAndReceived, WakeUps,
+    DeadLetter, DeadLetterPage, MessageAttempt, MessageId, MessagingError, PeekedMessage, QueueHealthReport, QueueName,
+    QueueStats, QueuedMessage, RedriveReport, RowResults, SettledAndReceived, WakeUps,
 };
 
 use super::Verdict;
@@ -78,6 +78,7 @@ impl Answer for Vec<QueueName> {}
 impl Answer for QueueStats {}
 impl Answer for QueueHealthReport {}
 impl Answer for Vec<PeekedMessage> {}
+impl Answer for Vec<MessageAttempt> {}
 impl Answer for DeadLetterPage {}
 impl Answer for DeadLetter {}
 impl Answer for RedriveReport {}

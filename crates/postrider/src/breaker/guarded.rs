@@ -220,6 +220,15 @@ impl<P: MessagingService + QueueAdmin> QueueAdmin for Guarded<P> {
         self.guard(deadline, |deadline| self.inner.peek(queue, limit, deadline)).await
     }
 
+    async fn message_attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.message_attempts(queue, id, deadline)).await
+    }
+
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
         self.guard(deadline, |deadline| self.inner.purge(queue, deadline)).await
     }

@@ -67,7 +67,7 @@ async fn exercise_on(queue_type: QueueType) {
         // It does not count how often a message came back.
         never.extend([Feature::DeliveryLimit, Feature::OrderByKey]);
     }
-    never.extend([Feature::Priority, Feature::ReceiveById]);
+    never.extend([Feature::Priority, Feature::AttemptHistory, Feature::ReceiveById]);
     assert_eq!(refused, never);
     let mut left = connect_with(options()).await.list_queues(soon()).await.unwrap();
     left.retain(|queue| queue.as_str().starts_with(&prefix));

@@ -54,6 +54,8 @@ async fn every_rule_holds(watch: Watch) {
             let is_untried = test.name == "l16_a_workers_clock_moves_no_lease_and_no_due_time";
             let is_expected = match test.outcome {
                 Outcome::NotExercised(_) => is_untried,
+                // A file has room for one error.
+                Outcome::Refused(_) => test.name.contains("failed_attempts"),
                 _ => !is_untried && test.outcome == Outcome::Holds,
             };
             assert!(is_expected, "{}: {report}", test.name);

@@ -43,7 +43,9 @@ async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings, unf
     println!("{report}");
     let refused: Vec<_> = report.capabilities.iter().filter(|(_, support)| !support.is_offered()).collect();
     let refused: Vec<_> = refused.iter().map(|(feature, _)| *feature).collect();
-    assert_eq!(refused, [Feature::FreeRelease, Feature::Priority, Feature::ReceiveById, Feature::WakeUp]);
+    let never =
+        [Feature::FreeRelease, Feature::Priority, Feature::AttemptHistory, Feature::ReceiveById, Feature::WakeUp];
+    assert_eq!(refused, never);
     for rule in &report.rules {
         for test in &rule.tests {
             let is_refused = matches!(test.outcome, Outcome::Refused(_));

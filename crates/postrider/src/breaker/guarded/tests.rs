@@ -170,6 +170,7 @@ async fn every_call_is_refused_but_close_and_what_is_about_leases() {
         clone.queue_stats(&queue, deadline).await.err(),
         clone.verify_queues(&queues, deadline).await.err(),
         clone.peek(&queue, 1, deadline).await.err(),
+        clone.message_attempts(&queue, id, deadline).await.err(),
         clone.purge(&queue, deadline).await.err(),
         clone.pause(&queue, deadline).await.err(),
         clone.resume(&queue, deadline).await.err(),
