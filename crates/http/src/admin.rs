@@ -2,8 +2,8 @@
 
 use http::Method;
 use postrider_core::{
-    DeadLetterSelection, DeadLetters, Deadline, Feature, MessagingError, PeekedMessage, QueueAdmin, QueueHealthReport,
-    QueueName, QueueStats,
+    DeadLetterSelection, DeadLetters, Deadline, Feature, MessageAttempt, MessageId, MessagingError, PeekedMessage,
+    QueueAdmin, QueueHealthReport, QueueName, QueueStats,
 };
 use serde::de::IgnoredAny;
 
@@ -11,7 +11,7 @@ use crate::failure::Odd;
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, MOST_ROWS};
 use crate::url::segment;
-use crate::wire::message::PeekedMessages;
+use crate::wire::message::{MessageAttempts, PeekedMessages};
 use crate::wire::queue::{Paused, Purged, QueueNames, Stats, Verified, VerifyRequest};
 
 /// The path of a queue, or of something of it.
@@ -72,6 +72,19 @@ impl QueueAdmin for HttpProvider {
         let ask = Ask::get(path(queue, &format!("/messages?limit={limit}")));
         let PeekedMessages { messages } = self.look("peek", ask, deadline).await?;
         messages.into_iter().map(PeekedMessage::try_from).collect::<Result<_, _>>().map_err(self.garbled("peek"))
+    }
+
+    async fn message_attempts(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        self.begin("attempts", deadline)?;
+        self.table().require(Feature::AttemptHistory)?;
+        let ask = Ask::get(path(queue, &format!("/messages/{id}/attempts")));
+        let MessageAttempts { attempts } = self.look("attempts", ask, deadline).await?;
+        Ok(attempts.into_iter().map(MessageAttempt::from).collect())
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

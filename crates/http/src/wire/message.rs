@@ -264,14 +264,28 @@ pub struct PeekQuery {
 pub struct MessageAttempt {
     /// Which one; 1 is the first.
     pub attempt: u32,
-    /// When it began.
-    pub started_at: Timestamp,
+    /// When it began, where the store knows it.
+    pub started_at: Option<Timestamp>,
     /// When it failed.
     pub failed_at: Timestamp,
     /// Who made it.
     pub worker: Option<String>,
     /// Why it failed.
     pub error: Option<String>,
+}
+
+impl From<postrider_core::MessageAttempt> for MessageAttempt {
+    fn from(told: postrider_core::MessageAttempt) -> Self {
+        let postrider_core::MessageAttempt { attempt, started_at, failed_at, worker, error } = told;
+        Self { attempt, started_at, failed_at, worker, error }
+    }
+}
+
+impl From<MessageAttempt> for postrider_core::MessageAttempt {
+    fn from(told: MessageAttempt) -> Self {
+        let MessageAttempt { attempt, started_at, failed_at, worker, error } = told;
+        Self { attempt, started_at, failed_at, worker, error }
+    }
 }
 
 /// `GET /v1/queues/{queue}/messages/{id}/attempts`, oldest first.

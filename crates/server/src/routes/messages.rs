@@ -7,11 +7,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use postrider::{Deadline, Message, MessageId, MessagingError, MessagingService, QueueAdmin, QueueName};
-use postrider_http::wire::message::{NewMessage, Peeked, PeekedMessages, SendBatchRequest, Sent, SentBatch, SentRow};
+use postrider_http::wire::message::{
+    MessageAttempts, NewMessage, Peeked, PeekedMessages, SendBatchRequest, Sent, SentBatch, SentRow,
+};
 
 use super::{PRODUCE, READ};
 use crate::api::schemas::{limit, list, named, only};
-use crate::api::{ApiError, Content, JsonBody, Params, QueuePath, Route, Verb, answer, answer_with};
+use crate::api::{ApiError, Content, JsonBody, MessagePath, Params, QueuePath, Route, Verb, answer, answer_with};
 use crate::app::App;
 use crate::meter::Happened;
 use crate::repeat::RepeatKey;
@@ -55,6 +57,14 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .parameter("limit", limit(MOST_PEEKED), "At most so many; 50 unless told otherwise")
         .answers(200, "The messages", Content::Json(only("messages", list(named("PeekedMessage"))))),
+        Route::new(
+            (Verb::Get, "/v1/queues/{queue}/messages/{id}/attempts"),
+            (GROUP, "listMessageAttempts"),
+            READ,
+            "The failed attempts at a message that are kept, oldest first; of living and of dead messages.",
+            attempts,
+        )
+        .answers(200, "The attempts", Content::Json(only("attempts", list(named("MessageAttempt"))))),
     ]
 }
 
@@ -134,4 +144,13 @@ async fn peek(State(app): State<Arc<App>>, QueuePath(queue): QueuePath, params: 
     let messages = app.provider.peek(&queue, limit, Deadline::default()).await?;
     let shown = |message| Peeked::new(QueueName::clone(&queue), message);
     answer(&PeekedMessages { messages: messages.into_iter().map(shown).collect() })
+}
+
+async fn attempts(
+    State(app): State<Arc<App>>,
+    QueuePath(queue): QueuePath,
+    MessagePath(id): MessagePath,
+) -> Result<Response, ApiError> {
+    let attempts = app.provider.message_attempts(&queue, id, Deadline::default()).await?;
+    answer(&MessageAttempts { attempts: attempts.into_iter().map(Into::into).collect() })
 }

@@ -19,9 +19,18 @@ fn names(expression: &str) -> impl Iterator<Item = &str> {
 async fn every_panel_shows_something_that_the_server_counts() {
     let options = ServerOptions { sample_interval: Duration::from_millis(50), ..ServerOptions::default() };
     let place = Place::with(options).await;
-    place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
-    let got = place.post("/v1/queues/orders/receive", json!({})).await.of(200);
-    place.post("/v1/messages/nack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
+    // Each way in which a lease ends, and one that had ended before.
+    for path in ["ack", "nack", "dead-letter", "ack"] {
+        place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
+        let got = place.post("/v1/queues/orders/receive", json!({ "visibility": "10m" })).await.of(200);
+        let mut ask = json!({ "receipts": [got["messages"][0]["receipt"]] });
+        if path == "dead-letter" {
+            ask["reason"] = json!("rejected");
+        }
+        let path = format!("/v1/messages/{path}");
+        place.post(&path, ask.clone()).await.of(200);
+        place.post(&path, ask).await.of(200);
+    }
     // Queues are counted when they are first looked at.
     let metrics = eventually(async || {
         let text = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();

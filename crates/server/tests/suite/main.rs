@@ -4,6 +4,7 @@ mod access;
 mod dead_letters;
 mod examples;
 mod grafana;
+mod lawful;
 mod leases;
 mod messages;
 mod place;

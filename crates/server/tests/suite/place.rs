@@ -1,6 +1,7 @@
 //! A server of its own for each test, and a client that speaks plain HTTP.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -18,13 +19,38 @@ use tokio::task::JoinHandle;
 /// Long enough for anything that ends at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running server on a file of its own.
+/// Where a server keeps things: a file or a schema of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Files {
+    url: String,
+    schema: Option<String>,
+    folder: Option<Arc<tempfile::TempDir>>,
+}
+
+impl Files {
+    pub(crate) fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("queues.db").display());
+        Self { url, schema: None, folder: Some(Arc::new(folder)) }
+    }
+
+    /// A schema of the test server. It stays until the server is taken down.
+    pub(crate) fn postgres() -> Self {
+        let url = std::env::var("POSTRIDER_POSTGRES_URL").unwrap_or_else(|_| {
+            panic!("no PostgreSQL: run `scripts/services up postgres` and `eval \"$(scripts/services env)\"` first")
+        });
+        let schema = format!("served_{:08x}", rand::random::<u32>());
+        Self { url, schema: Some(schema), folder: None }
+    }
+}
+
+/// A running server on a store of its own.
 pub(crate) struct Place {
     pub(crate) address: SocketAddr,
     pub(crate) context: SystemContext,
     pub(crate) state: StateStorage,
     /// Removed with the place.
-    _folder: tempfile::TempDir,
+    _folder: Option<Arc<tempfile::TempDir>>,
     shutdown: Shutdown,
     running: JoinHandle<Result<(), ServeError>>,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -64,21 +90,27 @@ impl Place {
     }
 
     pub(crate) async fn with(options: ServerOptions) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", folder.path().join("queues.db").display());
-        Self::at(&url, folder, options).await
+        Self::on(&Files::sqlite(), options).await
     }
 
-    pub(crate) async fn at(url: &str, folder: tempfile::TempDir, options: ServerOptions) -> Self {
-        let sources = Sources::none().flag("--url", "common.messaging.url", url);
+    /// A server on a port of its own.
+    pub(crate) async fn on(files: &Files, options: ServerOptions) -> Self {
+        Self::listening(files, ServerOptions { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..options }).await
+    }
+
+    /// A server where the options say.
+    pub(crate) async fn listening(files: &Files, options: ServerOptions) -> Self {
+        let mut sources = Sources::none().flag("--url", "common.messaging.url", &files.url);
+        if let Some(schema) = &files.schema {
+            sources = sources.flag("--schema", "common.messaging.postgres.schema", schema);
+        }
         let context = SystemContext::from_config(Config::load(&sources).unwrap()).await.unwrap();
         let state = StateStorage::new(context.messaging_provider.inner()).unwrap();
-        let options = ServerOptions { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..options };
         let server = Server::bind(context.clone(), state.clone(), options).await.unwrap();
         let (address, shutdown) = (server.address(), Shutdown::new());
         let running = tokio::spawn(server.run(shutdown.clone()));
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { address, context, state, _folder: folder, shutdown, running, client }
+        Self { address, context, state, _folder: files.folder.clone(), shutdown, running, client }
     }
 
     /// Makes a token.

@@ -157,3 +157,21 @@ async fn a_trace_goes_from_the_producer_over_the_message_to_a_collector() {
     );
     place.stop().await;
 }
+
+#[tokio::test]
+async fn with_a_certificate_it_speaks_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = (folder.path().join("c.pem"), folder.path().join("k.pem"));
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(&certificate, cert.pem()).unwrap();
+    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+    let files = postrider_server::TlsFiles { certificate: certificate.clone(), key };
+    let place = Place::with(ServerOptions { tls: Some(files), ..ServerOptions::default() }).await;
+    let options = postrider_http::HttpOptions { ca_file: Some(certificate), ..Default::default() };
+    let url = format!("https://{}", place.address);
+    let store = postrider_http::HttpStore::open(&url, options).await.unwrap();
+    let provider = store.connect().unwrap();
+    postrider::MessagingService::health_check(&provider, postrider::Deadline::default()).await.unwrap();
+    place.stop().await;
+}

@@ -1,0 +1,72 @@
+//! The whole law, over HTTP: a client of a server is a provider like any other.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use postrider::MessagingError;
+use postrider_conformance::{Harness, Outcome, Settings, exercise};
+use postrider_http::{HttpOptions, HttpProvider, HttpStore};
+use postrider_server::ServerOptions;
+use tokio::sync::Mutex;
+
+use crate::place::{Files, Place};
+
+/// Every worker is a client of its own. The server is taken away and brought back at the same address.
+struct OverHttp {
+    files: Files,
+    url: String,
+    place: Mutex<Option<Place>>,
+}
+
+impl OverHttp {
+    async fn new(files: Files) -> Self {
+        let place = Place::on(&files, ServerOptions::default()).await;
+        Self { files, url: format!("http://{}", place.address), place: Mutex::new(Some(place)) }
+    }
+}
+
+impl Harness for OverHttp {
+    type Provider = HttpProvider;
+
+    async fn open(&self) -> Result<HttpProvider, MessagingError> {
+        HttpStore::open(&self.url, HttpOptions::default()).await?.connect()
+    }
+
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
+        Some(Box::pin(async {
+            let mut running = self.place.lock().await;
+            let place = running.take().expect("a server");
+            let listen = place.address;
+            place.stop().await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            *running = Some(Place::listening(&self.files, ServerOptions { listen, ..ServerOptions::default() }).await);
+            Ok(())
+        }))
+    }
+}
+
+async fn holds(files: Files) {
+    let report = exercise(OverHttp::new(files).await, Settings::default()).await.unwrap();
+    for rule in &report.rules {
+        assert_eq!(rule.outcome, Outcome::Holds, "{report}");
+        for test in &rule.tests {
+            // All clients are on one host and have its clock.
+            let is_untried = test.name == "l16_a_workers_clock_moves_no_lease_and_no_due_time";
+            let is_expected = match test.outcome {
+                Outcome::NotExercised(_) => is_untried,
+                _ => !is_untried && test.outcome == Outcome::Holds,
+            };
+            assert!(is_expected, "{}: {report}", test.name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_holds_over_http_on_sqlite() {
+    holds(Files::sqlite()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_holds_over_http_on_postgres() {
+    holds(Files::postgres()).await;
+}
