@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The most that was resident at any time, in millions of bytes.
-fn peak_megabytes(status: &str) -> Option<f64> {
+pub(crate) fn peak_megabytes(status: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024.0 / 1e6)

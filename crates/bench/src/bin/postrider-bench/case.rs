@@ -7,6 +7,7 @@ use std::str::FromStr;
 use postrider_bench::Workload;
 use postrider_sqlite::ArchivePolicy;
 
+use crate::http::HttpTask;
 use crate::server::{Bar, Server, Task};
 use crate::spool::SpoolTask;
 use crate::tasks::TaskCase;
@@ -32,6 +33,8 @@ pub(crate) enum Case {
     On(Server, Task),
     /// Tasks, from their creation to their end.
     Tasks(TaskCase),
+    /// Over HTTP.
+    Http(HttpTask),
 }
 
 impl Case {
@@ -56,6 +59,7 @@ impl Case {
             .chain(SpoolTask::ALL.map(Self::Spool))
             .chain(on_servers)
             .chain(TaskCase::ALL.map(Self::Tasks))
+            .chain(HttpTask::ALL.map(Self::Http))
             .collect()
     }
 
@@ -72,6 +76,7 @@ impl Case {
             Self::Backlog => "backlog",
             Self::Spool(task) => task.name(),
             Self::Tasks(task) => task.name(),
+            Self::Http(task) => task.name(),
             Self::On(server, task) => return format!("{}-{}", server.name(), task.name()).into(),
         };
         name.into()
@@ -97,6 +102,7 @@ impl Case {
             Self::Spool(task) => task.workload(),
             Self::On(_, task) => task.workload(),
             Self::Tasks(_) => Workload::Handle,
+            Self::Http(task) => task.workload(),
         }
     }
 
@@ -116,7 +122,16 @@ impl Case {
             Self::HandleMemory | Self::HandleSqlite => "the provider's own drain",
             Self::Spool(_) => "the bare file system",
             Self::Tasks(task) => task.baseline(),
+            Self::Http(_) => "the library",
             _ => "the driver",
+        }
+    }
+
+    /// The most memory that it may need, where that is asked for.
+    pub(crate) fn most_megabytes(self) -> f64 {
+        match self {
+            Self::Http(_) => HttpTask::MOST_MEGABYTES,
+            _ => MOST_MEGABYTES,
         }
     }
 
@@ -140,6 +155,7 @@ impl Case {
             Self::Spool(task) => task.bar(),
             Self::On(server, task) => Some(server.bar(task)),
             Self::Tasks(task) => task.bar(),
+            Self::Http(task) => task.bar(),
         }
     }
 }

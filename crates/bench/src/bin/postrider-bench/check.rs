@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
+use postrider_bench::Measured;
+
 use crate::Failure;
 use crate::args::Args;
 use crate::backlog;
-use crate::case::{Case, MOST_MEGABYTES};
+use crate::case::Case;
 use crate::compare::{Comparison, Row};
+use crate::http::HttpTask;
 use crate::report;
 use crate::server::Bar;
 use crate::spool::SpoolTask;
@@ -79,15 +82,25 @@ fn shortfall(row: &Row) -> Option<String> {
             ),
         });
     }
-    let megabytes = row.peak_megabytes.filter(|megabytes| *megabytes >= MOST_MEGABYTES)?;
-    Some(format!("{case} needs {megabytes:.1} MB, less than {MOST_MEGABYTES} MB is asked for"))
+    if let (Case::Http(_), Measured::Latency(latency)) = (case, &row.measured)
+        && latency.p99_ms >= HttpTask::MOST_P99_MS / case.margin()
+    {
+        let most = HttpTask::MOST_P99_MS / case.margin();
+        return Some(format!(
+            "{case} takes {:.1} ms for the slowest hundredth, {most} ms are asked for",
+            latency.p99_ms
+        ));
+    }
+    let most = case.most_megabytes();
+    let megabytes = row.peak_megabytes.filter(|megabytes| *megabytes >= most)?;
+    Some(format!("{case} needs {megabytes:.1} MB, less than {most} MB is asked for"))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use postrider_bench::{Measured, Rate};
+    use postrider_bench::Rate;
 
     use super::*;
 

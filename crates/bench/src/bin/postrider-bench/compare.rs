@@ -125,6 +125,9 @@ impl<'a> Comparison<'a> {
         if let Case::Spool(task) = case {
             return self.runtime.block_on(task.compare(&load, folder.path()));
         }
+        if let Case::Http(task) = case {
+            return self.runtime.block_on(task.compare(&load, folder.path()));
+        }
         if let Case::Tasks(task) = case {
             return self.runtime.block_on(task.compare(&load, folder.path()));
         }
@@ -221,7 +224,8 @@ fn raw(case: Case, load: &Load, path: &Path) -> Result<Option<f64>, Failure> {
         | Case::Backlog
         | Case::Spool(_)
         | Case::On(..)
-        | Case::Tasks(_) => {
+        | Case::Tasks(_)
+        | Case::Http(_) => {
             return Ok(None);
         }
     };
@@ -257,6 +261,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::http::HttpTask;
     use crate::spool::SpoolTask;
 
     #[test]
@@ -270,6 +275,7 @@ mod tests {
             match case {
                 Case::On(_, Task::Latency) => assert!(json["p99_ratio"].as_f64() > Some(0.0), "{json}"),
                 Case::Spool(SpoolTask::Claim) => assert_eq!(json["claims"][2]["backlog"], 400, "{json}"),
+                Case::Http(HttpTask::Crowd) => assert!(json["peak_megabytes"].as_f64() > Some(0.0), "{json}"),
                 Case::Latency => assert!(json["p99_ms"].as_f64() > Some(0.0) && json.get("ratio").is_none(), "{json}"),
                 _ => assert!(json["ratio"].as_f64() > Some(0.0) && json["raw_per_second"].as_f64() > Some(0.0)),
             }

@@ -7,6 +7,7 @@ mod backlog;
 mod case;
 mod check;
 mod compare;
+mod http;
 mod raw;
 mod report;
 mod server;
@@ -38,6 +39,10 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.backlog_in_this_process {
         backlog::run(args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(file) = &args.serve_in_this_process {
+        compare::runtime()?.block_on(http::serve(file))?;
         return Ok(ExitCode::SUCCESS);
     }
     for case in args.cases() {

@@ -8,6 +8,7 @@ use crate::Failure;
 use crate::args::Args;
 use crate::case::{Case, MOST_MEGABYTES};
 use crate::compare::{Row, Times};
+use crate::http::HttpTask;
 use crate::spool::DurableBaseline;
 
 /// The head of the table.
@@ -64,6 +65,14 @@ fn figures(row: &Row) -> String {
             let times = row.claims.iter().map(|claim| format!("{:.3} ms of {} messages", claim.p50_ms, claim.backlog));
             format!("{name:<22} p50 of a claim and its ack: {}", times.collect::<Vec<_>>().join(", "))
         }
+        (Measured::Latency(latency), Case::Http(_)) => format!(
+            "{name:<22} a send p50 {:.1} ms, p99 {:.1} ms, below {} ms; the server {:.1} MB at most, below {} MB",
+            latency.p50_ms,
+            latency.p99_ms,
+            HttpTask::MOST_P99_MS,
+            row.peak_megabytes.unwrap_or_default(),
+            HttpTask::MOST_MEGABYTES,
+        ),
         (Measured::Latency(latency), _) => format!(
             "{name:<22} p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms",
             latency.p50_ms, latency.p95_ms, latency.p99_ms
