@@ -53,7 +53,8 @@ URLs:
   amqp://user@host/vhost                  queues of a RabbitMQ broker; amqps:// with TLS
   sqs://region/prefix                     queues of Amazon SQS whose names begin with the prefix
   sqs+http://host:port/prefix             the same, of something that speaks its protocol
-  http://host:port                        whatever a 'postrider serve' there has; https:// with TLS
+  http://host:port                        whatever a 'postrider serve' there has; https:// with TLS.
+                                          POSTRIDER_TOKEN is the token that it wants, if any
 Without one: what 'postrider config' says; at first, a file in your data folder.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";

@@ -1,5 +1,6 @@
 //! `postrider serve`, and every command with a server as its store.
 
+mod encrypted;
 pub(crate) mod served;
 mod stopping;
 mod tokens;

@@ -52,6 +52,11 @@ impl Home {
         Self { place: TaskPlace(place), behind: Behind::Server { _ended: Box::new(served) } }
     }
 
+    /// On every kind of store whose tasks this program keeps going itself.
+    pub(super) fn in_databases() -> [Self; 2] {
+        [Self::sqlite(), Self::postgres()]
+    }
+
     /// On every kind of store that keeps tasks.
     pub(super) fn everywhere() -> [Self; 3] {
         [Self::sqlite(), Self::postgres(), Self::served(MODES[0])]
@@ -68,9 +73,14 @@ impl Home {
         (self.behind, self.place)
     }
 
+    /// Whether a server does the chores.
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self.behind, Behind::Server { .. })
+    }
+
     /// With `tasks.mode`.
     pub(super) fn in_mode(mut self, mode: &str) -> Self {
-        if let Behind::Server { .. } = self.behind {
+        if self.is_served() {
             return Self::served(mode);
         }
         self.place = self.place.with("POSTRIDER__TASKS__MODE", mode);
