@@ -15,14 +15,14 @@ pub(super) enum Place {
     /// The state itself, and what it is reached by.
     State(Tokens, Box<MessagingProvider>),
     /// A server.
-    Server(Remote),
+    Server(Box<Remote>),
 }
 
 impl Place {
     /// That of the tokens of a system.
     pub(super) async fn of(config: &Config) -> Result<Self, Failure> {
         if config.provider() == Some(ProviderKind::Http) {
-            return Ok(Self::Server(Remote::new(config).await?));
+            return Ok(Self::Server(Box::new(Remote::new(config).await?)));
         }
         let file = NewFile::at(config.state_url()?);
         let (state, kept_in) = StateStorage::connect(config).await?;

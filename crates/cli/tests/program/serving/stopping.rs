@@ -15,7 +15,7 @@ use crate::tasks::eventually;
 fn wait_for_a_message(served: &Served) -> std::process::Child {
     let mut command = served.place.command(PROGRAM);
     let receive = ["receive", "orders", "--wait", "50s"];
-    let child = command.args(receive).stdin(Stdio::null()).spawn().unwrap();
+    let child = command.args(receive).stdin(Stdio::null()).spawn().expect("the program starts");
     eventually("it waits", || served.get("/v1/workers").contains("\"waiting\":true").then_some(()));
     child
 }
