@@ -17,8 +17,10 @@ use crate::queues::{Pause, Queues, Resume, Stats};
 use crate::receive::Receive;
 use crate::schedule::Schedule;
 use crate::send::Send;
+use crate::serve::Serve;
 use crate::settle::{Ack, Extend, Refuse, Release};
 use crate::task::Task;
+use crate::token::Token;
 use crate::verify::Verify;
 use crate::work::Work;
 
@@ -39,6 +41,7 @@ Examples:
   postrider receive orders --ack          get it
   postrider stats                         count what is there
   postrider verify memory:                try the sixteen rules on a store in memory
+  postrider serve                         put it on the network, with a dashboard
 
 URLs:
   memory:                                 a store in this process; it ends with the process
@@ -50,6 +53,8 @@ URLs:
   amqp://user@host/vhost                  queues of a RabbitMQ broker; amqps:// with TLS
   sqs://region/prefix                     queues of Amazon SQS whose names begin with the prefix
   sqs+http://host:port/prefix             the same, of something that speaks its protocol
+  http://host:port                        whatever a 'postrider serve' there has; https:// with TLS.
+                                          POSTRIDER_TOKEN is the token that it wants, if any
 Without one: what 'postrider config' says; at first, a file in your data folder.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -90,6 +95,8 @@ pub(crate) enum Command {
     Dlq(Dlq),
     Task(Task),
     Schedule(Schedule),
+    Serve(Serve),
+    Token(Token),
     Config(Config),
     Migrate(Migrate),
     Demo(Demo),

@@ -11,7 +11,7 @@ use crate::text::one_line;
 
 /// Show the configuration that is in use: each value, where it comes from and what it means
 ///
-/// Passwords are not shown. When something is wrong with it, everything that is wrong is told.
+/// Passwords and tokens are not shown. When something is wrong with it, everything that is wrong is told.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Config {

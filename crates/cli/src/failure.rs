@@ -8,6 +8,9 @@ use postrider::{ConfigError, ContextError, MessagingError};
 
 use crate::output::note;
 
+/// What a server refuses by an error about it is refused for want of a right.
+const TOKEN: &str = "token";
+
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -56,6 +59,8 @@ impl Failure {
 impl From<MessagingError> for Failure {
     fn from(error: MessagingError) -> Self {
         match error {
+            // What a server lets its callers do is no slip of the pen.
+            MessagingError::InvalidInput { what: TOKEN, .. } => Self::Failed(explained(&error)),
             MessagingError::InvalidInput { .. } => Self::Usage(error.to_string()),
             _ => Self::Failed(explained(&error)),
         }
@@ -69,6 +74,8 @@ pub(crate) fn explained(error: &MessagingError) -> String {
             "queue '{queue}' does not exist, and common.messaging.create_queues is off; turn it on, or check the name: \
              'postrider queues' lists those that there are"
         ),
+        // The sentence names the token and where it comes from.
+        MessagingError::InvalidInput { what: TOKEN, why } => why.clone(),
         MessagingError::OutcomeUnknown { source: Some(cause), .. } => format!("{error}. The cause: {cause}"),
         _ => error.to_string(),
     }

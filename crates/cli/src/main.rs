@@ -22,14 +22,17 @@ mod purge;
 mod queues;
 mod receive;
 mod retry;
+mod says;
 mod schedule;
 mod send;
+mod serve;
 mod session;
 mod settle;
 mod signals;
 mod table;
 mod task;
 mod text;
+mod token;
 mod values;
 mod verify;
 mod work;
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
         Command::Dlq(command) => on_runtime(|| dlq::run(global, command)),
         Command::Task(command) => on_runtime(|| task::run(global, command)),
         Command::Schedule(command) => on_runtime(|| schedule::run(global, command)),
+        Command::Serve(command) => on_runtime(|| serve::run(global, command)),
+        Command::Token(command) => on_runtime(|| token::run(global, command)),
         Command::Config(command) => config::run(global, &command),
         Command::Migrate(command) => on_runtime(|| migrate::run(global, &command)),
         Command::Demo(command) => on_runtime(|| demo::run(global, command)),

@@ -9,6 +9,7 @@ use postrider::{
     ContentType, Headers, IdempotencyKey, Key, MessageId, MessagingError, Priority, QueueName, TaskId, TaskState,
     TaskType, Timestamp, duration_text,
 };
+use uuid::Uuid;
 
 /// A duration, like `500ms` or `1h30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -220,7 +221,13 @@ pub(crate) fn content_type(text: &str) -> Result<ContentType, String> {
     ContentType::parse(text).map_err(why)
 }
 
-fn why(error: MessagingError) -> String {
+/// The id of a token.
+pub(crate) fn token_id(text: &str) -> Result<Uuid, String> {
+    text.parse().map_err(|_| "write the id of a token, as 'postrider token list' shows it".to_owned())
+}
+
+/// What is wrong with a value, without saying again which it is.
+pub(crate) fn why(error: MessagingError) -> String {
     match error {
         MessagingError::InvalidInput { why, .. } => why,
         other => other.to_string(),

@@ -42,7 +42,7 @@ mod idempotency_records;
 mod provider;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod state_storage;
-#[cfg(all(feature = "tasks", any(feature = "sqlite", feature = "postgres")))]
+#[cfg(all(feature = "tasks", any(feature = "http", feature = "postgres", feature = "sqlite")))]
 mod task_storage;
 
 /// The examples of the README are compiled and run.
@@ -89,5 +89,5 @@ pub use postrider_tasks as tasks;
 pub use provider::MessagingProvider;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use state_storage::StateStorage;
-#[cfg(all(feature = "tasks", any(feature = "sqlite", feature = "postgres")))]
+#[cfg(all(feature = "tasks", any(feature = "http", feature = "postgres", feature = "sqlite")))]
 pub use task_storage::TaskStorage;

@@ -27,6 +27,10 @@ pub enum TaskStorage {
 
 impl TaskStorage {
     /// The tasks in a provider's own store. Those of a server go its ways, whatever `routes` say.
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "sqlite")),
+        expect(unused_variables, reason = "a server alone has its own routes")
+    )]
     pub async fn new(provider: &MessagingProvider, routes: TaskRoutes) -> Result<Self, MessagingError> {
         match provider {
             #[cfg(feature = "sqlite")]

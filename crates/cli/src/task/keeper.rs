@@ -3,16 +3,16 @@
 use postrider::TaskStore;
 use postrider::tasks::Tasks;
 
-use super::worker::says::say_what_goes_wrong;
 use crate::args::Global;
 use crate::command::{Echo, Stop};
 use crate::failure::Failure;
+use crate::says::{TASKS, say_what_goes_wrong};
 
 /// Keep tasks going without working on them
 ///
 /// Sends due tasks on their way when tasks.mode is 'queue', relays what is to be sent to queues elsewhere, fires
 /// schedules, takes tasks from workers that were lost, and ends those that are too late. 'task worker' does all that by
-/// itself unless with --no-keeper; at least one process must, and any number may.
+/// itself unless with --no-keeper; at least one process must, and any number may. A server does it for its own tasks.
 ///
 /// Works until the first Ctrl-C, SIGTERM or SIGHUP.
 #[derive(Debug, clap::Args)]
@@ -20,9 +20,13 @@ pub(super) struct Keeper {}
 
 pub(super) async fn run(global: &Global, Keeper {}: Keeper) -> Result<(), Failure> {
     let session = global.connect_to_tasks().await?;
+    if session.store.is_kept_elsewhere() {
+        let url = session.config.url();
+        return Err(Failure::usage(format!("{url} is a server, which keeps its tasks going by itself; run no keeper")));
+    }
     let queues = session.queues().await?;
     let echo = Echo::start();
-    say_what_goes_wrong(&echo);
+    say_what_goes_wrong(&echo, &[TASKS]);
     let stop = Stop::default();
     stop.listen(echo.clone()).map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
     let keeper = Tasks::new(session.store.clone(), queues.clone()).keeper(session.keeper_options());

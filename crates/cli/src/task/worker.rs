@@ -5,7 +5,6 @@ mod environment;
 mod job;
 mod journal;
 mod progress;
-pub(super) mod says;
 mod tally;
 
 use std::ffi::OsString;
@@ -22,6 +21,7 @@ use super::session::TaskSession;
 use crate::args::Global;
 use crate::command::{self, Echo, Look, Runner, Stop, Store};
 use crate::failure::Failure;
+use crate::says::{TASKS, say_what_goes_wrong};
 use crate::values;
 use crew::Crew;
 use job::Job;
@@ -64,7 +64,8 @@ pub(super) struct Worker {
     #[arg(long)]
     drain: bool,
 
-    /// Only work: leave due tasks, schedules and lost workers to 'postrider task keeper' or to another worker
+    /// Only work: leave due tasks, schedules and lost workers to 'postrider task keeper' or to another worker. A server
+    /// sees to them in any case
     #[arg(long)]
     no_keeper: bool,
 
@@ -133,7 +134,7 @@ pub(super) async fn run(global: &Global, command: Worker) -> Result<(), Failure>
     ready_queues(&session, &queues, &types).await?;
 
     let echo = Echo::start();
-    says::say_what_goes_wrong(&echo);
+    say_what_goes_wrong(&echo, &[TASKS]);
     let stop = Stop::default();
     let draws = command::has_spectator() && !session.out.is_json();
     let shares_terminal = draws && std::io::stdout().is_terminal();
@@ -158,7 +159,8 @@ pub(super) async fn run(global: &Global, command: Worker) -> Result<(), Failure>
             cancel_timeout: command::TO_OBEY,
             ..TaskWorkerOptions::default()
         },
-        keeper: (!command.no_keeper).then(|| session.keeper_options()),
+        // A server does the chores of its tasks by itself.
+        keeper: (!command.no_keeper && !session.store.is_kept_elsewhere()).then(|| session.keeper_options()),
         job: Arc::new(job),
         journal: journal.clone(),
         stop: stop.clone(),

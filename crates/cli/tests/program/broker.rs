@@ -5,6 +5,7 @@ use std::process::Stdio;
 use serde_json::json;
 
 use crate::place::{Place, text};
+use crate::serving::served::Served;
 
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
@@ -75,6 +76,26 @@ fn a_receipt_is_said_to_be_of_no_use_when_it_is_printed_and_when_it_is_used() {
     assert!(run.stdout.contains("hello") && !run.stderr.contains("receipts"), "{run:?}");
     assert_eq!(place.row(&["stats", queue])["ready"], 0);
     assert_eq!(place.run(&["receive", queue]).done().stderr, "", "nothing was received, so nothing goes back");
+}
+
+#[test]
+fn a_server_before_a_broker_makes_receipts_good_in_every_process() {
+    let mut broker = OnBroker::new();
+    let served = Served::start(std::mem::replace(&mut broker.place, Place::bare()));
+    let (place, queue) = (&served.place, &broker.queue);
+    assert_eq!(served.row["provider"], "rabbitmq");
+    let id = place.send(&[queue, "hello"]);
+    let run = place.run(&["--json", "receive", queue, "--wait", "20s"]).done();
+    assert_eq!(run.stderr, "", "the receipt is of use");
+    let (row, receipt) = (&run.rows()[0], text(&run.rows()[0]["receipt"]));
+    assert_eq!((&row["id"], &row["body"]), (&json!(id), &json!("hello")));
+    assert_eq!(place.run(&["--json", "extend", &receipt, "1m"]).done().outcomes(), ["extended"]);
+    assert_eq!(place.run(&["--json", "ack", &receipt]).done().outcomes(), ["acked"]);
+    assert_eq!(place.row(&["stats", queue])["ready"], 0);
+    place.bury(queue, "bad", "poison");
+    assert_eq!(place.row(&["dlq", "list", queue])["body"], "bad");
+    place.run(&["dlq", "redrive", queue, "--all"]).done();
+    assert_eq!(place.row(&["receive", queue, "--wait", "20s", "--ack"])["body"], "bad");
 }
 
 #[test]

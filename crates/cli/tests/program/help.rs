@@ -46,6 +46,11 @@ fn help_texts() {
         ("help_schedule_resume", &["schedule", "resume"]),
         ("help_schedule_trigger", &["schedule", "trigger"]),
         ("help_schedule_delete", &["schedule", "delete"]),
+        ("help_serve", &["serve"]),
+        ("help_token", &["token"]),
+        ("help_token_create", &["token", "create"]),
+        ("help_token_list", &["token", "list"]),
+        ("help_token_revoke", &["token", "revoke"]),
         ("help_config", &["config"]),
         ("help_migrate", &["migrate"]),
         ("help_bench", &["bench"]),
@@ -62,7 +67,7 @@ fn help_texts() {
 fn completions_name_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = Place::bare().run(&["completions", shell]).done().stdout;
-        for command in ["send", "receive", "redrive", "worker", "schedule", "verify"] {
+        for command in ["send", "receive", "redrive", "worker", "schedule", "serve", "token", "verify"] {
             assert!(script.contains(command), "{shell}: {command}");
         }
     }

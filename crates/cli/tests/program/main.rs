@@ -14,6 +14,7 @@ mod readme;
 mod receiving;
 mod sending;
 mod servers;
+mod serving;
 mod settling;
 mod spool;
 mod spool_page;

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::place::{Place, text};
 use home::Home;
+pub(crate) use home::eventually;
 
 #[test]
 fn a_task_is_made_worked_on_and_answers_its_result() {

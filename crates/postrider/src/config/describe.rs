@@ -29,7 +29,9 @@ fn without_effect(key: &str, store: &Store, state: Option<ProviderKind>) -> Opti
     let is_used = |kind: ProviderKind| kind.can_be_used() && [store.kind, state].contains(&Some(kind));
     let kind = ProviderKind::of_section(key).filter(|kind| !is_used(*kind))?;
     let name = kind.name().unwrap_or_default();
-    Some(if kind.can_be_used() && kind.keeps_state() {
+    Some(if kind.can_be_used() && kind == ProviderKind::Http {
+        "takes effect when messages are kept by a server".to_owned()
+    } else if kind.can_be_used() && kind.keeps_state() {
         format!("takes effect when messages or tasks are kept in {name}")
     } else if kind.can_be_used() {
         format!("takes effect when messages are kept in {name}")

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::task::{Post, ScheduleStore, TaskMode};
+use postrider::task::{Post, ScheduleStore, TaskFilter, TaskMode, TaskQuery};
 use postrider::tasks::{
     Shutdown, TaskCounts, TaskKeeperOptions, TaskStopCause, TaskStopReport, TaskWorkerOptions, Tasks,
 };
-use postrider::{Deadline, MessagingError, MessagingProvider, TaskStorage, TaskStore, TaskType};
+use postrider::{Deadline, MessagingError, MessagingProvider, TaskState, TaskStorage, TaskStore, TaskType, Timestamp};
 use tokio::task::JoinHandle;
 
 use super::job::Job;
@@ -17,6 +17,9 @@ use crate::failure::Failure;
 
 /// So many tasks are sent on their way at a time when it is looked whether there are some.
 const BATCH: usize = 500;
+
+/// How soon it is looked again whether a server has sent due tasks on their way.
+const CHORES: Duration = Duration::from_millis(50);
 
 /// How long a message of the outbox is held that was only looked at.
 const GLANCE: Duration = Duration::from_millis(1);
@@ -48,7 +51,14 @@ impl Crew {
             let keeping = self.keep();
             let worked = self.run_worker(true).await;
             self.end(keeping).await;
-            if worked?.cause != TaskStopCause::NothingLeft || self.keeper.is_none() {
+            if worked?.cause != TaskStopCause::NothingLeft {
+                return Ok(());
+            }
+            if self.keeper.is_none() {
+                if self.server_has_more().await? {
+                    self.pause().await;
+                    continue;
+                }
                 return Ok(());
             }
             if self.has_more().await? {
@@ -75,6 +85,29 @@ impl Crew {
         }
         let are_lost = !store.lost_leases(1, Deadline::default()).await?.is_empty();
         Ok(are_lost || !store.due_schedules(1, Deadline::default()).await?.is_empty())
+    }
+
+    /// Whether a server is yet to send due tasks on their way. Where workers claim them, there is nothing to be sent.
+    async fn server_has_more(&self) -> Result<bool, MessagingError> {
+        let store = self.tasks.client().store();
+        if !store.is_kept_elsewhere() || store.routes().mode != TaskMode::Queue {
+            return Ok(false);
+        }
+        let filter =
+            TaskFilter { states: vec![TaskState::Pending], types: self.types.clone(), ..TaskFilter::default() };
+        let query = TaskQuery { filter, limit: BATCH, after: None };
+        let waiting = store.list(&query, Deadline::default()).await?.tasks;
+        let now = Timestamp::now();
+        Ok(waiting.iter().any(|task| task.scheduled_for <= now && !task.is_blocked))
+    }
+
+    /// Gives a server time for its chores, unless a stop is asked for.
+    async fn pause(&self) {
+        let shutdown = self.stop.shutdown();
+        tokio::select! {
+            () = tokio::time::sleep(CHORES) => {}
+            () = shutdown.requested() => {}
+        }
     }
 
     async fn run_worker(&self, stop_when_empty: bool) -> Result<TaskStopReport, Failure> {

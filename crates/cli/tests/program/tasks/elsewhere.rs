@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::home::{Home, TaskPlace, eventually};
+use super::home::{Behind, Home, TaskPlace, eventually};
 use crate::place::{Place, text};
 
 /// Messages in a folder, tasks in a file.
@@ -32,7 +32,7 @@ fn a_queue_elsewhere_brings_tasks_to_their_workers() {
 #[test]
 fn a_death_is_told_to_the_queue_that_is_named() {
     let homes = Home::in_every_mode().into_iter().map(|(_, home)| home.with_place());
-    for (_home, place) in homes.chain([(None, apart())]) {
+    for (_home, place) in homes.chain([(Behind::Nothing, apart())]) {
         let place = place.with("POSTRIDER__TASKS__DEAD_EVENTS", "deaths");
         let id = place.create(&["mail", "hello", "--max-attempts", "1"]);
         place.drain("mail", "echo no route >&2; exit 3");

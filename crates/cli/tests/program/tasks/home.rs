@@ -1,4 +1,4 @@
-//! Where the tasks of a test are kept: a file, or a schema of its own in a database server.
+//! Where the tasks of a test are kept: a file, a schema of its own in a database server, or behind a Postrider server.
 
 use std::ops::Deref;
 use std::process::Stdio;
@@ -11,33 +11,55 @@ use serde_json::Value;
 use crate::listening_program;
 use crate::place::{Place, Run, text};
 use crate::servers::{postgres, unique};
+use crate::serving::served::Served;
 use crate::work::place::{PATIENCE, Worker};
 
 /// Both ways by which tasks come to their workers.
 pub(super) const MODES: [&str; 2] = ["polling", "queue"];
 
-/// The folder of a test, and the schema that goes with it.
+/// The folder of a test, and what goes with it.
 pub(super) struct Home {
     pub(super) place: TaskPlace,
-    schema: Option<Schema>,
+    behind: Behind,
+}
+
+/// What must outlive the place.
+pub(super) enum Behind {
+    Nothing,
+    Schema { _dropped: Schema },
+    Server { _ended: Box<Served> },
 }
 
 impl Home {
     /// In a file.
     pub(super) fn sqlite() -> Self {
-        Self { place: TaskPlace(Place::new()), schema: None }
+        Self { place: TaskPlace(Place::new()), behind: Behind::Nothing }
     }
 
     /// In PostgreSQL.
     pub(super) fn postgres() -> Self {
         let (url, schema) = (postgres(), unique("cli_task"));
         let place = Place::bare().at(&url).with("POSTRIDER__COMMON__MESSAGING__POSTGRES__SCHEMA", &schema);
-        Self { place: TaskPlace(place), schema: Some(Schema { url, name: schema }) }
+        Self { place: TaskPlace(place), behind: Behind::Schema { _dropped: Schema { url, name: schema } } }
+    }
+
+    /// In a file, behind a server.
+    pub(super) fn served(mode: &str) -> Self {
+        // How tasks go is the server's to say, whatever a place says.
+        let home = Place::new().with("POSTRIDER__TASKS__MODE", mode).with("POSTRIDER__TASKS__DEAD_EVENTS", "deaths");
+        let mut served = Served::start(home);
+        let place = std::mem::replace(&mut served.place, Place::bare());
+        Self { place: TaskPlace(place), behind: Behind::Server { _ended: Box::new(served) } }
+    }
+
+    /// On every kind of store whose tasks this program keeps going itself.
+    pub(super) fn in_databases() -> [Self; 2] {
+        [Self::sqlite(), Self::postgres()]
     }
 
     /// On every kind of store that keeps tasks.
-    pub(super) fn everywhere() -> [Self; 2] {
-        [Self::sqlite(), Self::postgres()]
+    pub(super) fn everywhere() -> [Self; 3] {
+        [Self::sqlite(), Self::postgres(), Self::served(MODES[0])]
     }
 
     /// On every kind of store, in either mode.
@@ -47,12 +69,20 @@ impl Home {
     }
 
     /// The place, and what must outlive it.
-    pub(super) fn with_place(self) -> (Option<Schema>, TaskPlace) {
-        (self.schema, self.place)
+    pub(super) fn with_place(self) -> (Behind, TaskPlace) {
+        (self.behind, self.place)
+    }
+
+    /// Whether a server does the chores.
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self.behind, Behind::Server { .. })
     }
 
     /// With `tasks.mode`.
     pub(super) fn in_mode(mut self, mode: &str) -> Self {
+        if self.is_served() {
+            return Self::served(mode);
+        }
         self.place = self.place.with("POSTRIDER__TASKS__MODE", mode);
         self
     }
@@ -136,7 +166,7 @@ impl TaskPlace {
 }
 
 /// Looks until it is there.
-pub(super) fn eventually<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = look() {

@@ -84,7 +84,9 @@ fn the_task_of_a_worker_that_was_killed_is_tried_again() {
         let worker = place.start(&["--type", "a"], "echo again");
         eventually("it is done", || (place.state(&id) == "SUCCEEDED").then_some(()));
         let output = worker.stop();
-        assert!(stderr(&output).contains("a worker was lost"), "{mode}: {}", stderr(&output));
+        // Whoever keeps the tasks says so.
+        let is_told = stderr(&output).contains("a worker was lost");
+        assert_eq!(is_told, !home.is_served(), "{mode}: {}", stderr(&output));
         let task = place.get(&id);
         let outcomes: Vec<_> = task["attempts"].as_array().unwrap().iter().map(|attempt| &attempt["outcome"]).collect();
         assert_eq!(outcomes, ["lease_lost", "succeeded"], "{mode}");
@@ -95,7 +97,7 @@ fn the_task_of_a_worker_that_was_killed_is_tried_again() {
 
 #[test]
 fn a_keeper_works_apart_from_workers() {
-    for home in Home::everywhere() {
+    for home in Home::in_databases() {
         let home = home.in_mode("queue");
         let place = &home.place;
         let id = place.create(&["a", ""]);
@@ -110,6 +112,23 @@ fn a_keeper_works_apart_from_workers() {
         let output = keeper.stop();
         assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
         assert!(stderr(&output).contains("mode 'queue'"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_server_keeps_its_tasks_going_and_wants_no_keeper() {
+    for (mode, home) in Home::in_every_mode().into_iter().filter(|(_, home)| home.is_served()) {
+        let place = &home.place;
+        let run = place.run(&["task", "keeper"]).failed(2);
+        assert!(run.stderr.contains("is a server, which keeps its tasks going by itself"), "{run:?}");
+        // What the server sends on its way is drained, and nothing wrong is said of chores that are not done here.
+        let id = place.create(&["a", ""]);
+        for args in [&["--drain"][..], &["--drain", "--no-keeper"]] {
+            let worker = [&["--json", "task", "worker", "--type", "a"], args, &["--", "true"]].concat();
+            let run = place.run(&worker).done();
+            assert!(run.stderr.starts_with("postrider: ") && run.stderr.lines().count() == 1, "{run:?}");
+        }
+        assert_eq!(place.state(&id), "SUCCEEDED", "{mode}");
     }
 }
 

@@ -671,6 +671,10 @@ fn a_value_that_belongs_to_another_store_is_shown_to_have_no_effect() {
         false => "takes effect when messages are kept in rabbitmq, which this program cannot do",
     };
     assert_eq!(of(&config, "common.messaging.rabbitmq.vhost").as_deref(), Some(rabbitmq));
+    if cfg!(feature = "http") {
+        let http = of(&config, keys::HTTP_TOKEN);
+        assert_eq!(http.as_deref(), Some("takes effect when messages are kept by a server"));
+    }
     assert_eq!(of(&config, "common.messaging.max_message_bytes"), None);
     assert_eq!(of(&config, "common.messaging.dead_letter.enabled"), None);
     let memory = load("[common.messaging]\nprovider = 'memory'\n").unwrap();

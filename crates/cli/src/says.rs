@@ -1,4 +1,4 @@
-//! What the engine of tasks has to say: what it tells a log is told here on stderr.
+//! What the engines have to say: what they tell a log is told here on stderr.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -16,22 +16,29 @@ use crate::command::Echo;
 /// The same is told again after that long.
 const REMIND: Duration = Duration::from_secs(10);
 
-/// Has warnings about tasks told on stderr, from now on.
-pub(in crate::task) fn say_what_goes_wrong(echo: &Echo) {
-    let says = Says { echo: echo.clone(), told: Mutex::default() };
+/// The engine of tasks.
+pub(crate) const TASKS: &str = "postrider_tasks";
+/// The server.
+pub(crate) const SERVER: &str = "postrider_server";
+
+/// Has warnings of these engines told on stderr, from now on.
+pub(crate) fn say_what_goes_wrong(echo: &Echo, engines: &'static [&'static str]) {
+    let says = Says { echo: echo.clone(), engines, told: Mutex::default() };
     // It fails when somebody else reads the log already.
     let _ = tracing::subscriber::set_global_default(says);
 }
 
 struct Says {
     echo: Echo,
-    /// What was last told from where, and when. As many as there are places in the engine that warn.
+    engines: &'static [&'static str],
+    /// What was last told from where, and when. As many as there are places in the engines that warn.
     told: Mutex<HashMap<Identifier, (String, Instant)>>,
 }
 
 impl Subscriber for Says {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= Level::WARN && metadata.target().starts_with("postrider_tasks")
+        let is_heard = || self.engines.iter().any(|engine| metadata.target().starts_with(engine));
+        metadata.is_event() && *metadata.level() <= Level::WARN && is_heard()
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -1,0 +1,32 @@
+//! A server as the configuration describes it.
+
+use postrider::config::ServerConfig;
+use postrider_server::{ServerOptions, TlsFiles};
+
+/// How the settings say that a server is run.
+pub(super) fn options(server: &ServerConfig) -> ServerOptions {
+    let files = server.tls_certificate.clone().zip(server.tls_key.clone());
+    ServerOptions {
+        listen: server.listen,
+        tls: files.map(|(certificate, key)| TlsFiles { certificate, key }),
+        max_request_bytes: server.max_request_bytes as usize,
+        max_connections: server.max_connections as usize,
+        requests_per_second: server.requests_per_second,
+        head_timeout: server.head_timeout,
+        body_timeout: server.body_timeout,
+        write_timeout: server.write_timeout,
+        graceful_timeout: server.graceful_timeout,
+        sample_interval: server.sample_interval,
+        otlp_endpoint: server.otlp_endpoint.as_ref().map(|url| url.as_str().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_the_same() {
+        assert_eq!(options(&ServerConfig::default()), ServerOptions::default());
+    }
+}

@@ -1,0 +1,194 @@
+//! `postrider serve`, and every command with a server as its store.
+
+mod encrypted;
+pub(crate) mod served;
+mod stopping;
+mod tokens;
+
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::place::{PROGRAM, Place, text};
+use served::Served;
+
+/// Servers on a file, on the default of a fresh machine, and on a store that ends with them.
+fn servers() -> [Served; 3] {
+    [Place::new(), Place::bare(), Place::bare().at("memory:")].map(Served::start)
+}
+
+#[test]
+fn a_server_says_where_it_is_and_what_it_serves() {
+    let [file, fresh, memory] = servers();
+    for (served, provider) in [(&file, "sqlite"), (&fresh, "sqlite"), (&memory, "memory")] {
+        let address = text(&served.row["address"]);
+        let expected = json!({
+            "url": format!("http://{address}"), "address": address, "provider": provider, "open": true,
+        });
+        assert_eq!(served.row, expected);
+        assert!(!address.ends_with(":0"), "{address}");
+        assert!(served.get("/healthz").starts_with("HTTP/1.1 200"), "{}", served.get("/healthz"));
+    }
+    let embedded = fresh.home.file(".local/share/postrider/postrider.db");
+    assert!(embedded.exists(), "the embedded file is made");
+    let url = memory.url();
+    memory.signal(rustix::process::Signal::TERM);
+    let (code, said, _) = memory.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("serving memory:; tasks and tokens are in sqlite:"), "{said}");
+    assert!(said.contains(&format!("'postrider --url {url} token create NAME --role admin' makes")), "{said}");
+}
+
+#[test]
+fn people_are_told_the_address_in_a_sentence() {
+    let place = Place::new();
+    let mut command = place.command(PROGRAM);
+    let mut child = command.args(["serve", "--listen", "127.0.0.1:0"]).stdin(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    let stdout = child.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.starts_with("Postrider is at http://127.0.0.1:"), "{line}");
+}
+
+#[test]
+fn a_receipt_is_good_in_another_process() {
+    for served in servers() {
+        let place = &served.place;
+        let id = place.send(&["orders", "hello", "--header", "a=1", "--key", "k"]);
+        let row = place.row(&["receive", "orders"]);
+        assert_eq!((&row["id"], &row["body"], &row["headers"]), (&json!(id), &json!("hello"), &json!({"a": "1"})));
+        let receipt = text(&row["receipt"]);
+        assert_eq!(place.run(&["--json", "extend", &receipt, "1m"]).done().outcomes(), ["extended"]);
+        assert_eq!(place.run(&["--json", "ack", &receipt]).done().outcomes(), ["acked"]);
+        assert_eq!(place.run(&["--json", "ack", &receipt]).failed(1).outcomes(), ["expired"]);
+        let id = place.send(&["orders", "again"]);
+        let receipt = place.receive(&["orders"]);
+        assert_eq!(place.run(&["--json", "nack", &receipt, "--retry-after", "0s"]).done().outcomes(), ["retried"]);
+        let row = place.row(&["receive", "orders", "--wait", "20s"]);
+        assert_eq!((&row["id"], &row["receive_count"]), (&json!(id), &json!(2)));
+        assert_eq!(place.run(&["--json", "release", &text(&row["receipt"])]).done().outcomes(), ["released"]);
+        assert_eq!(place.row(&["receive", "orders", "--ack", "--wait", "20s"])["id"], json!(id));
+        let stats = place.row(&["stats", "orders"]);
+        assert_eq!((&stats["ready"], &stats["in_flight"]), (&json!(0), &json!(0)), "{stats}");
+    }
+}
+
+#[test]
+fn queues_are_looked_at_held_and_emptied() {
+    for served in servers() {
+        let place = &served.place;
+        place.run_with(&["send", "orders", "--lines"], b"1\n2\n3\n").done();
+        place.send(&["orders", "later", "--delay", "1h"]);
+        let stats = place.row(&["stats", "orders"]);
+        assert_eq!((&stats["ready"], &stats["delayed"]), (&json!(3), &json!(1)));
+        assert_eq!(place.row(&["queues"])["queue"], "orders");
+        let peeked: Vec<_> =
+            place.rows(&["peek", "orders", "--max", "2"]).iter().map(|row| text(&row["body"])).collect();
+        assert_eq!(peeked, ["1", "2"]);
+        place.run(&["pause", "orders"]).done();
+        let run = place.run(&["receive", "orders"]).done();
+        assert!(run.stdout.is_empty() && run.stderr.contains("is paused"), "{run:?}");
+        place.run(&["resume", "orders"]).done();
+        assert_eq!(place.rows(&["receive", "orders", "--max", "10", "--ack"]).len(), 3);
+        place.run(&["purge", "orders", "--yes"]).done();
+        assert_eq!(place.row(&["stats", "orders"])["delayed"], 0);
+        place.run(&["queues", "create", "mail"]).done();
+        place.run(&["queues", "delete", "mail", "--yes"]).done();
+        assert_eq!(place.rows(&["queues"]).len(), 1);
+    }
+}
+
+#[test]
+fn commands_work_and_dead_letters_are_mended() {
+    for served in servers() {
+        let place = &served.place;
+        place.run_with(&["send", "orders", "--lines"], b"1\n2\n3\n").done();
+        // 65 dead-letters at once.
+        let script = r#"test "$POSTRIDER_URL" = "$SERVER" || exit 1; grep -q 2 && exit 65; exit 0"#;
+        let mut work = place.command(PROGRAM);
+        work.env("SERVER", served.url()).stdin(Stdio::null());
+        let output = work.args(["work", "orders", "--drain", "--", "sh", "-c", script]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let letter = place.row(&["dlq", "list", "orders"]);
+        let id = text(&letter["id"]);
+        assert_eq!(letter["body"], "2");
+        assert_eq!(place.row(&["dlq", "show", "orders", &id])["receive_count"], 1);
+        place.run(&["dlq", "edit", "orders", &id, "--body", "two"]).done();
+        place.run(&["dlq", "redrive", "orders", &id]).done();
+        assert_eq!(place.row(&["receive", "orders", "--ack"])["body"], "two");
+        place.bury("orders", "bad", "poison");
+        place.run(&["dlq", "purge", "orders", "--all", "--yes"]).done();
+        assert_eq!(place.row(&["stats", "orders"])["dead"], 0);
+    }
+}
+
+#[test]
+fn a_server_is_looked_at_judged_and_measured() {
+    let served = Served::start(Place::new());
+    let (place, url) = (&served.place, served.url());
+    place.send(&["orders", "hello"]);
+    let rows = place.rows(&["doctor"]);
+    let found = |check: &str| rows.iter().filter(|row| row["check"] == check).count();
+    assert_eq!((found("connection"), found("schema"), found("queues")), (2, 1, 1), "{rows:?}");
+    assert!(text(&rows[0]["found"]).contains("with sqlite, version "), "{rows:?}");
+    let run = place.run(&["migrate"]).done();
+    assert!(run.stderr.contains("nothing is missing"), "{run:?}");
+    let rows = place.rows(&["config"]);
+    let value = |key: &str| rows.iter().find(|row| row["key"] == key).map(|row| row["value"].clone());
+    assert_eq!(value("common.messaging.url"), Some(json!(url)));
+    assert_eq!(value("common.messaging.provider"), Some(json!("http")));
+    assert_eq!(value("state.url"), Some(json!(url)));
+    let rules = place.rows(&["verify", "--rules", "L1,L2,L3", "--messages", "200"]);
+    let holding: Vec<_> = rules.iter().filter(|row| row["outcome"] == "holds").map(|row| text(&row["rule"])).collect();
+    assert_eq!(holding, ["L1", "L2", "L3"], "{rules:?}");
+    assert!(rules.iter().all(|row| row["outcome"] != "broken"), "{rules:?}");
+    let measured = place.rows(&["bench", "--messages", "100", "--workload", "send-one,send-batch,drain"]);
+    assert_eq!(measured.len(), 3, "{measured:?}");
+    let run = place.run(&["bench", "--archive", "none"]).failed(2);
+    assert!(run.stderr.contains("has no archive; leave --archive out"), "{run:?}");
+}
+
+#[test]
+fn a_server_that_is_gone_is_told_by_every_command() {
+    let served = Served::start(Place::new());
+    let url = served.url();
+    drop(served);
+    let place = Place::bare().at(&url);
+    for args in [&["stats"][..], &["send", "orders", "x"], &["task", "list"], &["token", "list"], &["migrate"]] {
+        let run = place.run(args).failed(1);
+        assert!(run.stderr.contains("cannot reach"), "{args:?}: {run:?}");
+    }
+    let run = place.run(&["--json", "doctor"]).failed(1);
+    assert_eq!(run.rows()[0]["severity"], "problem", "{run:?}");
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_what_to_do() {
+    let served = Served::start(Place::new());
+    let address = text(&served.row["address"]);
+    let run = served.place.run(&["serve"]).failed(2);
+    assert!(run.stderr.contains("is a server already; name the store that this one shall serve"), "{run:?}");
+    let run = Place::new().run(&["serve", "--listen", &address]).failed(1);
+    assert!(run.stderr.contains(&format!("{address} is taken")) && run.stderr.contains("--listen"), "{run:?}");
+    let run = Place::new().run(&["serve", "--listen", "0.0.0.0:0"]).failed(1);
+    assert!(run.stderr.contains("postrider token create NAME --role admin"), "{run:?}");
+    let place = Place::new();
+    let wrong: &[(&str, &[&str])] = &[
+        ("listen", &["serve", "--listen", "8025"]),
+        ("certificate_alone", &["serve", "--tls-certificate", "server.pem"]),
+        ("of_a_server", &["--url", "http://127.0.0.1", "serve"]),
+        ("role", &["token", "create", "ci", "--role", "root"]),
+        ("no_role", &["token", "create", "ci"]),
+        ("pattern", &["token", "create", "ci", "--role", "read", "--queue", "*"]),
+        ("revoke", &["token", "revoke", "ci"]),
+    ];
+    for (name, args) in wrong {
+        insta::assert_snapshot!(format!("usage_serve_{name}"), place.run(args).failed(2).seen());
+    }
+    std::fs::write(place.file("server.pem"), "no certificate").unwrap();
+    let args = ["serve", "--listen", "127.0.0.1:0", "--tls-certificate", "server.pem", "--tls-key", "server.pem"];
+    let run = place.run(&args).failed(1);
+    assert!(run.stderr.contains("the certificate cannot be used: server.pem"), "{run:?}");
+}

@@ -1,0 +1,106 @@
+//! `postrider token`, and what a server lets its callers do.
+
+use serde_json::json;
+
+use super::served::Served;
+use crate::place::{Place, text};
+
+/// A place with the server as its store, and a token.
+fn with_token(served: &Served, token: &str) -> Place {
+    Place::bare().at(served.url()).with("POSTRIDER_TOKEN", token)
+}
+
+#[test]
+fn the_first_token_closes_a_server_and_opens_it_to_whoever_has_it() {
+    let served = Served::start(Place::new());
+    served.place.send(&["orders", "hello"]);
+    let run = served.place.run(&["token", "create", "anna", "--role", "admin"]).done();
+    let token = run.stdout.trim_end().to_owned();
+    assert!(token.starts_with("prt_") && !token.contains(char::is_whitespace), "{run:?}");
+    assert!(run.stderr.contains("it is shown this once"), "{run:?}");
+
+    let run = served.place.run(&["stats"]).failed(1);
+    assert!(run.stderr.contains("POSTRIDER_TOKEN") && run.stdout.is_empty(), "{run:?}");
+    let anna = with_token(&served, &token);
+    assert_eq!(anna.row(&["stats"])["ready"], 1);
+    let wrong = with_token(&served, "prt_0123456789abcdef0123456789abcdef_wrong").run(&["stats"]).failed(1);
+    assert!(wrong.stderr.contains("POSTRIDER_TOKEN") && !wrong.stderr.contains("prt_0123"), "{wrong:?}");
+
+    // It is shown nowhere.
+    let run = anna.run(&["--json", "config", "common.messaging.http"]).done();
+    assert!(run.stdout.contains("\"***\"") && !run.stdout.contains(&token), "{run:?}");
+    let listed = anna.row(&["token", "list"]);
+    assert_eq!(
+        (&listed["name"], &listed["roles"], &listed["queues"]),
+        (&json!("anna"), &json!(["admin"]), &json!(null))
+    );
+    assert!(listed.get("token").is_none(), "{listed}");
+}
+
+#[test]
+fn a_token_allows_its_roles_on_its_queues_and_nothing_else() {
+    let served = Served::start(Place::new());
+    let admin =
+        with_token(&served, served.place.run(&["token", "create", "a", "--role", "admin"]).done().stdout.trim());
+    let reads = ["token", "create", "looks", "--role", "read", "--expires-in", "1h"];
+    let made = admin.row(&reads);
+    assert!(made["expires_at"].is_string(), "{made}");
+    let reader = with_token(&served, &text(&made["token"]));
+    assert_eq!(reader.rows(&["stats"]), Vec::<serde_json::Value>::new());
+    let run = reader.run(&["send", "orders", "x"]).failed(1);
+    assert!(run.stderr.contains("'produce'") && run.stderr.contains("POSTRIDER_TOKEN"), "{run:?}");
+    for args in
+        [&["purge", "orders", "--yes"][..], &["receive", "orders"], &["token", "list"], &["task", "create", "t", "x"]]
+    {
+        let run = reader.run(args).failed(1);
+        assert!(run.stderr.contains("POSTRIDER_TOKEN") && run.stdout.is_empty(), "{args:?}: {run:?}");
+    }
+    let made =
+        admin.row(&["token", "create", "sends", "--role", "read,produce", "--queue", "mail.*", "--queue", "orders"]);
+    assert_eq!((&made["roles"], &made["queues"]), (&json!(["read", "produce"]), &json!(["mail.*", "orders"])));
+    let sender = with_token(&served, &text(&made["token"]));
+    sender.send(&["orders", "1"]);
+    sender.send(&["mail.out", "2"]);
+    let run = sender.run(&["send", "bills", "3"]).failed(1);
+    assert!(run.stderr.contains("bills"), "{run:?}");
+    // Nobody sees what their token is not for.
+    admin.send(&["bills", "3"]);
+    let seen: Vec<_> = sender.rows(&["stats"]).iter().map(|row| text(&row["queue"])).collect();
+    assert_eq!(seen, ["mail.out", "orders"]);
+}
+
+#[test]
+fn tokens_are_the_same_in_the_state_and_over_its_server() {
+    let home = Place::new();
+    let made = home.row(&["token", "create", "first", "--role", "admin", "--role", "read"]);
+    let served = Served::start(home);
+    assert_eq!(served.row["open"], false);
+    let admin = with_token(&served, &text(&made["token"]));
+    let second = text(&admin.row(&["token", "create", "second", "--role", "consume"])["id"]);
+    for place in [&served.home, &admin] {
+        let names: Vec<_> = place.rows(&["token", "list"]).iter().map(|row| text(&row["name"])).collect();
+        assert_eq!(names, ["first", "second"]);
+    }
+    let table = admin.run(&["token", "list"]).done().stdout;
+    assert!(table.lines().nth(2).unwrap().contains("second  consume"), "{table}");
+    assert_eq!(admin.row(&["token", "revoke", &second]), json!({"id": second, "outcome": "revoked"}));
+    for place in [&served.home, &admin] {
+        let run = place.run(&["token", "revoke", &second]).failed(1);
+        assert!(run.stderr.contains("'postrider token list' shows those that there are"), "{run:?}");
+        let run = place.run(&["token", "create", " ", "--role", "read"]).failed(2);
+        assert!(run.stderr.contains("name of a token"), "{run:?}");
+    }
+    let first = text(&made["id"]);
+    assert_eq!(served.home.run(&["token", "revoke", &first]).done().stdout, format!("{first} was revoked\n"));
+}
+
+#[test]
+fn an_address_that_others_reach_is_served_once_there_is_a_token() {
+    let home = Place::new();
+    let token = home.run(&["token", "create", "a", "--role", "admin"]).done().stdout;
+    let served = Served::start_with(home, &["--listen", "0.0.0.0:0"]);
+    let port = text(&served.row["address"]).rsplit_once(':').unwrap().1.to_owned();
+    let place = Place::bare().at(format!("http://127.0.0.1:{port}"));
+    assert!(place.run(&["stats"]).failed(1).stderr.contains("POSTRIDER_TOKEN"));
+    place.with("POSTRIDER_TOKEN", token.trim()).run(&["stats"]).done();
+}
