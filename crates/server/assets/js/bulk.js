@@ -67,6 +67,7 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
   });
 
   async function ask() {
+    if (!dialog.isOpen) return;
     const mine = ++asked;
     replace(result, h("p.muted", {}, "Asking what would be done…"));
     dialog.setActions([begin(null)]);
@@ -88,6 +89,13 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
       dialog.showProblem(error);
     }
   }
-  target?.addEventListener("change", ask);
+  // Counted again while it is typed, not when the field is left: that would take the button away under a click on it.
+  let timer = null;
+  target?.addEventListener("input", () => {
+    asked++;
+    dialog.setActions([begin(null)]);
+    clearTimeout(timer);
+    timer = setTimeout(ask, 300);
+  });
   ask();
 }

@@ -1,6 +1,6 @@
 import { api, isAbort, path } from "../api.js";
 import { h, replace, throttled } from "../elements.js";
-import { number, time } from "../format.js";
+import { number, shortId, time } from "../format.js";
 import { createTable } from "../table.js";
 import { actionButton, refusedPage } from "../actions.js";
 import { confirmDialog, field, openDialog } from "../dialogs.js";
@@ -54,7 +54,7 @@ export async function schedulesPage(view) {
 
   async function trigger(row) {
     const made = await api.post(path`/v1/schedules/${row.name}/trigger`);
-    toast(`A task of type ${row.type} is made: ${made.id}`);
+    toast([`A task of type ${row.type} is made: `, h("a.mono", { href: path`/ui/tasks/${made.id}`, "data-test": "triggered-task" }, shortId(made.id))]);
     await load();
   }
 
