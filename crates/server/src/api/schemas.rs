@@ -39,7 +39,12 @@ pub(crate) fn time() -> Value {
 
 /// `500ms`, `5s`, `1h30m`, `3d`.
 pub(crate) fn duration() -> Value {
-    json!({ "type": "string", "pattern": "^([0-9]{1,6}(ns|us|ms|s|m|h|d))+$", "examples": ["500ms", "5s", "1h30m", "3d"] })
+    json!({
+        "type": "string",
+        "minLength": 2,
+        "pattern": "^([0-9]{1,4}d)?([0-9]{1,4}h)?([0-9]{1,4}m)?([0-9]{1,4}s)?([0-9]{1,6}ms)?$",
+        "examples": ["500ms", "5s", "1h30m", "3d"],
+    })
 }
 
 fn priority() -> Value {
@@ -58,19 +63,64 @@ fn one_of(words: &[&str]) -> Value {
     json!({ "type": "string", "enum": words })
 }
 
+/// A line of text: nothing that a terminal or a log could misunderstand.
+fn line(most: usize) -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": most, "pattern": "^[ -~]+$" })
+}
+
+fn base64() -> Value {
+    json!({
+        "type": "string",
+        "contentEncoding": "base64",
+        "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+    })
+}
+
 fn headers() -> Value {
-    json!({ "type": "object", "additionalProperties": { "type": "string" } })
+    json!({
+        "type": "object",
+        "propertyNames": { "pattern": "^[A-Za-z0-9_.]{1,128}$" },
+        "additionalProperties": { "type": "string", "pattern": "^[^\\x00]*$" },
+    })
+}
+
+/// A strategy is its name and the fields that it has.
+fn retry_strategy() -> Value {
+    let limits = Object::new()
+        .may("max_attempts", json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }))
+        .may("max_total_delay", duration())
+        .asked();
+    let growing = |name: &str| {
+        let strategy = Object::new().must("strategy", one_of(&[name])).may("initial_delay", duration());
+        strategy.may("max_delay", duration()).may("limits", limits.clone())
+    };
+    let factor = json!({ "type": "number", "minimum": 1, "maximum": 1000 });
+    json!({ "oneOf": [
+        Object::new().must("strategy", one_of(&["no_retry"])).asked(),
+        Object::new().must("strategy", one_of(&["constant"])).must("delay", duration()).may("limits", limits.clone()).asked(),
+        growing("linear").must("increment", duration()).asked(),
+        growing("exponential").may("multiplier", factor.clone()).asked(),
+        growing("exponential_with_jitter").may("multiplier", factor).asked(),
+        Object::new()
+            .must("strategy", one_of(&["constant_with_jitter"]))
+            .must("delay", duration())
+            .must("jitter", duration())
+            .may("limits", limits.clone())
+            .asked(),
+    ] })
 }
 
 /// Everything that may be in an object, the names of what must be, and whether it may have more.
 struct Object {
     properties: Map<String, Value>,
     required: Vec<&'static str>,
+    /// One of each pair must be there, and not both.
+    either: Vec<(&'static str, &'static str)>,
 }
 
 impl Object {
     fn new() -> Self {
-        Self { properties: Map::new(), required: Vec::new() }
+        Self { properties: Map::new(), required: Vec::new(), either: Vec::new() }
     }
 
     fn must(mut self, name: &'static str, schema: Value) -> Self {
@@ -90,12 +140,22 @@ impl Object {
 
     /// Bytes: text, or base64 under another name.
     fn bytes(self, name: &'static str, encoded: &'static str) -> Self {
-        self.may(name, text()).may(encoded, json!({ "type": "string", "contentEncoding": "base64" }))
+        self.may(name, text()).may(encoded, base64())
+    }
+
+    /// The same, and one of the two must be there.
+    fn must_bytes(mut self, name: &'static str, encoded: &'static str) -> Self {
+        self.either.push((name, encoded));
+        self.bytes(name, encoded)
     }
 
     /// As an answer has it.
     fn answered(self) -> Value {
-        json!({ "type": "object", "properties": self.properties, "required": self.required })
+        let mut schema = json!({ "type": "object", "properties": self.properties, "required": self.required });
+        for (one, other) in self.either {
+            schema["oneOf"] = json!([{ "required": [one] }, { "required": [other] }]);
+        }
+        schema
     }
 
     /// As a request has it: what is not known is refused.
@@ -138,7 +198,7 @@ fn receive_options() -> Object {
         .may("visibility", duration())
         .may("wait", duration())
         .may("max_receive_count", json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }))
-        .may("worker", json!({ "type": "string", "minLength": 1, "maxLength": 128 }))
+        .may("worker", line(128))
 }
 
 fn receipts() -> Value {
@@ -159,11 +219,11 @@ fn messages() -> Named {
             .must("attempts_count", whole())
             .must("enqueued_at", time())
     };
-    let key = || json!({ "type": "string", "minLength": 1, "maxLength": 128 });
+    let key = || line(128);
     let new_message = Object::new()
         .may("id", uuid())
-        .bytes("body", "body_base64")
-        .may("content_type", json!({ "type": "string", "minLength": 1, "maxLength": 128 }))
+        .must_bytes("body", "body_base64")
+        .may("content_type", line(128))
         .may("headers", headers())
         .may("ordering_key", key())
         .may("dedup_key", key())
@@ -358,11 +418,7 @@ fn dead_letters() -> Named {
         ),
         (
             "DeadLetterEdit",
-            Object::new()
-                .bytes("body", "body_base64")
-                .may("content_type", json!({ "type": "string", "minLength": 1, "maxLength": 128 }))
-                .may("headers", headers())
-                .asked(),
+            Object::new().bytes("body", "body_base64").may("content_type", line(128)).may("headers", headers()).asked(),
         ),
         (
             "DeadLetterGroup",
@@ -476,10 +532,10 @@ fn task_choice() -> Object {
 fn new_task(new: Object) -> Object {
     new.may("max_attempts", json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }))
         .may("priority", priority())
-        .may("ordering_key", json!({ "type": "string", "minLength": 1, "maxLength": 128 }))
-        .may("retry_strategy", json!({ "type": "object" }))
+        .may("ordering_key", line(128))
+        .may("retry_strategy", retry_strategy())
         .may("deadline_in", duration())
-        .may("tags", json!({ "type": "array", "items": text(), "maxItems": 32 }))
+        .may("tags", json!({ "type": "array", "items": line(128), "maxItems": 32 }))
 }
 
 fn tasks() -> Named {
@@ -491,7 +547,7 @@ fn tasks() -> Named {
         .may("after", duration())
         .may("error", text())
         .may("reason", text());
-    let worker = || json!({ "type": "string", "minLength": 1, "maxLength": 128 });
+    let worker = || line(128);
     let claimed = Object::new()
         .must("lease", text())
         .must("id", uuid())
@@ -531,10 +587,10 @@ fn tasks() -> Named {
     vec![
         (
             "NewTask",
-            new_task(Object::new().may("id", uuid()).must("type", task_type()).bytes("payload", "payload_base64"))
+            new_task(Object::new().may("id", uuid()).must("type", task_type()).must_bytes("payload", "payload_base64"))
                 .may("scheduled_for", time())
                 .may("in", duration())
-                .may("idempotency_key", json!({ "type": "string", "minLength": 1, "maxLength": 512 }))
+                .may("idempotency_key", line(512))
                 .may("deadline", time())
                 .asked(),
         ),
@@ -581,7 +637,7 @@ fn tasks() -> Named {
                 )
                 .answered(),
         ),
-        ("Payload", Object::new().bytes("payload", "payload_base64").asked()),
+        ("Payload", Object::new().must_bytes("payload", "payload_base64").asked()),
         ("Revision", only("revision", whole())),
         ("Replay", task_choice().may("dry_run", flag()).asked()),
         ("ReplayJob", task_choice().may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).asked()),
@@ -738,9 +794,9 @@ fn people() -> Named {
         (
             "NewToken",
             Object::new()
-                .must("name", json!({ "type": "string", "minLength": 1, "maxLength": 100 }))
+                .must("name", json!({ "type": "string", "minLength": 1, "maxLength": 100, "pattern": "^[!-~]+$" }))
                 .must("roles", json!({ "type": "array", "items": role(), "minItems": 1 }))
-                .may("queues", json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": 100 }))
+                .may("queues", json!({ "type": "array", "items": line(81), "minItems": 1, "maxItems": 100 }))
                 .may("expires_in", duration())
                 .asked(),
         ),
