@@ -24,18 +24,19 @@ export function troubles(stats, series, interval) {
     const text = `oldest has waited ${duration(stats.oldest_age_seconds)}`;
     found.push({ kind: "old", tone: "warn", text, href: `${home}/messages`, weight: 500 + Math.log10(stats.oldest_age_seconds) });
   }
-  const before = earlier(series?.ready, interval);
-  if (before !== null && stats.ready - before >= GROWTH_LEAST && stats.ready >= before * GROWTH_FACTOR) {
-    const text = `growing: ${number(before)} → ${number(stats.ready)} in ${duration(GROWTH_WINDOW)}`;
+  const past = earlier(series?.ready, interval);
+  if (past !== null && stats.ready - past.ready >= GROWTH_LEAST && stats.ready >= past.ready * GROWTH_FACTOR) {
+    const text = `growing: ${number(past.ready)} → ${number(stats.ready)} in ${duration(past.seconds)}`;
     found.push({ kind: "growing", tone: "warn", text, href: home, weight: 400 });
   }
   return found.sort((a, b) => b.weight - a.weight);
 }
 
+/** The oldest number within the window, and how long ago it was: a server that was just started knows less. */
 function earlier(values, interval) {
-  if (!values || values.length === 0) return null;
-  const from = Math.max(0, values.length - Math.round(GROWTH_WINDOW / interval));
-  return values.slice(from).find((value) => value !== null) ?? null;
+  const window = (values ?? []).slice(-Math.max(1, Math.round(GROWTH_WINDOW / interval)));
+  const at = window.findIndex((value) => value !== null);
+  return at < 0 ? null : { ready: window[at], seconds: (window.length - at) * interval };
 }
 
 export const weight = (found) => found.reduce((sum, trouble) => sum + trouble.weight, 0);

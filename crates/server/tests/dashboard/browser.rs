@@ -1,5 +1,6 @@
 //! A browser as a person uses it. In selectors and scripts `@name` stands for `[data-test="name"]`.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,9 +29,13 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// A refusal that a test provokes: the end of the address, and the status. The browser writes each on its console.
 pub(crate) type Provoked<'a> = (&'a str, u16);
 
+/// In place of a status where nobody answered.
+pub(crate) const NO_ANSWER: u16 = 0;
+
 pub(crate) struct Browser {
     driver: Driver,
     home: String,
+    console: RefCell<Vec<String>>,
     _seat: SemaphorePermit<'static>,
 }
 
@@ -51,6 +56,12 @@ fn written_out(text: &str) -> String {
     all
 }
 
+/// Whether a line of the console is about something provoked.
+fn is_about(line: &str, (path, status): Provoked<'_>) -> bool {
+    let words = if status == NO_ANSWER { "net::ERR_".to_owned() } else { format!("a status of {status} ") };
+    line.split(' ').next().is_some_and(|address| address.ends_with(path)) && line.contains(&words)
+}
+
 /// A selector as a script writes it.
 fn quoted(css: &str) -> Value {
     json!(written_out(css))
@@ -61,7 +72,8 @@ impl Browser {
     pub(crate) async fn start(place: &Place) -> Self {
         let seat = SEATS.acquire().await.unwrap();
         let driver = Driver::start(1280, 900).await;
-        let browser = Self { driver, home: format!("http://{}", place.address), _seat: seat };
+        let browser =
+            Self { driver, home: format!("http://{}", place.address), console: RefCell::default(), _seat: seat };
         browser.size(1280, 900).await;
         browser
     }
@@ -70,24 +82,36 @@ impl Browser {
     #[track_caller]
     pub(crate) fn close(self, provoked: &[Provoked<'_>]) -> impl Future<Output = ()> {
         let caller = std::panic::Location::caller();
-        let provoked: Vec<(String, u16)> =
-            provoked.iter().map(|(path, status)| ((*path).to_owned(), *status)).collect();
         async move {
-            let log = self.post("/se/log", json!({ "type": "browser" })).await;
-            let bad = log
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(|entry| entry["level"] == "SEVERE" || entry["level"] == "WARNING");
-            let told: Vec<&str> = bad.map(|entry| entry["message"].as_str().unwrap()).collect();
-            let is = |line: &str, (path, status): &(String, u16)| {
-                line.split(' ').next().is_some_and(|address| address.ends_with(path.as_str()))
-                    && line.contains(&format!("a status of {status} "))
-            };
-            let unexpected: Vec<_> = told.iter().filter(|line| !provoked.iter().any(|one| is(line, one))).collect();
+            self.listen().await;
+            let told = self.console.take();
+            let unexpected: Vec<_> =
+                told.iter().filter(|line| !provoked.iter().any(|one| is_about(line, *one))).collect();
             assert!(unexpected.is_empty(), "{caller}: on the console: {unexpected:#?}");
-            let missing: Vec<_> = provoked.iter().filter(|one| !told.iter().any(|line| is(line, one))).collect();
+            let missing: Vec<_> =
+                provoked.iter().filter(|one| !told.iter().any(|line| is_about(line, **one))).collect();
             assert!(missing.is_empty(), "{caller}: was not refused: {missing:?}");
+        }
+    }
+
+    /// Takes what is on the console; the driver tells everything once.
+    async fn listen(&self) {
+        let log = self.post("/se/log", json!({ "type": "browser" })).await;
+        let bad = |entry: &&Value| entry["level"] == "SEVERE" || entry["level"] == "WARNING";
+        let lines =
+            log.as_array().unwrap().iter().filter(bad).map(|entry| entry["message"].as_str().unwrap().to_owned());
+        self.console.borrow_mut().extend(lines);
+    }
+
+    /// Waits until something that is provoked is on the console.
+    pub(crate) async fn until_told(&self, provoked: Provoked<'_>) {
+        let end = Instant::now() + PATIENCE;
+        while !self.console.borrow().iter().any(|line| is_about(line, provoked)) {
+            if Instant::now() > end {
+                self.fail(&format!("it was never told: {provoked:?}")).await;
+            }
+            tokio::time::sleep(Duration::from_millis(15)).await;
+            self.listen().await;
         }
     }
 
@@ -107,6 +131,11 @@ impl Browser {
     pub(crate) async fn size(&self, width: u32, height: u32) {
         let params = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.devtools("Emulation.setDeviceMetricsOverride", params).await;
+    }
+
+    /// Without what differs from one machine to the next.
+    pub(crate) async fn hide_scrollbars(&self) {
+        self.devtools("Emulation.setScrollbarsHidden", json!({ "hidden": true })).await;
     }
 
     /// What the system prefers: `light` or `dark`.

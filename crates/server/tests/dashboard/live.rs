@@ -1,10 +1,11 @@
 //! What happens elsewhere is shown without being asked for.
 
 use postrider::{Deadline, Message, MessagingService, QueueName};
+use postrider_server::ServerOptions;
 use serde_json::json;
 
-use crate::browser::Browser;
-use crate::place::Place;
+use crate::browser::{Browser, NO_ANSWER};
+use crate::place::{Files, Place};
 use crate::scene;
 
 /// Sends by the library, past the server.
@@ -78,5 +79,29 @@ async fn what_the_library_does_appears_without_a_reload() {
     browser.count("@queue-row", 1).await;
     is_same().await;
     browser.close(&[]).await;
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_went_away_is_found_again() {
+    let files = Files::sqlite();
+    let place = Place::on(&files, ServerOptions::default()).await;
+    send(&place, "orders", "first").await;
+    let browser = Browser::start(&place).await;
+    // A page that asks for nothing by the clock, so that it is known what goes unanswered.
+    browser.open("/ui/queues/orders/messages").await;
+    browser.until("$('@live-state').dataset.state === 'live' && $('@message-row')").await;
+    let listen = place.address;
+    place.stop().await;
+    browser.until("$('@live-state').dataset.state === 'reconnecting'").await;
+    browser.until_told(("/v1/queue-names", NO_ANSWER)).await;
+    assert_eq!(browser.value("$$('@message-row').length").await, 1, "what is known stays in sight");
+    browser.shot("reconnecting").await;
+
+    let place = Place::listening(&files, ServerOptions { listen, ..ServerOptions::default() }).await;
+    send(&place, "orders", "second").await;
+    browser.until("$('@live-state').dataset.state === 'live'").await;
+    browser.count("@message-row", 2).await;
+    browser.close(&[("/v1/events", NO_ANSWER), ("/v1/queue-names", NO_ANSWER)]).await;
     place.stop().await;
 }

@@ -29,7 +29,10 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn sqlite() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::sqlite_in(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn sqlite_in(folder: tempfile::TempDir) -> Self {
         let url = format!("sqlite:{}", folder.path().join("queues.db").display());
         Self { url, schema: None, folder: Some(Arc::new(folder)) }
     }

@@ -6,7 +6,14 @@ import { refusedPage } from "../actions.js";
 import { emptyState } from "../clipboard.js";
 import { problemBox } from "../problem_box.js";
 
-const detailText = (detail) => Object.entries(detail ?? {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const pairs = (detail) => Object.entries(detail).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${written(value)}`);
+
+/** What was asked for, and what came of it. */
+function detailText({ outcome, ...asked } = {}) {
+  const came = outcome === null || typeof outcome !== "object" ? (outcome === undefined ? [] : [written(outcome)]) : pairs(outcome);
+  return [pairs(asked).join(", "), came.join(", ")].filter((part) => part !== "").join(" → ");
+}
 
 export async function auditPage(view) {
   view.title("Audit");

@@ -200,7 +200,7 @@ export async function deadLettersPage(view) {
         ["Dedup key", letter.dedup_key],
         ["Priority", String(letter.priority ?? "–")],
         ["Content type", letter.content_type],
-        ["Deliveries", `${number(letter.receive_count)}, of which ${number(letter.attempts_count)} failed`],
+        ["Deliveries", `${number(letter.receive_count)}, of which ${number(letter.attempts_count)} were tried again`],
         ["Sent", time(letter.enqueued_at)],
         ["First attempt", letter.first_attempt_at ? time(letter.first_attempt_at) : null],
         ["Last attempt", letter.last_attempt_at ? time(letter.last_attempt_at) : null],

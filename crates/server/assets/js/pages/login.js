@@ -21,7 +21,7 @@ export async function loginPage(view, enter) {
   const input = h("input", { id, type: "password", autocomplete: "current-password", spellcheck: "false", placeholder: "prt_…", "data-test": "login-token" });
   const problem = h("div");
   const button = h("button.btn.primary", { type: "submit", "data-test": "login-button" }, "Log in");
-  const form = h("form.login", { "data-test": "page-login" }, h("h1", { tabindex: "-1" }, "Log in"), h("p.muted", {}, "This server asks for a token. Whoever runs it can make one on its page “Tokens”."), h("div.field", {}, h("label", { for: id }, "Token"), input), problem, button);
+  const form = h("form.login", { "data-test": "page-login" }, h("h1", { tabindex: "-1" }, "Log in"), h("p.muted", {}, "This server asks for a token. Whoever runs it can make one on its page “Tokens”, or with ", h("code", {}, "postrider token create"), "."), h("div.field", {}, h("label", { for: id }, "Token"), input), problem, button);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     button.disabled = true;

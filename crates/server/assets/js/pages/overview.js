@@ -69,7 +69,7 @@ export async function overviewPage(view) {
       numberColumn("Ready", "ready"),
       numberColumn("In flight", "in_flight"),
       numberColumn("Delayed", "delayed"),
-      { ...numberColumn("Dead", "dead"), render: (row) => (row.dead > 0 ? h("a.bad-text", { href: path`/ui/queues/${row.queue}/dead-letters`, title: statTitle(row, "dead") }, statText(row, "dead")) : h("span", { title: statTitle(row, "dead") }, statText(row, "dead"))) },
+      { ...numberColumn("Dead", "dead"), render: (row) => (row.dead > 0 ? h("a.bad-text", { href: path`/ui/queues/${row.queue}/dead-letters`, title: statTitle(row, "dead") }, statText(row, "dead")) : h("span", { title: statTitle(row, "dead"), class: row.dead === 0 ? "zero" : null }, statText(row, "dead"))) },
       { label: "Oldest", class: "num", title: "How long the oldest ready message has waited", sort: (row) => row.oldest_age_seconds, render: (row) => ageText(row) },
       { label: "Messages, 1h", class: "spark-cell", render: (row) => sparkOf(row, "depth") },
       { label: "Throughput, 1h", class: "spark-cell", render: (row) => sparkOf(row, "rate") },
@@ -84,7 +84,9 @@ export async function overviewPage(view) {
   function sparkOf(row, kind) {
     const one = past?.series(row.queue);
     if (!one) return "";
-    if (kind === "depth") return spark([{ tone: "ready", values: one.ready }, { tone: "dead", values: one.dead }], { label: `${row.queue}: ready and dead messages over the last hour` });
+    // A queue that had no dead letters has no red in its line.
+    const dead = one.dead.some((value) => value > 0) ? [{ tone: "dead", values: one.dead }] : [];
+    if (kind === "depth") return spark([{ tone: "ready", values: one.ready }, ...dead], { label: `${row.queue}: ready and dead messages over the last hour` });
     return spark([{ tone: "acked", values: one.acked, mean: true }, { tone: "sent", values: one.sent, mean: true }], { label: `${row.queue}: messages sent and acked over the last hour` });
   }
 

@@ -10,6 +10,9 @@ const SUPPORT = { native: "good", emulated: "warn", refused: "bad" };
 const SEVERITY = { fine: "good", note: "info", warning: "warn", problem: "bad" };
 const WORST_FIRST = ["problem", "warning", "note", "fine"];
 
+// Commands stand between backticks in the program's texts.
+const withCode = (text) => text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));
+
 export async function providerPage(view) {
   view.title("Provider");
   const refused = refusedPage("read");
@@ -49,7 +52,7 @@ export async function providerPage(view) {
     try {
       const list = (await api.get("/v1/doctor", { signal: view.signal })).findings;
       list.sort((a, b) => WORST_FIRST.indexOf(a.severity) - WORST_FIRST.indexOf(b.severity));
-      replace(findings, list.length === 0 ? h("p.muted", {}, "Nothing was found.") : h("ul.findings", {}, list.map((one) => h("li", { "data-test": "finding", "data-severity": one.severity }, h(`span.pill.${SEVERITY[one.severity] ?? "plain"}`, {}, one.severity), h("div", {}, h("strong", {}, one.check), h("p", {}, one.found), one.fix ? h("p.fix", {}, h("span.muted", {}, "Fix: "), one.fix) : null)))));
+      replace(findings, list.length === 0 ? h("p.muted", {}, "Nothing was found.") : h("ul.findings", {}, list.map((one) => h("li", { "data-test": "finding", "data-severity": one.severity }, h(`span.pill.${SEVERITY[one.severity] ?? "plain"}`, {}, one.severity), h("div", {}, h("strong", {}, one.check), h("p", {}, one.found), one.fix ? h("p.fix", {}, h("span.muted", {}, "Fix: "), withCode(one.fix)) : null)))));
     } catch (error) {
       if (!isAbort(error)) replace(findings, problemBox(error));
     }

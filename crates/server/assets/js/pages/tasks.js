@@ -12,7 +12,7 @@ import { STATES, isOver, progressBar, statePill } from "../task_parts.js";
 import { toast } from "../toasts.js";
 
 const PAGE = 100;
-const TEXTS = [["type", "Type", "invoice.send"], ["tag", "Tag", "monthly"], ["schedule", "Schedule", "reminders"], ["error", "Error has", "timed out"], ["reason", "Died by", "max_attempts"]];
+const TEXTS = [["type", "Type", "invoice.send"], ["tag", "Tag", "monthly"], ["schedule", "Schedule", "daily"], ["error", "Error has", "timeout"], ["reason", "Died by", "max_attempts"]];
 const REASONS = ["max_attempts", "permanent", "lease_lost", "deadline", "retries_exhausted"];
 
 const words = (text) => text.split(",").map((word) => word.trim()).filter((word) => word !== "");
@@ -21,7 +21,7 @@ export async function tasksPage(view) {
   view.title("Tasks");
   const refused = refusedPage("read");
   const actions = h("div.actions");
-  const filters = h("div.toolbar.task-filters");
+  const filters = h("div.toolbar");
   const selectionBar = h("div.selection", { hidden: true, "data-test": "selection" });
   const problem = h("div");
   const place = h("div");
@@ -112,7 +112,7 @@ export async function tasksPage(view) {
       return inputs[name];
     });
     view.until(() => clearTimeout(timer));
-    replace(filters, h("div.choices", { role: "group", "aria-label": "States" }, stateButtons), h("div.filter-fields", {}, fields), shown);
+    replace(filters, h("div.choices", { role: "group", "aria-label": "States" }, stateButtons), shown, h("div.filter-fields", {}, fields));
   }
 
   function replay(filter, what) {
