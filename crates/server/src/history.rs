@@ -118,7 +118,7 @@ impl History {
     fn seen(
         &self,
         all: &[QueueStats],
-        counts: impl Fn(&str) -> Option<Arc<QueueCounts>>,
+        counts: impl Fn(&QueueName) -> Option<Arc<QueueCounts>>,
         is_kept: bool,
     ) -> (Vec<QueueStats>, Vec<QueueName>) {
         let mut past = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +130,7 @@ impl History {
                 changed.push(stats.clone());
             }
             if is_kept {
-                let happened = own.since_last(counts(stats.queue.as_str()).as_deref());
+                let happened = own.since_last(counts(&stats.queue).as_deref());
                 own.add(Some(Moment {
                     ready: stats.ready.value(),
                     in_flight: stats.in_flight.value(),

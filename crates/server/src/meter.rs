@@ -4,8 +4,8 @@
 //! by a path, and nothing is ever labelled by an id.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use postrider::{QueueName, QueueStats};
@@ -39,18 +39,6 @@ impl EncodeLabelSet for Labels {
 
 use prometheus_client::encoding::EncodeLabel;
 
-/// What is counted of a queue.
-#[derive(Debug, Default)]
-pub(crate) struct QueueCounts {
-    pub(crate) sent: AtomicU64,
-    pub(crate) received: AtomicU64,
-    pub(crate) acked: AtomicU64,
-    pub(crate) retried: AtomicU64,
-    pub(crate) released: AtomicU64,
-    pub(crate) dead_lettered: AtomicU64,
-    pub(crate) lease_lost: AtomicU64,
-}
-
 /// Something that happened to messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Happened {
@@ -63,23 +51,28 @@ pub(crate) enum Happened {
     LeaseLost,
 }
 
-impl QueueCounts {
-    fn of(&self, what: Happened) -> &AtomicU64 {
-        match what {
-            Happened::Sent => &self.sent,
-            Happened::Received => &self.received,
-            Happened::Acked => &self.acked,
-            Happened::Retried => &self.retried,
-            Happened::Released => &self.released,
-            Happened::DeadLettered => &self.dead_lettered,
-            Happened::LeaseLost => &self.lease_lost,
-        }
-    }
+/// What is counted of a queue. Looked up once a message, so that nothing is made for a count.
+#[derive(Debug)]
+pub(crate) struct QueueCounts {
+    counters: [Counter; 7],
+    waited: Histogram,
+    /// Whether it is counted under a name of its own.
+    has_name: bool,
+}
 
+impl QueueCounts {
     /// The count, for whoever shows it.
     pub(crate) fn get(&self, what: Happened) -> u64 {
-        self.of(what).load(Ordering::Relaxed)
+        self.counters[what as usize].get()
     }
+}
+
+/// What is counted of a route.
+#[derive(Debug)]
+struct RouteCounts {
+    seconds: Histogram,
+    /// By status; a route has a handful. A lock, held for a look.
+    by_status: Mutex<Vec<(u16, Counter)>>,
 }
 
 type NewHistogram = fn() -> Histogram;
@@ -92,9 +85,10 @@ fn seconds() -> Histogram {
 /// Counts, and shows what it has counted.
 pub(crate) struct Meter {
     registry: Registry,
-    /// A lock, held for a look.
-    counts: Mutex<HashMap<String, Arc<QueueCounts>>>,
-    messages: [(Happened, Family<Labels, Counter>); 7],
+    /// Locks, held for a look.
+    counts: RwLock<HashMap<QueueName, Arc<QueueCounts>>>,
+    routes: RwLock<HashMap<(String, &'static str), Arc<RouteCounts>>>,
+    messages: [Family<Labels, Counter>; 7],
     waited: Family<Labels, Histogram, NewHistogram>,
     depth: Family<Labels, Gauge>,
     oldest: Family<Labels, Gauge<f64, AtomicU64>>,
@@ -118,19 +112,20 @@ impl Meter {
             ("provider", provider.to_owned()),
         ]));
         registry.register("build", "What this server is", build);
+        // In the order of `Happened`.
         let names = [
-            (Happened::Sent, "messages_sent", "Messages that were accepted"),
-            (Happened::Received, "messages_received", "Deliveries to clients"),
-            (Happened::Acked, "messages_acked", "Messages that were handled"),
-            (Happened::Retried, "messages_retried", "Deliveries that failed and come back"),
-            (Happened::Released, "messages_released", "Deliveries that were given back unstarted"),
-            (Happened::DeadLettered, "messages_dead_lettered", "Messages that clients gave up"),
-            (Happened::LeaseLost, "messages_lease_lost", "Settles and extensions whose lease was over"),
+            ("messages_sent", "Messages that were accepted"),
+            ("messages_received", "Deliveries to clients"),
+            ("messages_acked", "Messages that were handled"),
+            ("messages_retried", "Deliveries that failed and come back"),
+            ("messages_released", "Deliveries that were given back unstarted"),
+            ("messages_dead_lettered", "Messages that clients gave up"),
+            ("messages_lease_lost", "Settles and extensions whose lease was over"),
         ];
-        let messages = names.map(|(what, name, about)| {
+        let messages = names.map(|(name, about)| {
             let family = Family::<Labels, Counter>::default();
             registry.register(name, about, family.clone());
-            (what, family)
+            family
         });
         let waited = Family::new_with_constructor(seconds as NewHistogram);
         let about = "How long messages had been in their queue when they were first delivered";
@@ -151,7 +146,8 @@ impl Meter {
         registry.register("store_up", "Whether the store answered when it was last looked at", store_up.clone());
         Self {
             registry,
-            counts: Mutex::default(),
+            counts: RwLock::default(),
+            routes: RwLock::default(),
             messages,
             waited,
             depth,
@@ -164,44 +160,45 @@ impl Meter {
     }
 
     /// What is counted of a queue, under its own name or that of all others.
-    fn of(&self, queue: &QueueName) -> (String, Arc<QueueCounts>) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = match counts.contains_key(queue.as_str()) || counts.len() < MOST_QUEUES {
-            true => queue.as_str(),
-            false => OTHER,
-        };
-        (name.to_owned(), counts.entry(name.to_owned()).or_default().clone())
+    fn of(&self, queue: &QueueName) -> Arc<QueueCounts> {
+        if let Some(counts) = self.counts.read().unwrap_or_else(PoisonError::into_inner).get(queue) {
+            return counts.clone();
+        }
+        let mut counts = self.counts.write().unwrap_or_else(PoisonError::into_inner);
+        let has_name = counts.len() < MOST_QUEUES;
+        let labels = Labels(vec![("queue", if has_name { queue.as_str() } else { OTHER }.to_owned())]);
+        let made = Arc::new(QueueCounts {
+            counters: self.messages.each_ref().map(|family| family.get_or_create(&labels).clone()),
+            waited: self.waited.get_or_create(&labels).clone(),
+            has_name,
+        });
+        // What has no name of its own is not remembered by one, or memory would grow with every name.
+        if has_name { counts.entry(queue.clone()).or_insert(made).clone() } else { made }
     }
 
     /// Something happened to so many messages of a queue.
     pub(crate) fn count(&self, queue: &QueueName, what: Happened, many: u64) {
-        if many == 0 {
-            return;
-        }
-        let (name, counts) = self.of(queue);
-        counts.of(what).fetch_add(many, Ordering::Relaxed);
-        if let Some((_, family)) = self.messages.iter().find(|(own, _)| *own == what) {
-            family.get_or_create(&Labels(vec![("queue", name)])).inc_by(many);
+        if many > 0 {
+            self.of(queue).counters[what as usize].inc_by(many);
         }
     }
 
     /// A message was delivered for the first time, so long after it was sent.
     pub(crate) fn waited(&self, queue: &QueueName, age: Duration) {
-        let (name, _) = self.of(queue);
-        self.waited.get_or_create(&Labels(vec![("queue", name)])).observe(age.as_secs_f64());
+        self.of(queue).waited.observe(age.as_secs_f64());
     }
 
     /// The counts of a queue so far; `None` when nothing of it went through here.
-    pub(crate) fn counts(&self, queue: &str) -> Option<Arc<QueueCounts>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
+    pub(crate) fn counts(&self, queue: &QueueName) -> Option<Arc<QueueCounts>> {
+        self.counts.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
     }
 
     /// A queue is like this now. Those beyond the first thousand are not shown one by one.
     pub(crate) fn looked_at(&self, stats: &QueueStats) {
-        let (name, _) = self.of(&stats.queue);
-        if name == OTHER {
+        if !self.of(&stats.queue).has_name {
             return;
         }
+        let name = stats.queue.as_str().to_owned();
         let states =
             [("ready", stats.ready), ("in_flight", stats.in_flight), ("delayed", stats.delayed), ("dead", stats.dead)];
         for (state, count) in states {
@@ -222,11 +219,31 @@ impl Meter {
         self.oldest.remove(&Labels(vec![("queue", queue.to_owned())]));
     }
 
-    pub(crate) fn request(&self, route: &str, method: &str, status: u16, took: Duration) {
+    /// A request of a route has ended.
+    pub(crate) fn request(&self, route: &str, method: &'static str, status: u16, took: Duration) {
+        let counts = self.of_route(route, method);
+        counts.seconds.observe(took.as_secs_f64());
+        let mut by_status = counts.by_status.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, counter)) = by_status.iter().find(|(own, _)| *own == status) {
+            counter.inc();
+            return;
+        }
         let labels = vec![("route", route.to_owned()), ("method", method.to_owned()), ("status", status.to_string())];
-        self.requests.get_or_create(&Labels(labels)).inc();
-        let labels = vec![("route", route.to_owned()), ("method", method.to_owned())];
-        self.request_seconds.get_or_create(&Labels(labels)).observe(took.as_secs_f64());
+        let counter = self.requests.get_or_create(&Labels(labels)).clone();
+        counter.inc();
+        by_status.push((status, counter));
+    }
+
+    fn of_route(&self, route: &str, method: &'static str) -> Arc<RouteCounts> {
+        // Routes are those of the table, and methods a handful of words: there are a hundred of them.
+        let name = (route.to_owned(), method);
+        if let Some(counts) = self.routes.read().unwrap_or_else(PoisonError::into_inner).get(&name) {
+            return counts.clone();
+        }
+        let labels = Labels(vec![("route", route.to_owned()), ("method", method.to_owned())]);
+        let seconds = self.request_seconds.get_or_create(&labels).clone();
+        let made = Arc::new(RouteCounts { seconds, by_status: Mutex::default() });
+        self.routes.write().unwrap_or_else(PoisonError::into_inner).entry(name).or_insert(made).clone()
     }
 
     pub(crate) fn connections(&self) -> &Gauge {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use uuid::Uuid;
@@ -38,13 +38,25 @@ impl RequestId {
     }
 }
 
+/// A method's name in metrics. A client may make up others.
+fn verb(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "other",
+    }
+}
+
 /// The outermost layer.
 pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = RequestId::of(request.headers());
     let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or("none", MatchedPath::as_str).to_owned();
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let route = path.as_ref().map_or("none", MatchedPath::as_str);
     let trace = RequestTrace::begin(request.headers());
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(trace.clone());
@@ -53,12 +65,10 @@ pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, nex
         response = error.response(&id.0);
     }
     let status = response.status();
-    // Known methods only: a client may make up others.
-    let verb =
-        if ["GET", "POST", "PUT", "PATCH", "DELETE"].contains(&method.as_str()) { method.as_str() } else { "other" };
-    app.meter.request(&route, &verb.to_ascii_lowercase(), status.as_u16(), began.elapsed());
+    let verb = verb(&method);
+    app.meter.request(route, verb, status.as_u16(), began.elapsed());
     if let Some(traces) = &app.traces {
-        traces.request(&trace, verb, &route, status.as_u16(), began.elapsed());
+        traces.request(&trace, method.as_str(), route, status.as_u16(), began.elapsed());
     }
     tracing::debug!(request_id = %id.0, %method, route, status = status.as_u16(), took = ?began.elapsed(), "request");
     let headers = response.headers_mut();
@@ -66,9 +76,12 @@ pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, nex
         headers.insert(REQUEST_ID.clone(), id);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    // What a page may do; JSON does nothing.
+    if headers.get(header::CONTENT_TYPE).is_some_and(|name| name.as_bytes().starts_with(b"text/html")) {
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    }
     // Messages are nobody else's to keep.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response

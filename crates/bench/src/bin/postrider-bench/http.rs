@@ -91,10 +91,11 @@ async fn send(load: &Load, folder: &Path) -> Result<Row, Failure> {
     let start = Instant::now();
     let mut callers = JoinSet::new();
     for (caller, mut connection) in connections.into_iter().enumerate() {
-        let (count, body) = (share(load.messages, load.callers, caller), body.clone());
+        let count = share(load.messages, load.callers, caller);
+        let request = connection.prepare("POST", "/v1/queues/bench/messages", &body, 201);
         callers.spawn(async move {
             for _ in 0..count {
-                connection.post("/v1/queues/bench/messages", body.clone(), 201).await?;
+                connection.ask(&request).await?;
             }
             Ok::<_, Failure>(())
         });
@@ -133,15 +134,14 @@ async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
         let (left, seen) = (left.clone(), seen.clone());
         waiting.spawn(async move {
             while left.load(Ordering::Relaxed) > 0 {
-                let ask = json!({ "max": 10, "wait": "2s", "visibility": "1m" }).to_string();
-                let got = connection.post("/v1/queues/crowd/receive", ask, 200).await?;
+                let ask = json!({ "max": 10, "wait": "2s", "visibility": "1m" });
+                let got = connection.post("/v1/queues/crowd/receive", &ask, 200).await?;
                 let messages = got["messages"].as_array().cloned().unwrap_or_default();
                 if messages.is_empty() {
                     continue;
                 }
                 let receipts: Vec<&Value> = messages.iter().map(|message| &message["receipt"]).collect();
-                let rows =
-                    connection.post("/v1/messages/ack", json!({ "receipts": receipts }).to_string(), 200).await?;
+                let rows = connection.post("/v1/messages/ack", &json!({ "receipts": receipts }), 200).await?;
                 let acked = rows["results"].as_array().into_iter().flatten().filter(|row| row["outcome"] == "done");
                 left.fetch_sub(acked.count(), Ordering::Relaxed);
                 seen.lock().await.extend(messages.iter().map(|message| message["id"].to_string()));
@@ -150,7 +150,7 @@ async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
         });
     }
     let mut sending = JoinSet::new();
-    let body = json!({ "body": "x".repeat(load.size) }).to_string();
+    let body = json!({ "body": "x".repeat(load.size) });
     let start = tokio::time::Instant::now() + Duration::from_millis(200);
     for sender in 0..SENDING {
         let mut connection = Connection::open(child.address).await?;
@@ -163,7 +163,7 @@ async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
             for number in 0..count {
                 let due = first + step * u32::try_from(number)?;
                 tokio::time::sleep_until(due).await;
-                let sent = connection.post("/v1/queues/crowd/messages", body.clone(), 201).await?;
+                let sent = connection.post("/v1/queues/crowd/messages", &body, 201).await?;
                 times.push(due.elapsed());
                 ids.push(sent["id"].to_string());
             }

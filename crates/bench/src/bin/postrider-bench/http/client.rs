@@ -1,55 +1,77 @@
-//! A client that does as little as it can: one connection, one request at a time.
+//! A client that does as little as it can: one connection, one request at a time, no more of an answer than is asked for.
+//! What it costs is not the server's, and both are measured on the same machine.
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::{Method, Request};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::Failure;
 
 /// A connection that is kept open.
 pub(super) struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    stream: TcpStream,
     host: String,
+    read: Vec<u8>,
+}
+
+/// A request, ready to be sent again and again.
+pub(super) struct Prepared {
+    bytes: Vec<u8>,
+    status: String,
 }
 
 impl Connection {
     pub(super) async fn open(address: SocketAddr) -> Result<Self, Failure> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // It ends with its sender; whatever goes wrong with it is told there.
-        tokio::spawn(connection);
-        Ok(Self { sender, host: address.to_string() })
+        Ok(Self { stream, host: address.to_string(), read: Vec::with_capacity(4096) })
     }
 
-    async fn ask(&mut self, method: Method, path: &str, body: String, status: u16) -> Result<Value, Failure> {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", &self.host)
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body)))?;
-        self.sender.ready().await?;
-        let answer = self.sender.send_request(request).await?;
-        let got = answer.status().as_u16();
-        let bytes = answer.into_body().collect().await?.to_bytes();
-        if got != status {
-            return Err(format!("{path} answered {got}: {}", String::from_utf8_lossy(&bytes)).into());
+    pub(super) fn prepare(&self, method: &str, path: &str, body: &str, status: u16) -> Prepared {
+        let (host, length) = (&self.host, body.len());
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: \
+             {length}\r\n\r\n{body}"
+        );
+        Prepared { bytes: text.into_bytes(), status: format!("HTTP/1.1 {status} ") }
+    }
+
+    /// Sends a request and answers the body of its answer, which must have the status that it is prepared for.
+    pub(super) async fn ask(&mut self, request: &Prepared) -> Result<&[u8], Failure> {
+        self.stream.write_all(&request.bytes).await?;
+        self.read.clear();
+        loop {
+            if self.stream.read_buf(&mut self.read).await? == 0 {
+                return Err("the server has ended the connection".into());
+            }
+            let Some(end) = self.read.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+            let head = std::str::from_utf8(&self.read[..end])?;
+            let length = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+            });
+            let whole = end + 4 + length.ok_or("an answer without a length")?;
+            if self.read.len() < whole {
+                continue;
+            }
+            let is_expected = self.read.starts_with(request.status.as_bytes());
+            let body = &self.read[end + 4..whole];
+            return match is_expected {
+                true => Ok(body),
+                false => Err(format!("{} was expected: {}", request.status, String::from_utf8_lossy(body)).into()),
+            };
         }
-        Ok(serde_json::from_slice(&bytes)?)
     }
 
-    pub(super) async fn post(&mut self, path: &str, body: String, status: u16) -> Result<Value, Failure> {
-        self.ask(Method::POST, path, body, status).await
+    pub(super) async fn post(&mut self, path: &str, body: &Value, status: u16) -> Result<Value, Failure> {
+        let request = self.prepare("POST", path, &body.to_string(), status);
+        Ok(serde_json::from_slice(self.ask(&request).await?)?)
     }
 
     pub(super) async fn get(&mut self, path: &str) -> Result<Value, Failure> {
-        self.ask(Method::GET, path, String::new(), 200).await
+        let request = self.prepare("GET", path, "", 200);
+        Ok(serde_json::from_slice(self.ask(&request).await?)?)
     }
 }
