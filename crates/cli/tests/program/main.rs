@@ -13,6 +13,7 @@ mod queues;
 mod readme;
 mod receiving;
 mod sending;
+mod server_page;
 mod servers;
 mod serving;
 mod settling;

@@ -131,7 +131,7 @@ pgmq-drain-none 0.7, rabbitmq-send-one 0.8, rabbitmq-send-batch 0.8, rabbitmq-dr
 sqs-send-batch 0.8, sqs-drain-none 0.8, tasks-sqlite-polling 0.2,
 tasks-postgres-polling 0.25 or 8000 a second (whichever is less), tasks-postgres-queue 0.5, http-send 0.5;
 times (at most, of the driver's): postgres-latency p50 1.5, p99 2, rabbitmq-latency p50 2, p99 3; backlog: less than 100 MB;\nhttp-crowd: p99 below 100 ms, less than 200 MB. --check asks for half of
-a ratio or twice the time (a quarter in handle-memory), once in five runs of 5000 messages at most, so that a busy
+a ratio or twice the time (a quarter in handle-memory and http-send), once in five runs of 5000 messages at most, so that a busy
 machine does not fail it; its backlog has 100000 messages, and a folder a fifth of the messages.
 
 Examples:
