@@ -229,7 +229,7 @@ async fn an_address_that_others_reach_needs_a_token() {
     let listen = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
     let options = ServerOptions { listen, ..ServerOptions::default() };
     let refused = Server::bind(place.context.clone(), place.state.clone(), options).await;
-    let error = refused.err().expect("it is refused");
+    let error = refused.expect_err("it is refused");
     assert!(matches!(error, ServeError::Open { .. }), "{error}");
     assert!(error.to_string().contains("postrider token create"), "{error}");
     place.stop().await;

@@ -1,5 +1,7 @@
 //! A server as its clients see it: over a socket, on a real store.
 
+#![allow(clippy::unwrap_used, reason = "a test says what it expects")]
+
 mod access;
 mod dead_letters;
 mod examples;

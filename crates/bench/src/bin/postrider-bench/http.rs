@@ -126,7 +126,7 @@ fn share(messages: usize, callers: usize, caller: usize) -> usize {
 /// Hundreds of clients that wait and send at once, and a server in a process of its own.
 async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
     let child = Child::start(&folder.join("served.db")).await?;
-    let messages = load.messages.min(CROWD_PACE * 10).max(SENDING);
+    let messages = load.messages.clamp(SENDING, CROWD_PACE * 10);
     let (left, seen) = (Arc::new(AtomicUsize::new(messages)), Arc::new(tokio::sync::Mutex::new(Vec::new())));
     let mut waiting = JoinSet::new();
     for _ in 0..WAITING {
@@ -180,7 +180,8 @@ async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
         waiter??;
     }
     let mut seen = std::mem::take(&mut *seen.lock().await);
-    (ids.sort_unstable(), seen.sort_unstable());
+    ids.sort_unstable();
+    seen.sort_unstable();
     if ids != seen {
         return Err(format!("{} messages were sent and {} received: not the same", ids.len(), seen.len()).into());
     }
