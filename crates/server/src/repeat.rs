@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::access::Caller;
+use crate::access::{Caller, Proof};
 use crate::api::{ApiError, Code, read_body};
 use crate::app::App;
 
@@ -79,7 +79,9 @@ pub(crate) async fn once(State(app): State<Arc<App>>, request: Request, next: Ne
         return Err(ApiError::malformed(format!("Idempotency-Key: use 1 to {LONGEST} visible ASCII characters")));
     };
     let (mut parts, body) = request.into_parts();
-    let who = parts.extensions.get::<Caller>().map_or_else(String::new, |caller| caller.key.to_string());
+    // An open server knows its callers by their address, which may change between two tries.
+    let caller = parts.extensions.get::<Caller>().filter(|caller| caller.proof != Proof::Open);
+    let who = caller.map_or_else(String::new, |caller| caller.key.to_string());
     let body = read_body(body, &app.options).await?;
     let digest = |parts: &[&[u8]]| {
         let mut hash = Sha256::new();
@@ -90,8 +92,6 @@ pub(crate) async fn once(State(app): State<Arc<App>>, request: Request, next: Ne
         HEXLOWER.encode(&hash.finalize())
     };
     let path = parts.uri.path().to_owned();
-    // An open server knows no callers but by address, which may change between two tries.
-    let who = if parts.headers.contains_key(header::AUTHORIZATION) { who } else { String::new() };
     let record = digest(&[who.as_bytes(), path.as_bytes(), key.as_bytes()]);
     let sha256 = digest(&[parts.method.as_str().as_bytes(), path.as_bytes(), &body]);
     let begun = Kept { sha256: sha256.clone(), answer: None };

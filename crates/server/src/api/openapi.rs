@@ -115,3 +115,45 @@ fn problem(about: &str) -> Value {
         "content": { "application/problem+json": { "schema": schemas::named("Problem") } },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|field| references(field, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_shape_that_is_named_is_there_and_every_one_that_is_there_is_named() {
+        let document = document(&crate::routes::all());
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        for reference in &found {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+        }
+        for name in document["components"]["schemas"].as_object().unwrap().keys() {
+            assert!(found.contains(&format!("#/components/schemas/{name}")), "{name} is not used");
+        }
+    }
+
+    #[test]
+    fn operations_have_names_of_their_own() {
+        let routes = crate::routes::all();
+        let names: BTreeSet<_> = routes.iter().map(|route| route.operation).collect();
+        assert_eq!(names.len(), routes.len());
+        for route in &routes {
+            assert!(!route.answers.is_empty() && route.about.ends_with('.'), "{}", route.operation);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Dead letters, and the jobs that bring them back.
+
+use serde_json::json;
+
+use super::*;
+
+pub(super) fn shapes() -> Named {
+    let choice = || {
+        Object::new()
+            .may("ids", json!({ "type": "array", "items": uuid(), "maxItems": 10_000 }))
+            .may("reason", text())
+            .may("error", text())
+    };
+    vec![
+        (
+            "DeadLetter",
+            Object::new()
+                .must("id", uuid())
+                .must("queue", text())
+                .bytes("body", "body_base64")
+                .must("content_type", text())
+                .must("headers", headers())
+                .maybe("ordering_key", text())
+                .maybe("dedup_key", text())
+                .must("priority", priority())
+                .maybe("expires_at", time())
+                .must("reason", text())
+                .maybe("error", text())
+                .must("receive_count", whole())
+                .must("attempts_count", whole())
+                .must("enqueued_at", time())
+                .maybe("first_attempt_at", time())
+                .maybe("last_attempt_at", time())
+                .must("dead_at", time())
+                .must("revision", whole())
+                .answered(),
+        ),
+        (
+            "DeadLetterEdit",
+            Object::new().bytes("body", "body_base64").may("content_type", line(128)).may("headers", headers()).asked(),
+        ),
+        (
+            "DeadLetterGroup",
+            Object::new()
+                .must("reason", text())
+                .maybe("error", text())
+                .must("count", whole())
+                .must("first_dead_at", time())
+                .must("last_dead_at", time())
+                .must("example_id", uuid())
+                .answered(),
+        ),
+        (
+            "DeadLetterGroups",
+            Object::new()
+                .must("groups", list(named("DeadLetterGroup")))
+                .must("looked_at", whole())
+                .must("complete", flag())
+                .answered(),
+        ),
+        ("Redrive", choice().may("to", queue_name()).may("dry_run", flag()).asked()),
+        (
+            "Redriven",
+            Object::new()
+                .must("redriven", list(uuid()))
+                .must(
+                    "skipped",
+                    list(
+                        Object::new()
+                            .must("id", uuid())
+                            .must("why", one_of(&["leased", "dedup_key_taken", "not_found"]))
+                            .answered(),
+                    ),
+                )
+                .answered(),
+        ),
+        (
+            "RedriveJob",
+            choice().may("to", queue_name()).may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).asked(),
+        ),
+        ("Purge", choice().may("dry_run", flag()).asked()),
+        ("Purged", only("purged", whole())),
+        (
+            "Job",
+            Object::new()
+                .must("id", uuid())
+                .must("kind", one_of(&["redrive", "replay"]))
+                .maybe("queue", text())
+                .must("state", one_of(&["running", "done", "failed", "canceled"]))
+                .must("total", whole())
+                .must("done", whole())
+                .must("skipped", whole())
+                .maybe("error", text())
+                .must("started_at", time())
+                .maybe("ended_at", time())
+                .answered(),
+        ),
+    ]
+}

@@ -1,0 +1,131 @@
+//! Messages, sent, received and settled.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn receive_options() -> Object {
+    Object::new()
+        .may("max", json!({ "type": "integer", "minimum": 1, "maximum": 1000 }))
+        .may("visibility", duration())
+        .may("wait", duration())
+        .may("max_receive_count", json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }))
+        .may("worker", line(128))
+}
+
+fn receipts() -> Value {
+    json!({ "type": "array", "items": { "type": "string" }, "maxItems": 1000 })
+}
+
+pub(super) fn shapes() -> Named {
+    let envelope = || {
+        Object::new()
+            .must("id", uuid())
+            .must("queue", text())
+            .bytes("body", "body_base64")
+            .must("content_type", text())
+            .must("headers", headers())
+            .maybe("ordering_key", text())
+            .must("priority", priority())
+            .must("receive_count", whole())
+            .must("attempts_count", whole())
+            .must("enqueued_at", time())
+    };
+    let key = || line(128);
+    let new_message = Object::new()
+        .may("id", uuid())
+        .must_bytes("body", "body_base64")
+        .may("content_type", line(128))
+        .may("headers", headers())
+        .may("ordering_key", key())
+        .may("dedup_key", key())
+        .may("priority", priority())
+        .may("delay", duration())
+        .may("expires_in", duration())
+        .may("expires_at", time());
+    vec![
+        (
+            "Problem",
+            Object::new()
+                .must("type", text())
+                .must("title", text())
+                .must("status", json!({ "type": "integer", "minimum": 400, "maximum": 599 }))
+                .must("code", text())
+                .must("detail", text())
+                .may("request_id", text())
+                .answered(),
+        ),
+        ("NewMessage", new_message.asked()),
+        ("Sent", Object::new().must("id", uuid()).must("queue", text()).answered()),
+        ("SentRow", Object::new().may("id", uuid()).may("problem", named("Problem")).answered()),
+        (
+            "PeekedMessage",
+            envelope()
+                .must("state", one_of(&["PENDING", "PROCESSING", "RETRYABLE"]))
+                .must("next_attempt_at", time())
+                .maybe("last_error", text())
+                .answered(),
+        ),
+        (
+            "ReceivedMessage",
+            envelope()
+                .must("receipt", text())
+                .maybe("dedup_key", text())
+                .maybe("expires_at", time())
+                .must("first_attempt_at", time())
+                .must("lease_expires_at", time())
+                .answered(),
+        ),
+        (
+            "MessageAttempt",
+            Object::new()
+                .must("attempt", whole())
+                .maybe("started_at", time())
+                .must("failed_at", time())
+                .maybe("worker", text())
+                .maybe("error", text())
+                .answered(),
+        ),
+        ("Receive", receive_options().may("id", uuid()).asked()),
+        (
+            "ReceiveSeveral",
+            receive_options()
+                .must("queues", json!({ "type": "array", "items": queue_name(), "minItems": 1, "maxItems": 100 }))
+                .may("settlements", json!({ "type": "array", "items": named("Settlement"), "maxItems": 1000 }))
+                .asked(),
+        ),
+        (
+            "SettledAndReceived",
+            Object::new()
+                .must("settled", list(named("SettledRow")))
+                .must("messages", list(named("ReceivedMessage")))
+                .maybe("receive_problem", named("Problem"))
+                .answered(),
+        ),
+        (
+            "Settlement",
+            Object::new()
+                .must("receipt", text())
+                .must("outcome", one_of(&["ack", "retry", "release", "dead_letter"]))
+                .may("after", duration())
+                .may("error", text())
+                .may("reason", text())
+                .asked(),
+        ),
+        (
+            "SettledRow",
+            Object::new()
+                .must("receipt", text())
+                .may("outcome", one_of(&["done"]))
+                .may("problem", named("Problem"))
+                .answered(),
+        ),
+        ("Receipts", asks_only("receipts", receipts())),
+        ("Nack", Object::new().must("receipts", receipts()).may("after", duration()).may("error", text()).asked()),
+        (
+            "DeadLetterMessages",
+            Object::new().must("receipts", receipts()).must("reason", text()).may("error", text()).asked(),
+        ),
+        ("Extend", Object::new().must("receipts", receipts()).must("visibility", duration()).asked()),
+    ]
+}

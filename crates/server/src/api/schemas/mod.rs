@@ -1,0 +1,171 @@
+//! The shapes of what goes in and out, for the OpenAPI description.
+
+mod dead_letters;
+mod messages;
+mod people;
+mod queues;
+mod tasks;
+
+use serde_json::{Map, Value, json};
+
+/// A reference to a shape by its name.
+pub(crate) fn named(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// A name that can be read from: a queue, or the dead letters of one.
+pub(crate) fn queue_name() -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": 84, "pattern": "^[A-Za-z0-9_.-]+$" })
+}
+
+pub(crate) fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+pub(crate) fn whole() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
+}
+
+/// A number of rows.
+pub(crate) fn limit(most: usize) -> Value {
+    json!({ "type": "integer", "minimum": 1, "maximum": most })
+}
+
+pub(crate) fn flag() -> Value {
+    json!({ "type": "boolean" })
+}
+
+pub(crate) fn uuid() -> Value {
+    json!({ "type": "string", "format": "uuid" })
+}
+
+pub(crate) fn time() -> Value {
+    json!({ "type": "string", "format": "date-time" })
+}
+
+/// `500ms`, `5s`, `1h30m`, `3d`.
+pub(crate) fn duration() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 2,
+        "pattern": "^([0-9]{1,4}d)?([0-9]{1,4}h)?([0-9]{1,4}m)?([0-9]{1,4}s)?([0-9]{1,6}ms)?$",
+        "examples": ["500ms", "5s", "1h30m", "3d"],
+    })
+}
+
+fn priority() -> Value {
+    json!({ "type": "integer", "minimum": 0, "maximum": 9 })
+}
+
+pub(crate) fn list(items: Value) -> Value {
+    json!({ "type": "array", "items": items })
+}
+
+fn or_null(schema: Value) -> Value {
+    json!({ "anyOf": [schema, { "type": "null" }] })
+}
+
+fn one_of(words: &[&str]) -> Value {
+    json!({ "type": "string", "enum": words })
+}
+
+/// A line of text: nothing that a terminal or a log could misunderstand.
+fn line(most: usize) -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": most, "pattern": "^[ -~]+$" })
+}
+
+fn base64() -> Value {
+    json!({
+        "type": "string",
+        "contentEncoding": "base64",
+        "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+    })
+}
+
+fn headers() -> Value {
+    json!({
+        "type": "object",
+        "propertyNames": { "pattern": "^[A-Za-z0-9_.]{1,128}$" },
+        "additionalProperties": { "type": "string", "pattern": "^[^\\x00]*$" },
+    })
+}
+
+/// Everything that may be in an object, the names of what must be, and whether it may have more.
+struct Object {
+    properties: Map<String, Value>,
+    required: Vec<&'static str>,
+    /// One of each pair must be there, and not both.
+    either: Vec<(&'static str, &'static str)>,
+}
+
+impl Object {
+    fn new() -> Self {
+        Self { properties: Map::new(), required: Vec::new(), either: Vec::new() }
+    }
+
+    fn must(mut self, name: &'static str, schema: Value) -> Self {
+        self.required.push(name);
+        self.may(name, schema)
+    }
+
+    fn may(mut self, name: &'static str, schema: Value) -> Self {
+        self.properties.insert(name.to_owned(), schema);
+        self
+    }
+
+    /// Left out or null when there is none.
+    fn maybe(self, name: &'static str, schema: Value) -> Self {
+        self.may(name, or_null(schema))
+    }
+
+    /// Bytes: text, or base64 under another name.
+    fn bytes(self, name: &'static str, encoded: &'static str) -> Self {
+        self.may(name, text()).may(encoded, base64())
+    }
+
+    /// The same, and one of the two must be there.
+    fn must_bytes(mut self, name: &'static str, encoded: &'static str) -> Self {
+        self.either.push((name, encoded));
+        self.bytes(name, encoded)
+    }
+
+    /// As an answer has it.
+    fn answered(self) -> Value {
+        let mut schema = json!({ "type": "object", "properties": self.properties, "required": self.required });
+        for (one, other) in self.either {
+            schema["oneOf"] = json!([{ "required": [one] }, { "required": [other] }]);
+        }
+        schema
+    }
+
+    /// As a request has it: what is not known is refused.
+    fn asked(self) -> Value {
+        let mut schema = self.answered();
+        schema["additionalProperties"] = json!(false);
+        schema
+    }
+}
+
+/// An answer with one field.
+pub(crate) fn only(name: &'static str, schema: Value) -> Value {
+    Object::new().must(name, schema).answered()
+}
+
+/// A page of rows.
+pub(crate) fn page(name: &'static str, row: Value) -> Value {
+    Object::new().must(name, list(row)).maybe("next", text()).answered()
+}
+
+/// A request with one field.
+pub(crate) fn asks_only(name: &'static str, schema: Value) -> Value {
+    Object::new().must(name, schema).asked()
+}
+
+/// Every named shape.
+pub(crate) fn all() -> Value {
+    let groups = [messages::shapes(), queues::shapes(), dead_letters::shapes(), tasks::shapes(), people::shapes()];
+    Value::Object(groups.into_iter().flatten().map(|(name, schema)| (name.to_owned(), schema)).collect())
+}
+
+/// Shapes with their names.
+type Named = Vec<(&'static str, Value)>;
