@@ -268,14 +268,15 @@ mod tests {
     fn every_case_is_compared_and_the_median_has_the_fields_of_its_row() {
         let args = Args::parse_from(["postrider-bench", "--messages", "200", "--callers", "8", "--pace", "2000"]);
         let comparison = Comparison::new(&args).unwrap();
-        for case in Case::all().into_iter().filter(|case| *case != Case::Backlog) {
+        // These start the program again, which is not the one that tests are.
+        let others = [Case::Backlog, Case::Http(HttpTask::Crowd)];
+        for case in Case::all().into_iter().filter(|case| !others.contains(case)) {
             let row = comparison.median(case).unwrap();
             let json: serde_json::Value = serde_json::to_value(&row).unwrap();
             assert_eq!(json["workload"], case.workload().name());
             match case {
                 Case::On(_, Task::Latency) => assert!(json["p99_ratio"].as_f64() > Some(0.0), "{json}"),
                 Case::Spool(SpoolTask::Claim) => assert_eq!(json["claims"][2]["backlog"], 400, "{json}"),
-                Case::Http(HttpTask::Crowd) => assert!(json["peak_megabytes"].as_f64() > Some(0.0), "{json}"),
                 Case::Latency => assert!(json["p99_ms"].as_f64() > Some(0.0) && json.get("ratio").is_none(), "{json}"),
                 _ => assert!(json["ratio"].as_f64() > Some(0.0) && json["raw_per_second"].as_f64() > Some(0.0)),
             }
