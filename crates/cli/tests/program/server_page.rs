@@ -17,6 +17,6 @@ fn the_shell_of_the_page_does_what_the_page_says() {
     let has = |text: &str| assert!(run.stdout.contains(text), "{text}: {run:?}");
     has("\"queue\":\"orders\"");
     has("\"outcome\":\"done\"");
-    has("coffee");
+    has("acked: exit code 0");
     has("READY");
 }
