@@ -50,6 +50,9 @@ async function call(path, body) {
   return json;
 }
 
+/** Heartbeats of messages whose leases have not been ended yet. */
+const alive = new Map();
+
 /** Does the work of one message and says how its lease ends. */
 async function work(message) {
   const { receipt } = message;
@@ -58,19 +61,23 @@ async function work(message) {
       console.error(`the lease could not be extended: ${error.message}`),
     );
   }, (leaseSeconds * 1000) / 3);
+  // Kept until the server has been told: others of the round may take longer.
+  alive.set(receipt, heartbeat);
   try {
     await handle(message);
     return { receipt, outcome: "ack" };
   } catch (error) {
     if (error instanceof Hopeless) return { receipt, outcome: "dead_letter", reason: "rejected", error: error.message };
     return { receipt, outcome: "retry", error: error.message };
-  } finally {
-    clearInterval(heartbeat);
   }
 }
 
 function told(rows) {
-  for (const row of rows) if (row.problem) console.error(`not settled: ${row.problem.detail}`);
+  for (const row of rows) {
+    clearInterval(alive.get(row.receipt));
+    alive.delete(row.receipt);
+    if (row.problem) console.error(`not settled: ${row.problem.detail}`);
+  }
 }
 
 let settlements = [];
@@ -90,7 +97,7 @@ while (!stopping) {
     if (round.messages.length === 0 && stopWhenEmpty) break;
     settlements = await Promise.all(round.messages.map(work));
   } catch (error) {
-    console.error(`the server cannot be reached: ${error.message}`);
+    console.error(`the server did not do it: ${error.message}`);
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
 }

@@ -34,6 +34,14 @@ class Hopeless(Exception):
     """Trying again will not help."""
 
 
+class Refused(Exception):
+    """The server's own words, and whether they are about who we are."""
+
+    def __init__(self, status, problem):
+        super().__init__(f"{problem['code']}: {problem['detail']}")
+        self.is_about_us = status in (401, 403)
+
+
 def handle(message):
     """The work. Replace it by yours."""
     order = json.loads(message["body"])
@@ -54,13 +62,17 @@ def call(path, body, timeout=30):
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        problem = json.load(error)
-        raise RuntimeError(f"{problem['code']}: {problem['detail']}") from error
+        raise Refused(error.code, json.load(error)) from error
 
 
 def settle(settlement):
     """Ends a lease. When it is over already, somebody else has the message, and there is nothing to do."""
-    row = call("/v1/messages/settle", {"settlements": [settlement]})["results"][0]
+    try:
+        row = call("/v1/messages/settle", {"settlements": [settlement]})["results"][0]
+    except (OSError, Refused) as error:
+        # The message comes back when its lease ends.
+        print(f"not settled: {error}", file=sys.stderr, flush=True)
+        return
     if "problem" in row:
         print(f"not settled: {row['problem']['detail']}", file=sys.stderr, flush=True)
 
@@ -77,7 +89,7 @@ class Heartbeat(threading.Thread):
         while not self.done.wait(LEASE_SECONDS / 3):
             try:
                 call("/v1/messages/extend", {"receipts": [self.receipt], "visibility": f"{LEASE_SECONDS}s"})
-            except OSError as error:
+            except (OSError, Refused) as error:
                 print(f"the lease could not be extended: {error}", file=sys.stderr, flush=True)
 
 
@@ -107,8 +119,10 @@ def main():
         ask = {"max": 1, "visibility": f"{LEASE_SECONDS}s", "wait": f"{wait}s", "worker": name}
         try:
             messages = call(f"/v1/queues/{queue}/receive", ask, timeout=wait + 30)["messages"]
-        except OSError as error:
-            print(f"the server cannot be reached: {error}", file=sys.stderr, flush=True)
+        except (OSError, Refused) as error:
+            print(f"nothing was received: {error}", file=sys.stderr, flush=True)
+            if getattr(error, "is_about_us", False):
+                sys.exit(1)
             stop.wait(1)
             continue
         if not messages and STOP_WHEN_EMPTY:

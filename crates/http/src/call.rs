@@ -97,8 +97,8 @@ impl Transport {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
                 Undone::NotDone(MessagingError::invalid("token", format!("{foreign}. If they are right, set {TOKEN}")))
             }
-            // A proxy that says so has not passed the request on.
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            // A proxy that says so has not passed the request on; one that says 503 may have lost the server meanwhile.
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
                 Undone::NotDone(self.unreachable(format_args!("it answered {status}")))
             }
             _ if status.is_server_error() => Undone::Unknown(foreign.into_source()),

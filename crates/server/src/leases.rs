@@ -11,42 +11,64 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
 use http_body::{Frame, SizeHint};
-use postrider::{Deadline, MessagingProvider, MessagingService, Nack, ReceiptHandle, Settlement};
+use postrider::task::{Finish, TaskLease, TaskOutcome};
+use postrider::{
+    Deadline, Envelope, MessagingError, MessagingService, Nack, QueuedMessage, ReceiptHandle, Settlement, TaskStorage,
+    TaskStore,
+};
+use tokio::sync::oneshot;
 
-use postrider::Guarded;
+use crate::app::Store;
 
 /// Leases that somebody shall have, and that go back if nobody gets them.
 #[must_use = "dropped, the leases go back"]
-pub(crate) struct Handover {
-    receipts: Vec<ReceiptHandle>,
-    provider: Arc<Guarded<MessagingProvider>>,
+pub(crate) struct Handover(Option<Leases>);
+
+enum Leases {
+    Messages(Vec<ReceiptHandle>, Arc<Store>),
+    Tasks(Vec<TaskLease>, TaskStorage),
 }
 
 impl Handover {
-    pub(crate) fn new(receipts: Vec<ReceiptHandle>, provider: Arc<Guarded<MessagingProvider>>) -> Self {
-        Self { receipts, provider }
+    pub(crate) fn messages(receipts: Vec<ReceiptHandle>, provider: Arc<Store>) -> Self {
+        Self((!receipts.is_empty()).then_some(Leases::Messages(receipts, provider)))
+    }
+
+    pub(crate) fn tasks(leases: Vec<TaskLease>, store: TaskStorage) -> Self {
+        Self((!leases.is_empty()).then_some(Leases::Tasks(leases, store)))
     }
 
     /// The leases are the client's now.
     pub(crate) fn done(mut self) {
-        self.receipts.clear();
+        self.0 = None;
+    }
+}
+
+impl Leases {
+    /// Gives them back at once and uncounted. What cannot be given back comes back when its lease ends.
+    async fn go_back(self) -> Result<(), MessagingError> {
+        match self {
+            Self::Messages(receipts, provider) => {
+                let releases = receipts.into_iter().map(|receipt| Settlement::nack(receipt, Nack::Release)).collect();
+                provider.settle(releases, Deadline::default()).await.map(drop)
+            }
+            Self::Tasks(leases, store) => {
+                let finish = |lease| Finish { lease, outcome: TaskOutcome::Released };
+                store.finish(leases.into_iter().map(finish).collect(), Deadline::default()).await.map(drop)
+            }
+        }
     }
 }
 
 impl Drop for Handover {
     fn drop(&mut self) {
-        if self.receipts.is_empty() {
-            return;
-        }
-        let receipts = std::mem::take(&mut self.receipts);
-        let provider = self.provider.clone();
+        let Some(leases) = self.0.take() else { return };
         let release = async move {
-            let count = receipts.len();
-            let releases = receipts.into_iter().map(|receipt| Settlement::nack(receipt, Nack::Release)).collect();
-            // What cannot be given back comes back when its lease ends.
-            if let Err(error) = provider.settle(releases, Deadline::default()).await {
-                tracing::warn!(%error, count, "leases that no client got could not be given back before they end");
+            if let Err(error) = leases.go_back().await {
+                tracing::warn!(%error, "leases that no client got could not be given back before they end");
             }
         };
         match tokio::runtime::Handle::try_current() {
@@ -55,6 +77,30 @@ impl Drop for Handover {
             Err(_) => drop(release),
         }
     }
+}
+
+/// Messages that were received for a client, and their leases.
+pub(crate) struct Leased {
+    pub(crate) messages: Vec<(Bytes, Envelope, ReceiptHandle)>,
+    pub(crate) handover: Handover,
+}
+
+impl Leased {
+    pub(crate) fn new(messages: Vec<QueuedMessage>, provider: &Arc<Store>) -> Self {
+        let messages: Vec<_> = messages.into_iter().map(QueuedMessage::into_parts).collect();
+        let receipts = messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
+        Self { messages, handover: Handover::messages(receipts, provider.clone()) }
+    }
+}
+
+/// Carries something out to its end, also when the client leaves meanwhile: a store that is left in the middle of a claim
+/// cannot know that nobody has seen the messages. What it brings and nobody takes is dropped, and leases in it go back.
+pub(crate) async fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    let (sender, receiver) = oneshot::channel();
+    tokio::spawn(async move {
+        let _ = sender.send(work.await);
+    });
+    receiver.await.ok()
 }
 
 /// What a connection has been given to write and has not flushed yet.
@@ -109,8 +155,11 @@ impl http_body::Body for LeasedBody {
     }
 }
 
-/// The body of an answer whose leases are the client's once it is written.
-pub(crate) fn body(frames: Vec<Bytes>, handover: Handover, connection: Arc<Unflushed>) -> Body {
+/// An answer of JSON whose leases are the client's once it is written.
+pub(crate) fn response(frames: Vec<Bytes>, handover: Handover, connection: Arc<Unflushed>) -> Response {
     let left = frames.iter().map(|frame| frame.len() as u64).sum();
-    Body::new(LeasedBody { frames: frames.into(), left, handover: Some(handover), connection })
+    let body = Body::new(LeasedBody { frames: frames.into(), left, handover: Some(handover), connection });
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }

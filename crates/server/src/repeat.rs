@@ -15,8 +15,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use data_encoding::{BASE64, HEXLOWER};
 use http_body_util::BodyExt;
-use postrider::Deadline;
 use postrider::state_records::{Put, RecordKey, RecordKind, StateRecords};
+use postrider::{Deadline, MessagingError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -24,6 +24,7 @@ use uuid::Uuid;
 use crate::access::{Caller, Proof};
 use crate::api::{ApiError, Code, read_body};
 use crate::app::App;
+use crate::leases::to_its_end;
 
 static KIND: RecordKind = RecordKind::constant("answer");
 
@@ -94,42 +95,63 @@ pub(crate) async fn once(State(app): State<Arc<App>>, request: Request, next: Ne
     let path = parts.uri.path().to_owned();
     let record = digest(&[who.as_bytes(), path.as_bytes(), key.as_bytes()]);
     let sha256 = digest(&[parts.method.as_str().as_bytes(), path.as_bytes(), &body]);
-    let begun = Kept { sha256: sha256.clone(), answer: None };
+    let started = Kept { sha256: sha256.clone(), answer: None };
     let name = RecordKey::new(&record)?;
-    let made = app.records.put_new(&KIND, &name, kept(&begun), Some(UNDER_WAY), Deadline::default()).await?;
+    let made = app.records.put_new(&KIND, &name, kept(&started), Some(UNDER_WAY), Deadline::default()).await?;
     let own = match made {
         Put::Made(own) => own,
         Put::Taken(other) => return repeated(&other.value, &sha256),
     };
-    parts.extensions.insert(RepeatKey(record.clone()));
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
-    let status = response.status();
-    if let Some(error) = response.extensions().get::<ApiError>() {
-        // Whether it was carried out is not known: the record keeps others away until it ends.
-        if status == StatusCode::GATEWAY_TIMEOUT {
-            return Ok(response);
+    // Another request under the same key, after the first was forgotten, has ids of its own.
+    parts.extensions.insert(RepeatKey(format!("{record}/{sha256}")));
+    let request = Request::from_parts(parts, Body::from(body));
+    let begun = Begun { app: app.clone(), name, sha256, version: own.version };
+    // A client that gives up must not leave a request that was carried out without its answer.
+    let lost = || ApiError::from(MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None });
+    to_its_end(async move { begun.finish(next.run(request).await).await }).await.unwrap_or_else(|| Err(lost()))
+}
+
+/// A request that is under way, and its record.
+struct Begun {
+    app: Arc<App>,
+    name: RecordKey,
+    sha256: String,
+    version: i64,
+}
+
+impl Begun {
+    /// Keeps the answer, or gives the key back where nothing was done.
+    async fn finish(self, response: Response) -> Result<Response, ApiError> {
+        let Self { app, name, sha256, version } = self;
+        let status = response.status();
+        if let Some(error) = response.extensions().get::<ApiError>() {
+            // Whether it was carried out is not known: the record keeps others away until it ends.
+            if status == StatusCode::GATEWAY_TIMEOUT {
+                return Ok(response);
+            }
+            // Nothing was done, so the key is free; a request that is wrong stays wrong without being remembered.
+            let error = error.clone();
+            if let Err(error) = app.records.remove(&KIND, &name, Deadline::default()).await {
+                tracing::warn!(%error, "the key of a request that failed is taken for a minute");
+            }
+            return Err(error);
         }
-        // Nothing was done, so the key is free; a request that is wrong stays wrong without being remembered.
-        let error = error.clone();
-        if let Err(error) = app.records.remove(&KIND, &name, Deadline::default()).await {
-            tracing::warn!(%error, "the key of a request that failed is taken for a minute");
+        let (parts, body) = response.into_parts();
+        let bytes = match body.collect().await {
+            Ok(collected) => collected.to_bytes(),
+            Err(error) => return Err(ApiError::malformed(format!("the answer could not be read: {error}"))),
+        };
+        let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|name| name.to_str().ok());
+        let content_type = content_type.map(str::to_owned);
+        let answer = KeptAnswer { status: status.as_u16(), content_type, body: BASE64.encode(&bytes) };
+        let done = kept(&Kept { sha256, answer: Some(answer) });
+        let replaced = app.records.replace(&KIND, &name, version, done, Some(REMEMBERED), Deadline::default()).await;
+        if let Err(error) = replaced {
+            // The request was carried out. A repetition within a minute is refused; after that it has the same ids.
+            tracing::warn!(%error, "the answer to a repeatable request could not be kept");
         }
-        return Err(error);
+        Ok(Response::from_parts(parts, Body::from(bytes)))
     }
-    let (parts, body) = response.into_parts();
-    let bytes = match body.collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) => return Err(ApiError::malformed(format!("the answer could not be read: {error}"))),
-    };
-    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|name| name.to_str().ok()).map(str::to_owned);
-    let answer = KeptAnswer { status: status.as_u16(), content_type, body: BASE64.encode(&bytes) };
-    let done = kept(&Kept { sha256, answer: Some(answer) });
-    let replaced = app.records.replace(&KIND, &name, own.version, done, Some(REMEMBERED), Deadline::default()).await;
-    if let Err(error) = replaced {
-        // The request was carried out. A repetition within a minute is refused; after that it has the same ids.
-        tracing::warn!(%error, "the answer to a repeatable request could not be kept");
-    }
-    Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 
 fn repeated(value: &[u8], sha256: &str) -> Result<Response, ApiError> {

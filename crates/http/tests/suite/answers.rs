@@ -73,7 +73,7 @@ async fn somebody_elses_answers_are_told_apart_by_what_they_say_of_the_request()
         ("502 Bad Gateway", is_unknown, is_connection),
         ("504 Gateway Timeout", is_unknown, is_connection),
         ("500 Oops", is_unknown, is_connection),
-        ("503 Service Unavailable", is_connection, is_connection),
+        ("503 Service Unavailable", is_unknown, is_connection),
         ("404 Not Found", is_foreign, is_foreign),
         ("301 Moved Permanently", is_foreign, is_foreign),
     ];

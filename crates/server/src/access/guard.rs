@@ -29,19 +29,23 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Result<Response, ApiError> {
     let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+    if route.need == Need::Unasked {
+        return Ok(next.run(request).await);
+    }
     let caller = app.access.identify(request.headers(), &peer.address).await?;
-    if let Need::Role(role) = route.need
-        && !caller.has(role)
+    if let Need::OneOf(roles) = route.need
+        && !roles.iter().any(|role| caller.has(*role))
     {
         return Err(match caller.proof {
             Proof::None => {
                 let why = "send a token as 'Authorization: Bearer prt_…'; `postrider token create` makes one";
                 ApiError::new(Code::Unauthorized, why)
             }
-            _ => ApiError::forbidden(format!(
-                "this needs the role '{}', and the token does not have it",
-                role_name(role)
-            )),
+            _ => {
+                let names: Vec<_> = roles.iter().map(|role| format!("'{}'", role_name(*role))).collect();
+                let why = format!("this needs the role {}, and the token does not have it", names.join(" or "));
+                ApiError::forbidden(why)
+            }
         });
     }
     if route.verb != Verb::Get {

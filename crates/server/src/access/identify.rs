@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use postrider::{Deadline, MessagingError, StateStorage, Timestamp};
+use postrider::{Deadline, MessagingError, StateStorage};
 use uuid::Uuid;
 
 use super::caller::{Caller, Proof};
@@ -167,7 +167,7 @@ impl Access {
                 known
             }
         };
-        Ok(known.filter(|known| known.info.expires_at.is_none_or(|end| end > Timestamp::now())))
+        Ok(known)
     }
 
     async fn of_token(&self, token: &str, address: &str) -> Result<KnownToken, ApiError> {
@@ -206,6 +206,18 @@ impl Access {
         }
     }
 
+    /// Whether somebody who was let in would still be. For whoever stays for long.
+    pub(crate) async fn would_let_in(&self, caller: &Caller) -> Result<bool, MessagingError> {
+        match caller.proof {
+            Proof::Open => self.is_open().await,
+            Proof::None => Ok(false),
+            Proof::Token | Proof::Session => match caller.key.parse() {
+                Ok(id) => Ok(self.find(id).await?.is_some()),
+                Err(_) => Ok(false),
+            },
+        }
+    }
+
     /// Begins a session with a token.
     pub(crate) async fn log_in(&self, token: &str, address: &str) -> Result<HeaderValue, ApiError> {
         let known = self.of_token(token, address).await?;
@@ -230,9 +242,9 @@ impl Access {
             written.retain(|_, at| at.elapsed() < USE_WRITTEN);
         }
         written.insert(known.info.id, Instant::now());
-        let (tokens, known): (Tokens, KnownToken) = (self.tokens.clone(), known.clone());
+        let (tokens, id) = (self.tokens.clone(), known.info.id);
         tokio::spawn(async move {
-            if let Err(error) = tokens.used(&known, Deadline::after(PATIENCE)).await {
+            if let Err(error) = tokens.used(id, Deadline::after(PATIENCE)).await {
                 tracing::debug!(%error, "it could not be written down that a token is in use");
             }
         });

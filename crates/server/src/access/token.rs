@@ -1,5 +1,6 @@
 //! Tokens, as the state keeps them.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
@@ -16,6 +17,12 @@ use super::queue_pattern::QueuePattern;
 use super::role::Role;
 
 static KIND: RecordKind = RecordKind::constant("token");
+
+/// When a token was last used, by its id. Apart from the token, whose end a new version of it would move.
+static USE: RecordKind = RecordKind::constant("token_use");
+
+/// There was a token once.
+static CLOSED: RecordKind = RecordKind::constant("closed");
 const PREFIX: &str = "prt_";
 const LONGEST_NAME: usize = 100;
 const PAGE: usize = 500;
@@ -78,8 +85,6 @@ struct Kept {
     queues: Option<Vec<QueuePattern>>,
     /// Of the secret, which has 256 random bits: nothing slower than one round is needed.
     sha256: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    last_used_at: Option<Timestamp>,
 }
 
 /// A token that was read from the state.
@@ -88,8 +93,6 @@ pub(crate) struct KnownToken {
     pub(crate) info: TokenInfo,
     pub(crate) queues: Option<Vec<QueuePattern>>,
     hash: Vec<u8>,
-    version: i64,
-    kept: Kept,
 }
 
 impl KnownToken {
@@ -103,9 +106,9 @@ impl KnownToken {
             queues: kept.queues.as_ref().map(|queues| queues.iter().map(ToString::to_string).collect()),
             created_at: record.created_at,
             expires_at: record.expires_at,
-            last_used_at: kept.last_used_at,
+            last_used_at: None,
         };
-        Some(Self { info, queues: kept.queues.clone(), hash, version: record.version, kept })
+        Some(Self { info, queues: kept.queues, hash })
     }
 
     /// Whether this is the token's secret. Takes as long for a wrong one as for the right one.
@@ -155,9 +158,10 @@ impl Tokens {
             roles: new.roles,
             queues: new.queues,
             sha256: HEXLOWER.encode(&Sha256::digest(secret.as_bytes())),
-            last_used_at: None,
         };
         let value = encoded(&kept)?;
+        // First: from now on nobody is let in without a token, whatever becomes of this one.
+        let _ = self.records.put_new(&CLOSED, &RecordKey::new("tokens")?, Bytes::new(), None, deadline).await?;
         match self.records.put_new(&KIND, &key(id)?, value, new.expires_in, deadline).await? {
             Put::Made(record) => {
                 let known = KnownToken::read(&record)
@@ -171,11 +175,28 @@ impl Tokens {
 
     /// Every token, oldest first.
     pub async fn list(&self, deadline: Deadline) -> Result<Vec<TokenInfo>, MessagingError> {
+        let used = self.all(&USE, deadline).await?;
+        let used: HashMap<&str, Timestamp> = used
+            .iter()
+            .filter_map(|record| {
+                let time = std::str::from_utf8(&record.value).ok()?.parse().ok()?;
+                Some((record.key.as_str(), time))
+            })
+            .collect();
+        let tokens = self.all(&KIND, deadline).await?;
+        let info = |record: &StateRecord| {
+            let info = KnownToken::read(record)?.info;
+            Some(TokenInfo { last_used_at: used.get(record.key.as_str()).copied(), ..info })
+        };
+        Ok(tokens.iter().filter_map(info).collect())
+    }
+
+    async fn all(&self, kind: &RecordKind, deadline: Deadline) -> Result<Vec<StateRecord>, MessagingError> {
         let mut query = RecordQuery { limit: PAGE, ..RecordQuery::default() };
         let mut all = Vec::new();
         loop {
-            let page = self.records.list(&KIND, &query, deadline).await?;
-            all.extend(page.records.iter().filter_map(KnownToken::read).map(|known| known.info));
+            let page = self.records.list(kind, &query, deadline).await?;
+            all.extend(page.records);
             match page.next {
                 Some(next) => query.after = Some(next),
                 None => return Ok(all),
@@ -185,28 +206,25 @@ impl Tokens {
 
     /// Takes a token back; answers whether it was there.
     pub async fn revoke(&self, id: Uuid, deadline: Deadline) -> Result<bool, MessagingError> {
+        self.records.remove(&USE, &key(id)?, deadline).await?;
         self.records.remove(&KIND, &key(id)?, deadline).await
     }
 
-    /// Whether there is any.
+    /// Whether there is any, or was once: the last token that ends must not let everybody in.
     pub async fn any(&self, deadline: Deadline) -> Result<bool, MessagingError> {
-        let query = RecordQuery { limit: 1, ..RecordQuery::default() };
-        Ok(!self.records.list(&KIND, &query, deadline).await?.records.is_empty())
+        Ok(self.records.get(&CLOSED, &RecordKey::new("tokens")?, deadline).await?.is_some())
     }
 
     pub(crate) async fn find(&self, id: Uuid, deadline: Deadline) -> Result<Option<KnownToken>, MessagingError> {
         Ok(self.records.get(&KIND, &key(id)?, deadline).await?.as_ref().and_then(KnownToken::read))
     }
 
-    /// Writes down that a token was used. Somebody else may have changed it meanwhile; then they have seen it too.
-    pub(crate) async fn used(&self, known: &KnownToken, deadline: Deadline) -> Result<(), MessagingError> {
-        let now = Timestamp::now();
-        let kept = Kept { last_used_at: Some(now), ..known.kept.clone() };
-        let left = known.info.expires_at.map(|end| end.since(now));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Ok(());
+    /// Writes down that a token was used. Somebody else may have done so meanwhile; then they have seen it too.
+    pub(crate) async fn used(&self, id: Uuid, deadline: Deadline) -> Result<(), MessagingError> {
+        let (key, now) = (key(id)?, Bytes::from(Timestamp::now().to_string()));
+        if let Put::Taken(before) = self.records.put_new(&USE, &key, now.clone(), None, deadline).await? {
+            self.records.replace(&USE, &key, before.version, now, None, deadline).await?;
         }
-        self.records.replace(&KIND, &key(known.info.id)?, known.version, encoded(&kept)?, left, deadline).await?;
         Ok(())
     }
 }

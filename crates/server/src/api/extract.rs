@@ -28,8 +28,27 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Self::Rejection> {
+        Self::read(request, &app.options).await
+    }
+}
+
+/// The same, of somebody who is not known yet and gets little room.
+#[derive(Debug)]
+pub(crate) struct SmallJson<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for SmallJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Self::Rejection> {
+        let options = ServerOptions { max_request_bytes: 4096, ..app.options.clone() };
+        Ok(Self(JsonBody::read(request, &options).await?.0))
+    }
+}
+
+impl<T: DeserializeOwned> JsonBody<T> {
+    async fn read(request: Request, options: &ServerOptions) -> Result<Self, ApiError> {
         let named = request.headers().get(header::CONTENT_TYPE).cloned();
-        let bytes = read_body(request.into_body(), &app.options).await?;
+        let bytes = read_body(request.into_body(), options).await?;
         match named {
             Some(name) if !is_json(&name) => {
                 let detail = "send the request as JSON, with 'Content-Type: application/json'";

@@ -51,12 +51,13 @@ fn operation(route: &Route) -> Value {
         "responses": responses(route),
         // Nothing at all is needed while the server is open.
         "security": match route.need {
-            Need::Nothing => json!([]),
-            Need::Role(_) => json!([{ "token": [] }, { "session": [] }]),
+            Need::Unasked | Need::Nothing => json!([]),
+            Need::OneOf(_) => json!([{ "token": [] }, { "session": [] }]),
         },
-        "x-role": match route.need {
-            Need::Nothing => Value::Null,
-            Need::Role(role) => json!(role),
+        // One of these is enough.
+        "x-roles": match route.need {
+            Need::Unasked | Need::Nothing => Value::Null,
+            Need::OneOf(roles) => json!(roles),
         },
     });
     if let Some(schema) = &route.takes {

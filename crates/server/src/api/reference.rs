@@ -65,8 +65,8 @@ pub(crate) fn page(routes: &[Route], document: &Value) -> String {
 fn write_route(html: &mut String, route: &Route) {
     let verb = route.verb.name().to_uppercase();
     let need = match route.need {
-        Need::Nothing => "anybody".to_owned(),
-        Need::Role(role) => crate::access::role_name(role).to_owned(),
+        Need::Unasked | Need::Nothing => "anybody".to_owned(),
+        Need::OneOf(roles) => roles.iter().map(|role| crate::access::role_name(*role)).collect::<Vec<_>>().join(" or "),
     };
     let _ = write!(
         html,

@@ -15,10 +15,12 @@ use crate::app::App;
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
+    /// Anybody, without being asked who they are: it must work when the state does not.
+    Unasked,
     /// Anybody.
     Nothing,
-    /// Whoever has this role.
-    Role(Role),
+    /// Whoever has one of these roles.
+    OneOf(&'static [Role]),
 }
 
 /// The ways in which a route is asked.

@@ -24,6 +24,9 @@ use crate::live::Change;
 /// How often a silent stream says that it is still there.
 const PING: Duration = Duration::from_secs(15);
 
+/// How often it is looked whether a listener would still be let in.
+const LOOK: Duration = Duration::from_secs(1);
+
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Watching";
     vec![
@@ -56,17 +59,29 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// A stream that ends with the server.
-fn stream(app: &Arc<App>, events: BoxStream<'static, Event>) -> Response {
-    let stop = app.stop.clone();
-    let events = events.take_until(async move { stop.cancelled().await }).map(Ok::<_, Infallible>);
+/// A stream that ends with the server, and with the token of whoever listens.
+fn stream(app: &Arc<App>, caller: Caller, events: BoxStream<'static, Event>) -> Response {
+    let own = app.clone();
+    let end = async move {
+        loop {
+            tokio::select! {
+                () = own.stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            // A state that cannot be asked has taken no token back.
+            if matches!(own.access.would_let_in(&caller).await, Ok(false)) {
+                return;
+            }
+        }
+    };
+    let events = events.take_until(end).map(Ok::<_, Infallible>);
     let ping = Event::default().event(event::PING).data("{}");
     Sse::new(events).keep_alive(KeepAlive::new().interval(PING).event(ping)).into_response()
 }
 
 /// A stream of hints.
-pub(super) fn wakes(app: &Arc<App>, hints: BoxStream<'static, ()>) -> Response {
-    stream(app, hints.map(|()| Event::default().event(event::WAKE).data("{}")).boxed())
+pub(super) fn wakes(app: &Arc<App>, caller: Caller, hints: BoxStream<'static, ()>) -> Response {
+    stream(app, caller, hints.map(|()| Event::default().event(event::WAKE).data("{}")).boxed())
 }
 
 fn named_event<T: serde::Serialize>(name: &str, data: &T) -> Option<Event> {
@@ -95,7 +110,7 @@ fn shown(app: &App, caller: &Caller, change: Change) -> Option<Event> {
 }
 
 async fn events(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
-    let own = app.clone();
+    let (own, listener) = (app.clone(), caller.clone());
     let changes = unfold((app.live.listen(), false), |(mut listener, is_old)| async move {
         // Tasks change many times a second: those who look are told a few times.
         if is_old {
@@ -105,8 +120,8 @@ async fn events(State(app): State<Arc<App>>, caller: Caller) -> Result<Response,
         let is_frequent = matches!(change, Change::Tasks);
         Some((change, (listener, is_frequent)))
     });
-    let events = changes.filter_map(move |change| std::future::ready(shown(&own, &caller, change)));
-    Ok(stream(&app, events.boxed()))
+    let events = changes.filter_map(move |change| std::future::ready(shown(&own, &listener, change)));
+    Ok(stream(&app, caller, events.boxed()))
 }
 
 async fn history(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
@@ -125,7 +140,11 @@ async fn history(State(app): State<Arc<App>>, caller: Caller, params: Params) ->
     answer(&History { interval_seconds, now: Timestamp::now(), queues, since_seconds: longest * interval_seconds })
 }
 
-async fn wake_ups(State(app): State<Arc<App>>, QueuePath(queue): QueuePath) -> Result<Response, ApiError> {
+async fn wake_ups(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    QueuePath(queue): QueuePath,
+) -> Result<Response, ApiError> {
     let hints = app.provider.subscribe(&queue, Deadline::default()).await?;
-    Ok(wakes(&app, hints.boxed()))
+    Ok(wakes(&app, caller, hints.boxed()))
 }

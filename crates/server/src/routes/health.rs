@@ -10,6 +10,7 @@ use postrider::{Deadline, MessagingService};
 use serde_json::json;
 
 use super::READ;
+use crate::access::Caller;
 use crate::api::schemas::named;
 use crate::api::{ApiError, Content, Need, Route, Verb, answer, answer_with};
 use crate::app::App;
@@ -20,12 +21,12 @@ const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Operations";
     vec![
-        Route::new((Verb::Get, "/healthz"), (GROUP, "isAlive"), Need::Nothing, "Whether the server runs.", alive)
+        Route::new((Verb::Get, "/healthz"), (GROUP, "isAlive"), Need::Unasked, "Whether the server runs.", alive)
             .answers(200, "It does", Content::Json(named("Status"))),
         Route::new(
             (Verb::Get, "/readyz"),
             (GROUP, "isReady"),
-            Need::Nothing,
+            Need::Unasked,
             "Whether the server can be sent requests: its store answers, and it is not stopping.",
             ready,
         )
@@ -61,7 +62,9 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     }
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+async fn metrics(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
+    // They name queues.
+    caller.check_everywhere()?;
     let mut response = app.meter.text().into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(METRICS));
     Ok(response)

@@ -27,11 +27,17 @@ use crate::app::App;
 use crate::{edge, repeat};
 
 /// Whoever has the role.
-pub(crate) const READ: Need = Need::Role(Role::Read);
-pub(crate) const PRODUCE: Need = Need::Role(Role::Produce);
-pub(crate) const CONSUME: Need = Need::Role(Role::Consume);
-pub(crate) const OPERATE: Need = Need::Role(Role::Operate);
-pub(crate) const ADMIN: Need = Need::Role(Role::Admin);
+pub(crate) const READ: Need = Need::OneOf(&[Role::Read]);
+pub(crate) const PRODUCE: Need = Need::OneOf(&[Role::Produce]);
+pub(crate) const CONSUME: Need = Need::OneOf(&[Role::Consume]);
+pub(crate) const OPERATE: Need = Need::OneOf(&[Role::Operate]);
+pub(crate) const ADMIN: Need = Need::OneOf(&[Role::Admin]);
+
+/// Whoever has any: what every client must know of the store and of a queue that its token is for.
+pub(crate) const ANY_ROLE: Need = Need::OneOf(&[Role::Read, Role::Produce, Role::Consume]);
+
+/// Whoever uses queues, from either end.
+pub(crate) const EITHER_END: Need = Need::OneOf(&[Role::Produce, Role::Consume]);
 
 /// All routes of the API, in the order in which they are described.
 pub(crate) fn all() -> Vec<Route> {

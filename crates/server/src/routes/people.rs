@@ -18,7 +18,9 @@ use serde_json::json;
 use super::{ADMIN, OPERATE, READ};
 use crate::access::{Caller, NewToken, Proof};
 use crate::api::schemas::{limit, list as listed, named, only, page, text};
-use crate::api::{ApiError, Content, IdPath, JsonBody, Need, Params, Route, Verb, answer, answer_with, no_content};
+use crate::api::{
+    ApiError, Content, IdPath, JsonBody, Need, Params, Route, SmallJson, Verb, answer, answer_with, no_content,
+};
 use crate::app::App;
 use crate::edge::Peer;
 
@@ -179,7 +181,7 @@ async fn session(State(app): State<Arc<App>>, caller: Caller) -> Result<Response
 async fn log_in(
     State(app): State<Arc<App>>,
     peer: Option<Extension<Peer>>,
-    JsonBody(LogInRequest { token }): JsonBody<LogInRequest>,
+    SmallJson(LogInRequest { token }): SmallJson<LogInRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
     let cookie = app.access.log_in(&token, &peer.address).await?;

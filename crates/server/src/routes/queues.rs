@@ -8,7 +8,7 @@ use postrider::{Deadline, MessagingService, QueueAdmin, QueueName};
 use postrider_http::wire::queue::{Paused, Purged, QueueNames, QueuesPage, Stats, Verified, VerifyRequest};
 use serde_json::json;
 
-use super::{OPERATE, PRODUCE, READ};
+use super::{ANY_ROLE, EITHER_END, OPERATE, READ};
 use crate::access::Caller;
 use crate::api::schemas::{self, asks_only, limit, list, named, only, page, text};
 use crate::api::{ApiError, Content, JsonBody, Params, QueuePath, Route, Verb, answer, no_content};
@@ -36,7 +36,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             (Verb::Post, "/v1/queues/verify"),
             (GROUP, "verifyQueues"),
-            READ,
+            ANY_ROLE,
             "Which of these queues are there and usable.",
             verify,
         )
@@ -45,7 +45,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             (Verb::Get, "/v1/queues/{queue}"),
             (GROUP, "getQueue"),
-            READ,
+            ANY_ROLE,
             "What a queue holds; all zero when it does not exist.",
             stats,
         )
@@ -53,7 +53,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             (Verb::Put, "/v1/queues/{queue}"),
             (GROUP, "ensureQueue"),
-            PRODUCE,
+            EITHER_END,
             "Makes a queue, if it is not there.",
             ensure,
         )

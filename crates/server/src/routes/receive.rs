@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use postrider::{
     Deadline, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Timestamp,
@@ -15,19 +14,23 @@ use postrider_http::wire::Problem;
 use postrider_http::wire::receive::{ReceiveRequest, Received, SettleAndReceiveRequest};
 use postrider_http::wire::settle::Row;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::CONSUME;
-use super::settle::{rows, split};
+use super::settle::{MOST_SETTLED, rows, split};
 use crate::access::Caller;
 use crate::api::schemas::{list, named, only};
-use crate::api::{ApiError, Content, JsonBody, QueuePath, Route, Verb};
+use crate::api::{ApiError, Code, Content, JsonBody, QueuePath, Route, Verb};
 use crate::app::App;
 use crate::edge::Peer;
-use crate::leases::{self, Handover};
+use crate::leases::{self, Handover, Leased, to_its_end};
 use crate::meter::Happened;
 
 /// A client waits no longer with one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// A client that has left is noticed after so long.
+const SLICE: Duration = Duration::from_secs(1);
 
 /// So many messages are received with one request.
 const MOST_RECEIVED: usize = 1000;
@@ -92,71 +95,96 @@ impl<'a> Asking<'a> {
         queues: &[QueueName],
         options: &ReceiveOptions,
         id: Option<postrider::MessageId>,
-    ) -> Result<Vec<QueuedMessage>, MessagingError> {
+    ) -> Result<Leased, MessagingError> {
         let app = self.app;
         let waiting = app.workers.asks(&self.name, &self.peer.address, queues);
         let until = Instant::now() + options.wait;
-        let messages = match id {
-            Some(id) => {
-                let options = ReceiveOptions { wait: Duration::ZERO, ..options.clone() };
-                app.provider.receive_by_id(&queues[0], id, &options, Deadline::default()).await?.into_iter().collect()
-            }
-            None if options.wait.is_zero() => self.ask(queues, options).await?,
-            None => {
+        let place = match id.is_some() || options.wait.is_zero() {
+            true => None,
+            false => {
                 let place = tokio::select! {
                     place = tokio::time::timeout_at(until, app.lines.place(queues)) => place.ok().flatten(),
                     () = app.stop.cancelled() => None,
                 };
-                match place {
-                    // Those at the head of the line have found nothing so far.
-                    None => Vec::new(),
-                    Some(_place) => {
-                        let left = until.saturating_duration_since(Instant::now());
-                        let options = ReceiveOptions { wait: left, ..options.clone() };
-                        tokio::select! {
-                            received = self.ask(queues, &options) => received?,
-                            () = app.stop.cancelled() => Vec::new(),
-                        }
-                    }
-                }
+                // Those at the head of the line have found nothing so far.
+                let Some(place) = place else { return Ok(Leased::new(Vec::new(), &app.provider)) };
+                Some(place)
             }
         };
-        let receipts: Vec<ReceiptHandle> = messages.iter().map(|message| message.receipt().clone()).collect();
+        // Cancelled when the client leaves.
+        let left = CancellationToken::new();
+        let _leaving = left.clone().drop_guard();
+        let (own, queues, asked) = (app.clone(), queues.to_vec(), options.clone());
+        let received = to_its_end(async move {
+            let _place = place;
+            let messages = match id {
+                Some(id) => {
+                    let asked = ReceiveOptions { wait: Duration::ZERO, ..asked };
+                    own.provider.receive_by_id(&queues[0], id, &asked, Deadline::default()).await?.into_iter().collect()
+                }
+                None => wait_for(&own, &queues, &asked, until, &left).await?,
+            };
+            Ok(Leased::new(messages, &own.provider))
+        });
+        let lost = || MessagingError::OutcomeUnknown { operation: "receive", ids: Vec::new(), source: None };
+        let leased: Leased = received.await.unwrap_or_else(|| Err(lost()))?;
+        let receipts: Vec<ReceiptHandle> = leased.messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
         waiting.got(&receipts, options.visibility);
-        Ok(messages)
-    }
-
-    async fn ask(&self, queues: &[QueueName], options: &ReceiveOptions) -> Result<Vec<QueuedMessage>, MessagingError> {
-        let deadline = Deadline::after(options.wait.saturating_add(Deadline::DEFAULT));
-        match queues {
-            [queue] => self.app.provider.receive_messages(queue, options, deadline).await,
-            _ => self.app.provider.settle_and_receive(Vec::new(), queues, options, deadline).await?.received,
-        }
+        Ok(leased)
     }
 
     /// The messages as the client gets them, and the leases, which go back if it does not.
-    fn hand_over(&self, messages: Vec<QueuedMessage>) -> Result<(Vec<Bytes>, Handover), ApiError> {
-        let app = self.app;
-        let (mut pieces, mut receipts) = (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
-        let now = Timestamp::now();
-        let mut shown = Vec::with_capacity(messages.len());
-        for message in messages {
-            let (body, envelope, own) = message.into_parts();
+    fn hand_over(&self, leased: Leased) -> Result<(Vec<Bytes>, Handover), ApiError> {
+        let (app, now) = (self.app, Timestamp::now());
+        let Leased { messages, handover } = leased;
+        let mut pieces = Vec::with_capacity(messages.len());
+        for (body, envelope, own) in messages {
             if envelope.receive_count == 1 {
                 app.meter.waited(&envelope.queue, now.since(envelope.enqueued_at));
             }
             app.meter.count(&envelope.queue, Happened::Received, 1);
             let sealed = app.seal.seal(&own, envelope.attempts_count);
-            receipts.push(own);
-            shown.push(Received::new(body, envelope, sealed));
-        }
-        // From here on the leases go back whatever happens, until they are handed over.
-        let handover = Handover::new(receipts, app.provider.clone());
-        for received in &shown {
-            let piece = serde_json::to_vec(received).map_err(|error| ApiError::malformed(error.to_string()))?;
-            pieces.push(Bytes::from(piece));
+            let piece = serde_json::to_vec(&Received::new(body, envelope, sealed));
+            pieces.push(Bytes::from(piece.map_err(|error| ApiError::malformed(error.to_string()))?));
         }
         Ok((pieces, handover))
+    }
+}
+
+/// Asks until there is something, the time is over, the client has left or the server stops. Each question is asked to its
+/// end.
+async fn wait_for(
+    app: &App,
+    queues: &[QueueName],
+    options: &ReceiveOptions,
+    until: Instant,
+    left: &CancellationToken,
+) -> Result<Vec<QueuedMessage>, MessagingError> {
+    loop {
+        let wait = until.saturating_duration_since(Instant::now()).min(SLICE);
+        let asked = ReceiveOptions { wait, ..options.clone() };
+        let deadline = Deadline::after(wait.saturating_add(Deadline::DEFAULT));
+        let messages = match queues {
+            [queue] => app.provider.receive_messages(queue, &asked, deadline).await?,
+            _ => app.provider.settle_and_receive(Vec::new(), queues, &asked, deadline).await?.received?,
+        };
+        let is_over = Instant::now() >= until || left.is_cancelled() || app.stop.is_cancelled();
+        if !messages.is_empty() || is_over {
+            return Ok(messages);
+        }
+    }
+}
+
+impl App {
+    /// Refuses somebody whose token has ended while they waited. What was leased for them goes back.
+    pub(super) async fn check_still(&self, caller: &Caller, waited: Duration) -> Result<(), ApiError> {
+        if waited.is_zero() || self.access.would_let_in(caller).await? {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            Code::Unauthorized,
+            "the token has ended, or the server was closed, while this request waited",
+        ))
     }
 }
 
@@ -169,13 +197,6 @@ fn bounded(options: ReceiveOptions) -> Result<ReceiveOptions, ApiError> {
         return Err(ApiError::malformed(format!("wait: at most {} s with one request", LONGEST_WAIT.as_secs())));
     }
     Ok(options)
-}
-
-/// An answer whose leases are the client's once it is written.
-fn leased(pieces: Vec<Bytes>, handover: Handover, peer: &Peer) -> Response {
-    let mut response = Response::new(leases::body(pieces, handover, peer.unflushed.clone()));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }
 
 /// The pieces with commas between them.
@@ -200,12 +221,13 @@ async fn receive(
     let options = bounded(asked.options(&defaults)?)?;
     let asking = Asking::new(&app, &caller, &peer, asked.worker)?;
     let messages = asking.receive(&[queue], &options, asked.id).await?;
+    app.check_still(&caller, options.wait).await?;
     let (pieces, handover) = asking.hand_over(messages)?;
     let mut all = Vec::with_capacity(pieces.len() * 2 + 2);
     all.push(Bytes::from_static(b"{\"messages\":["));
     listed(pieces, &mut all);
     all.push(Bytes::from_static(b"]}"));
-    Ok(leased(all, handover, &peer))
+    Ok(leases::response(all, handover, peer.unflushed.clone()))
 }
 
 async fn settle_and_receive(
@@ -217,6 +239,9 @@ async fn settle_and_receive(
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
     let defaults = ReceiveOptions { max: 1, ..app.context.config.common().messaging.receive_options() };
     let options = bounded(asked.options(&defaults)?)?;
+    if asked.settlements.len() > MOST_SETTLED {
+        return Err(ApiError::malformed(format!("settlements: at most {MOST_SETTLED} leases are ended at once")));
+    }
     if asked.queues.is_empty() || asked.queues.len() > MOST_QUEUES {
         return Err(ApiError::malformed(format!("queues: name 1 to {MOST_QUEUES}")));
     }
@@ -233,30 +258,39 @@ async fn settle_and_receive(
             // One round trip where the store can; then, if nothing was there, the wait.
             let at_once = ReceiveOptions { wait: Duration::ZERO, ..options.clone() };
             let deadline = Deadline::default();
-            let both = app.provider.settle_and_receive(fine.clone(), &asked.queues, &at_once, deadline).await?;
-            app.note_settled(&fine, &both.settled);
-            let received = match both.received {
-                Ok(messages) if messages.is_empty() && !options.wait.is_zero() => {
+            let (own, ended, queues) = (app.clone(), fine.clone(), asked.queues.clone());
+            let both = to_its_end(async move {
+                let both = own.provider.settle_and_receive(ended, &queues, &at_once, deadline).await?;
+                Ok((both.settled, both.received.map(|messages| Leased::new(messages, &own.provider))))
+            });
+            let lost = || MessagingError::OutcomeUnknown { operation: "settle", ids: Vec::new(), source: None };
+            let (settled, received) = both.await.unwrap_or_else(|| Err(lost()))?;
+            app.note_settled(&fine, &settled);
+            let received = match received {
+                Ok(leased) if leased.messages.is_empty() && !options.wait.is_zero() => {
                     asking.receive(&asked.queues, &options, None).await
                 }
-                Ok(messages) => {
-                    let receipts: Vec<_> = messages.iter().map(|message| message.receipt().clone()).collect();
+                Ok(leased) => {
+                    let receipts: Vec<_> = leased.messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
                     app.workers.asks(&asking.name, &peer.address, &asked.queues).got(&receipts, options.visibility);
-                    Ok(messages)
+                    Ok(leased)
                 }
                 Err(error) => Err(error),
             };
-            (both.settled, received)
+            (settled, received)
         }
     };
+    if received.is_ok() && !has_settlements {
+        app.check_still(&caller, options.wait).await?;
+    }
     let settled: Vec<Row> = rows(receipts, notes, settled);
     // Nothing was settled, so nothing is lost by a plain refusal.
-    let (messages, problem) = match received {
-        Ok(messages) => (messages, None),
+    let (leased_messages, problem) = match received {
+        Ok(leased) => (leased, None),
         Err(error) if settled.is_empty() => return Err(error.into()),
-        Err(error) => (Vec::new(), Some(Problem::of(&error))),
+        Err(error) => (Leased::new(Vec::new(), &app.provider), Some(Problem::of(&error))),
     };
-    let (pieces, handover) = asking.hand_over(messages)?;
+    let (pieces, handover) = asking.hand_over(leased_messages)?;
     let written = |value: serde_json::Result<Vec<u8>>| {
         value.map(Bytes::from).map_err(|error| ApiError::malformed(error.to_string()))
     };
@@ -268,5 +302,5 @@ async fn settle_and_receive(
     all.push(Bytes::from_static(b",\"messages\":["));
     listed(pieces, &mut all);
     all.push(Bytes::from_static(b"]}"));
-    Ok(leased(all, handover, &peer))
+    Ok(leases::response(all, handover, peer.unflushed.clone()))
 }

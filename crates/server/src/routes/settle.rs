@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::meter::Happened;
 
 /// So many leases are ended with one request.
-const MOST_SETTLED: usize = 10_000;
+pub(super) const MOST_SETTLED: usize = 10_000;
 
 /// So many leases are extended at the same time.
 const EXTENDED_TOGETHER: usize = 64;

@@ -8,7 +8,7 @@ use axum::response::Response;
 use postrider::{Deadline, MessagingService};
 use postrider_http::wire::capabilities::{CapabilityTable, Finding, Findings, Health};
 
-use super::{OPERATE, READ};
+use super::{ANY_ROLE, OPERATE};
 use crate::access::Caller;
 use crate::api::schemas::{list, named, only};
 use crate::api::{ApiError, Content, Route, Verb, answer};
@@ -20,13 +20,19 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             (Verb::Get, "/v1/capabilities"),
             (GROUP, "getCapabilities"),
-            READ,
+            ANY_ROLE,
             "What the store can do: native, emulated at a cost, or refused; and its limits.",
             capabilities,
         )
         .answers(200, "Every feature", Content::Json(named("Capabilities"))),
-        Route::new((Verb::Get, "/v1/health"), (GROUP, "getHealth"), READ, "Asks the store whether it answers.", health)
-            .answers(200, "It does", Content::Json(named("Health"))),
+        Route::new(
+            (Verb::Get, "/v1/health"),
+            (GROUP, "getHealth"),
+            ANY_ROLE,
+            "Asks the store whether it answers.",
+            health,
+        )
+        .answers(200, "It does", Content::Json(named("Health"))),
         Route::new(
             (Verb::Get, "/v1/doctor"),
             (GROUP, "examineStore"),

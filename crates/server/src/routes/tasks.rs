@@ -17,7 +17,7 @@ use postrider_http::wire::task::{
 use serde_json::json;
 
 use super::queues::outcome;
-use super::{OPERATE, PRODUCE, READ};
+use super::{ANY_ROLE, OPERATE, PRODUCE, READ};
 use crate::access::Caller;
 use crate::api::schemas::{self, limit, list as listed, named, only, page, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, TaskPath, Verb, answer, answer_with};
@@ -72,7 +72,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             (Verb::Get, "/v1/tasks/routes"),
             (GROUP, "getTaskRoutes"),
-            READ,
+            ANY_ROLE,
             "How tasks reach their workers.",
             task_routes,
         )

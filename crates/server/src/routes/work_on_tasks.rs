@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::StreamExt;
-use postrider::task::{ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice};
+use postrider::task::{ClaimAnswer, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice};
 use postrider::{Deadline, TaskStore, TaskType};
 use postrider_http::wire::task::{
     self as wire, ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, FinishRequest, Finished,
     HeartbeatRequest, Standing, Standings, StandingsRequest,
 };
+use serde::Serialize;
 use tokio::time::Instant;
 
 use super::CONSUME;
@@ -20,6 +22,8 @@ use crate::access::Caller;
 use crate::api::schemas::{list, named, only, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, Verb, answer};
 use crate::app::App;
+use crate::edge::Peer;
+use crate::leases::{self, Handover};
 use crate::live::Change;
 
 /// A worker waits no longer with one request.
@@ -114,11 +118,21 @@ impl App {
     }
 }
 
+/// An answer whose leases are the worker's once it is written; otherwise the tasks go back, and the attempt is not
+/// counted.
+fn leased<T: Serialize>(app: &App, value: &T, leases: Vec<TaskLease>, peer: &Peer) -> Result<Response, ApiError> {
+    let handover = Handover::tasks(leases, app.client().store().clone());
+    let written = serde_json::to_vec(value).map_err(|error| ApiError::malformed(error.to_string()))?;
+    Ok(leases::response(vec![written.into()], handover, peer.unflushed.clone()))
+}
+
 async fn claim(
     State(app): State<Arc<App>>,
     caller: Caller,
+    peer: Option<Extension<Peer>>,
     JsonBody(asked): JsonBody<ClaimRequest>,
 ) -> Result<Response, ApiError> {
+    let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
     check_worker(&asked.worker)?;
     if asked.max > MOST_CLAIMED {
         return Err(ApiError::malformed(format!("max: at most {MOST_CLAIMED} tasks are claimed at once")));
@@ -165,24 +179,35 @@ async fn claim(
         if is_over {
             hints = None;
         }
-        let again = store.claim(claim.clone(), Deadline::default()).await?;
-        got = FinishedAndClaimed { finished: got.finished, ..again };
+        match store.claim(claim.clone(), Deadline::default()).await {
+            Ok(again) => got = FinishedAndClaimed { finished: got.finished, ..again },
+            // What was ended stays ended, and must be told; the next claim meets the trouble again.
+            Err(error) if has_ended => {
+                tracing::warn!(%error, "tasks could not be claimed after others were ended");
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     if has_ended || !got.claimed.is_empty() {
         app.live.tell(Change::Tasks);
     }
-    answer(&wire::Claims {
+    let leases = got.claimed.iter().map(|task| task.lease).collect();
+    let claims = wire::Claims {
         finished: got.finished.into_iter().map(Standing::from).collect(),
         tasks: got.claimed.into_iter().map(|task| app.claimed(task)).collect(),
         next_due: got.next_due,
-    })
+    };
+    leased(&app, &claims, leases, &peer)
 }
 
 async fn claim_by_id(
     State(app): State<Arc<App>>,
     caller: Caller,
+    peer: Option<Extension<Peer>>,
     JsonBody(ClaimByIdRequest { ids, lease, worker }): JsonBody<ClaimByIdRequest>,
 ) -> Result<Response, ApiError> {
+    let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
     check_worker(&worker)?;
     if ids.len() > MOST_CLAIMED {
         return Err(ApiError::malformed(format!("ids: at most {MOST_CLAIMED} tasks are claimed at once")));
@@ -194,8 +219,13 @@ async fn claim_by_id(
     }
     let answers = app.client().store().claim_by_id(&ids, lease, &worker, Deadline::default()).await?;
     app.live.tell(Change::Tasks);
+    let claimed = |answer: &ClaimAnswer| match answer {
+        ClaimAnswer::Claimed(task) => Some(task.lease),
+        ClaimAnswer::NotDue(_) | ClaimAnswer::NotClaimable => None,
+    };
+    let leases = answers.iter().filter_map(claimed).collect();
     let row = |answer| ClaimRow::new(answer, |task| app.seal.seal_lease(&task.lease, &task.task_type));
-    answer(&ClaimByIdAnswers { answers: answers.into_iter().map(row).collect() })
+    leased(&app, &ClaimByIdAnswers { answers: answers.into_iter().map(row).collect() }, leases, &peer)
 }
 
 async fn finish(
@@ -242,5 +272,5 @@ async fn wake_ups(State(app): State<Arc<App>>, caller: Caller, params: Params) -
         app.check_type(&caller, task_type)?;
     }
     let hints = app.client().store().subscribe_tasks(TaskNotice::Claimable(types), Deadline::default()).await?;
-    Ok(wakes(&app, hints.boxed()))
+    Ok(wakes(&app, caller, hints.boxed()))
 }

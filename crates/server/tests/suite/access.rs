@@ -12,7 +12,8 @@ use crate::place::{Answer, Place, eventually};
 struct Described {
     method: Method,
     path: String,
-    role: Option<Role>,
+    /// One of these is enough; none where anybody may come.
+    roles: Vec<Role>,
 }
 
 fn described() -> Vec<Described> {
@@ -21,8 +22,9 @@ fn described() -> Vec<Described> {
     for (path, verbs) in document["paths"].as_object().unwrap() {
         for (verb, operation) in verbs.as_object().unwrap() {
             let method = Method::from_bytes(verb.to_uppercase().as_bytes()).unwrap();
-            let role = operation["x-role"].as_str().map(|name| role_named(name).unwrap());
-            all.push(Described { method, path: path.clone(), role });
+            let names = operation["x-roles"].as_array().into_iter().flatten();
+            let roles = names.map(|name| role_named(name.as_str().unwrap()).unwrap()).collect();
+            all.push(Described { method, path: path.clone(), roles });
         }
     }
     assert!(all.len() > 60, "{} routes", all.len());
@@ -95,7 +97,9 @@ async fn every_route_asks_who_comes_and_changes_nothing_for_the_wrong_one() {
     let before = everything(&place, &queue).await;
     for route in described() {
         let path = concrete(&route.path, &id);
-        let Some(needed) = route.role else { continue };
+        if route.roles.is_empty() {
+            continue;
+        }
         let nobody = with_token(&place, &route.method, &path, None).await;
         assert_eq!(nobody.status, 401, "{} {path}", route.method);
         assert_eq!(nobody.headers["www-authenticate"], "Bearer realm=\"postrider\"");
@@ -105,7 +109,10 @@ async fn every_route_asks_who_comes_and_changes_nothing_for_the_wrong_one() {
             assert!(status == 401 || status == 429, "{} {path}: {status}", route.method);
         }
         for (role, token) in &tokens {
-            let may = *role == needed || *role == Role::Admin || (*role == Role::Operate && needed == Role::Read);
+            let includes = |needed: &Role| {
+                role == needed || *role == Role::Admin || (*role == Role::Operate && *needed == Role::Read)
+            };
+            let may = route.roles.iter().any(includes);
             if !may {
                 let answer = with_token(&place, &route.method, &path, Some(token)).await;
                 assert_eq!(answer.status, 403, "{} {path} as {role:?}", route.method);
@@ -121,11 +128,12 @@ async fn every_route_asks_who_comes_and_changes_nothing_for_the_wrong_one() {
 
     // And with the right one, every route is let through.
     for route in described().into_iter().filter(|route| !is_stream(&route.path)) {
-        let Some(needed) = route.role else { continue };
-        let token = &tokens.iter().find(|(role, _)| *role == needed).unwrap().1;
-        let path = concrete(&route.path, &id);
-        let answer = with_token(&place, &route.method, &path, Some(token)).await;
-        assert!(!matches!(answer.status.as_u16(), 401 | 403 | 500..), "{} {path}: {answer:?}", route.method);
+        for needed in &route.roles {
+            let token = &tokens.iter().find(|(role, _)| role == needed).unwrap().1;
+            let path = concrete(&route.path, &id);
+            let answer = with_token(&place, &route.method, &path, Some(token)).await;
+            assert!(!matches!(answer.status.as_u16(), 401 | 403 | 500..), "{} {path}: {answer:?}", route.method);
+        }
     }
     place.stop().await;
 }
@@ -202,9 +210,52 @@ async fn a_session_is_a_cookie_that_other_sites_cannot_use_and_that_ends_with_it
     let tokens = postrider_server::Tokens::new(place.state.clone());
     let id = tokens.list(Deadline::default()).await.unwrap()[0].id;
     assert!(tokens.revoke(id, Deadline::default()).await.unwrap());
-    // Another token keeps the server closed.
-    place.token(&[Role::Read], None).await;
+    // It was the only one, and the server stays closed.
     eventually(async || (ask(Method::GET, None).await == 401).then_some(())).await;
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn the_last_token_that_ends_lets_nobody_in_and_ends_what_its_holder_had_open() {
+    let place = Place::new().await;
+    let token = place.token(&[Role::Consume], None).await;
+    eventually(async || (place.get("/v1/queues").await.status == 401).then_some(())).await;
+    let mut waits = place.request(Method::POST, "/v1/queues/orders/receive", Some(&json!({ "wait": "20s" })));
+    waits.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let mut listens = place.request(Method::GET, "/v1/queues/orders/wake-ups", None);
+    listens.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let tokens = postrider_server::Tokens::new(place.state.clone());
+    let revoke = async {
+        let id = tokens.list(Deadline::default()).await.unwrap()[0].id;
+        assert!(tokens.revoke(id, Deadline::default()).await.unwrap());
+        eventually(async || {
+            let mut ask = place.request(Method::GET, "/v1/capabilities", None);
+            ask.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+            (place.send(ask).await.status == 401).then_some(())
+        })
+        .await;
+        let queue = QueueName::new("orders").unwrap();
+        place.context.messaging_provider.send_message(&queue, Message::new("a"), Deadline::default()).await.unwrap();
+    };
+    // The stream ends by itself, and the long poll is refused although a message came.
+    let (waited, listened, ()) = tokio::join!(place.send(waits), place.send(listens), revoke);
+    assert_eq!(waited.code(), "unauthorized");
+    assert_eq!(listened.status, 200);
+    assert_eq!(place.get("/v1/queues").await.status, 401, "nobody is let in without a token any more");
+    let queue = QueueName::new("orders").unwrap();
+    let options = ReceiveOptions::default().wait(std::time::Duration::from_secs(10));
+    let got = place.context.messaging_provider.receive_messages(&queue, &options, Deadline::default()).await.unwrap();
+    assert_eq!(got[0].receive_count(), 1, "what was leased for it went back uncounted");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_are_for_those_who_may_see_every_queue() {
+    let place = Place::new().await;
+    let (some, all) = (place.token(&[Role::Read], Some(&["mail*"])).await, place.token(&[Role::Read], None).await);
+    eventually(async || (place.get("/metrics").await.status == 401).then_some(())).await;
+    assert_eq!(with_token(&place, &Method::GET, "/metrics", Some(&some)).await.code(), "forbidden");
+    assert_eq!(with_token(&place, &Method::GET, "/metrics", Some(&all)).await.status, 200);
     place.stop().await;
 }
 
@@ -239,7 +290,7 @@ async fn an_address_that_others_reach_needs_a_token() {
 async fn secrets_are_kept_as_hashes_and_pages_forbid_everything_else() {
     let place = Place::new().await;
     let token = place.token(&[Role::Read], None).await;
-    let secret = token.rsplit('_').next().unwrap();
+    let secret = token.splitn(3, '_').nth(2).unwrap();
     let kept = postrider::state_records::RecordKind::constant("token");
     let kept = place.state.list(&kept, &Default::default(), Deadline::default()).await.unwrap();
     let text = String::from_utf8_lossy(&kept.records[0].value).into_owned();

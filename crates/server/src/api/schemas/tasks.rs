@@ -200,7 +200,7 @@ pub(super) fn shapes() -> Named {
             Object::new()
                 .must("types", json!({ "type": "array", "items": task_type(), "maxItems": 100 }))
                 .may("max", json!({ "type": "integer", "minimum": 1, "maximum": 1000 }))
-                .may("lease", duration())
+                .must("lease", duration())
                 .must("worker", worker())
                 .may("wait", duration())
                 .may("finish", json!({ "type": "array", "items": named("Finish"), "maxItems": 1000 }))
@@ -219,7 +219,7 @@ pub(super) fn shapes() -> Named {
             "ClaimById",
             Object::new()
                 .must("ids", json!({ "type": "array", "items": uuid(), "maxItems": 1000 }))
-                .may("lease", duration())
+                .must("lease", duration())
                 .must("worker", worker())
                 .asked(),
         ),
@@ -248,7 +248,7 @@ pub(super) fn shapes() -> Named {
                             .asked(),
                     }),
                 )
-                .may("extend", duration())
+                .must("extend", duration())
                 .asked(),
         ),
         ("Leases", asks_only("leases", json!({ "type": "array", "items": text(), "maxItems": 1000 }))),
