@@ -4,8 +4,10 @@
 //! process or by a person's word, has done a part and undone nothing.
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
 use postrider::{MessagingError, QueueName, Timestamp};
 use postrider_http::wire::job::{Job as JobView, JobKind, JobState};
 use tokio::sync::watch;
@@ -111,16 +113,16 @@ impl Jobs {
         }
         let work = work(job.clone());
         tokio::spawn(async move {
-            let ended = tokio::select! {
-                ended = work => Some(ended),
-                () = job.stop.cancelled() => None,
-            };
+            // To its end: it looks itself whether it shall stop, between two steps that are each complete and counted.
+            let ended = AssertUnwindSafe(work).catch_unwind().await;
+            let is_canceled = job.stop.is_cancelled();
             job.change(|view| {
                 view.ended_at = Some(Timestamp::now());
                 (view.state, view.error) = match ended {
-                    Some(Ok(())) => (JobState::Done, None),
-                    Some(Err(error)) => (JobState::Failed, Some(error.to_string())),
-                    None => (JobState::Canceled, None),
+                    Ok(Ok(())) if is_canceled && view.done + view.skipped < view.total => (JobState::Canceled, None),
+                    Ok(Ok(())) => (JobState::Done, None),
+                    Ok(Err(error)) => (JobState::Failed, Some(error.to_string())),
+                    Err(_) => (JobState::Failed, Some("the server failed at it; its log says more".to_owned())),
                 };
             });
         });
@@ -138,10 +140,18 @@ impl Jobs {
     }
 }
 
-/// Waits so that no more than `rate` a second are done, of which `done` are since `began`.
-pub(crate) async fn keep_pace(began: tokio::time::Instant, done: usize, rate: Option<f64>) {
-    if let Some(rate) = rate {
-        tokio::time::sleep_until(began + std::time::Duration::from_secs_f64(done as f64 / rate)).await;
+impl Job {
+    /// Waits so that no more than `rate` a second are done, of which `done` are since `began`. Answers whether the job goes
+    /// on.
+    pub(crate) async fn goes_on(&self, began: tokio::time::Instant, done: usize, rate: Option<f64>) -> bool {
+        if let Some(rate) = rate {
+            let due = began + std::time::Duration::from_secs_f64(done as f64 / rate);
+            tokio::select! {
+                () = tokio::time::sleep_until(due) => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+        !self.stop.is_cancelled()
     }
 }
 

@@ -21,7 +21,7 @@ use crate::access::Caller;
 use crate::api::schemas::named;
 use crate::api::{ApiError, Content, JsonBody, QueuePath, Route, Verb, answer, answer_with};
 use crate::app::App;
-use crate::jobs::{Job, check_rate, chunk, keep_pace};
+use crate::jobs::{Job, check_rate, chunk};
 
 /// So many go back in one call to the store.
 const CHUNK: usize = 100;
@@ -145,7 +145,9 @@ async fn bring_back(
     job.progress(done, skipped);
     let began = Instant::now();
     for ids in ids.chunks(chunk(rate, CHUNK)) {
-        keep_pace(began, done, rate).await;
+        if !job.goes_on(began, done, rate).await {
+            break;
+        }
         let redrive = Redrive { selection: DeadLetterSelection::Ids(ids.to_vec()), to: to.clone(), dry_run: false };
         let report = app.provider.redrive_dead_letters(queue, &redrive, Deadline::default()).await?;
         done += report.redriven.len();

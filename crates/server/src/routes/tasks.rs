@@ -15,6 +15,7 @@ use postrider_http::wire::task::{
     ReplayJobRequest, ReplayRequest, Replayed, Routes, read_query,
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::queues::outcome;
 use super::{ANY_ROLE, OPERATE, PRODUCE, READ};
@@ -22,12 +23,15 @@ use crate::access::Caller;
 use crate::api::schemas::{self, limit, list as listed, named, only, page, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, TaskPath, Verb, answer, answer_with};
 use crate::app::App;
-use crate::jobs::check_rate;
+use crate::jobs::{Job, check_rate, chunk};
 use crate::live::Change;
 use crate::repeat::RepeatKey;
 
 const MOST_CREATED: usize = 10_000;
 const MOST_LISTED: usize = 1000;
+
+/// So many are brought back in one call to the store.
+const CHUNK: usize = 500;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Tasks";
@@ -360,14 +364,26 @@ async fn start_replay(
     let (own, rate) = (app.clone(), asked.rate);
     let job = app.jobs.begin(JobKind::Replay, None, move |job| async move {
         job.of(tasks.len());
-        let told = |report: &postrider::tasks::ReplayReport| {
-            job.progress(report.replayed.len(), report.skipped.len());
-            own.live.tell(Change::Tasks);
-        };
-        let done = own.client().replay_each(&tasks, rate, told).await.map(drop);
+        let done = bring_back(&own, &tasks, rate, &job).await;
         let view = job.view();
         own.audit.done(deed, outcome(&done, |()| json!({ "replayed": view.done, "skipped": view.skipped }))).await;
         done
     })?;
     answer_with(StatusCode::ACCEPTED, &job)
+}
+
+/// Brings dead tasks back, a few at a time.
+async fn bring_back(app: &App, tasks: &[TaskId], rate: Option<f64>, job: &Job) -> Result<(), MessagingError> {
+    let (mut done, mut skipped, began) = (0, 0, Instant::now());
+    for tasks in tasks.chunks(chunk(rate, CHUNK)) {
+        if !job.goes_on(began, done + skipped, rate).await {
+            break;
+        }
+        let report = app.client().replay_each(tasks, None, |_| {}).await?;
+        done += report.replayed.len();
+        skipped += report.skipped.len();
+        job.progress(done, skipped);
+        app.tell_of_tasks();
+    }
+    Ok(())
 }
