@@ -74,8 +74,8 @@ async fn selection(app: &App, queue: &QueueName, choice: &Choice) -> Result<Dead
 }
 
 /// What the audit log says of a choice.
-fn chosen(choice: &Choice) -> serde_json::Value {
-    json!({ "ids": choice.ids.as_ref().map(Vec::len), "reason": choice.reason, "error": choice.error })
+fn chosen(choice: &Choice, to: Option<&QueueName>) -> serde_json::Value {
+    json!({ "ids": choice.ids.as_ref().map(Vec::len), "reason": choice.reason, "error": choice.error, "to": to })
 }
 
 fn check_target(caller: &Caller, to: Option<&QueueName>) -> Result<(), ApiError> {
@@ -97,7 +97,8 @@ async fn redrive(
         let report = app.provider.redrive_dead_letters(&queue, &redrive, Deadline::default()).await?;
         return answer(&Redriven::from(report));
     }
-    let deed = app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice)).await?;
+    let deed =
+        app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice, asked.to.as_ref())).await?;
     let done = app.provider.redrive_dead_letters(&queue, &redrive, Deadline::default()).await;
     let shown = |report: &RedriveReport| json!({ "redriven": report.redriven.len(), "skipped": report.skipped.len() });
     app.audit.done(deed, outcome(&done, shown)).await;
@@ -117,7 +118,8 @@ async fn start(
     // Those that are dead now are meant: one that dies again meanwhile is not brought back a second time.
     let dry = Redrive { selection, to: asked.to.clone(), dry_run: true };
     let report = app.provider.redrive_dead_letters(&queue, &dry, Deadline::default()).await?;
-    let deed = app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice)).await?;
+    let deed =
+        app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice, asked.to.as_ref())).await?;
     let (own, to, rate) = (app.clone(), asked.to, asked.rate);
     let origin = queue.origin();
     let job = app.jobs.begin(JobKind::Redrive, Some(origin), move |job| async move {
@@ -180,7 +182,7 @@ async fn purge(
         };
         return answer(&Purged { purged: purged as u64 });
     }
-    let deed = app.audit.begin(&caller, "purge_dead_letters", queue.as_str(), chosen(&choice)).await?;
+    let deed = app.audit.begin(&caller, "purge_dead_letters", queue.as_str(), chosen(&choice, None)).await?;
     let done = app.provider.purge_dead_letters(&queue, &selection, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |purged| json!({ "purged": purged }))).await;
     answer(&Purged { purged: done? })

@@ -310,14 +310,18 @@ async fn edit(
 
 /// The tasks that a request means, and how the audit log calls them.
 async fn meant(app: &App, caller: &Caller, asked: &ReplayRequest) -> Result<Vec<TaskId>, ApiError> {
+    // Refuses ids beside a filter, which would be ignored.
+    let filter: TaskFilter = asked.filter()?;
     if let Some(ids) = &asked.ids {
+        if ids.len() > MOST_CREATED {
+            return Err(ApiError::malformed(format!("ids: name at most {MOST_CREATED}")));
+        }
         for id in ids {
             app.check_task(caller, *id).await?;
         }
         let limit = asked.limit.unwrap_or(usize::MAX);
         return Ok(ids.iter().take(limit).copied().collect());
     }
-    let filter: TaskFilter = asked.filter()?;
     if caller.queues.is_some() {
         if filter.types.is_empty() {
             return Err(ApiError::forbidden("this token is for some queues; name the types that are meant"));

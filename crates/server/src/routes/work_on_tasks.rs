@@ -90,6 +90,15 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
+fn check_count(leases: usize) -> Result<(), ApiError> {
+    match leases <= MOST_CLAIMED {
+        true => Ok(()),
+        false => {
+            Err(ApiError::malformed(format!("at most {MOST_CLAIMED} leases with one request; send the rest apart")))
+        }
+    }
+}
+
 fn check_worker(name: &str) -> Result<(), ApiError> {
     match name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
         false => Ok(()),
@@ -233,6 +242,7 @@ async fn finish(
     caller: Caller,
     JsonBody(asked): JsonBody<FinishRequest>,
 ) -> Result<Response, ApiError> {
+    check_count(asked.finish.len())?;
     let finished = app.finish(&caller, asked.finish)?;
     let standings = app.client().store().finish(finished, Deadline::default()).await?;
     app.live.tell(Change::Tasks);
@@ -244,6 +254,7 @@ async fn heartbeat(
     caller: Caller,
     JsonBody(asked): JsonBody<HeartbeatRequest>,
 ) -> Result<Response, ApiError> {
+    check_count(asked.heartbeats.len())?;
     let beat = |asked: wire::Heartbeat| -> Result<Heartbeat, ApiError> {
         Ok(Heartbeat { lease: app.lease(&caller, &asked.lease)?, progress: asked.checked_progress()? })
     };
@@ -258,6 +269,7 @@ async fn standings(
     caller: Caller,
     JsonBody(StandingsRequest { leases }): JsonBody<StandingsRequest>,
 ) -> Result<Response, ApiError> {
+    check_count(leases.len())?;
     let leases = leases.iter().map(|lease| app.lease(&caller, lease)).collect::<Result<Vec<_>, _>>()?;
     let standings = app.client().store().standings(&leases, Deadline::default()).await?;
     answer(&Standings { standings: standings.into_iter().map(Standing::from).collect() })
