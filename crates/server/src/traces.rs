@@ -17,7 +17,7 @@ use postrider::{Headers, MessagingError};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// So many spans wait to be sent; more are dropped and counted.
+/// So many spans wait to be sent; more are dropped.
 const KEPT: usize = 4096;
 
 /// So many are sent at once.
