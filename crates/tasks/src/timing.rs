@@ -24,8 +24,11 @@ impl Times {
             ScheduleTiming::Cron { expression, time_zone } => {
                 let cron = CronParser::builder().seconds(Seconds::Optional).build().parse(expression);
                 let cron = cron.map_err(|error| {
+                    let why = error.to_string();
+                    let why = why.trim_start_matches("Component error: ").trim_end_matches('.');
                     let why = format!(
-                        "'{}': {error}; write five fields (minute hour day month weekday), or six with seconds first",
+                        "'{}' cannot be read ({why}); write five fields (minute hour day month weekday), or six with \
+                         seconds first",
                         expression.escape_debug()
                     );
                     MessagingError::invalid("cron expression", why)

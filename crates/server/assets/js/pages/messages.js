@@ -13,7 +13,7 @@ import { isAbort } from "../api.js";
 import { detailPanel, messageFacts } from "../message_detail.js";
 import { queues } from "../queues.js";
 
-const TONE = { PENDING: "info", PROCESSING: "good", RETRYABLE: "warn" };
+const TONE = { PENDING: "info", PROCESSING: "accent", RETRYABLE: "warn" };
 const LIMITS = [50, 200, 1000];
 
 /** Everything that the filter looks at. */

@@ -81,10 +81,11 @@ export async function queuePage(view) {
         const exact = known && !["ready", "delayed"].some((field) => now.approximate?.includes(field));
         const touched = (now.ready ?? 0) + (now.delayed ?? 0);
         const n = known ? `${exact ? "" : "~"}${count(touched, "message")}` : "an unknown number of messages";
+        const stays = `What is in flight (${statText(now, "in_flight")}) or dead (${statText(now, "dead")}) stays.`;
         return {
           text: known && exact && touched === 0
-            ? `There is nothing to remove: ${statText(now, "in_flight")} in flight stay with their workers, ${statText(now, "dead")} dead letters stay too.`
-            : `This removes ${n} for good (${statText(now, "ready")} ready, ${statText(now, "delayed")} delayed). ${statText(now, "in_flight")} in flight stay with their workers, ${statText(now, "dead")} dead letters stay too.`,
+            ? `There is nothing to remove. ${stays}`
+            : `This removes ${n} for good (${statText(now, "ready")} ready, ${statText(now, "delayed")} delayed). ${stays}`,
           label: known ? `Purge ${n}` : "Purge",
           nothing: known && exact && touched === 0,
         };
