@@ -1,7 +1,8 @@
 //! Bytes in JSON: as text when they are UTF-8, else in base64.
 //!
 //! Which of the two it is stands in the name of the field (`body` or `body_base64`), never in a guess by its looks: a text
-//! that happens to be base64 stays a text. Both hold the bytes by reference count, so that a body is copied into the
+//! that happens to be base64 stays a text. Where text is asked for, an object, list, number or truth value is good too, and
+//! its bytes are the JSON as it was written; answers have text alone. Both hold the bytes by reference count, so that a body is copied into the
 //! request and out of it, and nowhere between.
 
 use std::fmt;
@@ -10,10 +11,21 @@ use bytes::Bytes;
 use data_encoding::BASE64;
 use postrider_core::MessagingError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use serde_json::value::RawValue;
 
 /// Bytes that are UTF-8.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Text(Bytes);
+pub struct Text {
+    bytes: Bytes,
+    is_json: bool,
+}
+
+impl Text {
+    /// Whether it was written as JSON of its own and not as a text.
+    pub fn is_json(&self) -> bool {
+        self.is_json
+    }
+}
 
 /// Bytes that are not, or that somebody chose to write in base64.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,7 +34,7 @@ pub struct Base64(Bytes);
 /// The one field or the other, for these bytes.
 pub fn split(bytes: Bytes) -> (Option<Text>, Option<Base64>) {
     match std::str::from_utf8(&bytes) {
-        Ok(_) => (Some(Text(bytes)), None),
+        Ok(_) => (Some(Text { bytes, is_json: false }), None),
         Err(_) => (None, Some(Base64(bytes))),
     }
 }
@@ -33,7 +45,7 @@ pub fn join(what: &'static str, text: Option<Text>, base64: Option<Base64>) -> R
         (Some(_), Some(_)) => {
             Err(MessagingError::invalid(what, format!("{what} and {what}_base64 are both there; send one of them")))
         }
-        (Some(Text(bytes)), None) | (None, Some(Base64(bytes))) => Ok(Some(bytes)),
+        (Some(Text { bytes, .. }), None) | (None, Some(Base64(bytes))) => Ok(Some(bytes)),
         (None, None) => Ok(None),
     }
 }
@@ -41,21 +53,34 @@ pub fn join(what: &'static str, text: Option<Text>, base64: Option<Base64>) -> R
 /// The bytes of the one field or the other, one of which must be there.
 pub fn required(what: &'static str, text: Option<Text>, base64: Option<Base64>) -> Result<Bytes, MessagingError> {
     join(what, text, base64)?.ok_or_else(|| {
-        MessagingError::invalid(what, format!("it is missing; send {what} with text, or {what}_base64 with bytes"))
+        MessagingError::invalid(
+            what,
+            format!("it is missing; send {what} with text or JSON, or {what}_base64 with bytes"),
+        )
     })
 }
 
 impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // They were looked at before; looking again costs less than a second kind of shared text would.
-        serializer.serialize_str(std::str::from_utf8(&self.0).map_err(ser::Error::custom)?)
+        serializer.serialize_str(std::str::from_utf8(&self.bytes).map_err(ser::Error::custom)?)
     }
 }
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self(Bytes::from(String::deserialize(deserializer)?)))
+        let written = <&RawValue>::deserialize(deserializer)?.get();
+        let is_json = !written.starts_with('"');
+        let text =
+            if is_json { written.to_owned() } else { serde_json::from_str(written).map_err(de::Error::custom)? };
+        Ok(Self { bytes: text.into(), is_json })
     }
+}
+
+/// For a field that is text and nothing else.
+pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let bytes = Vec::from(Text::deserialize(deserializer)?.bytes);
+    String::from_utf8(bytes).map_err(de::Error::custom)
 }
 
 impl Serialize for Base64 {
@@ -90,7 +115,7 @@ impl<'de> Deserialize<'de> for Base64 {
 
 impl fmt::Debug for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.bytes.fmt(f)
     }
 }
 
@@ -114,6 +139,20 @@ mod tests {
             assert_eq!(join("body", over(&text), over(&base64)).unwrap(), Some(bytes));
         }
         assert_eq!(serde_json::to_string(&split(Bytes::from_static(b"\xff\x00")).1).unwrap(), r#""/wA=""#);
+    }
+
+    #[test]
+    fn json_is_taken_as_it_is_written() {
+        for json in [r#"{"b": 12345678901234567890, "a": [1.0, {}],"a":"\u00e9"}"#, "[ ]", "1e400", "-0", "true"] {
+            let text: Text = serde_json::from_str(&format!(" {json} ")).unwrap();
+            assert!(text.is_json(), "{json}");
+            assert_eq!(required("body", Some(text), None).unwrap(), json);
+        }
+        let text: Text = serde_json::from_str(r#""{\"a\": \"\ud83d\ude00\"}""#).unwrap();
+        assert!(!text.is_json());
+        assert_eq!(required("body", Some(text), None).unwrap(), "{\"a\": \"\u{1F600}\"}");
+        assert_eq!(serde_json::from_str::<Option<Text>>("null").unwrap(), None);
+        assert!(is_refused::<Text>(r#""\ud83d""#), "half a character");
     }
 
     #[test]

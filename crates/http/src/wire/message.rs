@@ -20,13 +20,14 @@ pub struct NewMessage {
     /// Its identity; without one the server makes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<MessageId>,
-    /// What it says, as text.
+    /// What it says, as text or as JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Text>,
     /// What it says, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
-    /// How the body is encoded; `application/octet-stream` without one.
+    /// How the body is encoded; without one `application/json` where it was written as JSON, else
+    /// `application/octet-stream`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
     /// Text beside the body.
@@ -81,12 +82,15 @@ impl TryFrom<NewMessage> for Message {
     type Error = MessagingError;
 
     fn try_from(new: NewMessage) -> Result<Self, Self::Error> {
+        let is_json = new.body.as_ref().is_some_and(Text::is_json);
         let mut message = Self::new(body::required("body", new.body, new.body_base64)?);
         if let Some(id) = new.id {
             message.id = id;
         }
         if let Some(content_type) = &new.content_type {
             message.content_type = ContentType::parse(content_type)?;
+        } else if is_json {
+            message.content_type = ContentType::JSON;
         }
         message.headers = new.headers.into_headers()?;
         message.ordering_key = key("ordering key", new.ordering_key)?;

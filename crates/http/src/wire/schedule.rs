@@ -7,7 +7,7 @@ use postrider_core::task::{MissedFire, NewSchedule, ScheduleTiming, TaskTemplate
 use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::duration;
+use super::{body, duration};
 
 /// The time zone of a cron expression that names none.
 const DEFAULT_TIME_ZONE: &str = "UTC";
@@ -138,7 +138,8 @@ pub struct PutScheduleRequest {
     /// The type of its tasks.
     #[serde(rename = "type")]
     pub task_type: TaskType,
-    /// The payload of its tasks.
+    /// The payload of its tasks, as text or as JSON.
+    #[serde(deserialize_with = "body::text")]
     pub payload: String,
     /// The cron expression that it fires by.
     #[serde(default, skip_serializing_if = "Option::is_none")]

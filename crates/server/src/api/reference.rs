@@ -112,6 +112,9 @@ fn shape(schema: &Value) -> String {
         let words = words.iter().filter_map(Value::as_str).map(|word| format!("<code>{}</code>", escape(word)));
         return words.collect::<Vec<_>>().join(" | ");
     }
+    if schema["type"].is_array() {
+        return "text or JSON".to_owned();
+    }
     match (schema["type"].as_str(), schema["format"].as_str()) {
         (Some("array"), _) => format!("list of {}", shape(&schema["items"])),
         (Some("object"), _) if schema["properties"].is_object() => {

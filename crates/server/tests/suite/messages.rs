@@ -40,6 +40,24 @@ async fn a_message_is_sent_received_extended_and_settled() {
 }
 
 #[tokio::test]
+async fn what_is_json_may_be_written_as_json() {
+    let place = Place::new().await;
+    place.post("/v1/queues/orders/messages", json!({ "body": { "item": "tea" } })).await.of(201);
+    let [message] = &receive(&place, "orders", json!({})).await[..] else { panic!() };
+    assert_eq!(
+        (&message["body"], &message["content_type"]),
+        (&json!("{\"item\":\"tea\"}"), &json!("application/json"))
+    );
+    place.post("/v1/tasks", json!({ "type": "count", "payload": [1, 2] })).await.of(201);
+    let claim = json!({ "types": ["count"], "lease": "30s", "worker": "w" });
+    assert_eq!(place.post("/v1/tasks/claim", claim).await.of(200)["tasks"][0]["payload"], "[1,2]");
+    let schedule = json!({ "type": "count", "payload": { "n": 7 }, "every": "1h" });
+    let put = place.request(Method::PUT, "/v1/schedules/counting", Some(&schedule));
+    assert_eq!(place.send(put).await.of(200)["payload"], "{\"n\":7}");
+    place.stop().await;
+}
+
+#[tokio::test]
 async fn a_long_poll_is_answered_when_a_message_comes_and_ends_when_the_server_does() {
     let place = Place::new().await;
     let (waited, sent) = tokio::join!(receive(&place, "orders", json!({ "wait": "20s" })), async {

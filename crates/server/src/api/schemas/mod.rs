@@ -82,6 +82,13 @@ fn base64() -> Value {
     })
 }
 
+fn text_or_json() -> Value {
+    json!({
+        "type": ["string", "object", "array", "number", "boolean"],
+        "description": "a text, or any other JSON, which is taken as it is written",
+    })
+}
+
 fn headers() -> Value {
     json!({
         "type": "object",
@@ -96,11 +103,13 @@ struct Object {
     required: Vec<&'static str>,
     /// One of each pair must be there, and not both.
     either: Vec<(&'static str, &'static str)>,
+    /// What is text in an answer, and may be any JSON in a request.
+    bytes: Vec<&'static str>,
 }
 
 impl Object {
     fn new() -> Self {
-        Self { properties: Map::new(), required: Vec::new(), either: Vec::new() }
+        Self { properties: Map::new(), required: Vec::new(), either: Vec::new(), bytes: Vec::new() }
     }
 
     fn must(mut self, name: &'static str, schema: Value) -> Self {
@@ -119,7 +128,8 @@ impl Object {
     }
 
     /// Bytes: text, or base64 under another name.
-    fn bytes(self, name: &'static str, encoded: &'static str) -> Self {
+    fn bytes(mut self, name: &'static str, encoded: &'static str) -> Self {
+        self.bytes.push(name);
         self.may(name, text()).may(encoded, base64())
     }
 
@@ -139,7 +149,10 @@ impl Object {
     }
 
     /// As a request has it: what is not known is refused.
-    fn asked(self) -> Value {
+    fn asked(mut self) -> Value {
+        for name in self.bytes.drain(..) {
+            self.properties.insert(name.to_owned(), text_or_json());
+        }
         let mut schema = self.answered();
         schema["additionalProperties"] = json!(false);
         schema

@@ -265,7 +265,7 @@ pub(super) fn shapes() -> Named {
         ("Schedule", schedule.answered()),
         (
             "NewSchedule",
-            new_task(Object::new().must("type", task_type()).must("payload", text()))
+            new_task(Object::new().must("type", task_type()).must("payload", text_or_json()))
                 .may("cron", text())
                 .may("time_zone", text())
                 .may("every", duration())
