@@ -10,6 +10,7 @@ use postrider::{
     TaskStorage,
 };
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::access::rate::Rate;
@@ -52,6 +53,8 @@ pub(crate) struct App {
     pub(crate) traces: Option<Traces>,
     /// Asked to end: nothing new is waited for.
     pub(crate) stop: CancellationToken,
+    /// What goes on without its request. The store is closed after it has ended.
+    pub(crate) begun: TaskTracker,
 }
 
 impl App {
@@ -65,6 +68,7 @@ impl App {
         let tasks = context.tasks().await?;
         let seal = Seal::new(secret(&records).await?);
         let live = Arc::new(Live::default());
+        let begun = TaskTracker::new();
         let provider = context.messaging_provider.clone();
         Ok(Self {
             endpoint,
@@ -76,13 +80,14 @@ impl App {
             lines: Lines::default(),
             meter: Meter::new(provider.provider_name()),
             history: History::default(),
-            jobs: Jobs::new(live.clone(), stop.clone()),
+            jobs: Jobs::new(live.clone(), stop.clone(), begun.clone()),
             live,
             audit: Audit::new(records.clone()),
             traces: options.otlp_endpoint.as_deref().map(Traces::new).transpose()?,
             records,
             options,
             stop,
+            begun,
             provider,
             context,
         })

@@ -1,6 +1,7 @@
 //! How queues have been: looked at again and again, for the charts, the metrics and the live page.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -167,8 +168,8 @@ async fn look(app: &App) -> Result<Vec<QueueStats>, MessagingError> {
     Ok(all)
 }
 
-/// Looks at the queues until the server stops.
-pub(crate) async fn watch(app: Arc<App>) {
+/// Looks at the queues again and again.
+pub(crate) async fn watch(app: Arc<App>) -> Infallible {
     let mut kept_at: Option<Instant> = None;
     loop {
         let began = Instant::now();
@@ -197,10 +198,7 @@ pub(crate) async fn watch(app: Arc<App>) {
         // A store that takes long to answer is not asked all the time.
         let usual = if app.live.is_watched() { WATCHED } else { app.options.sample_interval };
         let pause = usual.min(app.options.sample_interval).max(began.elapsed() * 4);
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = app.stop.cancelled() => return,
-        }
+        tokio::time::sleep(pause).await;
     }
 }
 
