@@ -21,6 +21,7 @@ use crate::line::Lines;
 use crate::live::Live;
 use crate::meter::Meter;
 use crate::options::ServerOptions;
+use crate::readiness::Readiness;
 use crate::receipts::Seal;
 use crate::traces::Traces;
 use crate::workers::Workers;
@@ -45,6 +46,7 @@ pub(crate) struct App {
     pub(crate) seal: Seal,
     pub(crate) workers: Workers,
     pub(crate) lines: Lines,
+    pub(crate) readiness: Readiness,
     pub(crate) meter: Meter,
     pub(crate) history: History,
     pub(crate) live: Arc<Live>,
@@ -78,6 +80,7 @@ impl App {
             seal,
             workers: Workers::default(),
             lines: Lines::default(),
+            readiness: Readiness::default(),
             meter: Meter::new(provider.provider_name()),
             history: History::default(),
             jobs: Jobs::new(live.clone(), stop.clone(), begun.clone()),
