@@ -16,10 +16,16 @@ mod store;
 mod tasks;
 mod work_on_tasks;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::Request;
+use axum::http::Method;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
+use futures_util::FutureExt;
+use postrider::MessagingError;
 
 use crate::access::{Guarding, Role, guard};
 use crate::api::{self, ApiError, Code, Need, Route};
@@ -88,22 +94,53 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
     router.layer(from_fn(no_trailing_panic)).layer(from_fn_with_state(app.clone(), edge::frame)).with_state(app.clone())
 }
 
-/// A panic of a handler is the failure of one request.
-async fn no_trailing_panic(
-    request: axum::extract::Request,
-    next: axum::middleware::Next,
-) -> Result<axum::response::Response, ApiError> {
-    use futures_util::FutureExt;
-    let run = std::panic::AssertUnwindSafe(next.run(request)).catch_unwind();
+/// A panic of a handler is the failure of one request. What it had done by then nobody knows.
+async fn no_trailing_panic(request: Request, next: Next) -> Result<Response, ApiError> {
+    const WHY: &str = "the server failed at this request; its log says more";
+    let only_looks = matches!(*request.method(), Method::GET | Method::HEAD);
+    let run = AssertUnwindSafe(next.run(request)).catch_unwind();
     run.await.map_err(|_| {
         tracing::error!("a request made the server panic");
-        let why: Box<dyn std::error::Error + Send + Sync> =
-            "the server failed at this request; its log says more".into();
-        ApiError::from(postrider::MessagingError::Provider {
-            provider: "server",
-            operation: "answer",
-            source: why.into(),
-            retryable: false,
-        })
+        if only_looks {
+            return ApiError::new(Code::InternalError, WHY);
+        }
+        let why: Box<dyn std::error::Error + Send + Sync> = WHY.into();
+        MessagingError::OutcomeUnknown { operation: "the request", ids: Vec::new(), source: Some(why.into()) }.into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::response::IntoResponse;
+    use axum::routing::any;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn after_a_panic_nobody_is_told_that_nothing_was_done() {
+        async fn fails() -> Response {
+            panic!("on purpose")
+        }
+        let router = Router::new()
+            .route("/fails", any(fails))
+            .route("/goes", any(|| async { "well".into_response() }))
+            .layer(from_fn(no_trailing_panic));
+        let ask = async |method: Method, path: &str| {
+            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            let problem = response.extensions().get::<ApiError>().map(|error| format!("{error:?}"));
+            (response.status().as_u16(), problem.unwrap_or_default())
+        };
+        for method in [Method::GET, Method::HEAD] {
+            let (status, problem) = ask(method, "/fails").await;
+            assert!(status == 500 && problem.contains("InternalError"), "{status} {problem}");
+        }
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            let (status, problem) = ask(method, "/fails").await;
+            assert!(status == 504 && problem.contains("OutcomeUnknown"), "{status} {problem}");
+        }
+        assert_eq!(ask(Method::POST, "/goes").await.0, 200);
+    }
 }
