@@ -22,6 +22,7 @@ mod jobs;
 mod leases;
 mod line;
 mod live;
+mod looking;
 mod meter;
 mod options;
 mod readiness;

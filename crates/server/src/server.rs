@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::Tokens;
 use crate::app::App;
 use crate::options::ServerOptions;
-use crate::{edge, history, routes};
+use crate::{edge, looking, routes};
 
 /// How long chores, jobs and leases that go back have when no connection is left.
 const LAST_WORK: Duration = Duration::from_secs(10);
@@ -109,7 +109,7 @@ impl Server {
         let Self { app, listener, tls, keeper, .. } = self;
         let others = TaskTracker::new();
         // Nothing is lost where these are left in the middle.
-        others.spawn(app.stop.clone().run_until_cancelled_owned(history::watch(app.clone())));
+        others.spawn(app.stop.clone().run_until_cancelled_owned(looking::watch(app.clone())));
         others.spawn(app.stop.clone().run_until_cancelled_owned(forget(app.clone())));
         let chores = Shutdown::new();
         let keeper = app.tasks.keeper(keeper).run(chores.clone());

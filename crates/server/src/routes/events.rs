@@ -129,9 +129,9 @@ async fn history(State(app): State<Arc<App>>, caller: Caller, params: Params) ->
     }
     let wanted = |queue: &QueueName| only.as_ref().map_or_else(|| caller.may_use(queue), |only| queue == only);
     let Shown { queues, looks_per_point } = app.history.show(wanted, points);
-    let interval_seconds = app.options.sample_interval.as_secs().max(1) * looks_per_point as u64;
-    let longest = queues.first().map_or(0, |queue| queue.ready.len() as u64);
-    answer(&History { interval_seconds, now: Timestamp::now(), queues, since_seconds: longest * interval_seconds })
+    let interval_seconds = app.options.sample_interval.as_secs_f64() * looks_per_point as f64;
+    let since_seconds = queues.first().map_or(0, |queue| queue.ready.len()) as f64 * interval_seconds;
+    answer(&History { interval_seconds, now: Timestamp::now(), queues, since_seconds })
 }
 
 async fn wake_ups(
