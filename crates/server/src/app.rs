@@ -85,7 +85,7 @@ impl App {
             history: History::default(),
             jobs: Jobs::new(live.clone(), stop.clone(), begun.clone()),
             live,
-            audit: Audit::new(records.clone()),
+            audit: Audit::new(records.clone(), begun.clone()),
             traces: options.otlp_endpoint.as_deref().map(Traces::new).transpose()?,
             records,
             options,
@@ -113,4 +113,17 @@ async fn secret(records: &StateStorage) -> Result<[u8; 32], MessagingError> {
     <[u8; 32]>::try_from(&record.value[..]).map_err(|_| {
         MessagingError::invalid("secret of receipts", "what the state has of it has another length; remove that record")
     })
+}
+
+/// What requests work with, on a store of its own that ends with the folder.
+#[cfg(test)]
+pub(crate) async fn example() -> (Arc<App>, tempfile::TempDir) {
+    use postrider::{Config, Sources};
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("queues.db").display());
+    let config = Config::load(&Sources::none().flag("--url", "common.messaging.url", url)).unwrap();
+    let context = SystemContext::from_config(config).await.unwrap();
+    let state = StateStorage::new(context.messaging_provider.inner()).unwrap();
+    let app = App::new(context, state, ServerOptions::default(), CancellationToken::new()).await.unwrap();
+    (Arc::new(app), folder)
 }

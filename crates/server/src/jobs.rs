@@ -101,11 +101,7 @@ impl Jobs {
             Job { view: watch::Sender::new(view.clone()), stop: self.stop.child_token(), live: self.live.clone() };
         {
             let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-            let running = jobs.iter().filter(|job| job.view().state == JobState::Running).count();
-            if running >= MOST_RUNNING {
-                let why = format!("{running} jobs run already; wait for one to end, or cancel it");
-                return Err(MessagingError::busy(why));
-            }
+            check_room(&jobs)?;
             while jobs.len() >= REMEMBERED
                 && let Some(old) = jobs.iter().position(|job| job.view().state != JobState::Running)
             {
@@ -131,6 +127,11 @@ impl Jobs {
         Ok(view)
     }
 
+    /// Refuses a job for which there is no room, before anybody writes down that it is begun.
+    pub(crate) fn check_room(&self) -> Result<(), MessagingError> {
+        check_room(&self.jobs.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub(crate) fn find(&self, id: Uuid) -> Option<Job> {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.iter().find(|job| job.view().id == id).cloned()
@@ -139,6 +140,14 @@ impl Jobs {
     /// Newest first.
     pub(crate) fn list(&self) -> Vec<JobView> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().map(Job::view).collect()
+    }
+}
+
+fn check_room(jobs: &VecDeque<Job>) -> Result<(), MessagingError> {
+    let running = jobs.iter().filter(|job| job.view().state == JobState::Running).count();
+    match running < MOST_RUNNING {
+        true => Ok(()),
+        false => Err(MessagingError::busy(format!("{running} jobs run already; wait for one to end, or cancel it"))),
     }
 }
 
