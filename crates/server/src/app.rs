@@ -10,6 +10,7 @@ use postrider::{
     TaskStorage,
 };
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::access::rate::Rate;
@@ -20,6 +21,7 @@ use crate::line::Lines;
 use crate::live::Live;
 use crate::meter::Meter;
 use crate::options::ServerOptions;
+use crate::readiness::Readiness;
 use crate::receipts::Seal;
 use crate::traces::Traces;
 use crate::workers::Workers;
@@ -44,6 +46,7 @@ pub(crate) struct App {
     pub(crate) seal: Seal,
     pub(crate) workers: Workers,
     pub(crate) lines: Lines,
+    pub(crate) readiness: Readiness,
     pub(crate) meter: Meter,
     pub(crate) history: History,
     pub(crate) live: Arc<Live>,
@@ -52,6 +55,8 @@ pub(crate) struct App {
     pub(crate) traces: Option<Traces>,
     /// Asked to end: nothing new is waited for.
     pub(crate) stop: CancellationToken,
+    /// What goes on without its request. The store is closed after it has ended.
+    pub(crate) begun: TaskTracker,
 }
 
 impl App {
@@ -65,6 +70,7 @@ impl App {
         let tasks = context.tasks().await?;
         let seal = Seal::new(secret(&records).await?);
         let live = Arc::new(Live::default());
+        let begun = TaskTracker::new();
         let provider = context.messaging_provider.clone();
         Ok(Self {
             endpoint,
@@ -74,15 +80,17 @@ impl App {
             seal,
             workers: Workers::default(),
             lines: Lines::default(),
+            readiness: Readiness::default(),
             meter: Meter::new(provider.provider_name()),
             history: History::default(),
-            jobs: Jobs::new(live.clone(), stop.clone()),
+            jobs: Jobs::new(live.clone(), stop.clone(), begun.clone()),
             live,
-            audit: Audit::new(records.clone()),
+            audit: Audit::new(records.clone(), begun.clone()),
             traces: options.otlp_endpoint.as_deref().map(Traces::new).transpose()?,
             records,
             options,
             stop,
+            begun,
             provider,
             context,
         })
@@ -105,4 +113,17 @@ async fn secret(records: &StateStorage) -> Result<[u8; 32], MessagingError> {
     <[u8; 32]>::try_from(&record.value[..]).map_err(|_| {
         MessagingError::invalid("secret of receipts", "what the state has of it has another length; remove that record")
     })
+}
+
+/// What requests work with, on a store of its own that ends with the folder.
+#[cfg(test)]
+pub(crate) async fn example() -> (Arc<App>, tempfile::TempDir) {
+    use postrider::{Config, Sources};
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("queues.db").display());
+    let config = Config::load(&Sources::none().flag("--url", "common.messaging.url", url)).unwrap();
+    let context = SystemContext::from_config(config).await.unwrap();
+    let state = StateStorage::new(context.messaging_provider.inner()).unwrap();
+    let app = App::new(context, state, ServerOptions::default(), CancellationToken::new()).await.unwrap();
+    (Arc::new(app), folder)
 }

@@ -1,7 +1,7 @@
 //! What people did that cannot be undone, and who it was.
 //!
 //! An entry is written before the deed, so that nothing is done that the log does not know of, and completed afterwards
-//! with what came of it.
+//! with what came of it. A deed that is given up in between has the outcome `unknown`; one whose server died has none.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use postrider::{Bytes, Deadline, MessagingError, StateStorage};
 use postrider_http::wire::audit::AuditEntry;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::access::Caller;
@@ -33,14 +34,27 @@ struct Written {
 /// A deed that is about to be done.
 #[must_use = "say what came of it"]
 pub(crate) struct Deed {
-    record: StateRecord,
-    written: Written,
+    /// Until it is said what came of it.
+    entry: Option<(StateRecord, Written)>,
+    audit: Audit,
+}
+
+impl Drop for Deed {
+    fn drop(&mut self) {
+        let Some(entry) = self.entry.take() else { return };
+        // Without a runtime the process is ending.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let audit = self.audit.clone();
+        self.audit.begun.spawn_on(async move { audit.complete(entry, "unknown".into()).await }, &runtime);
+    }
 }
 
 /// The log.
 #[derive(Debug, Clone)]
 pub(crate) struct Audit {
     records: StateStorage,
+    /// Where an entry that is completed without anybody waiting for it is waited for when the server stops.
+    begun: TaskTracker,
 }
 
 fn encoded(written: &Written) -> Result<Bytes, MessagingError> {
@@ -52,8 +66,8 @@ fn encoded(written: &Written) -> Result<Bytes, MessagingError> {
 }
 
 impl Audit {
-    pub(crate) fn new(records: StateStorage) -> Self {
-        Self { records }
+    pub(crate) fn new(records: StateStorage, begun: TaskTracker) -> Self {
+        Self { records, begun }
     }
 
     /// Writes down what is about to be done. If that fails, it must not be done.
@@ -72,14 +86,19 @@ impl Audit {
         let written = Written { who, action, target, detail };
         let id = RecordKey::new(Uuid::now_v7().to_string())?;
         match self.records.put_new(&KIND, &id, encoded(&written)?, Some(KEPT), Deadline::default()).await? {
-            Put::Made(record) => Ok(Deed { record, written }),
+            Put::Made(record) => Ok(Deed { entry: Some((record, written)), audit: self.clone() }),
             Put::Taken(_) => Err(MessagingError::busy("the id of an entry in the audit log is taken; try again")),
         }
     }
 
     /// Writes down what came of it. The deed stands, whatever becomes of this.
-    pub(crate) async fn done(&self, deed: Deed, outcome: Value) {
-        let Deed { record, mut written } = deed;
+    pub(crate) async fn done(&self, mut deed: Deed, outcome: Value) {
+        if let Some(entry) = deed.entry.take() {
+            self.complete(entry, outcome).await;
+        }
+    }
+
+    async fn complete(&self, (record, mut written): (StateRecord, Written), outcome: Value) {
         written.detail.insert("outcome".into(), outcome);
         let value = match encoded(&written) {
             Ok(value) => value,
@@ -105,5 +124,26 @@ impl Audit {
             Some(AuditEntry { id: record.key.to_string(), at: record.created_at, who, action, target, detail })
         };
         Ok((page.records.iter().filter_map(entry).collect(), page.next.map(|RecordCursor(next)| next)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_deed_that_is_given_up_has_an_outcome() {
+        let (app, _folder) = crate::app::example().await;
+        let caller = Caller::open("here");
+        let done = app.audit.begin(&caller, "purge_queue", "orders", json!({})).await.unwrap();
+        app.audit.done(done, json!({ "purged": 7 })).await;
+        drop(app.audit.begin(&caller, "purge_queue", "mail", json!({})).await.unwrap());
+        app.begun.close();
+        app.begun.wait().await;
+        let (entries, _) = app.audit.list(10, None).await.unwrap();
+        let outcomes: Vec<_> = entries.iter().map(|entry| (entry.target.as_str(), &entry.detail["outcome"])).collect();
+        assert_eq!(outcomes, [("mail", &json!("unknown")), ("orders", &json!({ "purged": 7 }))]);
     }
 }

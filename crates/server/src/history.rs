@@ -1,25 +1,16 @@
-//! How queues have been: looked at again and again, for the charts, the metrics and the live page.
+//! How queues have been.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use postrider::{Deadline, MessagingError, QueueAdmin, QueueName, QueueStats};
+use postrider::{QueueName, QueueStats};
 use postrider_http::wire::history::QueueHistory;
-use tokio::time::Instant;
 
-use crate::app::App;
-use crate::live::Change;
+use crate::looking::Seen;
 use crate::meter::{Happened, QueueCounts};
 
 /// So many looks are remembered: an hour, at one every five seconds.
 pub(crate) const REMEMBERED: usize = 720;
-
-/// So many queues are looked at.
-const MOST_QUEUES: usize = 1000;
-
-/// How often queues are looked at while somebody watches.
-const WATCHED: Duration = Duration::from_secs(1);
 
 /// A queue at one moment, and what happened since the moment before.
 #[derive(Debug, Clone, Copy, Default)]
@@ -55,7 +46,8 @@ impl QueuePast {
     fn since_last(&mut self, counts: Option<&QueueCounts>) -> [u64; 5] {
         let now = SHOWN.map(|what| counts.map_or(0, |counts| counts.get(what)));
         let before = std::mem::replace(&mut self.counted, now);
-        std::array::from_fn(|at| now[at].saturating_sub(before[at]))
+        // A queue that was gone is counted from the beginning.
+        std::array::from_fn(|at| now[at].checked_sub(before[at]).unwrap_or(now[at]))
     }
 }
 
@@ -115,15 +107,15 @@ impl History {
     }
 
     /// What was seen: answers the queues that are different, and those that are gone.
-    fn seen(
+    pub(crate) fn seen(
         &self,
-        all: &[QueueStats],
+        seen: &Seen,
         counts: impl Fn(&QueueName) -> Option<Arc<QueueCounts>>,
         is_kept: bool,
     ) -> (Vec<QueueStats>, Vec<QueueName>) {
         let mut past = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = Vec::new();
-        for stats in all {
+        for stats in &seen.stats {
             let own = past.entry(stats.queue.clone()).or_default();
             if own.told.as_ref() != Some(stats) {
                 own.told = Some(stats.clone());
@@ -140,13 +132,17 @@ impl History {
                 }));
             }
         }
+        let looked_at: HashSet<&QueueName> = seen.stats.iter().map(|stats| &stats.queue).collect();
         let mut gone = Vec::new();
         past.retain(|queue, own| {
-            let is_there = all.iter().any(|stats| stats.queue == *queue);
+            if looked_at.contains(queue) {
+                return true;
+            }
+            let is_there = seen.listed.contains(queue);
             if !is_there && own.told.take().is_some() {
                 gone.push(queue.clone());
             }
-            if !is_there && is_kept {
+            if is_kept {
                 own.add(None);
             }
             // One that was never seen again is forgotten when its last moment is.
@@ -154,53 +150,11 @@ impl History {
         });
         (changed, gone)
     }
-}
 
-/// Looks at all queues.
-async fn look(app: &App) -> Result<Vec<QueueStats>, MessagingError> {
-    let deadline = Deadline::after(Duration::from_secs(10));
-    let queues = app.provider.list_queues(deadline).await?;
-    let mut all = Vec::with_capacity(queues.len().min(MOST_QUEUES));
-    for queue in queues.iter().take(MOST_QUEUES) {
-        all.push(app.provider.queue_stats(queue, deadline).await?);
-    }
-    Ok(all)
-}
-
-/// Looks at the queues until the server stops.
-pub(crate) async fn watch(app: Arc<App>) {
-    let mut kept_at: Option<Instant> = None;
-    loop {
-        let began = Instant::now();
-        let is_kept = kept_at.is_none_or(|at| at.elapsed() >= app.options.sample_interval);
-        match look(&app).await {
-            Ok(all) => {
-                app.meter.store_up(true);
-                all.iter().for_each(|stats| app.meter.looked_at(stats));
-                let (changed, gone) = app.history.seen(&all, |queue| app.meter.counts(queue), is_kept);
-                gone.iter().for_each(|queue| app.meter.gone(queue.as_str()));
-                if !changed.is_empty() {
-                    app.live.tell(Change::Queues(changed.into()));
-                }
-                if !gone.is_empty() {
-                    app.live.tell(Change::Gone(gone.into()));
-                }
-                if is_kept {
-                    kept_at = Some(began);
-                }
-            }
-            Err(error) => {
-                app.meter.store_up(false);
-                tracing::warn!(%error, "the queues could not be looked at");
-            }
-        }
-        // A store that takes long to answer is not asked all the time.
-        let usual = if app.live.is_watched() { WATCHED } else { app.options.sample_interval };
-        let pause = usual.min(app.options.sample_interval).max(began.elapsed() * 4);
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = app.stop.cancelled() => return,
-        }
+    /// Nothing could be seen.
+    pub(crate) fn unseen(&self) {
+        let mut past = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        past.values_mut().for_each(|own| own.add(None));
     }
 }
 
@@ -222,6 +176,11 @@ mod tests {
         }
     }
 
+    fn seen(all: &[QueueStats], unseen: &[&str]) -> Seen {
+        let unseen = unseen.iter().map(|queue| QueueName::new(queue).unwrap());
+        Seen { listed: all.iter().map(|stats| stats.queue.clone()).chain(unseen).collect(), stats: all.to_vec() }
+    }
+
     #[test]
     fn only_what_changed_is_told_and_every_queue_has_a_row_of_the_same_length() {
         let history = History::default();
@@ -229,7 +188,7 @@ mod tests {
             queues.map(ToString::to_string).collect()
         }
         let see = |all: &[QueueStats]| {
-            let (changed, gone) = history.seen(all, |_| None, true);
+            let (changed, gone) = history.seen(&seen(all, &[]), |_| None, true);
             (names(changed.iter().map(|stats| &stats.queue)), names(gone.iter()))
         };
         assert_eq!(see(&[stats("a", 1)]), (vec!["a".into()], vec![]));
@@ -244,13 +203,30 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_could_not_be_looked_at_is_not_gone() {
+        let history = History::default();
+        let see = |all: &[QueueStats], unseen: &[&str]| {
+            let (changed, gone) = history.seen(&seen(all, unseen), |_| None, true);
+            (changed.len(), gone.len())
+        };
+        assert_eq!(see(&[stats("a", 1), stats("b", 1)], &[]), (2, 0));
+        assert_eq!(see(&[stats("a", 1)], &["b"]), (0, 0));
+        history.unseen();
+        assert_eq!(see(&[stats("a", 1), stats("b", 1)], &[]), (0, 0));
+        assert_eq!(see(&[stats("b", 1)], &[]), (0, 1));
+        let shown = history.show(|_| true, REMEMBERED).queues;
+        assert_eq!(shown[0].ready, [Some(1), Some(1), None, Some(1), None]);
+        assert_eq!(shown[1].ready, [Some(1), None, None, Some(1), Some(1)]);
+    }
+
+    #[test]
     fn fewer_numbers_stand_for_more_looks_and_lose_no_peak() {
         let history = History::default();
         let meter = crate::meter::Meter::new("none");
         for ready in [1, 9, 2, 3, 8] {
-            let seen = stats("a", ready);
-            meter.count(&seen.queue, Happened::Sent, 10);
-            history.seen(&[seen], |queue| meter.counts(queue), true);
+            let now = stats("a", ready);
+            meter.count(&now.queue, Happened::Sent, 10);
+            history.seen(&seen(&[now], &[]), |queue| meter.counts(queue), true);
         }
         let all = history.show(|_| true, 5);
         assert_eq!((all.looks_per_point, all.queues[0].sent.len()), (1, 5));

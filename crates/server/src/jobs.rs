@@ -12,6 +12,7 @@ use postrider::{MessagingError, QueueName, Timestamp};
 use postrider_http::wire::job::{Job as JobView, JobKind, JobState};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::live::{Change, Live};
@@ -64,12 +65,13 @@ pub(crate) struct Jobs {
     jobs: Mutex<VecDeque<Job>>,
     live: Arc<Live>,
     stop: CancellationToken,
+    begun: TaskTracker,
 }
 
 impl Jobs {
-    /// They end when `stop` is asked for.
-    pub(crate) fn new(live: Arc<Live>, stop: CancellationToken) -> Self {
-        Self { jobs: Mutex::default(), live, stop }
+    /// They end when `stop` is asked for, and are among what was `begun` until they have.
+    pub(crate) fn new(live: Arc<Live>, stop: CancellationToken, begun: TaskTracker) -> Self {
+        Self { jobs: Mutex::default(), live, stop, begun }
     }
 
     /// Begins a job.
@@ -99,11 +101,7 @@ impl Jobs {
             Job { view: watch::Sender::new(view.clone()), stop: self.stop.child_token(), live: self.live.clone() };
         {
             let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-            let running = jobs.iter().filter(|job| job.view().state == JobState::Running).count();
-            if running >= MOST_RUNNING {
-                let why = format!("{running} jobs run already; wait for one to end, or cancel it");
-                return Err(MessagingError::busy(why));
-            }
+            check_room(&jobs)?;
             while jobs.len() >= REMEMBERED
                 && let Some(old) = jobs.iter().position(|job| job.view().state != JobState::Running)
             {
@@ -112,7 +110,7 @@ impl Jobs {
             jobs.push_back(job.clone());
         }
         let work = work(job.clone());
-        tokio::spawn(async move {
+        self.begun.spawn(async move {
             // To its end: it looks itself whether it shall stop, between two steps that are each complete and counted.
             let ended = AssertUnwindSafe(work).catch_unwind().await;
             let is_canceled = job.stop.is_cancelled();
@@ -129,6 +127,11 @@ impl Jobs {
         Ok(view)
     }
 
+    /// Refuses a job for which there is no room, before anybody writes down that it is begun.
+    pub(crate) fn check_room(&self) -> Result<(), MessagingError> {
+        check_room(&self.jobs.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub(crate) fn find(&self, id: Uuid) -> Option<Job> {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.iter().find(|job| job.view().id == id).cloned()
@@ -137,6 +140,14 @@ impl Jobs {
     /// Newest first.
     pub(crate) fn list(&self) -> Vec<JobView> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().map(Job::view).collect()
+    }
+}
+
+fn check_room(jobs: &VecDeque<Job>) -> Result<(), MessagingError> {
+    let running = jobs.iter().filter(|job| job.view().state == JobState::Running).count();
+    match running < MOST_RUNNING {
+        true => Ok(()),
+        false => Err(MessagingError::busy(format!("{running} jobs run already; wait for one to end, or cancel it"))),
     }
 }
 
@@ -167,5 +178,29 @@ pub(crate) fn check_rate(rate: Option<f64>) -> Result<(), MessagingError> {
             Err(MessagingError::invalid("rate", "it is a number a second, at least one a day"))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_is_under_way_until_it_has_ended() {
+        let begun = TaskTracker::new();
+        let jobs = Jobs::new(Arc::default(), CancellationToken::new(), begun.clone());
+        let (end, ended) = oneshot::channel::<()>();
+        let begin = jobs.begin(JobKind::Redrive, None, |_| async move {
+            let _ = ended.await;
+            Ok(())
+        });
+        let id = begin.unwrap().id;
+        begun.close();
+        assert!(begun.wait().now_or_never().is_none());
+        drop(end);
+        begun.wait().await;
+        assert_eq!(jobs.find(id).unwrap().view().state, JobState::Done);
     }
 }

@@ -20,12 +20,17 @@ use postrider::{
     TaskStore,
 };
 use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
 
-use crate::app::Store;
+use crate::app::{App, Store};
 
 /// Leases that somebody shall have, and that go back if nobody gets them.
 #[must_use = "dropped, the leases go back"]
-pub(crate) struct Handover(Option<Leases>);
+pub(crate) struct Handover {
+    leases: Option<Leases>,
+    /// Where their way back is waited for when the server stops.
+    begun: TaskTracker,
+}
 
 enum Leases {
     Messages(Vec<ReceiptHandle>, Arc<Store>),
@@ -33,17 +38,19 @@ enum Leases {
 }
 
 impl Handover {
-    pub(crate) fn messages(receipts: Vec<ReceiptHandle>, provider: Arc<Store>) -> Self {
-        Self((!receipts.is_empty()).then_some(Leases::Messages(receipts, provider)))
+    pub(crate) fn messages(receipts: Vec<ReceiptHandle>, app: &App) -> Self {
+        let leases = (!receipts.is_empty()).then(|| Leases::Messages(receipts, app.provider.clone()));
+        Self { leases, begun: app.begun.clone() }
     }
 
-    pub(crate) fn tasks(leases: Vec<TaskLease>, store: TaskStorage) -> Self {
-        Self((!leases.is_empty()).then_some(Leases::Tasks(leases, store)))
+    pub(crate) fn tasks(leases: Vec<TaskLease>, app: &App) -> Self {
+        let leases = (!leases.is_empty()).then(|| Leases::Tasks(leases, app.client().store().clone()));
+        Self { leases, begun: app.begun.clone() }
     }
 
     /// The leases are the client's now.
     pub(crate) fn done(mut self) {
-        self.0 = None;
+        self.leases = None;
     }
 }
 
@@ -65,14 +72,14 @@ impl Leases {
 
 impl Drop for Handover {
     fn drop(&mut self) {
-        let Some(leases) = self.0.take() else { return };
+        let Some(leases) = self.leases.take() else { return };
         let release = async move {
             if let Err(error) = leases.go_back().await {
                 tracing::warn!(%error, "leases that no client got could not be given back before they end");
             }
         };
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(release)),
+            Ok(runtime) => drop(self.begun.spawn_on(release, &runtime)),
             // Without a runtime the process is ending; the leases end by themselves.
             Err(_) => drop(release),
         }
@@ -86,18 +93,21 @@ pub(crate) struct Leased {
 }
 
 impl Leased {
-    pub(crate) fn new(messages: Vec<QueuedMessage>, provider: &Arc<Store>) -> Self {
+    pub(crate) fn new(messages: Vec<QueuedMessage>, app: &App) -> Self {
         let messages: Vec<_> = messages.into_iter().map(QueuedMessage::into_parts).collect();
         let receipts = messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
-        Self { messages, handover: Handover::messages(receipts, provider.clone()) }
+        Self { messages, handover: Handover::messages(receipts, app) }
     }
 }
 
 /// Carries something out to its end, also when the client leaves meanwhile: a store that is left in the middle of a claim
 /// cannot know that nobody has seen the messages. What it brings and nobody takes is dropped, and leases in it go back.
-pub(crate) async fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+pub(crate) async fn to_its_end<T: Send + 'static>(
+    app: &App,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
     let (sender, receiver) = oneshot::channel();
-    tokio::spawn(async move {
+    app.begun.spawn(async move {
         let _ = sender.send(work.await);
     });
     receiver.await.ok()

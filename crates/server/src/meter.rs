@@ -1,6 +1,6 @@
 //! What goes through the server, counted.
 //!
-//! Labels are bounded: a queue beyond the first thousand is counted as `other`, a route is named by its pattern and never
+//! Labels are bounded: a queue beyond the first thousand is counted as `(other)`, a route is named by its pattern and never
 //! by a path, and nothing is ever labelled by an id.
 
 use std::collections::HashMap;
@@ -17,12 +17,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+use tokio::time::Instant;
 
 /// So many queues have a label of their own.
 const MOST_QUEUES: usize = 1000;
 
-/// The label of all others.
-const OTHER: &str = "other";
+/// The label of all others. No queue has such a name.
+const OTHER: &str = "(other)";
+
+/// How long a queue keeps its label that is not listed any more. A store may list a new queue only after a while.
+const KEPT: Duration = Duration::from_secs(120);
 
 /// Labels by name and value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -58,6 +62,8 @@ pub(crate) struct QueueCounts {
     waited: Histogram,
     /// Whether it is counted under a name of its own.
     has_name: bool,
+    /// Since when the queue is not listed. A lock, held for a look.
+    absent: Mutex<Option<Instant>>,
 }
 
 impl QueueCounts {
@@ -171,6 +177,7 @@ impl Meter {
             counters: self.messages.each_ref().map(|family| family.get_or_create(&labels).clone()),
             waited: self.waited.get_or_create(&labels).clone(),
             has_name,
+            absent: Mutex::default(),
         });
         // What has no name of its own is not remembered by one, or memory would grow with every name.
         if has_name { counts.entry(queue.clone()).or_insert(made).clone() } else { made }
@@ -217,6 +224,27 @@ impl Meter {
             self.depth.remove(&Labels(vec![("queue", queue.to_owned()), ("state", state.to_owned())]));
         }
         self.oldest.remove(&Labels(vec![("queue", queue.to_owned())]));
+    }
+
+    /// Queues that are listed no more give their labels back, for others to have.
+    pub(crate) fn keep(&self, is_listed: impl Fn(&QueueName) -> bool) {
+        let mut counts = self.counts.write().unwrap_or_else(PoisonError::into_inner);
+        counts.retain(|queue, own| {
+            let mut absent = own.absent.lock().unwrap_or_else(PoisonError::into_inner);
+            if is_listed(queue) {
+                *absent = None;
+                return true;
+            }
+            if absent.get_or_insert_with(Instant::now).elapsed() < KEPT {
+                return true;
+            }
+            let labels = Labels(vec![("queue", queue.as_str().to_owned())]);
+            for family in &self.messages {
+                family.remove(&labels);
+            }
+            self.waited.remove(&labels);
+            false
+        });
     }
 
     /// A request of a route has ended.
@@ -276,8 +304,29 @@ mod tests {
         meter.request("/v1/queues/{queue}", "get", 200, Duration::from_millis(3));
         let text = meter.text();
         assert!(text.contains("postrider_build_info{"), "{text}");
-        assert!(text.contains("postrider_messages_sent_total{queue=\"other\"} 50"), "{text}");
+        assert!(text.contains("postrider_messages_sent_total{queue=\"(other)\"} 50"), "{text}");
         assert_eq!(text.matches("postrider_messages_sent_total{").count(), MOST_QUEUES + 1);
         assert!(text.lines().filter(|line| !line.starts_with('#')).all(|line| line.starts_with("postrider_")));
+        assert!(QueueName::new(OTHER).is_err(), "a queue of that name would be counted with the others");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_is_gone_gives_its_label_to_another() {
+        let meter = Meter::new("memory");
+        let queue = |number: usize| QueueName::new(format!("q{number}")).unwrap();
+        (0..MOST_QUEUES).for_each(|number| meter.count(&queue(number), Happened::Sent, 1));
+        let is_listed = |listed: &QueueName| *listed != queue(7);
+        meter.keep(is_listed);
+        tokio::time::advance(KEPT / 2).await;
+        meter.keep(is_listed);
+        meter.count(&queue(7), Happened::Sent, 1);
+        let line = "postrider_messages_sent_total{queue=\"q7\"} 2";
+        assert!(meter.text().contains(line), "it may not be listed yet");
+        tokio::time::advance(KEPT / 2).await;
+        meter.keep(is_listed);
+        assert!(!meter.text().contains("queue=\"q7\""));
+        meter.count(&queue(MOST_QUEUES), Happened::Sent, 3);
+        let text = meter.text();
+        assert!(text.contains("postrider_messages_sent_total{queue=\"q1000\"} 3") && !text.contains(OTHER));
     }
 }

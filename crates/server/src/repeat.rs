@@ -108,7 +108,7 @@ pub(crate) async fn once(State(app): State<Arc<App>>, request: Request, next: Ne
     let begun = Begun { app: app.clone(), name, sha256, version: own.version };
     // A client that gives up must not leave a request that was carried out without its answer.
     let lost = || ApiError::from(MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None });
-    to_its_end(async move { begun.finish(next.run(request).await).await }).await.unwrap_or_else(|| Err(lost()))
+    to_its_end(&app, async move { begun.finish(next.run(request).await).await }).await.unwrap_or_else(|| Err(lost()))
 }
 
 /// A request that is under way, and its record.

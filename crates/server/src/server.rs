@@ -1,5 +1,6 @@
 //! A server from its start to its end.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,10 @@ use tokio_util::task::TaskTracker;
 use crate::access::Tokens;
 use crate::app::App;
 use crate::options::ServerOptions;
-use crate::{edge, history, routes};
+use crate::{edge, looking, routes};
+
+/// How long chores, jobs and leases that go back have when no connection is left.
+const LAST_WORK: Duration = Duration::from_secs(10);
 
 /// Why a server cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -104,8 +108,9 @@ impl Server {
         let shutdown = shutdown.into();
         let Self { app, listener, tls, keeper, .. } = self;
         let others = TaskTracker::new();
-        others.spawn(history::watch(app.clone()));
-        others.spawn(forget(app.clone()));
+        // Nothing is lost where these are left in the middle.
+        others.spawn(app.stop.clone().run_until_cancelled_owned(looking::watch(app.clone())));
+        others.spawn(app.stop.clone().run_until_cancelled_owned(forget(app.clone())));
         let chores = Shutdown::new();
         let keeper = app.tasks.keeper(keeper).run(chores.clone());
         let keeping = others.spawn(async move {
@@ -126,8 +131,14 @@ impl Server {
         stop.cancel();
         chores.request();
         others.close();
-        // Chores are short; what takes longer is safe to be cut off.
-        if tokio::time::timeout(Duration::from_secs(10), others.wait()).await.is_err() {
+        app.begun.close();
+        let ended = async { tokio::join!(others.wait(), app.begun.wait()) };
+        // Each is short; what takes longer is safe to be cut off.
+        if tokio::time::timeout(LAST_WORK, ended).await.is_err() {
+            tracing::warn!(
+                left = others.len() + app.begun.len(),
+                "what was begun was cut off: it took too long to end"
+            );
             keeping.abort();
         }
         app.context.close(Deadline::default()).await?;
@@ -142,14 +153,11 @@ impl std::fmt::Debug for Server {
 }
 
 /// Removes records that have ended, now and then.
-async fn forget(app: Arc<App>) {
+async fn forget(app: Arc<App>) -> Infallible {
     loop {
         if let Err(error) = app.records.forget_expired(Deadline::default()).await {
             tracing::warn!(%error, "records that have ended could not be removed");
         }
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(600)) => {}
-            () = app.stop.cancelled() => return,
-        }
+        tokio::time::sleep(Duration::from_secs(600)).await;
     }
 }

@@ -95,16 +95,24 @@ async fn go_round<R: Round, S: TaskStore>(mut chore: R, store: S, poll_interval:
         None => None,
     };
     let mut backoff = Backoff::default();
+    let mut is_failing = false;
     while !stop.is_cancelled() {
         // Not cut off in the middle: a round is short, and each of its calls has a deadline.
         let rest = match chore.round().await {
             Ok(rest) => {
                 backoff.reset();
+                if std::mem::take(&mut is_failing) {
+                    tracing::info!("could {} again", R::NAME);
+                }
                 rest
             }
             Err(MessagingError::Closed { .. }) => return,
             Err(error) => {
-                tracing::warn!(%error, "could not {}; trying again", R::NAME);
+                // Once, and not at every try for as long as the store is away.
+                match std::mem::replace(&mut is_failing, true) {
+                    false => tracing::warn!(%error, "could not {}; trying again until it is done", R::NAME),
+                    true => tracing::debug!(%error, "still could not {}", R::NAME),
+                }
                 tokio::select! {
                     () = backoff.pause() => {}
                     () = stop.cancelled() => {}

@@ -23,6 +23,10 @@ pub const TASKS: &str = "tasks";
 /// The event that says that something about schedules may have changed. Its data is `{}`.
 pub const SCHEDULES: &str = "schedules";
 
+/// The event that says that more has changed than this reader took in time: all of it is to be asked for again. Its data is
+/// `{}`.
+pub const RESYNC: &str = "resync";
+
 /// The event that says that the server is still there. Its data is `{}`.
 pub const PING: &str = "ping";
 

@@ -29,16 +29,16 @@ pub struct QueueHistory {
 }
 
 /// `GET /v1/history`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct History {
     /// The time from one number to the next.
-    pub interval_seconds: u64,
+    pub interval_seconds: f64,
     /// The time of the last one.
     pub now: Timestamp,
     /// The queues.
     pub queues: Vec<QueueHistory>,
     /// How far back it goes.
-    pub since_seconds: u64,
+    pub since_seconds: f64,
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
             dead_lettered: numbers(),
         };
         let now = Timestamp::from_micros(1);
-        let history = History { interval_seconds: 5, now, queues: vec![queue], since_seconds: 3600 };
+        let history = History { interval_seconds: 2.5, now, queues: vec![queue], since_seconds: 3600.0 };
         assert_eq!(over(&history), history);
     }
 }

@@ -237,6 +237,7 @@ impl Problem {
             | Code::MethodNotAllowed
             | Code::RequestTimeout
             | Code::UnsupportedMediaType
+            | Code::InternalError
             | Code::Unknown => self.as_failure(provider),
         }
     }

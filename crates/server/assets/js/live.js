@@ -2,7 +2,8 @@
 
 import { api } from "./api.js";
 
-const TYPES = ["queues", "gone", "job", "tasks", "schedules"];
+// `resync` says that more happened than we took in time.
+const TYPES = ["queues", "gone", "job", "tasks", "schedules", "resync"];
 const SILENCE = 40_000; // a ping comes every 15 seconds
 const HIDDEN = 60_000; // a browser allows few connections to a host: tabs in the background give theirs back
 
@@ -18,7 +19,7 @@ let wanted = false;
 export const live = {
   /** connecting, live, reconnecting, resting */
   state: "connecting",
-  /** `state` and `resync` beside the server's own events. Answers how to stop listening. */
+  /** `state` beside the server's own events, and `resync` also after a lost connection. Answers how to stop listening. */
   on(type, act) {
     if (!listeners.has(type)) listeners.set(type, new Set());
     listeners.get(type).add(act);

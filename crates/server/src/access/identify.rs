@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use postrider::{Deadline, MessagingError, StateStorage};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::caller::{Caller, Proof};
@@ -28,21 +29,28 @@ const MOST: usize = 10_000;
 /// How long the state may take to say who somebody is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// So many who were never seen here are looked up at once. Without a bound, guesses that are sent together would all be
+/// looked up before the first of them counts as wrong.
+const STRANGERS: usize = 4;
+
 #[derive(Debug, Clone)]
 struct Believed<T> {
     what: T,
-    since: Instant,
+    until: Instant,
 }
 
 impl<T> Believed<T> {
     fn new(what: T) -> Self {
-        Self { what, since: Instant::now() }
+        Self { what, until: Instant::now() + BELIEVED }
     }
 
     fn is_fresh(&self) -> bool {
-        self.since.elapsed() < BELIEVED
+        Instant::now() < self.until
     }
 }
+
+/// What was read of the state, by what it was asked for.
+type Read<K, T> = Mutex<HashMap<K, Believed<Option<T>>>>;
 
 /// Knows callers. What it has read it keeps for a second, so that a busy client does not ask the state each time.
 #[derive(Debug)]
@@ -55,24 +63,33 @@ pub(crate) struct Access {
     is_secure: bool,
     /// Locks, held for a look.
     any: Mutex<Option<Believed<bool>>>,
-    known: Mutex<HashMap<Uuid, Believed<Option<KnownToken>>>>,
-    sessions: Mutex<HashMap<String, Believed<Option<Uuid>>>>,
+    known: Read<Uuid, KnownToken>,
+    sessions: Read<String, Uuid>,
     written: Mutex<HashMap<Uuid, Instant>>,
-    /// Tokens that were wrong, by address.
+    /// Tokens and sessions that were wrong, by address.
     wrong: Rate,
+    strangers: Semaphore,
 }
 
-fn get<K: Hash + Eq, T: Clone>(map: &Mutex<HashMap<K, Believed<T>>>, key: &K) -> Option<T> {
-    let map = map.lock().unwrap_or_else(PoisonError::into_inner);
-    map.get(key).filter(|believed| believed.is_fresh()).map(|believed| believed.what.clone())
+fn get<K: Hash + Eq, T: Clone>(map: &Read<K, T>, key: &K) -> Option<Believed<Option<T>>> {
+    map.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
 }
 
-fn put<K: Hash + Eq, T>(map: &Mutex<HashMap<K, Believed<T>>>, key: K, what: T) {
+fn put<K: Hash + Eq, T>(map: &Read<K, T>, key: K, what: Option<T>) {
     let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
+    if map.len() >= MOST {
+        // Those who were right are strangers no more, and stay so while there is room.
+        map.retain(|_, believed| believed.is_fresh() || believed.what.is_some());
+    }
     if map.len() >= MOST {
         map.retain(|_, believed| believed.is_fresh());
     }
     map.insert(key, Believed::new(what));
+}
+
+fn too_many(seconds: u64) -> ApiError {
+    let why = "too many tokens or sessions from this address were wrong; wait a little";
+    ApiError::new(Code::TooManyRequests, why).retry_after(seconds)
 }
 
 impl Access {
@@ -88,6 +105,7 @@ impl Access {
             written: Mutex::default(),
             // Ten in a row, then one in six seconds: a person who mistypes is not held up, a program that guesses is.
             wrong: Rate::new(1.0 / 6.0, 10.0),
+            strangers: Semaphore::new(STRANGERS),
         }
     }
 
@@ -115,7 +133,8 @@ impl Access {
     /// Looks again at once: a token was made or revoked here.
     pub(crate) fn changed(&self) {
         *self.any.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let now = Instant::now();
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).values_mut().for_each(|known| known.until = now);
     }
 
     /// Who sent a request with these headers.
@@ -140,7 +159,7 @@ impl Access {
             return Ok(Caller::open(address));
         }
         if let Some(id) = session::shown(headers)
-            && let Some(known) = self.of_session(id).await?
+            && let Some(known) = self.of_session(id, address).await?
         {
             return Ok(self.caller(known, Proof::Session));
         }
@@ -159,49 +178,59 @@ impl Access {
     }
 
     async fn find(&self, id: Uuid) -> Result<Option<KnownToken>, MessagingError> {
-        let known = match get(&self.known, &id) {
-            Some(known) => known,
-            None => {
-                let known = self.tokens.find(id, Deadline::after(PATIENCE)).await?;
-                put(&self.known, id, known.clone());
-                known
-            }
-        };
+        if let Some(known) = get(&self.known, &id).filter(Believed::is_fresh) {
+            return Ok(known.what);
+        }
+        let known = self.tokens.find(id, Deadline::after(PATIENCE)).await?;
+        put(&self.known, id, known.clone());
         Ok(known)
     }
 
-    async fn of_token(&self, token: &str, address: &str) -> Result<KnownToken, ApiError> {
-        let known = match split(token) {
-            Some((id, secret)) => self.find(id).await?.filter(|known| known.has_secret(secret)),
-            None => None,
+    /// Lets somebody who was never right here be looked up, unless too many from there were wrong. Those whom this server
+    /// has seen are not held up by what others at their address do.
+    async fn stranger(&self, address: &str) -> Result<SemaphorePermit<'_>, ApiError> {
+        let turn = Deadline::after(PATIENCE).limit(self.strangers.acquire()).await;
+        let Some(Ok(turn)) = turn else {
+            return Err(MessagingError::DeadlineExceeded { operation: "authenticate" }.into());
         };
-        match known {
-            Some(known) => Ok(known),
-            None => match self.wrong.take(&address.into()) {
-                Ok(()) => {
-                    let why = "this token is not known; it may have been revoked or have expired";
-                    Err(ApiError::new(Code::Unauthorized, why))
-                }
-                Err(seconds) => {
-                    let why = "too many tokens from this address were wrong; wait a little";
-                    Err(ApiError::new(Code::TooManyRequests, why).retry_after(seconds))
-                }
-            },
-        }
+        self.wrong.check(address).map_err(too_many)?;
+        Ok(turn)
     }
 
-    async fn of_session(&self, id: &str) -> Result<Option<KnownToken>, MessagingError> {
+    async fn of_token(&self, token: &str, address: &str) -> Result<KnownToken, ApiError> {
+        if let Some((id, secret)) = split(token) {
+            let is_right = |known: &KnownToken| known.has_secret(secret);
+            let was_right = get(&self.known, &id).and_then(|known| known.what).is_some_and(|known| is_right(&known));
+            // Held while it is looked up.
+            let _turn = if was_right { None } else { Some(self.stranger(address).await?) };
+            if let Some(known) = self.find(id).await?.filter(is_right) {
+                return Ok(known);
+            }
+        }
+        self.wrong.take(address).map_err(too_many)?;
+        Err(ApiError::new(Code::Unauthorized, "this token is not known; it may have been revoked or have expired"))
+    }
+
+    async fn of_session(&self, id: &str, address: &str) -> Result<Option<KnownToken>, ApiError> {
         let key = session::key(id);
         let token = match get(&self.sessions, &key) {
-            Some(token) => token,
-            None => {
+            Some(seen) if seen.is_fresh() => seen.what,
+            // Ids are made here and never twice: one that is not there will not be.
+            Some(Believed { what: None, .. }) => None,
+            seen => {
+                // Held while it is looked up.
+                let _turn = if seen.is_some() { None } else { Some(self.stranger(address).await?) };
                 let token = session::token_of(&self.records, id, Deadline::after(PATIENCE)).await?;
                 put(&self.sessions, key, token);
+                if token.is_none() && seen.is_none() {
+                    // Whoever sends it is nobody, and is told so where that is not enough.
+                    let _ = self.wrong.take(address);
+                }
                 token
             }
         };
         match token {
-            Some(token) => self.find(token).await,
+            Some(token) => Ok(self.find(token).await?),
             None => Ok(None),
         }
     }
@@ -221,15 +250,18 @@ impl Access {
     /// Begins a session with a token.
     pub(crate) async fn log_in(&self, token: &str, address: &str) -> Result<HeaderValue, ApiError> {
         let known = self.of_token(token, address).await?;
-        let begun = session::begin(&self.records, &known.info.id, self.is_secure, Deadline::after(PATIENCE)).await;
-        Ok(begun?)
+        let deadline = Deadline::after(PATIENCE);
+        let (id, cookie) = session::begin(&self.records, known.info.id, self.is_secure, deadline).await?;
+        put(&self.sessions, session::key(&id), Some(known.info.id));
+        Ok(cookie)
     }
 
     /// Ends the session of a request; answers the cookie that ends it in the browser.
     pub(crate) async fn log_out(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
         let Some(id) = session::shown(headers) else { return Ok(None) };
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&session::key(id));
-        Ok(Some(session::end(&self.records, id, self.is_secure, Deadline::after(PATIENCE)).await?))
+        let cookie = session::end(&self.records, id, self.is_secure, Deadline::after(PATIENCE)).await?;
+        put(&self.sessions, session::key(id), None);
+        Ok(Some(cookie))
     }
 
     /// Writes down now and then that a token is in use. Nobody waits for it.

@@ -22,21 +22,33 @@ impl Rate {
     }
 
     /// Takes one; otherwise answers after how many seconds there is one.
-    pub(crate) fn take(&self, who: &Arc<str>) -> Result<(), u64> {
+    pub(crate) fn take(&self, who: &str) -> Result<(), u64> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let filled = |(left, since): (f64, Instant)| {
-            self.most.min(left + now.duration_since(since).as_secs_f64() * self.per_second)
-        };
         if buckets.len() >= MOST && !buckets.contains_key(who) {
-            buckets.retain(|_, bucket| filled(*bucket) < self.most);
+            buckets.retain(|_, bucket| self.filled(*bucket, now) < self.most);
         }
-        let left = buckets.get(who).map_or(self.most, |bucket| filled(*bucket));
-        if left < 1.0 {
-            return Err(((1.0 - left) / self.per_second).ceil().max(1.0) as u64);
-        }
-        buckets.insert(who.clone(), (left - 1.0, now));
+        let left = self.left(buckets.get(who), now)?;
+        buckets.insert(who.into(), (left - 1.0, now));
         Ok(())
+    }
+
+    /// Whether there is one to be taken; otherwise answers after how many seconds there is.
+    pub(crate) fn check(&self, who: &str) -> Result<(), u64> {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        self.left(buckets.get(who), Instant::now()).map(drop)
+    }
+
+    fn filled(&self, (left, since): (f64, Instant), now: Instant) -> f64 {
+        self.most.min(left + now.duration_since(since).as_secs_f64() * self.per_second)
+    }
+
+    fn left(&self, bucket: Option<&(f64, Instant)>, now: Instant) -> Result<f64, u64> {
+        let left = bucket.map_or(self.most, |bucket| self.filled(*bucket, now));
+        match left < 1.0 {
+            true => Err(((1.0 - left) / self.per_second).ceil().max(1.0) as u64),
+            false => Ok(left),
+        }
     }
 }
 
@@ -47,9 +59,8 @@ mod tests {
     #[test]
     fn each_has_a_bucket_of_their_own() {
         let rate = Rate::new(0.5, 2.0);
-        let (anna, ben): (Arc<str>, Arc<str>) = ("anna".into(), "ben".into());
-        assert!(rate.take(&anna).is_ok() && rate.take(&anna).is_ok());
-        assert_eq!(rate.take(&anna), Err(2));
-        assert!(rate.take(&ben).is_ok());
+        assert!(rate.take("anna").is_ok() && rate.check("anna").is_ok() && rate.take("anna").is_ok());
+        assert_eq!((rate.check("anna"), rate.take("anna")), (Err(2), Err(2)));
+        assert!(rate.take("ben").is_ok());
     }
 }

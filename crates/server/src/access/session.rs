@@ -31,18 +31,19 @@ pub(super) fn key(id: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(id.as_bytes()))
 }
 
-/// Begins a session of a token and answers its cookie.
+/// Begins a session of a token and answers its id and its cookie.
 pub(super) async fn begin(
     records: &StateStorage,
-    token: &Uuid,
+    token: Uuid,
     is_secure: bool,
     deadline: Deadline,
-) -> Result<HeaderValue, MessagingError> {
+) -> Result<(String, HeaderValue), MessagingError> {
     let id = BASE64URL_NOPAD.encode(&random::<32>());
     let key = RecordKey::new(key(&id))?;
     // A new id is nobody else's.
     let _ = records.put_new(&KIND, &key, token.as_bytes().to_vec().into(), Some(LENGTH), deadline).await?;
-    Ok(cookie(&id, LENGTH, is_secure))
+    let cookie = cookie(&id, LENGTH, is_secure);
+    Ok((id, cookie))
 }
 
 /// The token of a session.

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
@@ -21,10 +22,11 @@ use crate::app::App;
 /// How long a client may take to agree on TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Serves connections until the server is asked to stop, then lets running requests end for as long as they may take.
+/// Serves connections until the server is asked to stop, then lets running requests end for as long as they may take, and
+/// ends those that take longer. No connection is left.
 pub(crate) async fn accept(app: Arc<App>, listener: TcpListener, router: Router, tls: Option<TlsAcceptor>) {
     let places = Arc::new(Semaphore::new(app.options.max_connections));
-    let connections = TaskTracker::new();
+    let (connections, cut_off) = (TaskTracker::new(), CancellationToken::new());
     loop {
         // Before the connection is taken: what there is no place for waits in the kernel's line.
         let place = tokio::select! {
@@ -46,11 +48,11 @@ pub(crate) async fn accept(app: Arc<App>, listener: TcpListener, router: Router,
         };
         // A small answer must not wait for the next one.
         let _ = stream.set_nodelay(true);
-        let (app, router, tls) = (app.clone(), router.clone(), tls.clone());
+        let (app, router, tls, cut_off) = (app.clone(), router.clone(), tls.clone(), cut_off.clone());
         connections.spawn(async move {
             let count = app.meter.connections().clone();
             count.inc();
-            connect(app, stream, address, router, tls).await;
+            let _ = cut_off.run_until_cancelled(connect(app, stream, address, router, tls)).await;
             count.dec();
             drop(place);
         });
@@ -59,6 +61,8 @@ pub(crate) async fn accept(app: Arc<App>, listener: TcpListener, router: Router,
     connections.close();
     if tokio::time::timeout(app.options.graceful_timeout, connections.wait()).await.is_err() {
         tracing::warn!(left = connections.len(), "connections were cut off: their requests took too long to end");
+        cut_off.cancel();
+        connections.wait().await;
     }
 }
 

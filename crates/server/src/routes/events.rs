@@ -34,7 +34,8 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/events"),
             (GROUP, "watch"),
             READ,
-            "Changes as they happen: 'queues', 'gone', 'job', 'tasks', 'schedules', and 'ping' now and then.",
+            "Changes as they happen: 'queues', 'gone', 'job', 'tasks', 'schedules', and 'ping' now and then. After \
+             'resync' ask for everything again: there were more changes than this client read in time.",
             events,
         )
         .answers(200, "A stream of events", Content::Events),
@@ -105,21 +106,14 @@ fn shown(app: &App, caller: &Caller, change: Change) -> Option<Event> {
         }
         Change::Tasks => Some(Event::default().event(event::TASKS).data("{}")),
         Change::Schedules => Some(Event::default().event(event::SCHEDULES).data("{}")),
+        Change::Missed => Some(Event::default().event(event::RESYNC).data("{}")),
     }
     .filter(|_| !app.stop.is_cancelled())
 }
 
 async fn events(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
     let (own, listener) = (app.clone(), caller.clone());
-    let changes = unfold((app.live.listen(), false), |(mut listener, is_old)| async move {
-        // Tasks change many times a second: those who look are told a few times.
-        if is_old {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        let change = listener.next().await?;
-        let is_frequent = matches!(change, Change::Tasks);
-        Some((change, (listener, is_frequent)))
-    });
+    let changes = unfold(app.live.listen(), |mut listener| async move { Some((listener.next().await?, listener)) });
     let events = changes.filter_map(move |change| std::future::ready(shown(&own, &listener, change)));
     Ok(stream(&app, caller, events.boxed()))
 }
@@ -135,9 +129,9 @@ async fn history(State(app): State<Arc<App>>, caller: Caller, params: Params) ->
     }
     let wanted = |queue: &QueueName| only.as_ref().map_or_else(|| caller.may_use(queue), |only| queue == only);
     let Shown { queues, looks_per_point } = app.history.show(wanted, points);
-    let interval_seconds = app.options.sample_interval.as_secs().max(1) * looks_per_point as u64;
-    let longest = queues.first().map_or(0, |queue| queue.ready.len() as u64);
-    answer(&History { interval_seconds, now: Timestamp::now(), queues, since_seconds: longest * interval_seconds })
+    let interval_seconds = app.options.sample_interval.as_secs_f64() * looks_per_point as f64;
+    let since_seconds = queues.first().map_or(0, |queue| queue.ready.len()) as f64 * interval_seconds;
+    answer(&History { interval_seconds, now: Timestamp::now(), queues, since_seconds })
 }
 
 async fn wake_ups(

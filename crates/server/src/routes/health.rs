@@ -1,12 +1,10 @@
 //! For whoever watches over the server: is it alive, is it ready, what has it counted.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use postrider::{Deadline, MessagingService};
 use serde_json::json;
 
 use super::READ;
@@ -51,11 +49,10 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     if app.stop.is_cancelled() {
         return answer_with(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));
     }
-    match app.provider.health_check(Deadline::after(Duration::from_secs(2))).await {
-        Ok(()) => answer(&json!({ "status": "ok" })),
+    match app.readiness.is_up(&*app.provider).await {
+        true => answer(&json!({ "status": "ok" })),
         // Anybody may ask; only that it is away is for everybody.
-        Err(error) => {
-            tracing::warn!(%error, "the store does not answer");
+        false => {
             let why = "the store does not answer; the server's log says more";
             answer_with(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "store_unreachable", "why": why }))
         }

@@ -107,7 +107,7 @@ impl<'a> Asking<'a> {
                     () = app.stop.cancelled() => None,
                 };
                 // Those at the head of the line have found nothing so far.
-                let Some(place) = place else { return Ok(Leased::new(Vec::new(), &app.provider)) };
+                let Some(place) = place else { return Ok(Leased::new(Vec::new(), app)) };
                 Some(place)
             }
         };
@@ -115,7 +115,7 @@ impl<'a> Asking<'a> {
         let left = CancellationToken::new();
         let _leaving = left.clone().drop_guard();
         let (own, queues, asked) = (app.clone(), queues.to_vec(), options.clone());
-        let received = to_its_end(async move {
+        let received = to_its_end(app, async move {
             let _place = place;
             let messages = match id {
                 Some(id) => {
@@ -124,7 +124,7 @@ impl<'a> Asking<'a> {
                 }
                 None => wait_for(&own, &queues, &asked, until, &left).await?,
             };
-            Ok(Leased::new(messages, &own.provider))
+            Ok(Leased::new(messages, &own))
         });
         let lost = || MessagingError::OutcomeUnknown { operation: "receive", ids: Vec::new(), source: None };
         let leased: Leased = received.await.unwrap_or_else(|| Err(lost()))?;
@@ -259,9 +259,9 @@ async fn settle_and_receive(
             let at_once = ReceiveOptions { wait: Duration::ZERO, ..options.clone() };
             let deadline = Deadline::default();
             let (own, ended, queues) = (app.clone(), fine.clone(), asked.queues.clone());
-            let both = to_its_end(async move {
+            let both = to_its_end(&app, async move {
                 let both = own.provider.settle_and_receive(ended, &queues, &at_once, deadline).await?;
-                Ok((both.settled, both.received.map(|messages| Leased::new(messages, &own.provider))))
+                Ok((both.settled, both.received.map(|messages| Leased::new(messages, &own))))
             });
             let lost = || MessagingError::OutcomeUnknown { operation: "settle", ids: Vec::new(), source: None };
             let (settled, received) = both.await.unwrap_or_else(|| Err(lost()))?;
@@ -288,7 +288,7 @@ async fn settle_and_receive(
     let (leased_messages, problem) = match received {
         Ok(leased) => (leased, None),
         Err(error) if settled.is_empty() => return Err(error.into()),
-        Err(error) => (Leased::new(Vec::new(), &app.provider), Some(Problem::of(&error))),
+        Err(error) => (Leased::new(Vec::new(), &app), Some(Problem::of(&error))),
     };
     let (pieces, handover) = asking.hand_over(leased_messages)?;
     let written = |value: serde_json::Result<Vec<u8>>| {

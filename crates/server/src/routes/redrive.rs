@@ -113,6 +113,7 @@ async fn start(
 ) -> Result<Response, ApiError> {
     check_target(&caller, asked.to.as_ref())?;
     check_rate(asked.rate)?;
+    app.jobs.check_room()?;
     let choice = asked.choice()?;
     let selection = selection(&app, &queue, &choice).await?;
     // Those that are dead now are meant: one that dies again meanwhile is not brought back a second time.

@@ -362,6 +362,7 @@ async fn start_replay(
     JsonBody(asked): JsonBody<ReplayJobRequest>,
 ) -> Result<Response, ApiError> {
     check_rate(asked.rate)?;
+    app.jobs.check_room()?;
     let chosen_tasks = asked.replay();
     let tasks = meant(&app, &caller, &chosen_tasks).await?;
     let deed = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&chosen_tasks, &tasks)).await?;

@@ -130,7 +130,7 @@ impl App {
 /// An answer whose leases are the worker's once it is written; otherwise the tasks go back, and the attempt is not
 /// counted.
 fn leased<T: Serialize>(app: &App, value: &T, leases: Vec<TaskLease>, peer: &Peer) -> Result<Response, ApiError> {
-    let handover = Handover::tasks(leases, app.client().store().clone());
+    let handover = Handover::tasks(leases, app);
     let written = serde_json::to_vec(value).map_err(|error| ApiError::malformed(error.to_string()))?;
     Ok(leases::response(vec![written.into()], handover, peer.unflushed.clone()))
 }

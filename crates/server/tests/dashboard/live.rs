@@ -105,3 +105,24 @@ async fn a_server_that_went_away_is_found_again() {
     browser.close(&[("/v1/events", NO_ANSWER), ("/v1/queue-names", NO_ANSWER)]).await;
     place.stop().await;
 }
+
+#[tokio::test]
+async fn whoever_missed_changes_asks_for_everything_again() {
+    let place = scene::place().await;
+    send(&place, "orders", "first").await;
+    let browser = Browser::start(&place).await;
+    browser.open("/").await;
+    browser.until("$('@live-state').dataset.state === 'live' && $('@queue-row')").await;
+    // The page connects again, by something that can be spoken through.
+    let hold = "(window.EventSource = class extends EventSource { constructor(url) { super(url); window.held = this; } }, \
+                dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true })))";
+    browser.value(hold).await;
+    browser.until("window.held?.readyState === 1").await;
+    let asked = "performance.getEntriesByType('resource').filter((one) => one.name.includes('/v1/queues?')).length";
+    // Once when it was opened, and once when it had connected again.
+    browser.until(&format!("{asked} === 2")).await;
+    browser.value("window.held.dispatchEvent(new MessageEvent('resync', { data: '{}' }))").await;
+    browser.until(&format!("{asked} === 3")).await;
+    browser.close(&[]).await;
+    place.stop().await;
+}

@@ -81,7 +81,7 @@ async fn furnished() -> (Place, String) {
     // A chart is a line from the second look on.
     eventually(async || {
         let history = place.get("/v1/history?queue=orders").await.of(200);
-        (history["since_seconds"].as_u64()? > 3).then_some(())
+        (history["since_seconds"].as_f64()? > 3.0).then_some(())
     })
     .await;
     (place, dead)

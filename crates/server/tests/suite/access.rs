@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::place::{Answer, PATIENCE, Place, eventually};
+use crate::place::{Answer, Files, PATIENCE, Place, eventually};
 
 /// A route of the description.
 struct Described {
@@ -96,6 +96,11 @@ async fn every_route_asks_who_comes_and_changes_nothing_for_the_wrong_one() {
     }
     let elsewhere = place.token(&[Role::Read, Role::Produce, Role::Consume, Role::Operate], Some(&["mail*"])).await;
     eventually(async || (place.get("/v1/queues").await.status == 401).then_some(())).await;
+    // Before anything wrong comes from this address: those who were never seen would be held up by it.
+    for (_, token) in &tokens {
+        with_token(&place, &Method::GET, "/v1/session", Some(token)).await.of(200);
+    }
+    with_token(&place, &Method::GET, "/v1/session", Some(&elsewhere)).await.of(200);
     let before = everything(&place, &queue).await;
     for route in described() {
         let path = concrete(&route.path, &id);
@@ -214,6 +219,53 @@ async fn a_session_is_a_cookie_that_other_sites_cannot_use_and_that_ends_with_it
     assert!(tokens.revoke(id, Deadline::default()).await.unwrap());
     // It was the only one, and the server stays closed.
     eventually(async || (ask(Method::GET, None).await == 401).then_some(())).await;
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_guesses_is_held_up_before_the_state_is_asked_and_those_who_were_right_are_not() {
+    let files = Files::sqlite();
+    let place = Place::on(&files, ServerOptions::default()).await;
+    let (seen, unseen) = (place.token(&[Role::Admin], None).await, place.token(&[Role::Admin], None).await);
+    eventually(async || (place.get("/v1/queues").await.status == 401).then_some(())).await;
+    let ask = async |place: &Place, name: &'static str, value: &str| {
+        let mut request = place.request(Method::GET, "/v1/queues", None);
+        request.headers_mut().insert(name, value.parse().unwrap());
+        place.send(request).await
+    };
+    let bearer = |token: &str| format!("Bearer {token}");
+    let log_in = async |place: &Place| {
+        let mut request = place.request(Method::POST, "/v1/session", Some(&json!({ "token": seen })));
+        request.headers_mut().insert("origin", format!("http://{}", place.address).parse().unwrap());
+        let cookie = place.send(request).await.headers["set-cookie"].to_str().unwrap().to_owned();
+        cookie.split(';').next().unwrap().to_owned()
+    };
+    ask(&place, "authorization", &bearer(&seen)).await.of(200);
+    let cookie = log_in(&place).await;
+    // One wrong cookie is one mistake, however often it is sent.
+    for _ in 0..30 {
+        assert_eq!(ask(&place, "cookie", "postrider_session=over").await.status, 401);
+    }
+    let made_up = || format!("prt_{:032x}_{}", rand::random::<u128>(), "x".repeat(43));
+    let mut refused = 0;
+    while ask(&place, "authorization", &bearer(&made_up())).await.status == 401 {
+        refused += 1;
+        assert!(refused < 20, "guesses go on");
+    }
+    let held_up = ask(&place, "authorization", &bearer(&unseen)).await;
+    assert!(held_up.headers.contains_key("retry-after"), "{held_up:?}");
+    assert_eq!(held_up.code(), "too_many_requests", "the state would have known it");
+    assert_eq!(ask(&place, "cookie", "postrider_session=other").await.code(), "too_many_requests");
+    ask(&place, "authorization", &bearer(&seen)).await.of(200);
+    ask(&place, "cookie", &cookie).await.of(200);
+    let newer = log_in(&place).await;
+    ask(&place, "cookie", &newer).await.of(200);
+    place.stop().await;
+
+    // Another server has seen nothing wrong.
+    let place = Place::on(&files, ServerOptions::default()).await;
+    ask(&place, "authorization", &bearer(&unseen)).await.of(200);
+    ask(&place, "cookie", &cookie).await.of(200);
     place.stop().await;
 }
 

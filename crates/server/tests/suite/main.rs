@@ -11,5 +11,6 @@ mod leases;
 mod messages;
 mod place;
 mod slow;
+mod stopping;
 mod tasks;
 mod watching;

@@ -75,7 +75,9 @@ async fn queues_are_remembered_and_counted() {
         acked.iter().any(|count| *count == json!(1)).then_some(history)
     })
     .await;
+    assert_eq!(history["interval_seconds"], 0.05);
     let queue = &history["queues"][0];
+    assert_eq!(history["since_seconds"], 0.05 * queue["ready"].as_array().unwrap().len() as f64);
     let lengths: Vec<_> =
         ["ready", "sent", "acked", "dead"].iter().map(|name| queue[name].as_array().unwrap().len()).collect();
     assert!(lengths.iter().all(|length| *length == lengths[0]), "{history}");

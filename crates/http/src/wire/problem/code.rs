@@ -94,6 +94,8 @@ codes! {
     PayloadTooLarge = "payload_too_large", 413, "The request is too large";
     /// Not JSON.
     UnsupportedMediaType = "unsupported_media_type", 415, "The request must be JSON";
+    /// The server failed at a request that only looks.
+    InternalError = "internal_error", 500, "The server failed";
     /// Too many requests.
     TooManyRequests = "too_many_requests", 429, "Too many requests";
 }

@@ -1,0 +1,97 @@
+//! A server that is asked to stop ends what it has begun, and waits for nobody for ever.
+
+use std::time::Duration;
+
+use postrider::{Deadline, Message, MessagingService, Nack, QueueAdmin, QueueName, ReceiveOptions};
+use postrider_server::ServerOptions;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::place::{Files, PATIENCE, Place, eventually};
+
+/// Patient with clients, but for the stop.
+fn patient() -> ServerOptions {
+    ServerOptions {
+        graceful_timeout: Duration::from_millis(300),
+        body_timeout: Duration::from_secs(3600),
+        write_timeout: Duration::from_secs(3600),
+        ..ServerOptions::default()
+    }
+}
+
+/// The server has ended the connection.
+async fn is_over(mut stream: TcpStream) {
+    let mut rest = Vec::new();
+    // A reset is an end, too.
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is ended");
+}
+
+#[tokio::test]
+async fn what_was_leased_for_a_client_that_does_not_read_goes_back() {
+    let files = Files::sqlite();
+    let place = Place::on(&files, patient()).await;
+    let queue = QueueName::new("orders").unwrap();
+    let provider = place.context.messaging_provider.clone();
+    for _ in 0..20 {
+        let large = Message::new(vec![b'x'; 1024 * 1024]);
+        provider.send_message(&queue, large, Deadline::default()).await.unwrap();
+    }
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(place.address).await.unwrap();
+    let body = r#"{"max":20,"visibility":"10m"}"#;
+    let head = "POST /v1/queues/orders/receive HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
+    eventually(async || {
+        let stats = provider.queue_stats(&queue, Deadline::default()).await.unwrap();
+        (stats.in_flight.value() == Some(20)).then_some(())
+    })
+    .await;
+    place.stop().await;
+    let place = Place::on(&files, ServerOptions::default()).await;
+    let stats = place.get("/v1/queues/orders").await.of(200);
+    assert_eq!((&stats["ready"], &stats["in_flight"]), (&json!(20), &json!(0)), "{stats}");
+    is_over(stream).await;
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_takes_longer_than_it_may_is_ended() {
+    let place = Place::with(patient()).await;
+    let mut stream = TcpStream::connect(place.address).await.unwrap();
+    let head = "POST /v1/queues/orders/messages HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-type: \
+                application/json\r\ncontent-length: 1000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Its body is being waited for.
+    let mut answer = [0; 12];
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.expect("in time").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 100");
+    place.stop().await;
+    is_over(stream).await;
+}
+
+#[tokio::test]
+async fn a_job_ends_between_two_steps_and_the_audit_log_says_how_far_it_came() {
+    let files = Files::sqlite();
+    let place = Place::on(&files, patient()).await;
+    let queue = QueueName::new("orders").unwrap();
+    let provider = place.context.messaging_provider.clone();
+    for number in 0..10 {
+        provider.send_message(&queue, Message::new(format!("{number}")), Deadline::default()).await.unwrap();
+        let got = provider.receive_messages(&queue, &ReceiveOptions::default(), Deadline::default()).await.unwrap();
+        for message in got {
+            provider.nack_message(&queue, message, Nack::dead_letter("no"), Deadline::default()).await.unwrap();
+        }
+    }
+    let job = place.post("/v1/queues/orders/dead-letters/redrive-job", json!({ "rate": 1.0 })).await.of(202);
+    let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
+    eventually(async || (place.get(&path).await.of(200)["done"] != 0).then_some(())).await;
+    place.stop().await;
+    let place = Place::on(&files, ServerOptions::default()).await;
+    let entry = place.get("/v1/audit?limit=1").await.of(200)["entries"][0].clone();
+    let left = place.get("/v1/queues/orders").await.of(200)["dead"].as_u64().unwrap();
+    assert!((1..10).contains(&left), "{left}");
+    assert_eq!(entry["detail"]["outcome"]["redriven"], 10 - left, "{entry}");
+    place.stop().await;
+}
