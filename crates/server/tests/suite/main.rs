@@ -10,6 +10,7 @@ mod lawful;
 mod leases;
 mod messages;
 mod place;
+mod receipts;
 mod repeated;
 mod slow;
 mod tasks;
