@@ -14,4 +14,5 @@ mod receipts;
 mod repeated;
 mod slow;
 mod tasks;
+mod too_much;
 mod watching;
