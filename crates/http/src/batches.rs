@@ -11,7 +11,6 @@ use crate::PROVIDER;
 use crate::failure::{Undone, of_here};
 use crate::transport::{Ask, Transport};
 use crate::url::segment;
-use crate::wire::Code;
 use crate::wire::message::{NewMessage, SendBatchRequest, Sent, SentBatch};
 use crate::wire::settle::{ExtendRequest, Rows, SettleRequest};
 
@@ -30,7 +29,8 @@ impl BatchExecutor for Batches {
             reply.extends = each(groups, "extend", extended, |extension, rows| self.extend(extension, rows)).await?;
         }
         if !batch.settles.is_empty() {
-            reply.settles = self.settle(&batch.settles).await.map_err(|undone| failure(undone, "settle"))?;
+            let rows = batch.settles.iter().collect();
+            reply.settles = self.settle(rows).await.map_err(|undone| failure(undone, "settle"))?;
         }
         if !batch.sends.is_empty() {
             let groups = grouped(&batch.sends, |row| row.queue.clone());
@@ -41,6 +41,10 @@ impl BatchExecutor for Batches {
 }
 
 fn extended(row: &ExtendRow) -> MessageId {
+    row.receipt.message_id()
+}
+
+fn settled(row: &Settlement) -> MessageId {
     row.receipt.message_id()
 }
 
@@ -105,59 +109,73 @@ fn failure(undone: Undone, operation: &'static str) -> BatchFailure {
     }
 }
 
+/// Does what is too much for one request in halves, one after the other, so that their order stays.
+async fn halved<R: Copy, T, F>(
+    rows: &[R],
+    operation: &'static str,
+    id: impl Fn(R) -> MessageId,
+    work: impl Fn(Vec<R>) -> F,
+) -> RowResults<T>
+where
+    F: Future<Output = Result<RowResults<T>, Undone>>,
+{
+    let mut results = Vec::with_capacity(rows.len());
+    for half in rows.chunks(rows.len().div_ceil(2)) {
+        match work(half.to_vec()).await {
+            Ok(done) => results.extend(done),
+            Err(undone) => {
+                results.extend(half.iter().map(|row| Err(undone.clone().into_error(operation, vec![id(*row)]))));
+            }
+        }
+    }
+    results
+}
+
 impl Batches {
     async fn send(&self, queue: QueueName, rows: Vec<&SendRow>) -> Result<RowResults<MessageId>, Undone> {
         let path = format!("/v1/queues/{}/messages", segment(queue.as_str()));
         let new = |row: &&SendRow| NewMessage::from(row.message.clone());
-        let refused = match rows.as_slice() {
-            [row] => {
-                let ask = Ask::post(&path, &new(row)).map_err(Undone::NotDone)?;
-                return Ok(vec![Ok(self.transport.change::<Sent>(ask).await?.id)]);
+        if let [row] = rows.as_slice() {
+            let ask = Ask::post(&path, &new(row)).map_err(Undone::NotDone)?;
+            return Ok(vec![Ok(self.transport.change::<Sent>(ask).await?.id)]);
+        }
+        let request = SendBatchRequest { messages: rows.iter().map(new).collect() };
+        let ask = Ask::post(format!("{path}/batch"), &request).map_err(Undone::NotDone)?;
+        let answer = match self.transport.change::<SentBatch>(ask).await {
+            Err(undone) if undone.is_too_much(rows.len()) => {
+                let work = |half| Box::pin(self.send(queue.clone(), half));
+                return Ok(halved(&rows, "send", sent, work).await);
             }
-            _ => {
-                let request = SendBatchRequest { messages: rows.iter().map(new).collect() };
-                let ask = Ask::post(format!("{path}/batch"), &request).map_err(Undone::NotDone)?;
-                match self.transport.change::<SentBatch>(ask).await {
-                    Ok(answer) => {
-                        let results = self.transport.rows(answer.results, rows.len())?;
-                        let row = |(row, result): (&&SendRow, crate::wire::message::SentRow)| {
-                            row_result(result.into_result(PROVIDER), "send", row.message.id)
-                        };
-                        return Ok(rows.iter().zip(results).map(row).collect());
-                    }
-                    Err(refused) => refused,
-                }
-            }
+            answer => answer?,
         };
-        if refused.code() != Some(Code::PayloadTooLarge) {
-            return Err(refused);
-        }
-        // Too much for one request: in halves, one after the other, so that their order stays.
-        let mut results = Vec::with_capacity(rows.len());
-        for half in rows.chunks(rows.len().div_ceil(2)) {
-            match Box::pin(self.send(queue.clone(), half.to_vec())).await {
-                Ok(done) => results.extend(done),
-                Err(undone) => {
-                    results.extend(half.iter().map(|row| Err(undone.clone().into_error("send", vec![row.message.id]))))
-                }
-            }
-        }
-        Ok(results)
+        let results = self.transport.rows(answer.results, rows.len())?;
+        let row = |(row, result): (&&SendRow, crate::wire::message::SentRow)| {
+            row_result(result.into_result(PROVIDER), "send", row.message.id)
+        };
+        Ok(rows.iter().zip(results).map(row).collect())
     }
 
-    async fn settle(&self, rows: &[Settlement]) -> Result<RowResults<()>, Undone> {
-        let request = SettleRequest { settlements: rows.iter().map(Into::into).collect() };
+    async fn settle(&self, rows: Vec<&Settlement>) -> Result<RowResults<()>, Undone> {
+        let request = SettleRequest { settlements: rows.iter().copied().map(Into::into).collect() };
         let ask = Ask::post("/v1/messages/settle", &request).map_err(Undone::NotDone)?;
-        let answer: Rows = self.transport.change(ask).await?;
-        self.transport.settled(answer, "settle", rows.iter().map(|row| row.receipt.message_id()))
+        match self.transport.change::<Rows>(ask).await {
+            Err(undone) if undone.is_too_much(rows.len()) => {
+                Ok(halved(&rows, "settle", settled, |half| Box::pin(self.settle(half))).await)
+            }
+            answer => self.transport.settled(answer?, "settle", rows.into_iter().map(settled)),
+        }
     }
 
     async fn extend(&self, extension: Duration, rows: Vec<&ExtendRow>) -> Result<RowResults<()>, Undone> {
         let receipts = rows.iter().map(|row| row.receipt.to_string()).collect();
         let request = ExtendRequest { receipts, visibility: extension };
         let ask = Ask::post("/v1/messages/extend", &request).map_err(Undone::NotDone)?;
-        let answer: Rows = self.transport.change(ask).await?;
-        self.transport.settled(answer, "extend", rows.iter().map(|row| row.receipt.message_id()))
+        match self.transport.change::<Rows>(ask).await {
+            Err(undone) if undone.is_too_much(rows.len()) => {
+                Ok(halved(&rows, "extend", extended, |half| Box::pin(self.extend(extension, half))).await)
+            }
+            answer => self.transport.settled(answer?, "extend", rows.into_iter().map(extended)),
+        }
     }
 }
 

@@ -94,6 +94,11 @@ impl Undone {
             Self::NotDone(_) | Self::Unknown(_) => None,
         }
     }
+
+    /// Whether it was refused for having too many bytes, and has rows to be asked for apart.
+    pub(crate) fn is_too_much(&self, rows: usize) -> bool {
+        rows > 1 && self.code() == Some(Code::PayloadTooLarge)
+    }
 }
 
 /// Where the token is set, for those who have none or the wrong one.

@@ -17,6 +17,7 @@ use crate::provider::HttpProvider;
 use crate::transport::{Ask, MOST_ROWS, Transport};
 use crate::url::segment;
 use crate::wire;
+use crate::wire::Code;
 use crate::wire::receive::{LONGEST_WAIT, ReceiveRequest, Received, ReceivedMessages, SettleAndReceiveRequest};
 use crate::wire::settle::Rows;
 
@@ -172,16 +173,32 @@ impl HttpProvider {
         let (transport, deliver, known) = (self.transport().clone(), self.deliver(), ids.clone());
         let work = async move {
             let unknown = |undone: Undone| undone.into_error("settle", known.clone());
-            let answer: wire::receive::SettledAndReceived = transport.change(ask).await.map_err(unknown)?;
+            let answer = match transport.change::<wire::receive::SettledAndReceived>(ask).await {
+                Err(undone) if undone.code() == Some(Code::PayloadTooLarge) => return Ok(None),
+                answer => answer.map_err(unknown)?,
+            };
             let rows = Rows { results: answer.settled };
             let settled = transport.settled(rows, "settle", known.iter().copied()).map_err(unknown)?;
             let received = match answer.receive_problem {
                 Some(problem) => Err(told(*problem)),
                 None => Ok(deliver(answer.messages)),
             };
-            Ok(SettledAndReceived { settled, received })
+            Ok(Some(SettledAndReceived { settled, received }))
         };
-        let mut done = self.carry_out("settle", ids, deadline, work).await?;
+        let mut done = match self.carry_out("settle", ids, deadline, work).await? {
+            Some(done) => done,
+            // Too much for one request. By themselves settlements go in as many as it takes.
+            None => {
+                let settled = self.inner.coalescer.settle(settlements, deadline).await?;
+                let room = options.max.saturating_sub(still_leased(&settled));
+                let at_once = ReceiveOptions { max: room, ..options.clone() }.wait(Duration::ZERO);
+                let received = match room {
+                    0 => Ok(Vec::new()),
+                    _ => self.wait_for(queues.to_vec(), &at_once, deadline).await,
+                };
+                SettledAndReceived { settled, received }
+            }
+        };
         let is_empty = done.received.as_ref().is_ok_and(Vec::is_empty);
         let room = options.max.saturating_sub(still_leased(&done.settled));
         if is_empty && !options.wait.is_zero() && room > 0 {

@@ -4,6 +4,10 @@
 //! answered and not carried out. A server that dies in between leaves a record that ends by itself; whoever repeats the
 //! request then has it carried out again, with the same ids, because ids are made from the key. So at worst a message is
 //! sent twice under one id, as with any at-least-once sender.
+//!
+//! Of a batch the rows that were carried out are remembered. A row that failed has done nothing, so a repetition tries it
+//! again, beside the answers of the others: a client comes to an end with the key that it has. An answer of nothing but
+//! failures would not fit into a record either, and what was carried out of the largest batch does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +16,19 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::Response;
-use data_encoding::{BASE64, HEXLOWER};
+use axum::response::{IntoResponse, Response};
+use data_encoding::HEXLOWER;
 use http_body_util::BodyExt;
-use postrider::state_records::{Put, RecordKey, RecordKind, StateRecords};
+use postrider::state_records::{Put, RecordKey, RecordKind, StateRecord, StateRecords};
 use postrider::{Deadline, MessagingError};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::access::{Caller, Proof};
-use crate::api::{ApiError, Code, read_body};
+use crate::api::{ApiError, Code, answer_with, read_body};
 use crate::app::App;
 use crate::leases::to_its_end;
 
@@ -42,14 +48,22 @@ const LONGEST: usize = 200;
 static KEY: HeaderName = HeaderName::from_static("idempotency-key");
 static REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 
-/// What ids of a repeatable request are made from.
+/// What ids of a repeatable request are made from, and what of it is done already.
 #[derive(Debug, Clone)]
-pub(crate) struct RepeatKey(String);
+pub(crate) struct RepeatKey {
+    seed: String,
+    done: Arc<[Option<Value>]>,
+}
 
 impl RepeatKey {
     /// The id of the row of that number: the same whenever the request is repeated.
     pub(crate) fn id(&self, row: usize) -> Uuid {
-        Uuid::new_v5(&IDS, format!("{}/{row}", self.0).as_bytes())
+        Uuid::new_v5(&IDS, format!("{}/{row}", self.seed).as_bytes())
+    }
+
+    /// The answer of a row that an earlier request with the key has carried out.
+    pub(crate) fn done<T: DeserializeOwned>(&self, row: usize) -> Option<T> {
+        T::deserialize(self.done.get(row)?.as_ref()?).ok()
     }
 }
 
@@ -57,14 +71,39 @@ impl RepeatKey {
 struct Kept {
     /// Of the request, so that the key is not taken for another.
     sha256: String,
+    /// None while it is under way.
     answer: Option<KeptAnswer>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct KeptAnswer {
     status: u16,
-    content_type: Option<String>,
-    body: String,
+    body: KeptBody,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum KeptBody {
+    Whole(String),
+    /// The rows of a batch, without those that failed.
+    Rows(Vec<Option<Value>>),
+}
+
+/// The answer to a batch.
+#[derive(Debug, Serialize, Deserialize)]
+struct Batch {
+    results: Vec<Value>,
+}
+
+impl KeptBody {
+    fn of(answer: &[u8]) -> Self {
+        match serde_json::from_slice::<Batch>(answer) {
+            Ok(Batch { results }) => Self::Rows(
+                results.into_iter().map(|row| Some(row).filter(|row| row.get("problem").is_none())).collect(),
+            ),
+            Err(_) => Self::Whole(String::from_utf8_lossy(answer).into_owned()),
+        }
+    }
 }
 
 fn kept(value: &Kept) -> Bytes {
@@ -79,7 +118,7 @@ pub(crate) async fn once(State(app): State<Arc<App>>, request: Request, next: Ne
     let Some(key) = key.filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic())).map(str::to_owned) else {
         return Err(ApiError::malformed(format!("Idempotency-Key: use 1 to {LONGEST} visible ASCII characters")));
     };
-    let (mut parts, body) = request.into_parts();
+    let (parts, body) = request.into_parts();
     // An open server knows its callers by their address, which may change between two tries.
     let caller = parts.extensions.get::<Caller>().filter(|caller| caller.proof != Proof::Open);
     let who = caller.map_or_else(String::new, |caller| caller.key.to_string());
@@ -95,84 +134,136 @@ pub(crate) async fn once(State(app): State<Arc<App>>, request: Request, next: Ne
     let path = parts.uri.path().to_owned();
     let record = digest(&[who.as_bytes(), path.as_bytes(), key.as_bytes()]);
     let sha256 = digest(&[parts.method.as_str().as_bytes(), path.as_bytes(), &body]);
-    let started = Kept { sha256: sha256.clone(), answer: None };
-    let name = RecordKey::new(&record)?;
-    let made = app.records.put_new(&KIND, &name, kept(&started), Some(UNDER_WAY), Deadline::default()).await?;
-    let own = match made {
-        Put::Made(own) => own,
-        Put::Taken(other) => return repeated(&other.value, &sha256),
-    };
-    // Another request under the same key, after the first was forgotten, has ids of its own.
-    parts.extensions.insert(RepeatKey(format!("{record}/{sha256}")));
-    let request = Request::from_parts(parts, Body::from(body));
-    let begun = Begun { app: app.clone(), name, sha256, version: own.version };
-    // A client that gives up must not leave a request that was carried out without its answer.
+    let again = RecordKey::new(format!("{record}/again"))?;
+    let keyed = Keyed { name: RecordKey::new(&record)?, again, sha256, app: app.clone() };
+    // A client that gives up must not leave a record without a request, nor a request without its answer.
     let lost = || ApiError::from(MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None });
-    to_its_end(&app, async move { begun.finish(next.run(request).await).await }).await.unwrap_or_else(|| Err(lost()))
+    let carried = keyed.carry_out(Request::from_parts(parts, Body::from(body)), next);
+    to_its_end(&app, carried).await.unwrap_or_else(|| Err(lost()))
 }
 
-/// A request that is under way, and its record.
-struct Begun {
+/// A request with a key.
+struct Keyed {
     app: Arc<App>,
+    /// Its record.
     name: RecordKey,
+    /// The record that keeps others away while rows are tried again.
+    again: RecordKey,
     sha256: String,
-    version: i64,
 }
 
-impl Begun {
-    /// Keeps the answer, or gives the key back where nothing was done.
-    async fn finish(self, response: Response) -> Result<Response, ApiError> {
-        let Self { app, name, sha256, version } = self;
+/// What is to be done about a request.
+enum Turn {
+    /// It is carried out for the first time.
+    First { version: i64 },
+    /// The rows that failed are tried again; these are done.
+    Again { version: i64, done: Vec<Option<Value>> },
+    /// Nothing: this is the answer.
+    Over(Response),
+}
+
+impl Keyed {
+    async fn carry_out(self, mut request: Request, next: Next) -> Result<Response, ApiError> {
+        let (version, done, is_first) = match self.turn().await? {
+            Turn::Over(response) => return Ok(response),
+            Turn::First { version } => (version, Vec::new(), true),
+            Turn::Again { version, done } => (version, done, false),
+        };
+        // Another request under the same key, after the first was forgotten, has ids of its own.
+        let seed = format!("{}/{}", self.name, self.sha256);
+        request.extensions_mut().insert(RepeatKey { seed, done: done.into() });
+        let response = next.run(request).await;
         let status = response.status();
-        if let Some(error) = response.extensions().get::<ApiError>() {
-            // Whether it was carried out is not known: the record keeps others away until it ends.
-            if status == StatusCode::GATEWAY_TIMEOUT {
-                return Ok(response);
-            }
+        let Some(error) = response.extensions().get::<ApiError>().cloned() else {
+            return self.keep(response, version, is_first).await;
+        };
+        // Whether it was carried out is not known: the record keeps others away until it ends.
+        if status != StatusCode::GATEWAY_TIMEOUT {
             // Nothing was done, so the key is free; a request that is wrong stays wrong without being remembered.
-            let error = error.clone();
-            if let Err(error) = app.records.remove(&KIND, &name, Deadline::default()).await {
-                tracing::warn!(%error, "the key of a request that failed is taken for a minute");
-            }
-            return Err(error);
+            self.remove(if is_first { &self.name } else { &self.again }).await;
         }
+        Err(error)
+    }
+
+    async fn turn(&self) -> Result<Turn, ApiError> {
+        let records = &self.app.records;
+        let under_way = || kept(&Kept { sha256: self.sha256.clone(), answer: None });
+        match records.put_new(&KIND, &self.name, under_way(), Some(UNDER_WAY), Deadline::default()).await? {
+            Put::Made(own) => return Ok(Turn::First { version: own.version }),
+            Put::Taken(other) => {
+                if let Turn::Over(response) = self.repeated(&other)? {
+                    return Ok(Turn::Over(response));
+                }
+            }
+        }
+        let made = records.put_new(&KIND, &self.again, under_way(), Some(UNDER_WAY), Deadline::default()).await?;
+        let Put::Made(_) = made else { return Err(in_progress()) };
+        // Whoever was here before may have ended since it was looked at.
+        let turn = match records.get(&KIND, &self.name, Deadline::default()).await {
+            Ok(Some(latest)) => self.repeated(&latest),
+            Ok(None) => Err(in_progress()),
+            Err(error) => Err(error.into()),
+        };
+        if !matches!(turn, Ok(Turn::Again { .. })) {
+            self.remove(&self.again).await;
+        }
+        turn
+    }
+
+    /// What the record of an earlier request with this key says.
+    fn repeated(&self, record: &StateRecord) -> Result<Turn, ApiError> {
+        let Ok(other) = serde_json::from_slice::<Kept>(&record.value) else {
+            let why = "another program has written the record of this key; use another key";
+            return Err(ApiError::new(Code::IdempotencyMismatch, why));
+        };
+        if other.sha256 != self.sha256 {
+            let why = "this key was used for another request within the last 24 hours; use a new key for a new request";
+            return Err(ApiError::new(Code::IdempotencyMismatch, why));
+        }
+        let Some(KeptAnswer { status, body }) = other.answer else { return Err(in_progress()) };
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        let mut response = match body {
+            KeptBody::Rows(done) if done.contains(&None) => return Ok(Turn::Again { version: record.version, done }),
+            KeptBody::Rows(done) => answer_with(status, &Batch { results: done.into_iter().flatten().collect() })?,
+            KeptBody::Whole(text) => {
+                let mut response = (status, text).into_response();
+                response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                response
+            }
+        };
+        response.headers_mut().insert(REPLAY.clone(), HeaderValue::from_static("true"));
+        Ok(Turn::Over(response))
+    }
+
+    async fn keep(self, response: Response, version: i64, is_first: bool) -> Result<Response, ApiError> {
         let (parts, body) = response.into_parts();
         let bytes = match body.collect().await {
             Ok(collected) => collected.to_bytes(),
             Err(error) => return Err(ApiError::malformed(format!("the answer could not be read: {error}"))),
         };
-        let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|name| name.to_str().ok());
-        let content_type = content_type.map(str::to_owned);
-        let answer = KeptAnswer { status: status.as_u16(), content_type, body: BASE64.encode(&bytes) };
-        let done = kept(&Kept { sha256, answer: Some(answer) });
-        let replaced = app.records.replace(&KIND, &name, version, done, Some(REMEMBERED), Deadline::default()).await;
-        if let Err(error) = replaced {
-            // The request was carried out. A repetition within a minute is refused; after that it has the same ids.
-            tracing::warn!(%error, "the answer to a repeatable request could not be kept");
+        let answer = KeptAnswer { status: parts.status.as_u16(), body: KeptBody::of(&bytes) };
+        let done = kept(&Kept { sha256: self.sha256.clone(), answer: Some(answer) });
+        let records = &self.app.records;
+        let kept = records.replace(&KIND, &self.name, version, done, Some(REMEMBERED), Deadline::default()).await;
+        match kept {
+            Err(error) => {
+                // The request was carried out. A repetition within a minute is refused; after that it has the same ids.
+                tracing::warn!(%error, "the answer to a repeatable request could not be kept");
+            }
+            Ok(_) if !is_first => self.remove(&self.again).await,
+            Ok(_) => {}
         }
         Ok(Response::from_parts(parts, Body::from(bytes)))
     }
+
+    async fn remove(&self, record: &RecordKey) {
+        if let Err(error) = self.app.records.remove(&KIND, record, Deadline::default()).await {
+            tracing::warn!(%error, "the key of a repeatable request is taken for a minute");
+        }
+    }
 }
 
-fn repeated(value: &[u8], sha256: &str) -> Result<Response, ApiError> {
-    let Ok(other) = serde_json::from_slice::<Kept>(value) else {
-        let why = "another program has written the record of this key; use another key";
-        return Err(ApiError::new(Code::IdempotencyMismatch, why));
-    };
-    if other.sha256 != sha256 {
-        let why = "this key was used for another request within the last 24 hours; use a new key for a new request";
-        return Err(ApiError::new(Code::IdempotencyMismatch, why));
-    }
-    let Some(answer) = other.answer else {
-        let why = "the first request with this key is still under way; repeat it a little later";
-        return Err(ApiError::new(Code::IdempotencyInProgress, why).retry_after(1));
-    };
-    let body = BASE64.decode(answer.body.as_bytes()).unwrap_or_default();
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
-    if let Some(name) = answer.content_type.and_then(|name| HeaderValue::from_str(&name).ok()) {
-        response.headers_mut().insert(header::CONTENT_TYPE, name);
-    }
-    response.headers_mut().insert(REPLAY.clone(), HeaderValue::from_static("true"));
-    Ok(response)
+fn in_progress() -> ApiError {
+    let why = "the first request with this key is still under way; repeat it a little later";
+    ApiError::new(Code::IdempotencyInProgress, why).retry_after(1)
 }

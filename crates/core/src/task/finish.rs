@@ -21,6 +21,24 @@ pub struct Finish {
     pub outcome: TaskOutcome,
 }
 
+impl Finish {
+    /// Refuses a result of more bytes than a store takes.
+    pub fn check(&self, max_payload_bytes: usize) -> Result<(), MessagingError> {
+        match &self.outcome {
+            TaskOutcome::Succeeded { result: Some(result) } if result.len() > max_payload_bytes => {
+                let why = format!(
+                    "that of task {} has {} bytes, at most {max_payload_bytes} are allowed; store a reference to the \
+                     data instead",
+                    self.lease.id,
+                    result.len()
+                );
+                Err(MessagingError::invalid("result", why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskOutcome {

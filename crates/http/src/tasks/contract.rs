@@ -12,7 +12,7 @@ use postrider_core::task::{
 use postrider_core::{Deadline, MessagingError, RowResults, WakeUps};
 
 use super::handed::Handed;
-use super::{HttpTasks, standings};
+use super::{HttpTasks, only_standings, standings};
 use crate::failure::Undone;
 use crate::transport::{Ask, MOST_ROWS, Transport};
 use crate::wire::task as wire;
@@ -69,32 +69,45 @@ impl HttpTasks {
 /// Ends attempts and claims, or one of the two.
 async fn finish_and_claim(
     transport: Arc<Transport>,
-    finish: Vec<wire::Finish>,
+    mut finish: Vec<wire::Finish>,
     claim: Option<ClaimTasks>,
 ) -> Result<wire::Claims, Undone> {
     let asked = finish.len();
-    let ends_something = asked > 0;
-    let claims = match claim {
-        None => {
-            let ask = Ask::post("/v1/tasks/finish", &wire::FinishRequest { finish }).map_err(Undone::NotDone)?;
-            let wire::Finished { finished } = transport.change(ask).await?;
-            wire::Claims { finished, tasks: Vec::new(), next_due: None }
-        }
-        Some(claim) => {
-            let claim = ClaimTasks { max: claim.max.min(MOST_ROWS), ..claim };
-            let ask = Ask::post("/v1/tasks/claim", &wire::ClaimRequest::new(claim, finish));
-            let claimed: Result<wire::Claims, Undone> = transport.change(ask.map_err(Undone::NotDone)?).await;
-            match claimed {
-                // What was claimed for an answer that was lost comes back when its lease ends.
-                Err(undone @ Undone::Unknown(_)) if !ends_something => {
-                    return Err(Undone::NotDone(undone.into_harmless()));
-                }
-                claimed => claimed?,
-            }
-        }
+    let done = if asked > MOST_ROWS { None } else { Some(ask_once(&transport, &finish, claim.clone()).await) };
+    let claims = match done {
+        Some(Err(undone)) if undone.is_too_much(asked) => None,
+        done => done.transpose()?,
+    };
+    let Some(claims) = claims else {
+        // Too much for one request: in halves.
+        let rest = finish.split_off(asked / 2);
+        let mut first = Box::pin(finish_and_claim(transport.clone(), finish, None)).await?;
+        let second = Box::pin(finish_and_claim(transport, rest, claim)).await?;
+        first.finished.extend(second.finished);
+        return Ok(wire::Claims { finished: first.finished, ..second });
     };
     let finished = transport.rows(claims.finished, asked)?;
     Ok(wire::Claims { finished, ..claims })
+}
+
+async fn ask_once(
+    transport: &Transport,
+    finish: &[wire::Finish],
+    claim: Option<ClaimTasks>,
+) -> Result<wire::Claims, Undone> {
+    let (finish, ends_something) = (finish.to_vec(), !finish.is_empty());
+    let Some(claim) = claim else {
+        let ask = Ask::post("/v1/tasks/finish", &wire::FinishRequest { finish }).map_err(Undone::NotDone)?;
+        let wire::Finished { finished } = transport.change(ask).await?;
+        return Ok(wire::Claims { finished, tasks: Vec::new(), next_due: None });
+    };
+    let claim = ClaimTasks { max: claim.max.min(MOST_ROWS), ..claim };
+    let ask = Ask::post("/v1/tasks/claim", &wire::ClaimRequest::new(claim, finish)).map_err(Undone::NotDone)?;
+    match transport.change(ask).await {
+        // What was claimed for an answer that was lost comes back when its lease ends.
+        Err(undone @ Undone::Unknown(_)) if !ends_something => Err(Undone::NotDone(undone.into_harmless())),
+        claimed => claimed,
+    }
 }
 
 impl TaskStore for HttpTasks {
@@ -129,6 +142,7 @@ impl TaskStore for HttpTasks {
         let (texts, unknown) = self.texts(finished.iter().map(|finish| &finish.lease));
         let (mut ended, mut finish) = (Vec::new(), Vec::new());
         for (row, text) in finished.into_iter().zip(texts) {
+            row.check(self.shared.max_payload_bytes)?;
             if let Some(text) = text {
                 ended.push(row.lease);
                 finish.push(wire::Finish::new(text, row.outcome));
@@ -139,14 +153,16 @@ impl TaskStore for HttpTasks {
             return Ok(FinishedAndClaimed { finished, ..FinishedAndClaimed::default() });
         }
         let (transport, mut handed) = (self.provider.transport().clone(), self.handed());
+        let only_ends = claim.is_none();
         let work = async move {
             let done = finish_and_claim(transport, finish, claim).await;
             let claims = done.map_err(|undone| undone.into_error(FINISH, Vec::new()))?;
+            let finished = if only_ends { only_standings(claims.finished)? } else { standings(claims.finished) };
             let mut claimed = Vec::with_capacity(claims.tasks.len());
             for task in claims.tasks {
                 claimed.push(handed.take(task, lasts, "claim")?);
             }
-            Ok((standings(claims.finished), claimed, claims.next_due, handed))
+            Ok((finished, claimed, claims.next_due, handed))
         };
         let (finished, claimed, next_due, handed) = self.provider.carry_out(FINISH, Vec::new(), deadline, work).await?;
         handed.arrived();
@@ -215,7 +231,7 @@ impl TaskStore for HttpTasks {
             let ask = Ask::post("/v1/tasks/heartbeat", &wire::HeartbeatRequest { heartbeats: signs, extend: lease })?;
             let said: wire::Standings = self.provider.change(HEARTBEAT, Vec::new(), ask, deadline).await?;
             let said = self.provider.transport().rows(said.standings, asked);
-            known = standings(said.map_err(|undone| undone.into_error(HEARTBEAT, Vec::new()))?);
+            known = only_standings(said.map_err(|undone| undone.into_error(HEARTBEAT, Vec::new()))?)?;
             self.settle_leases(&renewed, &known, Some(lease));
         }
         self.with_unknown(known, unknown, deadline).await
@@ -232,7 +248,7 @@ impl TaskStore for HttpTasks {
             let ask = Ask::post("/v1/tasks/standings", &wire::StandingsRequest { leases: texts })?;
             let said: wire::Standings = self.provider.look(STANDINGS, ask, deadline).await?;
             let said = self.provider.transport().rows(said.standings, asked).map_err(Undone::into_harmless)?;
-            known = standings(said);
+            known = only_standings(said)?;
         }
         self.with_unknown(known, unknown, deadline).await
     }

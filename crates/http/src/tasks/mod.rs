@@ -15,9 +15,10 @@ use std::sync::Arc;
 use postrider_core::task::{NewTask, TaskRoutes, TaskStanding};
 use postrider_core::{Deadline, MessagingError};
 
+use crate::failure::told;
 use crate::provider::HttpProvider;
 use crate::transport::Ask;
-use crate::wire::task::Routes;
+use crate::wire::task::{Routes, Standing};
 
 use leases::Leases;
 
@@ -63,7 +64,34 @@ impl HttpTasks {
     }
 }
 
-/// What the server said of leases, in the order of the request.
-fn standings(said: Vec<crate::wire::task::Standing>) -> Vec<TaskStanding> {
+/// What the server said of leases, in the order of the request. One that it refuses is of no more use than one that is lost.
+fn standings(said: Vec<Standing>) -> Vec<TaskStanding> {
+    for problem in said.iter().filter_map(|row| row.problem.as_deref()) {
+        tracing::warn!(code = %problem.code, problem = problem.detail, "the server refuses a lease on a task");
+    }
     said.into_iter().map(TaskStanding::from).collect()
+}
+
+/// The same where nothing else was asked: if it refuses all of them, so is the call.
+fn only_standings(said: Vec<Standing>) -> Result<Vec<TaskStanding>, MessagingError> {
+    match said.first().and_then(|first| first.problem.clone()) {
+        Some(problem) if said.iter().all(|row| row.problem.is_some()) => Err(told(*problem)),
+        _ => Ok(standings(said)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_refused_is_lost_and_if_all_are_so_is_the_call() {
+        let refused = || Standing::refused(&MessagingError::invalid("lease", "it is odd"));
+        let mixed = only_standings(vec![TaskStanding::Held.into(), refused()]).unwrap();
+        assert_eq!(mixed, [TaskStanding::Held, TaskStanding::Lost(None)]);
+        let error = only_standings(vec![refused(), refused()]).unwrap_err();
+        assert!(matches!(error, MessagingError::InvalidInput { what: "lease", .. }), "{error:?}");
+        assert_eq!(standings(vec![refused()]), [TaskStanding::Lost(None)]);
+        assert_eq!(only_standings(Vec::new()).unwrap(), []);
+    }
 }

@@ -250,22 +250,12 @@ impl Tasks {
 
     /// Refuses results that nobody could read back, and ends that nobody can reap by.
     pub(super) fn check_ends(&self, finished: &[Finish], ender: Ender) -> Result<(), MessagingError> {
-        let most = self.max_payload_bytes();
         for finish in finished {
-            match &finish.outcome {
-                TaskOutcome::Succeeded { result: Some(result) } if result.len() > most => {
-                    let why = format!(
-                        "that of task {} has {} bytes, at most {most} are allowed; store a reference to the data instead",
-                        finish.lease.id,
-                        result.len()
-                    );
-                    return Err(MessagingError::invalid("result", why));
-                }
-                TaskOutcome::Succeeded { .. } | TaskOutcome::Released if ender == Ender::Reaper => {
-                    let why = "an attempt whose worker was lost is tried again, or its task dies";
-                    return Err(MessagingError::invalid("end of a lost attempt", why));
-                }
-                _ => {}
+            finish.check(self.max_payload_bytes())?;
+            let is_kept = matches!(finish.outcome, TaskOutcome::Succeeded { .. } | TaskOutcome::Released);
+            if is_kept && ender == Ender::Reaper {
+                let why = "an attempt whose worker was lost is tried again, or its task dies";
+                return Err(MessagingError::invalid("end of a lost attempt", why));
             }
         }
         Ok(())

@@ -209,16 +209,20 @@ async fn create_batch(
     if tasks.len() > MOST_CREATED {
         return Err(ApiError::malformed(format!("at most {MOST_CREATED} tasks are made at once; make the rest apart")));
     }
-    let mut rows: Vec<Option<MessagingError>> = Vec::with_capacity(tasks.len());
+    let mut rows: Vec<Option<CreatedRow>> = Vec::with_capacity(tasks.len());
     let mut fine = Vec::with_capacity(tasks.len());
     for (row, new) in tasks.into_iter().enumerate() {
+        if let Some(done) = key.as_deref().and_then(|key| key.done(row)) {
+            rows.push(Some(done));
+            continue;
+        }
         match new_task(new, key.as_deref(), row) {
             Ok(task) => {
                 app.check_type(&caller, &task.task_type)?;
                 fine.push(task);
                 rows.push(None);
             }
-            Err(error) => rows.push(Some(error)),
+            Err(error) => rows.push(Some(CreatedRow::from(Err(error)))),
         }
     }
     let made = match fine.is_empty() {
@@ -228,12 +232,8 @@ async fn create_batch(
     app.tell_of_tasks();
     let mut made = made.into_iter();
     let lost = || MessagingError::OutcomeUnknown { operation: "create a task", ids: Vec::new(), source: None };
-    let result = |refused: Option<MessagingError>| match refused {
-        Some(error) => Err(error),
-        None => made.next().unwrap_or_else(|| Err(lost())),
-    };
-    let results = rows.into_iter().map(result).map(CreatedRow::from).collect();
-    answer(&CreatedBatch { results })
+    let mut next = || CreatedRow::from(made.next().unwrap_or_else(|| Err(lost())));
+    answer(&CreatedBatch { results: rows.into_iter().map(|row| row.unwrap_or_else(&mut next)).collect() })
 }
 
 async fn list(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {

@@ -7,8 +7,10 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::StreamExt;
-use postrider::task::{ClaimAnswer, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice};
-use postrider::{Deadline, TaskStore, TaskType};
+use postrider::task::{
+    ClaimAnswer, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice, TaskStanding,
+};
+use postrider::{Deadline, MessagingError, TaskStore, TaskType};
 use postrider_http::wire::task::{
     self as wire, ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, FinishRequest, Finished,
     HeartbeatRequest, Standing, Standings, StandingsRequest,
@@ -18,6 +20,7 @@ use tokio::time::Instant;
 
 use super::CONSUME;
 use super::events::wakes;
+use super::settle::split;
 use crate::access::Caller;
 use crate::api::schemas::{list, named, only, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, Verb, answer};
@@ -108,23 +111,37 @@ fn check_worker(name: &str) -> Result<(), ApiError> {
 
 impl App {
     /// The lease that a worker showed, if its token is for the task.
-    fn lease(&self, caller: &Caller, shown: &str) -> Result<TaskLease, ApiError> {
+    fn lease(&self, caller: &Caller, shown: &str) -> Result<TaskLease, MessagingError> {
         let (lease, task_type) = self.seal.open_lease(shown)?;
-        self.check_type(caller, &task_type)?;
+        if !self.may_use_type(caller, &task_type) {
+            let why = format!("it is for a task of type '{task_type}', and the token is not; use one that is");
+            return Err(MessagingError::invalid("lease", why));
+        }
         Ok(lease)
     }
 
-    fn finish(&self, caller: &Caller, asked: Vec<wire::Finish>) -> Result<Vec<Finish>, ApiError> {
-        let finish = |asked: wire::Finish| {
-            let (lease, outcome) = asked.into_outcome()?;
-            Ok(Finish { lease: self.lease(caller, &lease)?, outcome })
-        };
-        asked.into_iter().map(finish).collect()
+    /// The end of an attempt, if it can be meant.
+    fn end(&self, caller: &Caller, asked: wire::Finish) -> Result<Finish, MessagingError> {
+        let (lease, outcome) = asked.into_outcome()?;
+        let finish = Finish { lease: self.lease(caller, &lease)?, outcome };
+        finish.check(self.client().store().max_payload_bytes())?;
+        Ok(finish)
     }
 
     fn claimed(&self, task: ClaimedTask) -> wire::Claimed {
         wire::Claimed::new(self.seal.seal_lease(&task.lease, &task.task_type), task)
     }
+}
+
+/// Puts what the store said of leases between those that it was not asked about.
+fn standings_of(asked: Vec<Result<(), MessagingError>>, said: Vec<TaskStanding>) -> Vec<Standing> {
+    let mut said = said.into_iter();
+    let lost = || MessagingError::OutcomeUnknown { operation: "finish", ids: Vec::new(), source: None };
+    let row = |asked: Result<(), MessagingError>| match asked.and_then(|()| said.next().ok_or_else(lost)) {
+        Ok(standing) => Standing::from(standing),
+        Err(error) => Standing::refused(&error),
+    };
+    asked.into_iter().map(row).collect()
 }
 
 /// An answer whose leases are the worker's once it is written; otherwise the tasks go back, and the attempt is not
@@ -155,8 +172,8 @@ async fn claim(
     let (types, until) = (asked.types.clone(), Instant::now() + asked.wait);
     let does_wait = !asked.wait.is_zero() && asked.max > 0;
     let claim = asked.claim();
-    let finished = app.finish(&caller, asked.finish)?;
-    let has_ended = !finished.is_empty();
+    let (finished, refused) = split(asked.finish.into_iter().map(|end| app.end(&caller, end)).collect());
+    let has_ended = !refused.is_empty();
     let store = app.client().store();
     // Before the look, so that what comes between look and wait is not missed.
     let mut hints = match does_wait {
@@ -203,7 +220,7 @@ async fn claim(
     }
     let leases = got.claimed.iter().map(|task| task.lease).collect();
     let claims = wire::Claims {
-        finished: got.finished.into_iter().map(Standing::from).collect(),
+        finished: standings_of(refused, got.finished),
         tasks: got.claimed.into_iter().map(|task| app.claimed(task)).collect(),
         next_due: got.next_due,
     };
@@ -243,10 +260,10 @@ async fn finish(
     JsonBody(asked): JsonBody<FinishRequest>,
 ) -> Result<Response, ApiError> {
     check_count(asked.finish.len())?;
-    let finished = app.finish(&caller, asked.finish)?;
+    let (finished, refused) = split(asked.finish.into_iter().map(|end| app.end(&caller, end)).collect());
     let standings = app.client().store().finish(finished, Deadline::default()).await?;
     app.live.tell(Change::Tasks);
-    answer(&Finished { finished: standings.into_iter().map(Standing::from).collect() })
+    answer(&Finished { finished: standings_of(refused, standings) })
 }
 
 async fn heartbeat(
@@ -255,13 +272,13 @@ async fn heartbeat(
     JsonBody(asked): JsonBody<HeartbeatRequest>,
 ) -> Result<Response, ApiError> {
     check_count(asked.heartbeats.len())?;
-    let beat = |asked: wire::Heartbeat| -> Result<Heartbeat, ApiError> {
+    let beat = |asked: wire::Heartbeat| {
         Ok(Heartbeat { lease: app.lease(&caller, &asked.lease)?, progress: asked.checked_progress()? })
     };
-    let beats = asked.heartbeats.into_iter().map(beat).collect::<Result<Vec<_>, _>>()?;
+    let (beats, refused) = split(asked.heartbeats.into_iter().map(beat).collect());
     let standings = app.client().store().heartbeat(beats, asked.extend, Deadline::default()).await?;
     app.live.tell(Change::Tasks);
-    answer(&Standings { standings: standings.into_iter().map(Standing::from).collect() })
+    answer(&Standings { standings: standings_of(refused, standings) })
 }
 
 async fn standings(
@@ -270,9 +287,9 @@ async fn standings(
     JsonBody(StandingsRequest { leases }): JsonBody<StandingsRequest>,
 ) -> Result<Response, ApiError> {
     check_count(leases.len())?;
-    let leases = leases.iter().map(|lease| app.lease(&caller, lease)).collect::<Result<Vec<_>, _>>()?;
+    let (leases, refused) = split(leases.iter().map(|lease| app.lease(&caller, lease)).collect());
     let standings = app.client().store().standings(&leases, Deadline::default()).await?;
-    answer(&Standings { standings: standings.into_iter().map(Standing::from).collect() })
+    answer(&Standings { standings: standings_of(refused, standings) })
 }
 
 async fn wake_ups(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {

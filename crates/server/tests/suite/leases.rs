@@ -4,15 +4,19 @@ use std::time::Duration;
 
 use postrider::{Deadline, Message, MessagingService, QueueAdmin, QueueName, QueueStats};
 use postrider_server::ServerOptions;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::place::{Place, eventually};
+use crate::place::{Files, Place, eventually};
 
 fn request(body: &str) -> String {
+    post("/v1/queues/orders/receive", body)
+}
+
+fn post(path: &str, body: &str) -> String {
     format!(
-        "POST /v1/queues/orders/receive HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: \
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: \
          {}\r\n\r\n{body}",
         body.len()
     )
@@ -99,5 +103,81 @@ async fn an_answer_that_was_read_keeps_its_leases() {
     place.get("/v1/queues").await.of(200);
     let stats = stats(&place, &queue).await;
     assert_eq!((stats.ready.value(), stats.in_flight.value()), (Some(0), Some(1)));
+    place.stop().await;
+}
+
+const CLAIM: &str = r#"{"types":["mail"],"worker":"rude","lease":"10m","wait":"30s","max":40}"#;
+
+/// Claims everything there is for a client that behaves, once as much is claimable.
+async fn claimed_at_last(place: &Place, tasks: usize) -> Vec<Value> {
+    let mut all = Vec::new();
+    eventually(async || {
+        let ask = json!({ "types": ["mail"], "worker": "polite", "lease": "10m", "max": 40 });
+        let got = place.post("/v1/tasks/claim", ask).await.of(200);
+        all.extend(got["tasks"].as_array().unwrap().clone());
+        (all.len() == tasks).then_some(())
+    })
+    .await;
+    all
+}
+
+#[tokio::test]
+async fn a_worker_of_tasks_that_leaves_while_it_waits_costs_no_attempt() {
+    let place = Place::new().await;
+    for round in 0..5 {
+        let mut stream = TcpStream::connect(place.address).await.unwrap();
+        stream.write_all(post("/v1/tasks/claim", CLAIM).as_bytes()).await.unwrap();
+        eventually(async || {
+            let text = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+            text.contains("postrider_http_connections 2\n").then_some(())
+        })
+        .await;
+        drop(stream);
+        place.is_left_alone().await;
+        place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
+        let [task] = &claimed_at_last(&place, 1).await[..] else { panic!() };
+        assert_eq!(task["attempt_count"], 1, "round {round}");
+    }
+    place.stop().await;
+}
+
+/// The claim is in the middle of the store when its worker leaves: something in the store holds it there.
+#[tokio::test]
+async fn a_claim_that_is_left_in_the_middle_goes_back_uncounted() {
+    let files = Files::postgres();
+    let place = Place::on(&files, ServerOptions::default()).await;
+    place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
+    let held = files.hold("update of task").await;
+    let mut stream = TcpStream::connect(place.address).await.unwrap();
+    stream.write_all(post("/v1/tasks/claim", CLAIM).as_bytes()).await.unwrap();
+    held.is_waited_for().await;
+    drop(stream);
+    place.is_left_alone().await;
+    held.let_go().await;
+    let [task] = &claimed_at_last(&place, 1).await[..] else { panic!() };
+    assert_eq!(task["attempt_count"], 1);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn claims_whose_answer_cannot_be_written_go_back_uncounted() {
+    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(1), ..ServerOptions::default() }).await;
+    for _ in 0..12 {
+        place.post("/v1/tasks", json!({ "type": "mail", "payload": "x".repeat(1024 * 1024) })).await.of(201);
+    }
+    // A worker that claims everything and reads nothing, with a small window.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(place.address).await.unwrap();
+    stream.write_all(post("/v1/tasks/claim", CLAIM).as_bytes()).await.unwrap();
+    eventually(async || {
+        let listed = place.get("/v1/tasks?state=PROCESSING").await.of(200);
+        (listed["tasks"].as_array().unwrap().len() == 12).then_some(())
+    })
+    .await;
+    for task in claimed_at_last(&place, 12).await {
+        assert_eq!((&task["attempt_count"], &task["type"]), (&json!(1), &json!("mail")));
+    }
+    drop(stream);
     place.stop().await;
 }

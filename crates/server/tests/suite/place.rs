@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use postrider::postgres::tokio_postgres::{self, NoTls};
 use postrider::tasks::Shutdown;
 use postrider::{Config, Deadline, Sources, StateStorage, SystemContext};
 use postrider_server::{NewToken, Role, ServeError, Server, ServerOptions, Tokens};
@@ -44,6 +45,68 @@ impl Files {
         });
         let schema = format!("served_{:08x}", rand::random::<u32>());
         Self { url, schema: Some(schema), folder: None }
+    }
+
+    /// Lets the store refuse rows of a table whose payload is this.
+    pub(crate) async fn refuse(&self, table: &str, payload: &str) -> Refusing {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let table = format!("{}.{table}", self.schema.as_deref().unwrap());
+        let check = format!("alter table {table} add constraint refusing check (payload <> '{payload}'::bytea)");
+        client.batch_execute(&check).await.unwrap();
+        Refusing { client, table }
+    }
+
+    /// Holds up whoever is in the middle of changing a row of a table, like `update of task`, until it is let go.
+    pub(crate) async fn hold(&self, change: &str) -> Held {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let (schema, key) = (self.schema.as_deref().unwrap(), rand::random_range(1..i32::MAX));
+        let (verb, table) = change.split_once(" of ").unwrap();
+        let sql = format!(
+            "select pg_advisory_lock({key}); \
+             create function {schema}.hold_{key}() returns trigger language plpgsql as \
+               $$begin perform pg_advisory_xact_lock_shared({key}); return new; end$$; \
+             create trigger hold_{key} before {verb} on {schema}.{table} for each row \
+               execute function {schema}.hold_{key}()"
+        );
+        client.batch_execute(&sql).await.unwrap();
+        Held { client, key }
+    }
+}
+
+/// A store that refuses some rows.
+pub(crate) struct Refusing {
+    client: tokio_postgres::Client,
+    table: String,
+}
+
+impl Refusing {
+    pub(crate) async fn end(self) {
+        self.client.batch_execute(&format!("alter table {} drop constraint refusing", self.table)).await.unwrap();
+    }
+}
+
+/// A change that nobody else gets through with.
+pub(crate) struct Held {
+    client: tokio_postgres::Client,
+    key: i32,
+}
+
+impl Held {
+    /// Waits until somebody is in the middle of it.
+    pub(crate) async fn is_waited_for(&self) {
+        let query =
+            "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = $1::int4::oid";
+        eventually(async || {
+            let row = self.client.query_one(query, &[&self.key]).await.unwrap();
+            (row.get::<_, i64>(0) > 0).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn let_go(self) {
+        self.client.batch_execute(&format!("select pg_advisory_unlock({})", self.key)).await.unwrap();
     }
 }
 
@@ -147,6 +210,15 @@ impl Place {
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
         self.send(self.request(Method::POST, path, Some(&body))).await
+    }
+
+    /// Waits until nobody is connected but the client of this place.
+    pub(crate) async fn is_left_alone(&self) {
+        eventually(async || {
+            let text = String::from_utf8(self.get("/metrics").await.body.to_vec()).unwrap();
+            text.contains("postrider_http_connections 1\n").then_some(())
+        })
+        .await;
     }
 
     /// Asks the server to end.

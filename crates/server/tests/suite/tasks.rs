@@ -1,6 +1,7 @@
 //! Tasks and schedules over HTTP, for people and for workers.
 
 use axum::http::Method;
+use postrider_server::Role;
 use serde_json::{Value, json};
 
 use crate::place::{Place, eventually};
@@ -55,8 +56,55 @@ async fn a_lease_that_the_server_did_not_issue_is_worth_nothing() {
     lease.push(last);
     for made_up in [lease.as_str(), "", "prl1.AAAA", "1.2"] {
         let finish = json!({ "finish": [{ "lease": made_up, "outcome": "succeeded" }] });
-        assert_eq!(place.post("/v1/tasks/finish", finish).await.code(), "invalid_input");
+        let row = &place.post("/v1/tasks/finish", finish).await.of(200)["finished"][0];
+        assert_eq!((&row["held"], &row["problem"]["code"]), (&json!(false), &json!("invalid_input")));
     }
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_refused_leaves_the_others_of_its_request_alone() {
+    let place = Place::new().await;
+    place.token(&[Role::Admin], None).await;
+    let both = place.token(&[Role::Produce, Role::Consume], None).await;
+    let mail_only = place.token(&[Role::Consume], Some(&["task_mail"])).await;
+    let post = async |token: &str, path: &str, body: Value| {
+        let mut request = place.request(Method::POST, path, Some(&body));
+        request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        place.send(request).await.of(200)
+    };
+    let new = |kind: &str| json!({ "type": kind, "payload": "" });
+    post(&both, "/v1/tasks/batch", json!({ "tasks": [new("mail"), new("mail"), new("sms")] })).await;
+    let claim = json!({ "types": ["mail", "sms"], "worker": "w", "lease": "1m", "max": 3 });
+    let claimed = post(&both, "/v1/tasks/claim", claim).await;
+    let leases = |kind: &str| {
+        let tasks = claimed["tasks"].as_array().unwrap().iter().filter(|task| task["type"] == kind);
+        tasks.map(|task| task["lease"].clone()).collect::<Vec<_>>()
+    };
+    let ([first, second], [sms]) = (&leases("mail")[..], &leases("sms")[..]) else { panic!("{claimed}") };
+
+    let refused = |rows: &Value| {
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| (row["held"] == true, row.get("problem").is_some())).collect::<Vec<_>>()
+    };
+    let (held, odd) = ((true, false), (false, true));
+    let beats = json!({ "extend": "1m", "heartbeats": [{ "lease": sms }, { "lease": first }, { "lease": second,
+                        "progress": { "fraction": 7.0 } }] });
+    let beat = post(&mail_only, "/v1/tasks/heartbeat", beats).await;
+    assert_eq!(refused(&beat["standings"]), [odd, held, odd]);
+    let looked = post(&mail_only, "/v1/tasks/standings", json!({ "leases": ["x", first, sms, second] })).await;
+    assert_eq!(refused(&looked["standings"]), [odd, held, odd, held]);
+    let large = "x".repeat(1024 * 1024 + 1);
+    let finish = json!([{ "lease": first, "outcome": "succeeded", "result": large }, { "lease": sms, "outcome": "dead" },
+                        { "lease": first, "outcome": "released", "after": "5s" },
+                        { "lease": first, "outcome": "succeeded", "result": "done" }]);
+    let ended = post(&mail_only, "/v1/tasks/finish", json!({ "finish": finish })).await;
+    assert_eq!(refused(&ended["finished"]), [odd, odd, odd, held]);
+    let finish = json!([{ "lease": "x", "outcome": "dead" }, { "lease": second, "outcome": "released" }]);
+    let claim = json!({ "types": ["mail"], "worker": "w", "lease": "1m", "finish": finish });
+    let ended = post(&mail_only, "/v1/tasks/claim", claim).await;
+    assert_eq!(refused(&ended["finished"]), [odd, held]);
+    assert_eq!(ended["tasks"].as_array().unwrap().len(), 1, "the one that was released");
     place.stop().await;
 }
 

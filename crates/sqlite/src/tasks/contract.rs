@@ -56,23 +56,6 @@ impl SqliteTasks {
         self.provider.shared().desk.options.clock.now()
     }
 
-    /// Refuses an end that brings more than the store can keep.
-    fn check_result(&self, finish: &Finish) -> Result<(), MessagingError> {
-        let TaskOutcome::Succeeded { result: Some(result) } = &finish.outcome else { return Ok(()) };
-        if result.len() > self.max_payload() {
-            return Err(MessagingError::invalid(
-                "result",
-                format!(
-                    "that of task {} has {} bytes, at most {} are allowed; store a reference to the data instead",
-                    finish.lease.id,
-                    result.len(),
-                    self.max_payload()
-                ),
-            ));
-        }
-        Ok(())
-    }
-
     /// Does one thing to each of several tasks. Each has an answer of its own.
     async fn each<T: 'static>(
         &self,
@@ -123,7 +106,7 @@ impl TaskStore for SqliteTasks {
         let operation = if finished.is_empty() { "claim" } else { "finish" };
         self.begin(operation, deadline)?;
         for finish in &finished {
-            self.check_result(finish)?;
+            finish.check(self.max_payload())?;
         }
         if let Some(claim) = &claim {
             claim.check()?;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::body::{self, Base64, Text};
 use crate::wire::duration;
+use crate::wire::problem::Problem;
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,27 +109,37 @@ pub struct FinishRequest {
 }
 
 /// What became of each end, in the order of the request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
     /// A standing for each.
     pub finished: Vec<Standing>,
 }
 
 /// Whether a task was still held by its lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
     /// Whether it was; only then was something done.
     pub held: bool,
     /// The state of a task that was not; null when there is no such task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<TaskState>,
+    /// Why nothing was done by this lease; the others are not touched by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Box<Problem>>,
+}
+
+impl Standing {
+    /// Nothing was done by this lease.
+    pub fn refused(error: &MessagingError) -> Self {
+        Self { held: false, state: None, problem: Some(Box::new(Problem::of(error))) }
+    }
 }
 
 impl From<TaskStanding> for Standing {
     fn from(standing: TaskStanding) -> Self {
         match standing {
-            TaskStanding::Held => Self { held: true, state: None },
-            TaskStanding::Lost(state) => Self { held: false, state },
+            TaskStanding::Held => Self { held: true, state: None, problem: None },
+            TaskStanding::Lost(state) => Self { held: false, state, problem: None },
         }
     }
 }
@@ -177,7 +188,7 @@ pub struct StandingsRequest {
 }
 
 /// Whether leases are held, in the order of the request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Standings {
     /// A standing for each.
     pub standings: Vec<Standing>,
@@ -229,6 +240,9 @@ mod tests {
         assert_eq!(back.collect::<Vec<_>>(), standings);
         let written = serde_json::json!([{"held": true}, {"held": false}, {"held": false, "state": "CANCELED"}]);
         assert_eq!(json(&answer)["standings"], written);
+        let refused = Standing::refused(&MessagingError::invalid("lease", "odd"));
+        assert_eq!(over(&refused), refused);
+        assert_eq!(json(&refused)["held"], false);
     }
 
     #[test]

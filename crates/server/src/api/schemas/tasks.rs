@@ -90,7 +90,8 @@ fn new_task(new: Object) -> Object {
 }
 
 pub(super) fn shapes() -> Named {
-    let standing = Object::new().must("held", flag()).maybe("state", task_state()).answered();
+    let standing =
+        Object::new().must("held", flag()).maybe("state", task_state()).may("problem", named("Problem")).answered();
     let finish = Object::new()
         .must("lease", text())
         .must("outcome", one_of(&["succeeded", "retry", "dead", "released"]))

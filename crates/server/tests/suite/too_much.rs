@@ -1,0 +1,86 @@
+//! A client whose requests are too large for its server makes smaller ones.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use postrider::task::{ClaimTasks, Finish, NewTask, TaskOutcome, TaskStanding};
+use postrider::{
+    Deadline, Message, MessagingService, Nack, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Settlement,
+    TaskStore, TaskType,
+};
+use postrider_http::{HttpOptions, HttpProvider, HttpStore, HttpTasks};
+use postrider_server::ServerOptions;
+
+use crate::place::Place;
+
+const MANY: usize = 100;
+
+async fn narrow() -> (Place, HttpProvider) {
+    let place = Place::with(ServerOptions { max_request_bytes: 4096, ..ServerOptions::default() }).await;
+    let store = HttpStore::open(&format!("http://{}", place.address), HttpOptions::default()).await.unwrap();
+    (place, store.connect().unwrap())
+}
+
+/// Leases on as many messages.
+async fn leased(client: &HttpProvider, queue: &QueueName) -> Vec<ReceiptHandle> {
+    let messages = (0..MANY).map(|_| Message::new("a")).collect();
+    let sent = client.send_batch(queue, messages, Deadline::default()).await.unwrap();
+    assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+    let options = ReceiveOptions::batch(MANY).visibility(Duration::from_secs(600));
+    let received = client.receive_messages(queue, &options, Deadline::default()).await.unwrap();
+    assert_eq!(received.len(), MANY);
+    received.into_iter().map(QueuedMessage::into_receipt).collect()
+}
+
+#[tokio::test]
+async fn leases_are_extended_and_ended() {
+    let (place, client) = narrow().await;
+    let queue = QueueName::new("orders").unwrap();
+    let receipts = leased(&client, &queue).await;
+    let extend = |receipt| {
+        let (client, queue) = (&client, &queue);
+        async move { client.extend_visibility(queue, receipt, Duration::from_secs(60), Deadline::default()).await }
+    };
+    for extended in join_all(receipts.iter().map(extend)).await {
+        extended.unwrap();
+    }
+    let error = "x".repeat(100);
+    let retry = |receipt| Settlement::nack(receipt, Nack::retry_after(Duration::ZERO).with_error(&error));
+    let settled = client.settle(receipts.into_iter().map(retry).collect(), Deadline::default()).await.unwrap();
+    assert!(settled.len() == MANY && settled.iter().all(Result::is_ok), "{settled:?}");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn leases_are_ended_before_others_are_taken() {
+    let (place, client) = narrow().await;
+    let queue = QueueName::new("orders").unwrap();
+    let first = leased(&client, &queue).await;
+    client.send_message(&queue, Message::new("next"), Deadline::default()).await.unwrap();
+    let settlements = first.into_iter().map(Settlement::ack).collect();
+    let options = ReceiveOptions::batch(MANY);
+    let round = client.settle_and_receive(settlements, &[queue], &options, Deadline::default()).await.unwrap();
+    assert!(round.settled.len() == MANY && round.settled.iter().all(Result::is_ok), "{round:?}");
+    assert_eq!(round.received.unwrap().len(), 1);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn attempts_are_ended_before_others_are_begun() {
+    let (place, client) = narrow().await;
+    let tasks = HttpTasks::open(client, Deadline::default()).await.unwrap();
+    let kind = TaskType::new("mail").unwrap();
+    for _ in 0..20 {
+        let made = tasks.create(vec![NewTask::new("mail", "").unwrap()], Deadline::default()).await.unwrap();
+        made[0].as_ref().unwrap();
+    }
+    let claim = ClaimTasks { types: vec![kind], max: 19, lease: Duration::from_secs(60), worker: "w".into() };
+    let claimed = tasks.claim(claim.clone(), Deadline::default()).await.unwrap().claimed;
+    let result = Some(vec![b'x'; 1000].into());
+    let end = |lease| Finish { lease, outcome: TaskOutcome::Succeeded { result: result.clone() } };
+    let ends: Vec<_> = claimed.into_iter().map(|task| end(task.lease)).collect();
+    let both = tasks.finish_and_claim(ends, Some(claim), Deadline::default()).await.unwrap();
+    assert_eq!(both.finished, [TaskStanding::Held; 19]);
+    assert_eq!(both.claimed.len(), 1);
+    place.stop().await;
+}
