@@ -115,15 +115,22 @@ async fn secret(records: &StateStorage) -> Result<[u8; 32], MessagingError> {
     })
 }
 
-/// What requests work with, on a store of its own that ends with the folder.
+/// A store of its own that ends with the folder.
 #[cfg(test)]
-pub(crate) async fn example() -> (Arc<App>, tempfile::TempDir) {
+pub(crate) async fn example_store() -> (SystemContext, StateStorage, tempfile::TempDir) {
     use postrider::{Config, Sources};
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("queues.db").display());
     let config = Config::load(&Sources::none().flag("--url", "common.messaging.url", url)).unwrap();
     let context = SystemContext::from_config(config).await.unwrap();
     let state = StateStorage::new(context.messaging_provider.inner()).unwrap();
+    (context, state, folder)
+}
+
+/// What requests work with, on such a store.
+#[cfg(test)]
+pub(crate) async fn example() -> (Arc<App>, tempfile::TempDir) {
+    let (context, state, folder) = example_store().await;
     let app = App::new(context, state, ServerOptions::default(), CancellationToken::new()).await.unwrap();
     (Arc::new(app), folder)
 }

@@ -53,7 +53,11 @@ impl Readiness {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
 
@@ -80,5 +84,39 @@ mod tests {
             drop(tokio::time::timeout(Duration::from_millis(1), ask(gone)).await);
         }
         assert_eq!(asked.load(Ordering::Relaxed), 3, "whoever leaves has asked");
+    }
+
+    /// Counts what is logged here.
+    struct Logged(Arc<AtomicUsize>);
+
+    impl Subscriber for Logged {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "postrider_server::readiness"
+        }
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_away_is_logged_when_it_goes_and_when_it_comes_back() {
+        let (readiness, lines) = (Readiness::default(), Arc::new(AtomicUsize::new(0)));
+        let _logged = tracing::subscriber::set_default(Logged(lines.clone()));
+        for (is_up, logged) in [(true, 0), (false, 1), (false, 1), (false, 1), (true, 2), (true, 2), (false, 3)] {
+            let answer = if is_up { Ok(()) } else { Err(MessagingError::busy("gone")) };
+            assert_eq!(readiness.asked(|| async { answer }).await, is_up);
+            assert_eq!(lines.load(Ordering::Relaxed), logged);
+            tokio::time::advance(BELIEVED).await;
+        }
     }
 }

@@ -161,3 +161,34 @@ async fn forget(app: Arc<App>) -> Infallible {
         tokio::time::sleep(Duration::from_secs(600)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use postrider::{Message, MessagingService, QueueName};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_store_is_closed_after_what_was_begun_has_ended() {
+        let (context, state, _folder) = crate::app::example_store().await;
+        let options = ServerOptions { listen: (Ipv4Addr::LOCALHOST, 0).into(), ..ServerOptions::default() };
+        let server = Server::bind(context, state, options).await.unwrap();
+        let (app, sent) = (server.app.clone(), Arc::new(AtomicUsize::new(0)));
+        let counted = sent.clone();
+        server.app.begun.spawn(async move {
+            app.stop.cancelled().await;
+            let queue = QueueName::new("orders").unwrap();
+            for _ in 0..100 {
+                app.provider.send_message(&queue, Message::new("a"), Deadline::default()).await.unwrap();
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let shutdown = Shutdown::new();
+        shutdown.request();
+        server.run(shutdown).await.unwrap();
+        assert_eq!(sent.load(Ordering::Relaxed), 100);
+    }
+}

@@ -32,6 +32,7 @@ pub(crate) async fn guard(
     if route.need == Need::Unasked {
         return Ok(next.run(request).await);
     }
+    origin::check_host(request.version(), request.headers()).map_err(ApiError::malformed)?;
     let caller = app.access.identify(request.headers(), &peer.address).await?;
     if let Need::OneOf(roles) = route.need
         && !roles.iter().any(|role| caller.has(*role))

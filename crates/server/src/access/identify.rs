@@ -158,7 +158,7 @@ impl Access {
             }
             return Ok(Caller::open(address));
         }
-        if let Some(id) = session::shown(headers)
+        if let Some(id) = session::shown(headers, self.is_secure)
             && let Some(known) = self.of_session(id, address).await?
         {
             return Ok(self.caller(known, Proof::Session));
@@ -258,7 +258,7 @@ impl Access {
 
     /// Ends the session of a request; answers the cookie that ends it in the browser.
     pub(crate) async fn log_out(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
-        let Some(id) = session::shown(headers) else { return Ok(None) };
+        let Some(id) = session::shown(headers, self.is_secure) else { return Ok(None) };
         let cookie = session::end(&self.records, id, self.is_secure, Deadline::after(PATIENCE)).await?;
         put(&self.sessions, session::key(id), None);
         Ok(Some(cookie))

@@ -22,6 +22,6 @@ pub(crate) use guard::{Guarding, guard};
 pub(crate) use identify::Access;
 pub use queue_pattern::QueuePattern;
 pub use role::{Role, role_name, role_named};
-pub(crate) use session::SESSION_COOKIE;
+pub(crate) use session::{SECURE_COOKIE, SESSION_COOKIE};
 pub(crate) use token::random;
 pub use token::{NewToken, Tokens};

@@ -3,7 +3,7 @@
 //! A page of another site can make a browser send a request here, and the browser adds the session's cookie or, on an open
 //! server, needs nothing. Browsers say where such a request comes from; programs that are not browsers say nothing.
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Version, header};
 
 use super::caller::Proof;
 
@@ -30,10 +30,24 @@ pub(super) fn check(headers: &HeaderMap, proof: Proof) -> Result<(), &'static st
     }
 }
 
+/// Why it is not known which host a request is for. Whoever stands in between may take one name and we another.
+pub(super) fn check_host(version: Version, headers: &HeaderMap) -> Result<(), &'static str> {
+    let mut hosts = headers.get_all(header::HOST).into_iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => Err("it has more than one 'Host' header; send one, with the name of this server"),
+        (None, _) if version >= Version::HTTP_11 => {
+            Err("it has no 'Host' header, which HTTP/1.1 asks for; send one, with the name of this server")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether an open server was asked for by a name of this machine. A name of somebody else's that leads here would let
 /// their pages read everything.
 pub(super) fn is_local(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return true };
+    // No browser leaves it out.
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let Ok(host) = host.to_str() else { return false };
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
@@ -88,5 +102,20 @@ mod tests {
             assert_eq!(is_local(&headers(&[("host", host)])), is, "{host}");
         }
         assert!(is_local(&HeaderMap::new()));
+        let odd = axum::http::HeaderValue::from_bytes(b"\xff.example").unwrap();
+        assert!(!is_local(&HeaderMap::from_iter([(header::HOST, odd)])));
+    }
+
+    #[test]
+    fn a_request_names_its_host_once() {
+        let one = headers(&[("host", "localhost")]);
+        let mut two = one.clone();
+        two.append(header::HOST, axum::http::HeaderValue::from_static("evil.example"));
+        for version in [Version::HTTP_10, Version::HTTP_11] {
+            assert!(check_host(version, &one).is_ok());
+            assert!(check_host(version, &two).is_err());
+        }
+        assert!(check_host(Version::HTTP_11, &HeaderMap::new()).is_err());
+        assert!(check_host(Version::HTTP_10, &HeaderMap::new()).is_ok(), "older than the header");
     }
 }

@@ -16,14 +16,21 @@ static KIND: RecordKind = RecordKind::constant("session");
 /// The cookie's name.
 pub(crate) const SESSION_COOKIE: &str = "postrider_session";
 
+/// Its name over TLS: browsers take a cookie of such a name from this very host alone, and over TLS.
+pub(crate) const SECURE_COOKIE: &str = "__Host-postrider_session";
+
+fn name(is_secure: bool) -> &'static str {
+    if is_secure { SECURE_COOKIE } else { SESSION_COOKIE }
+}
+
 /// How long a session lasts.
 const LENGTH: Duration = Duration::from_secs(12 * 3600);
 
 /// The id in a request's cookie.
-pub(crate) fn shown(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn shown(headers: &HeaderMap, is_secure: bool) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, id)| id).filter(|id| (1..=64).contains(&id.len()))
+    pairs.find(|(own, _)| *own == name(is_secure)).map(|(_, id)| id).filter(|id| (1..=64).contains(&id.len()))
 }
 
 /// What is kept in place of the id: whoever reads the state gets no session by it.
@@ -69,8 +76,8 @@ pub(super) async fn end(
 
 fn cookie(id: &str, length: Duration, is_secure: bool) -> HeaderValue {
     let secure = if is_secure { "; Secure" } else { "" };
-    let text =
-        format!("{SESSION_COOKIE}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}", length.as_secs());
+    let (name, length) = (name(is_secure), length.as_secs());
+    let text = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={length}{secure}");
     // Letters, digits and punctuation of cookies.
     HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
@@ -82,14 +89,19 @@ mod tests {
     #[test]
     fn a_cookie_is_found_among_others_and_cannot_be_read_by_scripts() {
         let mut headers = HeaderMap::new();
-        assert_eq!(shown(&headers), None);
+        assert_eq!(shown(&headers, false), None);
         headers.append(header::COOKIE, HeaderValue::from_static("a=b; postrider_session=xyz; c=d"));
-        assert_eq!(shown(&headers), Some("xyz"));
+        assert_eq!((shown(&headers, false), shown(&headers, true)), (Some("xyz"), None), "anybody may have set it");
+        headers.append(header::COOKIE, HeaderValue::from_static("__Host-postrider_session=safe"));
+        assert_eq!((shown(&headers, false), shown(&headers, true)), (Some("xyz"), Some("safe")));
         let text = cookie("xyz", LENGTH, true);
         let text = text.to_str().unwrap();
-        for part in ["postrider_session=xyz", "HttpOnly", "SameSite=Strict", "Secure", "Path=/"] {
+        for part in ["__Host-postrider_session=xyz;", "HttpOnly", "SameSite=Strict", "Secure", "Path=/;"] {
             assert!(text.contains(part), "{text}");
         }
-        assert!(!cookie("xyz", LENGTH, false).to_str().unwrap().contains("Secure"));
+        assert!(!text.contains("Domain"), "{text}");
+        let plain = cookie("xyz", LENGTH, false);
+        let plain = plain.to_str().unwrap();
+        assert!(plain.starts_with("postrider_session=xyz;") && !plain.contains("Secure"), "{plain}");
     }
 }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::route::{Content, Need, Parameter, Route};
 use super::schemas;
+use crate::access::{SECURE_COOKIE, SESSION_COOKIE};
 
 /// The whole description.
 pub(crate) fn document(routes: &[Route]) -> Value {
@@ -35,7 +36,12 @@ pub(crate) fn document(routes: &[Route]) -> Value {
             "schemas": schemas::all(),
             "securitySchemes": {
                 "token": { "type": "http", "scheme": "bearer", "description": "A token of `postrider token create`" },
-                "session": { "type": "apiKey", "in": "cookie", "name": crate::access::SESSION_COOKIE },
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": SESSION_COOKIE,
+                    "description": format!("Where the server itself speaks TLS, the cookie is named {SECURE_COOKIE}."),
+                },
             },
             "responses": { "Problem": problem("The request was not carried out") },
         },

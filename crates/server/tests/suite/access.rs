@@ -332,6 +332,30 @@ async fn an_open_server_is_for_this_machine_and_not_for_pages_of_others() {
 }
 
 #[tokio::test]
+async fn a_request_that_names_no_host_or_two_is_refused() {
+    let place = Place::new().await;
+    for (version, hosts, status) in [
+        ("1.1", "host: localhost\r\n", "200"),
+        ("1.1", "", "400"),
+        ("1.1", "host: localhost\r\nhost: evil.example\r\n", "400"),
+        ("1.0", "", "200"),
+    ] {
+        let mut stream = TcpStream::connect(place.address).await.unwrap();
+        let head = format!("GET /v1/queues HTTP/{version}\r\n{hosts}connection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("in time").unwrap();
+        assert_eq!(&answer[9..12], status, "{head}{answer}");
+        assert_eq!(
+            answer.contains("malformed_request") && answer.contains("'Host' header"),
+            status == "400",
+            "{answer}"
+        );
+    }
+    place.stop().await;
+}
+
+#[tokio::test]
 async fn an_address_that_others_reach_needs_a_token() {
     let place = Place::new().await;
     let listen = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
