@@ -20,6 +20,7 @@ use crate::line::Lines;
 use crate::live::Live;
 use crate::meter::Meter;
 use crate::options::ServerOptions;
+use crate::portions::Portions;
 use crate::receipts::Seal;
 use crate::traces::Traces;
 use crate::workers::Workers;
@@ -44,6 +45,7 @@ pub(crate) struct App {
     pub(crate) seal: Seal,
     pub(crate) workers: Workers,
     pub(crate) lines: Lines,
+    pub(crate) portions: Portions,
     pub(crate) meter: Meter,
     pub(crate) history: History,
     pub(crate) live: Arc<Live>,
@@ -74,6 +76,7 @@ impl App {
             seal,
             workers: Workers::default(),
             lines: Lines::default(),
+            portions: Portions::default(),
             meter: Meter::new(provider.provider_name()),
             history: History::default(),
             jobs: Jobs::new(live.clone(), stop.clone()),
@@ -90,6 +93,12 @@ impl App {
 
     pub(crate) fn client(&self) -> &Client {
         self.tasks.client()
+    }
+
+    /// The most bytes that a message has.
+    pub(crate) fn most_bytes(&self) -> usize {
+        let limits = &self.provider.capabilities().limits;
+        limits.max_body_bytes.saturating_add(limits.max_header_bytes)
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -17,24 +18,38 @@ use http_body::{Frame, SizeHint};
 use postrider::task::{Finish, TaskLease, TaskOutcome};
 use postrider::{
     Deadline, Envelope, MessagingError, MessagingService, Nack, QueuedMessage, ReceiptHandle, Settlement, TaskStorage,
-    TaskStore,
+    TaskStore, Timestamp,
 };
 use tokio::sync::oneshot;
 
-use crate::app::Store;
+use crate::app::App;
+use crate::meter::Happened;
 
 /// Leases that somebody shall have, and that go back if nobody gets them.
 #[must_use = "dropped, the leases go back"]
 pub(crate) struct Handover(Option<Leases>);
 
 enum Leases {
-    Messages(Vec<ReceiptHandle>, Arc<Store>),
+    Messages(Vec<Delivery>, Arc<App>),
     Tasks(Vec<TaskLease>, TaskStorage),
 }
 
+/// What is told of a message when its lease is a client's.
+struct Delivery {
+    receipt: ReceiptHandle,
+    /// How long it had waited, if nobody had it before.
+    waited: Option<Duration>,
+}
+
 impl Handover {
-    pub(crate) fn messages(receipts: Vec<ReceiptHandle>, provider: Arc<Store>) -> Self {
-        Self((!receipts.is_empty()).then_some(Leases::Messages(receipts, provider)))
+    fn messages(messages: &[(Bytes, Envelope, ReceiptHandle)], app: Arc<App>) -> Self {
+        let now = Timestamp::now();
+        let delivery = |(_, envelope, receipt): &(Bytes, Envelope, ReceiptHandle)| Delivery {
+            receipt: receipt.clone(),
+            waited: (envelope.receive_count == 1).then(|| now.since(envelope.enqueued_at)),
+        };
+        let messages: Vec<_> = messages.iter().map(delivery).collect();
+        Self((!messages.is_empty()).then_some(Leases::Messages(messages, app)))
     }
 
     pub(crate) fn tasks(leases: Vec<TaskLease>, store: TaskStorage) -> Self {
@@ -43,7 +58,13 @@ impl Handover {
 
     /// The leases are the client's now.
     pub(crate) fn done(mut self) {
-        self.0 = None;
+        let Some(Leases::Messages(messages, app)) = self.0.take() else { return };
+        for Delivery { receipt, waited } in messages {
+            app.meter.count(receipt.queue(), Happened::Received, 1);
+            if let Some(waited) = waited {
+                app.meter.waited(receipt.queue(), waited);
+            }
+        }
     }
 }
 
@@ -51,9 +72,18 @@ impl Leases {
     /// Gives them back at once and uncounted. What cannot be given back comes back when its lease ends.
     async fn go_back(self) -> Result<(), MessagingError> {
         match self {
-            Self::Messages(receipts, provider) => {
-                let releases = receipts.into_iter().map(|receipt| Settlement::nack(receipt, Nack::Release)).collect();
-                provider.settle(releases, Deadline::default()).await.map(drop)
+            Self::Messages(messages, app) => {
+                app.workers.never_had(messages.iter().map(|message| &message.receipt));
+                let release = |message: Delivery| Settlement::nack(message.receipt, Nack::Release);
+                let releases = messages.into_iter().map(release).collect();
+                for row in app.provider.settle(releases, Deadline::default()).await? {
+                    match row {
+                        // It has run out, so the message is back.
+                        Ok(()) | Err(MessagingError::VisibilityExpired { .. }) => {}
+                        Err(error) => tracing::warn!(%error, "a lease that no client got was not given back"),
+                    }
+                }
+                Ok(())
             }
             Self::Tasks(leases, store) => {
                 let finish = |lease| Finish { lease, outcome: TaskOutcome::Released };
@@ -86,10 +116,10 @@ pub(crate) struct Leased {
 }
 
 impl Leased {
-    pub(crate) fn new(messages: Vec<QueuedMessage>, provider: &Arc<Store>) -> Self {
+    pub(crate) fn new(messages: Vec<QueuedMessage>, app: &Arc<App>) -> Self {
         let messages: Vec<_> = messages.into_iter().map(QueuedMessage::into_parts).collect();
-        let receipts = messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
-        Self { messages, handover: Handover::messages(receipts, provider.clone()) }
+        let handover = Handover::messages(&messages, app.clone());
+        Self { messages, handover }
     }
 }
 

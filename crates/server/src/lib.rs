@@ -24,6 +24,7 @@ mod line;
 mod live;
 mod meter;
 mod options;
+mod portions;
 mod receipts;
 mod repeat;
 mod routes;

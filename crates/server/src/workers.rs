@@ -115,6 +115,15 @@ impl Workers {
         });
     }
 
+    /// These leases did not reach whoever asked for them.
+    pub(crate) fn never_had<'a>(&self, receipts: impl IntoIterator<Item = &'a ReceiptHandle>) {
+        self.with(|known| {
+            for receipt in receipts {
+                known.leases.remove(&receipt.token().0);
+            }
+        });
+    }
+
     /// Everybody who was heard of lately.
     pub(crate) fn list(&self) -> Vec<WorkerSeen> {
         self.with(|known| {
@@ -212,5 +221,8 @@ mod tests {
         workers.settled(&[receipt(1)]);
         workers.extended(&[receipt(2)], Duration::ZERO);
         assert_eq!(workers.list()[0].in_flight, 0, "one is settled, the other has run out");
+        workers.asks("anna", "127.0.0.1", &orders).got(&[receipt(3)], Duration::from_secs(30));
+        workers.never_had(&[receipt(3)]);
+        assert_eq!(workers.list()[0].in_flight, 0);
     }
 }

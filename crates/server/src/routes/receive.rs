@@ -7,9 +7,7 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use postrider::{
-    Deadline, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Timestamp,
-};
+use postrider::{Deadline, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions};
 use postrider_http::wire::Problem;
 use postrider_http::wire::receive::{ReceiveRequest, Received, SettleAndReceiveRequest};
 use postrider_http::wire::settle::Row;
@@ -24,7 +22,7 @@ use crate::api::{ApiError, Code, Content, JsonBody, QueuePath, Route, Verb};
 use crate::app::App;
 use crate::edge::Peer;
 use crate::leases::{self, Handover, Leased, to_its_end};
-use crate::meter::Happened;
+use crate::portions::Room;
 
 /// A client waits no longer with one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -107,7 +105,7 @@ impl<'a> Asking<'a> {
                     () = app.stop.cancelled() => None,
                 };
                 // Those at the head of the line have found nothing so far.
-                let Some(place) = place else { return Ok(Leased::new(Vec::new(), &app.provider)) };
+                let Some(place) = place else { return Ok(Leased::new(Vec::new(), app)) };
                 Some(place)
             }
         };
@@ -122,9 +120,14 @@ impl<'a> Asking<'a> {
                     let asked = ReceiveOptions { wait: Duration::ZERO, ..asked };
                     own.provider.receive_by_id(&queues[0], id, &asked, Deadline::default()).await?.into_iter().collect()
                 }
-                None => wait_for(&own, &queues, &asked, until, &left).await?,
+                None => {
+                    let portion = own.portion(&queues, asked.max, &Room::default());
+                    let first = ReceiveOptions { max: portion, ..asked.clone() };
+                    let first = wait_for(&own, &queues, &first, until, &left).await?;
+                    own.gather(&queues, &asked, first, portion).await
+                }
             };
-            Ok(Leased::new(messages, &own.provider))
+            Ok(Leased::new(messages, &own))
         });
         let lost = || MessagingError::OutcomeUnknown { operation: "receive", ids: Vec::new(), source: None };
         let leased: Leased = received.await.unwrap_or_else(|| Err(lost()))?;
@@ -135,15 +138,10 @@ impl<'a> Asking<'a> {
 
     /// The messages as the client gets them, and the leases, which go back if it does not.
     fn hand_over(&self, leased: Leased) -> Result<(Vec<Bytes>, Handover), ApiError> {
-        let (app, now) = (self.app, Timestamp::now());
         let Leased { messages, handover } = leased;
         let mut pieces = Vec::with_capacity(messages.len());
         for (body, envelope, own) in messages {
-            if envelope.receive_count == 1 {
-                app.meter.waited(&envelope.queue, now.since(envelope.enqueued_at));
-            }
-            app.meter.count(&envelope.queue, Happened::Received, 1);
-            let sealed = app.seal.seal(&own, envelope.attempts_count);
+            let sealed = self.app.seal.seal(&own, envelope.attempts_count);
             let piece = serde_json::to_vec(&Received::new(body, envelope, sealed));
             pieces.push(Bytes::from(piece.map_err(|error| ApiError::malformed(error.to_string()))?));
         }
@@ -162,15 +160,61 @@ async fn wait_for(
 ) -> Result<Vec<QueuedMessage>, MessagingError> {
     loop {
         let wait = until.saturating_duration_since(Instant::now()).min(SLICE);
-        let asked = ReceiveOptions { wait, ..options.clone() };
-        let deadline = Deadline::after(wait.saturating_add(Deadline::DEFAULT));
-        let messages = match queues {
-            [queue] => app.provider.receive_messages(queue, &asked, deadline).await?,
-            _ => app.provider.settle_and_receive(Vec::new(), queues, &asked, deadline).await?.received?,
-        };
+        let messages = app.ask(queues, &ReceiveOptions { wait, ..options.clone() }).await?;
         let is_over = Instant::now() >= until || left.is_cancelled() || app.stop.is_cancelled();
         if !messages.is_empty() || is_over {
             return Ok(messages);
+        }
+    }
+}
+
+fn bytes(message: &QueuedMessage) -> usize {
+    message.message.len() + message.envelope.headers.byte_len()
+}
+
+impl App {
+    async fn ask(&self, queues: &[QueueName], options: &ReceiveOptions) -> Result<Vec<QueuedMessage>, MessagingError> {
+        let deadline = Deadline::after(options.wait.saturating_add(Deadline::DEFAULT));
+        match queues {
+            [queue] => self.provider.receive_messages(queue, options, deadline).await,
+            _ => self.provider.settle_and_receive(Vec::new(), queues, options, deadline).await?.received,
+        }
+    }
+
+    /// How many messages of those that are wanted are asked for at once.
+    fn portion(&self, queues: &[QueueName], wanted: usize, answer: &Room) -> usize {
+        self.portions.rows(queues.iter().map(QueueName::as_str), wanted, self.most_bytes(), answer)
+    }
+
+    /// Adds to the first portion, of which so many messages were asked for, until there are as many as are wanted, as fit
+    /// into an answer or as there are.
+    async fn gather(
+        self: &Arc<Self>,
+        queues: &[QueueName],
+        options: &ReceiveOptions,
+        first: Vec<QueuedMessage>,
+        mut asked: usize,
+    ) -> Vec<QueuedMessage> {
+        let (mut all, mut room, mut portion) = (Vec::new(), Room::default(), first);
+        loop {
+            let is_last = portion.len() < asked;
+            self.portions.saw(portion.iter().map(|message| (message.envelope.queue.as_str(), bytes(message))));
+            let surplus = room.take(&mut portion, bytes);
+            let is_full = !surplus.is_empty() || room.is_full();
+            drop(Leased::new(surplus, self));
+            all.append(&mut portion);
+            if is_last || is_full || all.len() >= options.max || self.stop.is_cancelled() {
+                return all;
+            }
+            asked = self.portion(queues, options.max - all.len(), &room);
+            let next = ReceiveOptions { max: asked, wait: Duration::ZERO, ..options.clone() };
+            portion = match self.ask(queues, &next).await {
+                Ok(portion) => portion,
+                Err(error) => {
+                    tracing::debug!(%error, "a receive has fewer messages than there may be");
+                    return all;
+                }
+            };
         }
     }
 }
@@ -256,12 +300,16 @@ async fn settle_and_receive(
         false => (Vec::new(), asking.receive(&asked.queues, &options, None).await),
         true => {
             // One round trip where the store can; then, if nothing was there, the wait.
-            let at_once = ReceiveOptions { wait: Duration::ZERO, ..options.clone() };
-            let deadline = Deadline::default();
-            let (own, ended, queues) = (app.clone(), fine.clone(), asked.queues.clone());
+            let portion = app.portion(&asked.queues, options.max, &Room::default());
+            let at_once = ReceiveOptions { max: portion, wait: Duration::ZERO, ..options.clone() };
+            let (own, ended, queues, wanted) = (app.clone(), fine.clone(), asked.queues.clone(), options.clone());
             let both = to_its_end(async move {
-                let both = own.provider.settle_and_receive(ended, &queues, &at_once, deadline).await?;
-                Ok((both.settled, both.received.map(|messages| Leased::new(messages, &own.provider))))
+                let both = own.provider.settle_and_receive(ended, &queues, &at_once, Deadline::default()).await?;
+                let received = match both.received {
+                    Ok(first) => Ok(Leased::new(own.gather(&queues, &wanted, first, portion).await, &own)),
+                    Err(error) => Err(error),
+                };
+                Ok((both.settled, received))
             });
             let lost = || MessagingError::OutcomeUnknown { operation: "settle", ids: Vec::new(), source: None };
             let (settled, received) = both.await.unwrap_or_else(|| Err(lost()))?;
@@ -288,7 +336,7 @@ async fn settle_and_receive(
     let (leased_messages, problem) = match received {
         Ok(leased) => (leased, None),
         Err(error) if settled.is_empty() => return Err(error.into()),
-        Err(error) => (Leased::new(Vec::new(), &app.provider), Some(Problem::of(&error))),
+        Err(error) => (Leased::new(Vec::new(), &app), Some(Problem::of(&error))),
     };
     let (pieces, handover) = asking.hand_over(leased_messages)?;
     let written = |value: serde_json::Result<Vec<u8>>| {

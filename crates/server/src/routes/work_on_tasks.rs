@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use futures_util::StreamExt;
 use postrider::task::{
-    ClaimAnswer, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice, TaskStanding,
+    ClaimAnswer, ClaimTasks, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice, TaskStanding,
 };
 use postrider::{Deadline, MessagingError, TaskStore, TaskType};
 use postrider_http::wire::task::{
@@ -26,8 +26,9 @@ use crate::api::schemas::{list, named, only, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, Verb, answer};
 use crate::app::App;
 use crate::edge::Peer;
-use crate::leases::{self, Handover};
+use crate::leases::{self, Handover, to_its_end};
 use crate::live::Change;
+use crate::portions::Room;
 
 /// A worker waits no longer with one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -128,6 +129,12 @@ impl App {
         Ok(finish)
     }
 
+    /// How many tasks of those that are wanted are claimed at once.
+    fn portion_of_tasks(&self, types: &[TaskType], wanted: usize, answer: &Room) -> usize {
+        let most = self.client().store().max_payload_bytes();
+        self.portions.rows(types.iter().map(TaskType::as_str), wanted, most, answer)
+    }
+
     fn claimed(&self, task: ClaimedTask) -> wire::Claimed {
         wire::Claimed::new(self.seal.seal_lease(&task.lease, &task.task_type), task)
     }
@@ -146,8 +153,7 @@ fn standings_of(asked: Vec<Result<(), MessagingError>>, said: Vec<TaskStanding>)
 
 /// An answer whose leases are the worker's once it is written; otherwise the tasks go back, and the attempt is not
 /// counted.
-fn leased<T: Serialize>(app: &App, value: &T, leases: Vec<TaskLease>, peer: &Peer) -> Result<Response, ApiError> {
-    let handover = Handover::tasks(leases, app.client().store().clone());
+fn leased<T: Serialize>(value: &T, handover: Handover, peer: &Peer) -> Result<Response, ApiError> {
     let written = serde_json::to_vec(value).map_err(|error| ApiError::malformed(error.to_string()))?;
     Ok(leases::response(vec![written.into()], handover, peer.unflushed.clone()))
 }
@@ -171,7 +177,8 @@ async fn claim(
     }
     let (types, until) = (asked.types.clone(), Instant::now() + asked.wait);
     let does_wait = !asked.wait.is_zero() && asked.max > 0;
-    let claim = asked.claim();
+    let wanted = asked.max;
+    let claim = ClaimTasks { max: app.portion_of_tasks(&types, wanted, &Room::default()), ..asked.claim() };
     let (finished, refused) = split(asked.finish.into_iter().map(|end| app.end(&caller, end)).collect());
     let has_ended = !refused.is_empty();
     let store = app.client().store();
@@ -218,13 +225,46 @@ async fn claim(
     if has_ended || !got.claimed.is_empty() {
         app.live.tell(Change::Tasks);
     }
-    let leases = got.claimed.iter().map(|task| task.lease).collect();
-    let claims = wire::Claims {
-        finished: standings_of(refused, got.finished),
-        tasks: got.claimed.into_iter().map(|task| app.claimed(task)).collect(),
-        next_due: got.next_due,
-    };
-    leased(&app, &claims, leases, &peer)
+    let finished = standings_of(refused, std::mem::take(&mut got.finished));
+    let gathered = to_its_end(gather(app.clone(), claim, wanted, got)).await;
+    let lost = || MessagingError::OutcomeUnknown { operation: "claim", ids: Vec::new(), source: None };
+    let Gathered { tasks, next_due, handover } = gathered.ok_or_else(lost)?;
+    let tasks = tasks.into_iter().map(|task| app.claimed(task)).collect();
+    leased(&wire::Claims { finished, tasks, next_due }, handover, &peer)
+}
+
+/// Tasks that were claimed for a worker, and their leases.
+struct Gathered {
+    tasks: Vec<ClaimedTask>,
+    next_due: Option<Duration>,
+    handover: Handover,
+}
+
+/// Adds to the tasks that were claimed first until there are as many as are wanted, as fit into an answer or as there are.
+async fn gather(app: Arc<App>, mut claim: ClaimTasks, wanted: usize, mut got: FinishedAndClaimed) -> Gathered {
+    let (mut tasks, mut room, store) = (Vec::new(), Room::default(), app.client().store());
+    let handover =
+        |tasks: &[ClaimedTask]| Handover::tasks(tasks.iter().map(|task| task.lease).collect(), store.clone());
+    loop {
+        let is_last = got.claimed.len() < claim.max;
+        app.portions.saw(got.claimed.iter().map(|task| (task.task_type.as_str(), task.payload.len())));
+        let surplus = room.take(&mut got.claimed, |task| task.payload.len());
+        drop(handover(&surplus));
+        tasks.append(&mut got.claimed);
+        let is_full = !surplus.is_empty() || room.is_full();
+        if is_last || is_full || tasks.len() >= wanted || app.stop.is_cancelled() {
+            break;
+        }
+        claim.max = app.portion_of_tasks(&claim.types, wanted - tasks.len(), &room);
+        match store.claim(claim.clone(), Deadline::default()).await {
+            Ok(more) => got = more,
+            Err(error) => {
+                tracing::debug!(%error, "a claim has fewer tasks than there may be");
+                break;
+            }
+        }
+    }
+    Gathered { handover: handover(&tasks), tasks, next_due: got.next_due }
 }
 
 async fn claim_by_id(
@@ -249,9 +289,9 @@ async fn claim_by_id(
         ClaimAnswer::Claimed(task) => Some(task.lease),
         ClaimAnswer::NotDue(_) | ClaimAnswer::NotClaimable => None,
     };
-    let leases = answers.iter().filter_map(claimed).collect();
+    let handover = Handover::tasks(answers.iter().filter_map(claimed).collect(), app.client().store().clone());
     let row = |answer| ClaimRow::new(answer, |task| app.seal.seal_lease(&task.lease, &task.task_type));
-    leased(&app, &ClaimByIdAnswers { answers: answers.into_iter().map(row).collect() }, leases, &peer)
+    leased(&ClaimByIdAnswers { answers: answers.into_iter().map(row).collect() }, handover, &peer)
 }
 
 async fn finish(
