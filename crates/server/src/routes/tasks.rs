@@ -366,7 +366,7 @@ async fn start_replay(
     let tasks = meant(&app, &caller, &chosen_tasks).await?;
     let deed = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&chosen_tasks, &tasks)).await?;
     let (own, rate) = (app.clone(), asked.rate);
-    let job = app.jobs.begin(JobKind::Replay, None, move |job| async move {
+    let job = app.jobs.begin(&caller, JobKind::Replay, None, move |job| async move {
         job.of(tasks.len());
         let done = bring_back(&own, &tasks, rate, &job).await;
         let view = job.view();
