@@ -9,11 +9,23 @@ use std::time::{Duration, Instant};
 
 use postrider::{QueueName, ReceiptHandle, Timestamp};
 
+use crate::api::ApiError;
+
 /// A worker that was not heard of for so long is gone.
 const FORGOTTEN: Duration = Duration::from_secs(15 * 60);
 
 /// So many are remembered; the rest would be names that somebody makes up.
 const MOST: usize = 10_000;
+
+const LONGEST_NAME: usize = 128;
+
+/// Refuses what is no name of a worker.
+pub(crate) fn check_name(name: &str) -> Result<(), ApiError> {
+    match name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+        false => Ok(()),
+        true => Err(ApiError::malformed(format!("worker: use 1 to {LONGEST_NAME} bytes of text in one line"))),
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {

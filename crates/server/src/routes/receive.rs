@@ -23,9 +23,7 @@ use crate::app::App;
 use crate::edge::Peer;
 use crate::leases::{self, Handover, Leased, to_its_end};
 use crate::portions::Room;
-
-/// A client waits no longer with one request.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+use crate::workers::check_name;
 
 /// A client that has left is noticed after so long.
 const SLICE: Duration = Duration::from_secs(1);
@@ -35,8 +33,6 @@ const MOST_RECEIVED: usize = 1000;
 
 /// So many queues are looked at with one request.
 const MOST_QUEUES: usize = 100;
-
-const LONGEST_NAME: usize = 128;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Receiving";
@@ -81,9 +77,7 @@ struct Asking<'a> {
 impl<'a> Asking<'a> {
     fn new(app: &'a Arc<App>, caller: &Caller, peer: &'a Peer, name: Option<String>) -> Result<Self, ApiError> {
         let name = name.unwrap_or_else(|| caller.name.to_string());
-        if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-            return Err(ApiError::malformed(format!("worker: use 1 to {LONGEST_NAME} bytes of text in one line")));
-        }
+        check_name(&name)?;
         Ok(Self { app, peer, name })
     }
 
@@ -236,9 +230,6 @@ impl App {
 fn bounded(options: ReceiveOptions) -> Result<ReceiveOptions, ApiError> {
     if options.max > MOST_RECEIVED {
         return Err(ApiError::malformed(format!("max: at most {MOST_RECEIVED} messages are received at once")));
-    }
-    if options.wait > LONGEST_WAIT {
-        return Err(ApiError::malformed(format!("wait: at most {} s with one request", LONGEST_WAIT.as_secs())));
     }
     Ok(options)
 }

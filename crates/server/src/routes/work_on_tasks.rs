@@ -11,6 +11,7 @@ use postrider::task::{
     ClaimAnswer, ClaimTasks, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice, TaskStanding,
 };
 use postrider::{Deadline, MessagingError, TaskStore, TaskType};
+use postrider_http::wire::receive::LONGEST_WAIT;
 use postrider_http::wire::task::{
     self as wire, ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, FinishRequest, Finished,
     HeartbeatRequest, Standing, Standings, StandingsRequest,
@@ -29,15 +30,12 @@ use crate::edge::Peer;
 use crate::leases::{self, Handover, to_its_end};
 use crate::live::Change;
 use crate::portions::Room;
-
-/// A worker waits no longer with one request.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+use crate::workers::check_name;
 
 /// How long a worker that waits goes without a look, when no hint comes.
 const LOOK: Duration = Duration::from_secs(1);
 
 const MOST_CLAIMED: usize = 1000;
-const LONGEST_NAME: usize = 128;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Working on tasks";
@@ -103,13 +101,6 @@ fn check_count(leases: usize) -> Result<(), ApiError> {
     }
 }
 
-fn check_worker(name: &str) -> Result<(), ApiError> {
-    match name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-        false => Ok(()),
-        true => Err(ApiError::malformed(format!("worker: use 1 to {LONGEST_NAME} bytes of text in one line"))),
-    }
-}
-
 impl App {
     /// The lease that a worker showed, if its token is for the task.
     fn lease(&self, caller: &Caller, shown: &str) -> Result<TaskLease, MessagingError> {
@@ -165,7 +156,7 @@ async fn claim(
     JsonBody(asked): JsonBody<ClaimRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
-    check_worker(&asked.worker)?;
+    check_name(&asked.worker)?;
     if asked.max > MOST_CLAIMED {
         return Err(ApiError::malformed(format!("max: at most {MOST_CLAIMED} tasks are claimed at once")));
     }
@@ -274,7 +265,7 @@ async fn claim_by_id(
     JsonBody(ClaimByIdRequest { ids, lease, worker }): JsonBody<ClaimByIdRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
-    check_worker(&worker)?;
+    check_name(&worker)?;
     if ids.len() > MOST_CLAIMED {
         return Err(ApiError::malformed(format!("ids: at most {MOST_CLAIMED} tasks are claimed at once")));
     }
