@@ -21,6 +21,7 @@ use crate::line::Lines;
 use crate::live::Live;
 use crate::meter::Meter;
 use crate::options::ServerOptions;
+use crate::portions::Portions;
 use crate::readiness::Readiness;
 use crate::receipts::Seal;
 use crate::traces::Traces;
@@ -46,6 +47,7 @@ pub(crate) struct App {
     pub(crate) seal: Seal,
     pub(crate) workers: Workers,
     pub(crate) lines: Lines,
+    pub(crate) portions: Portions,
     pub(crate) readiness: Readiness,
     pub(crate) meter: Meter,
     pub(crate) history: History,
@@ -80,6 +82,7 @@ impl App {
             seal,
             workers: Workers::default(),
             lines: Lines::default(),
+            portions: Portions::default(),
             readiness: Readiness::default(),
             meter: Meter::new(provider.provider_name()),
             history: History::default(),
@@ -98,6 +101,12 @@ impl App {
 
     pub(crate) fn client(&self) -> &Client {
         self.tasks.client()
+    }
+
+    /// The most bytes that a message has.
+    pub(crate) fn most_bytes(&self) -> usize {
+        let limits = &self.provider.capabilities().limits;
+        limits.max_body_bytes.saturating_add(limits.max_header_bytes)
     }
 }
 

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::access::Caller;
 use crate::live::{Change, Live};
 
 /// So many jobs are remembered.
@@ -27,6 +28,8 @@ const MOST_RUNNING: usize = 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     view: watch::Sender<JobView>,
+    /// The key of whoever began it.
+    began_by: Arc<str>,
     /// Asked to end.
     pub(crate) stop: CancellationToken,
     live: Arc<Live>,
@@ -35,6 +38,15 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn view(&self) -> JobView {
         self.view.borrow().clone()
+    }
+
+    /// Whether somebody may see it, and end it: whoever began it, and whoever may use all that it changes.
+    pub(crate) fn is_for(&self, caller: &Caller) -> bool {
+        let may_use = match &self.view.borrow().queue {
+            Some(queue) => caller.may_use(queue),
+            None => caller.queues.is_none(),
+        };
+        may_use || caller.key == self.began_by
     }
 
     /// Waits for its end.
@@ -77,6 +89,7 @@ impl Jobs {
     /// Begins a job.
     pub(crate) fn begin<W, F>(
         &self,
+        caller: &Caller,
         kind: JobKind,
         queue: Option<QueueName>,
         work: W,
@@ -97,8 +110,12 @@ impl Jobs {
             started_at: Timestamp::now(),
             ended_at: None,
         };
-        let job =
-            Job { view: watch::Sender::new(view.clone()), stop: self.stop.child_token(), live: self.live.clone() };
+        let job = Job {
+            view: watch::Sender::new(view.clone()),
+            began_by: caller.key.clone(),
+            stop: self.stop.child_token(),
+            live: self.live.clone(),
+        };
         {
             let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
             check_room(&jobs)?;
@@ -138,8 +155,8 @@ impl Jobs {
     }
 
     /// Newest first.
-    pub(crate) fn list(&self) -> Vec<JobView> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().map(Job::view).collect()
+    pub(crate) fn list(&self) -> Vec<Job> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
     }
 }
 
@@ -192,7 +209,7 @@ mod tests {
         let begun = TaskTracker::new();
         let jobs = Jobs::new(Arc::default(), CancellationToken::new(), begun.clone());
         let (end, ended) = oneshot::channel::<()>();
-        let begin = jobs.begin(JobKind::Redrive, None, |_| async move {
+        let begin = jobs.begin(&Caller::open("127.0.0.1"), JobKind::Redrive, None, |_| async move {
             let _ = ended.await;
             Ok(())
         });

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -16,55 +17,96 @@ use axum::response::Response;
 use http_body::{Frame, SizeHint};
 use postrider::task::{Finish, TaskLease, TaskOutcome};
 use postrider::{
-    Deadline, Envelope, MessagingError, MessagingService, Nack, QueuedMessage, ReceiptHandle, Settlement, TaskStorage,
-    TaskStore,
+    Deadline, Envelope, MessagingError, MessagingService, Nack, QueuedMessage, ReceiptHandle, Settlement, TaskStore,
+    Timestamp,
 };
 use tokio::sync::oneshot;
-use tokio_util::task::TaskTracker;
 
-use crate::app::{App, Store};
+use crate::app::App;
+use crate::meter::Happened;
 
 /// Leases that somebody shall have, and that go back if nobody gets them.
 #[must_use = "dropped, the leases go back"]
 pub(crate) struct Handover {
-    leases: Option<Leases>,
-    /// Where their way back is waited for when the server stops.
-    begun: TaskTracker,
+    leases: Leases,
+    app: Arc<App>,
 }
 
 enum Leases {
-    Messages(Vec<ReceiptHandle>, Arc<Store>),
-    Tasks(Vec<TaskLease>, TaskStorage),
+    Messages(Vec<Delivery>),
+    Tasks(Vec<TaskLease>),
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self::Messages(Vec::new())
+    }
+}
+
+/// What is told of a message when its lease is a client's.
+struct Delivery {
+    receipt: ReceiptHandle,
+    /// How long it had waited, if nobody had it before.
+    waited: Option<Duration>,
 }
 
 impl Handover {
-    pub(crate) fn messages(receipts: Vec<ReceiptHandle>, app: &App) -> Self {
-        let leases = (!receipts.is_empty()).then(|| Leases::Messages(receipts, app.provider.clone()));
-        Self { leases, begun: app.begun.clone() }
+    fn messages(messages: &[(Bytes, Envelope, ReceiptHandle)], app: &Arc<App>) -> Self {
+        let now = Timestamp::now();
+        let delivery = |(_, envelope, receipt): &(Bytes, Envelope, ReceiptHandle)| Delivery {
+            receipt: receipt.clone(),
+            waited: (envelope.receive_count == 1).then(|| now.since(envelope.enqueued_at)),
+        };
+        Self { leases: Leases::Messages(messages.iter().map(delivery).collect()), app: app.clone() }
     }
 
-    pub(crate) fn tasks(leases: Vec<TaskLease>, app: &App) -> Self {
-        let leases = (!leases.is_empty()).then(|| Leases::Tasks(leases, app.client().store().clone()));
-        Self { leases, begun: app.begun.clone() }
+    pub(crate) fn tasks(leases: Vec<TaskLease>, app: &Arc<App>) -> Self {
+        Self { leases: Leases::Tasks(leases), app: app.clone() }
     }
 
     /// The leases are the client's now.
     pub(crate) fn done(mut self) {
-        self.leases = None;
+        let Leases::Messages(messages) = std::mem::take(&mut self.leases) else { return };
+        for Delivery { receipt, waited } in messages {
+            self.app.meter.count(receipt.queue(), Happened::Received, 1);
+            if let Some(waited) = waited {
+                self.app.meter.waited(receipt.queue(), waited);
+            }
+        }
     }
 }
 
 impl Leases {
-    /// Gives them back at once and uncounted. What cannot be given back comes back when its lease ends.
-    async fn go_back(self) -> Result<(), MessagingError> {
+    fn is_empty(&self) -> bool {
         match self {
-            Self::Messages(receipts, provider) => {
-                let releases = receipts.into_iter().map(|receipt| Settlement::nack(receipt, Nack::Release)).collect();
-                provider.settle(releases, Deadline::default()).await.map(drop)
+            Self::Messages(messages) => messages.is_empty(),
+            Self::Tasks(leases) => leases.is_empty(),
+        }
+    }
+
+    /// Gives them back at once and uncounted. What cannot be given back comes back when its lease ends.
+    async fn go_back(self, app: &App) -> Result<(), MessagingError> {
+        match self {
+            Self::Messages(messages) => {
+                app.workers.never_had(messages.iter().map(|message| &message.receipt));
+                let release = |message: Delivery| Settlement::nack(message.receipt, Nack::Release);
+                let releases = messages.into_iter().map(release).collect();
+                for row in app.provider.settle(releases, Deadline::default()).await? {
+                    match row {
+                        // It has run out, so the message is back.
+                        Ok(()) | Err(MessagingError::VisibilityExpired { .. }) => {}
+                        Err(error) => tracing::warn!(%error, "a lease that no client got was not given back"),
+                    }
+                }
+                Ok(())
             }
-            Self::Tasks(leases, store) => {
+            Self::Tasks(leases) => {
                 let finish = |lease| Finish { lease, outcome: TaskOutcome::Released };
-                store.finish(leases.into_iter().map(finish).collect(), Deadline::default()).await.map(drop)
+                app.client()
+                    .store()
+                    .finish(leases.into_iter().map(finish).collect(), Deadline::default())
+                    .await
+                    .map(drop)
             }
         }
     }
@@ -72,14 +114,19 @@ impl Leases {
 
 impl Drop for Handover {
     fn drop(&mut self) {
-        let Some(leases) = self.leases.take() else { return };
+        let leases = std::mem::take(&mut self.leases);
+        if leases.is_empty() {
+            return;
+        }
+        let app = self.app.clone();
         let release = async move {
-            if let Err(error) = leases.go_back().await {
+            if let Err(error) = leases.go_back(&app).await {
                 tracing::warn!(%error, "leases that no client got could not be given back before they end");
             }
         };
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(self.begun.spawn_on(release, &runtime)),
+            // Waited for when the server stops.
+            Ok(runtime) => drop(self.app.begun.spawn_on(release, &runtime)),
             // Without a runtime the process is ending; the leases end by themselves.
             Err(_) => drop(release),
         }
@@ -93,10 +140,10 @@ pub(crate) struct Leased {
 }
 
 impl Leased {
-    pub(crate) fn new(messages: Vec<QueuedMessage>, app: &App) -> Self {
+    pub(crate) fn new(messages: Vec<QueuedMessage>, app: &Arc<App>) -> Self {
         let messages: Vec<_> = messages.into_iter().map(QueuedMessage::into_parts).collect();
-        let receipts = messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
-        Self { messages, handover: Handover::messages(receipts, app) }
+        let handover = Handover::messages(&messages, app);
+        Self { messages, handover }
     }
 }
 

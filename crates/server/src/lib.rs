@@ -25,6 +25,7 @@ mod live;
 mod looking;
 mod meter;
 mod options;
+mod portions;
 mod readiness;
 mod receipts;
 mod repeat;

@@ -9,11 +9,23 @@ use std::time::{Duration, Instant};
 
 use postrider::{QueueName, ReceiptHandle, Timestamp};
 
+use crate::api::ApiError;
+
 /// A worker that was not heard of for so long is gone.
 const FORGOTTEN: Duration = Duration::from_secs(15 * 60);
 
 /// So many are remembered; the rest would be names that somebody makes up.
 const MOST: usize = 10_000;
+
+const LONGEST_NAME: usize = 128;
+
+/// Refuses what is no name of a worker.
+pub(crate) fn check_name(name: &str) -> Result<(), ApiError> {
+    match name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+        false => Ok(()),
+        true => Err(ApiError::malformed(format!("worker: use 1 to {LONGEST_NAME} bytes of text in one line"))),
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
@@ -115,6 +127,15 @@ impl Workers {
         });
     }
 
+    /// These leases did not reach whoever asked for them.
+    pub(crate) fn never_had<'a>(&self, receipts: impl IntoIterator<Item = &'a ReceiptHandle>) {
+        self.with(|known| {
+            for receipt in receipts {
+                known.leases.remove(&receipt.token().0);
+            }
+        });
+    }
+
     /// Everybody who was heard of lately.
     pub(crate) fn list(&self) -> Vec<WorkerSeen> {
         self.with(|known| {
@@ -212,5 +233,8 @@ mod tests {
         workers.settled(&[receipt(1)]);
         workers.extended(&[receipt(2)], Duration::ZERO);
         assert_eq!(workers.list()[0].in_flight, 0, "one is settled, the other has run out");
+        workers.asks("anna", "127.0.0.1", &orders).got(&[receipt(3)], Duration::from_secs(30));
+        workers.never_had(&[receipt(3)]);
+        assert_eq!(workers.list()[0].in_flight, 0);
     }
 }

@@ -111,21 +111,6 @@ impl TryFrom<Dead> for DeadLetter {
     }
 }
 
-/// The query of `GET /v1/queues/{queue}/dead-letters`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DeadLettersQuery {
-    /// Those that died for this reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// At most that many; 100 without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<usize>,
-    /// Those after the page that ended with this cursor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
-}
-
 /// `GET /v1/queues/{queue}/dead-letters`, oldest death first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeadPage {

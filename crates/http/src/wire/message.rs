@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::HeaderFields;
 use super::body::{self, Base64, Text};
 use super::duration;
+use super::object;
 use super::problem::Problem;
 
 /// A message to be sent: `POST /v1/queues/{queue}/messages`.
@@ -113,6 +114,7 @@ impl TryFrom<NewMessage> for Message {
 #[serde(deny_unknown_fields)]
 pub struct SendBatchRequest {
     /// In this order.
+    #[serde(deserialize_with = "object::list")]
     pub messages: Vec<NewMessage>,
 }
 

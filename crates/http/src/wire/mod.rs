@@ -26,6 +26,7 @@ mod header_fields;
 pub mod history;
 pub mod job;
 pub mod message;
+mod object;
 pub mod problem;
 pub mod queue;
 pub mod receive;
@@ -38,6 +39,7 @@ mod words;
 pub mod worker;
 
 pub use header_fields::HeaderFields;
+pub use object::Object;
 pub use problem::{Code, Problem};
 
 #[cfg(test)]

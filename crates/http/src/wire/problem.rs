@@ -101,20 +101,6 @@ impl Problem {
         }
     }
 
-    /// With the request's id.
-    #[must_use]
-    pub fn of_request(mut self, id: impl Into<String>) -> Self {
-        self.request_id = Some(id.into());
-        self
-    }
-
-    /// With the time after which it may be asked again.
-    #[must_use]
-    pub fn retry_after(mut self, time: Duration) -> Self {
-        self.retry_after_seconds = Some(time.as_secs_f64());
-        self
-    }
-
     /// What the other side is told of an error.
     pub fn of(error: &MessagingError) -> Self {
         use MessagingError as E;

@@ -12,6 +12,7 @@ use super::HeaderFields;
 use super::body::{self, Base64, Text};
 use super::duration;
 use super::message::{key, text};
+use super::object;
 use super::problem::Problem;
 use super::settle::{Row, Settlement};
 
@@ -69,7 +70,7 @@ pub struct SettleAndReceiveRequest {
     /// From these.
     pub queues: Vec<QueueName>,
     /// Leases that end first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "object::list", skip_serializing_if = "Vec::is_empty")]
     pub settlements: Vec<Settlement>,
     /// At most that many messages.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use postrider_core::task::{MissedFire, NewSchedule, ScheduleTiming, TaskTemplate
 use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{body, duration};
+use super::{body, duration, object};
 
 /// The time zone of a cron expression that names none.
 const DEFAULT_TIME_ZONE: &str = "UTC";
@@ -163,7 +163,7 @@ pub struct PutScheduleRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
     /// When a failed attempt is followed by the next.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
     /// How long after it was made a task is too late.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]

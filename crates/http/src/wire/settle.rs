@@ -6,6 +6,7 @@ use postrider_core::{DeadLetterReason, Disposition, MessagingError, Nack, Receip
 use serde::{Deserialize, Serialize};
 
 use super::duration;
+use super::object;
 use super::problem::Problem;
 
 /// How a lease ends by its holder's word.
@@ -95,6 +96,7 @@ fn retry(after: Option<Duration>, error: Option<String>) -> Nack {
 #[serde(deny_unknown_fields)]
 pub struct SettleRequest {
     /// The leases, and how each ends.
+    #[serde(deserialize_with = "object::list")]
     pub settlements: Vec<Settlement>,
 }
 

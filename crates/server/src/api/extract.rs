@@ -13,7 +13,7 @@ use postrider::{MessageId, QueueName, TaskId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use postrider_http::wire::Code;
+use postrider_http::wire::{Code, Object};
 
 use super::error::ApiError;
 use crate::access::Caller;
@@ -62,7 +62,7 @@ impl<T: DeserializeOwned> JsonBody<T> {
         }
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         match serde_json::from_slice(text) {
-            Ok(value) => Ok(Self(value)),
+            Ok(Object(value)) => Ok(Self(value)),
             Err(error) => Err(ApiError::malformed(format!("the body is not what is wanted here: {error}"))),
         }
     }

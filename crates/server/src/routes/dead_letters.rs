@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use postrider::{
-    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline,
-    QueueName,
+    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters,
+    Deadline, QueueName,
 };
 use postrider_http::wire::dead_letter::{Dead, DeadGroup, DeadGroups, DeadPage, EditRequest};
 use serde_json::json;
@@ -18,6 +18,7 @@ use crate::access::Caller;
 use crate::api::schemas::{limit, named, page, text};
 use crate::api::{ApiError, Content, JsonBody, MessagePath, Params, QueuePath, Route, Verb, answer};
 use crate::app::App;
+use crate::portions::{Room, readable};
 
 const MOST_LISTED: usize = 1000;
 
@@ -37,7 +38,11 @@ pub(super) fn routes() -> Vec<Route> {
         .parameter("reason", text(), "Only those that died for this reason")
         .parameter("limit", limit(MOST_LISTED), "At most so many; 100 unless told otherwise")
         .parameter("after", text(), "The 'next' of the page before")
-        .answers(200, "A page of dead letters", Content::Json(page("dead_letters", named("DeadLetter")))),
+        .answers(
+            200,
+            "A page of dead letters; with large ones it is short and still not the last",
+            Content::Json(page("dead_letters", named("DeadLetter"))),
+        ),
         Route::new(
             (Verb::Get, "/v1/queues/{queue}/dead-letters/groups"),
             (GROUP, "groupDeadLetters"),
@@ -73,7 +78,35 @@ async fn list(State(app): State<Arc<App>>, QueuePath(queue): QueuePath, params: 
         limit: params.limit(100, MOST_LISTED)?,
         after: params.text("after")?.map(|after| DeadLetterCursor(after.to_owned())),
     };
-    answer(&DeadPage::from(app.provider.list_dead_letters(&queue, &query, Deadline::default()).await?))
+    answer(&DeadPage::from(page_of(&app, &queue, query).await?))
+}
+
+/// As many dead letters as are wanted, or as fit into an answer.
+async fn page_of(app: &App, queue: &QueueName, wanted: DeadLetterQuery) -> Result<DeadLetterPage, ApiError> {
+    let bytes = |letter: &DeadLetter| letter.body.len() + letter.headers.byte_len();
+    let ask = async |limit: usize, after: Option<DeadLetterCursor>| {
+        let query = DeadLetterQuery { limit, after, ..wanted.clone() };
+        app.provider.list_dead_letters(queue, &query, Deadline::default()).await
+    };
+    let (mut letters, mut room, mut after) = (Vec::new(), Room::default(), wanted.after.clone());
+    loop {
+        let portion = (wanted.limit - letters.len()).min(readable(app.most_bytes()));
+        let mut page = ask(portion, after.clone()).await?;
+        if !room.take(&mut page.letters, bytes).is_empty() {
+            // A cursor stands at the end of a page, so this one ends where the answer does.
+            match page.letters.len() {
+                0 => return Ok(DeadLetterPage { letters, next: after }),
+                fits => page = ask(fits, after).await?,
+            }
+            letters.append(&mut page.letters);
+            return Ok(DeadLetterPage { letters, next: page.next });
+        }
+        letters.append(&mut page.letters);
+        if page.next.is_none() || letters.len() >= wanted.limit || room.is_full() {
+            return Ok(DeadLetterPage { letters, next: page.next });
+        }
+        after = page.next;
+    }
 }
 
 /// Calls `see` with every dead letter of a selection, up to `most`; answers whether those were all.
@@ -84,7 +117,7 @@ pub(super) async fn each(
     most: usize,
     mut see: impl FnMut(DeadLetter),
 ) -> Result<(usize, bool), ApiError> {
-    let mut query = DeadLetterQuery { selection, limit: 500, after: None };
+    let mut query = DeadLetterQuery { selection, limit: readable(app.most_bytes()).min(500), after: None };
     let mut seen = 0;
     loop {
         let page = app.provider.list_dead_letters(queue, &query, Deadline::default()).await?;

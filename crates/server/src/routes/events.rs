@@ -101,7 +101,7 @@ fn shown(app: &App, caller: &Caller, change: Change) -> Option<Event> {
             (!queues.is_empty()).then(|| named_event(event::GONE, &QueuesGone { queues }))?
         }
         Change::Job(job) => {
-            let may = job.queue.as_ref().map_or(caller.queues.is_none(), |queue| caller.may_use(queue));
+            let may = app.jobs.find(job.id).is_some_and(|job| job.is_for(caller));
             may.then(|| named_event(event::JOB, &job))?
         }
         Change::Tasks => Some(Event::default().event(event::TASKS).data("{}")),

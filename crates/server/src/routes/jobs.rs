@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use postrider_http::wire::job::{Job, Jobs};
+use postrider_http::wire::job::Jobs;
 use serde_json::json;
 
 use super::{OPERATE, READ};
@@ -12,6 +12,7 @@ use crate::access::Caller;
 use crate::api::schemas::{list as listed, named, only};
 use crate::api::{ApiError, Content, IdPath, Route, Verb, answer};
 use crate::app::App;
+use crate::jobs::Job;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Jobs";
@@ -34,19 +35,13 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-fn may_see(caller: &Caller, job: &Job) -> bool {
-    match &job.queue {
-        Some(queue) => caller.may_use(queue),
-        None => caller.queues.is_none(),
-    }
-}
-
 async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
-    answer(&Jobs { jobs: app.jobs.list().into_iter().filter(|job| may_see(&caller, job)).collect() })
+    let jobs = app.jobs.list().into_iter().filter(|job| job.is_for(&caller));
+    answer(&Jobs { jobs: jobs.map(|job| job.view()).collect() })
 }
 
-fn find(app: &App, caller: &Caller, id: &str) -> Result<crate::jobs::Job, ApiError> {
-    let job = id.parse().ok().and_then(|id| app.jobs.find(id)).filter(|job| may_see(caller, &job.view()));
+fn find(app: &App, caller: &Caller, id: &str) -> Result<Job, ApiError> {
+    let job = id.parse().ok().and_then(|id| app.jobs.find(id)).filter(|job| job.is_for(caller));
     job.ok_or_else(|| ApiError::not_found("there is no such job; this server forgets them after some time"))
 }
 

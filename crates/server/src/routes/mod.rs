@@ -1,6 +1,7 @@
 //! Every route, and the router that is made from them.
 
 mod assets;
+mod create_tasks;
 mod dead_letters;
 mod events;
 mod health;
@@ -56,6 +57,7 @@ pub(crate) fn all() -> Vec<Route> {
         dead_letters::routes(),
         redrive::routes(),
         jobs::routes(),
+        create_tasks::routes(),
         tasks::routes(),
         work_on_tasks::routes(),
         schedules::routes(),

@@ -7,9 +7,7 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use postrider::{
-    Deadline, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Timestamp,
-};
+use postrider::{Deadline, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions};
 use postrider_http::wire::Problem;
 use postrider_http::wire::receive::{ReceiveRequest, Received, SettleAndReceiveRequest};
 use postrider_http::wire::settle::Row;
@@ -24,10 +22,8 @@ use crate::api::{ApiError, Code, Content, JsonBody, QueuePath, Route, Verb};
 use crate::app::App;
 use crate::edge::Peer;
 use crate::leases::{self, Handover, Leased, to_its_end};
-use crate::meter::Happened;
-
-/// A client waits no longer with one request.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+use crate::portions::Room;
+use crate::workers::check_name;
 
 /// A client that has left is noticed after so long.
 const SLICE: Duration = Duration::from_secs(1);
@@ -37,8 +33,6 @@ const MOST_RECEIVED: usize = 1000;
 
 /// So many queues are looked at with one request.
 const MOST_QUEUES: usize = 100;
-
-const LONGEST_NAME: usize = 128;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Receiving";
@@ -83,9 +77,7 @@ struct Asking<'a> {
 impl<'a> Asking<'a> {
     fn new(app: &'a Arc<App>, caller: &Caller, peer: &'a Peer, name: Option<String>) -> Result<Self, ApiError> {
         let name = name.unwrap_or_else(|| caller.name.to_string());
-        if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-            return Err(ApiError::malformed(format!("worker: use 1 to {LONGEST_NAME} bytes of text in one line")));
-        }
+        check_name(&name)?;
         Ok(Self { app, peer, name })
     }
 
@@ -122,7 +114,12 @@ impl<'a> Asking<'a> {
                     let asked = ReceiveOptions { wait: Duration::ZERO, ..asked };
                     own.provider.receive_by_id(&queues[0], id, &asked, Deadline::default()).await?.into_iter().collect()
                 }
-                None => wait_for(&own, &queues, &asked, until, &left).await?,
+                None => {
+                    let portion = own.portion(&queues, asked.max, &Room::default());
+                    let first = ReceiveOptions { max: portion, ..asked.clone() };
+                    let first = wait_for(&own, &queues, &first, until, &left).await?;
+                    own.gather(&queues, &asked, first, portion).await
+                }
             };
             Ok(Leased::new(messages, &own))
         });
@@ -135,15 +132,10 @@ impl<'a> Asking<'a> {
 
     /// The messages as the client gets them, and the leases, which go back if it does not.
     fn hand_over(&self, leased: Leased) -> Result<(Vec<Bytes>, Handover), ApiError> {
-        let (app, now) = (self.app, Timestamp::now());
         let Leased { messages, handover } = leased;
         let mut pieces = Vec::with_capacity(messages.len());
         for (body, envelope, own) in messages {
-            if envelope.receive_count == 1 {
-                app.meter.waited(&envelope.queue, now.since(envelope.enqueued_at));
-            }
-            app.meter.count(&envelope.queue, Happened::Received, 1);
-            let sealed = app.seal.seal(&own, envelope.attempts_count);
+            let sealed = self.app.seal.seal(&own, envelope.attempts_count);
             let piece = serde_json::to_vec(&Received::new(body, envelope, sealed));
             pieces.push(Bytes::from(piece.map_err(|error| ApiError::malformed(error.to_string()))?));
         }
@@ -162,15 +154,61 @@ async fn wait_for(
 ) -> Result<Vec<QueuedMessage>, MessagingError> {
     loop {
         let wait = until.saturating_duration_since(Instant::now()).min(SLICE);
-        let asked = ReceiveOptions { wait, ..options.clone() };
-        let deadline = Deadline::after(wait.saturating_add(Deadline::DEFAULT));
-        let messages = match queues {
-            [queue] => app.provider.receive_messages(queue, &asked, deadline).await?,
-            _ => app.provider.settle_and_receive(Vec::new(), queues, &asked, deadline).await?.received?,
-        };
+        let messages = app.ask(queues, &ReceiveOptions { wait, ..options.clone() }).await?;
         let is_over = Instant::now() >= until || left.is_cancelled() || app.stop.is_cancelled();
         if !messages.is_empty() || is_over {
             return Ok(messages);
+        }
+    }
+}
+
+fn bytes(message: &QueuedMessage) -> usize {
+    message.message.len() + message.envelope.headers.byte_len()
+}
+
+impl App {
+    async fn ask(&self, queues: &[QueueName], options: &ReceiveOptions) -> Result<Vec<QueuedMessage>, MessagingError> {
+        let deadline = Deadline::after(options.wait.saturating_add(Deadline::DEFAULT));
+        match queues {
+            [queue] => self.provider.receive_messages(queue, options, deadline).await,
+            _ => self.provider.settle_and_receive(Vec::new(), queues, options, deadline).await?.received,
+        }
+    }
+
+    /// How many messages of those that are wanted are asked for at once.
+    fn portion(&self, queues: &[QueueName], wanted: usize, answer: &Room) -> usize {
+        self.portions.rows(queues.iter().map(QueueName::as_str), wanted, self.most_bytes(), answer)
+    }
+
+    /// Adds to the first portion, of which so many messages were asked for, until there are as many as are wanted, as fit
+    /// into an answer or as there are.
+    async fn gather(
+        self: &Arc<Self>,
+        queues: &[QueueName],
+        options: &ReceiveOptions,
+        first: Vec<QueuedMessage>,
+        mut asked: usize,
+    ) -> Vec<QueuedMessage> {
+        let (mut all, mut room, mut portion) = (Vec::new(), Room::default(), first);
+        loop {
+            let is_last = portion.len() < asked;
+            self.portions.saw(portion.iter().map(|message| (message.envelope.queue.as_str(), bytes(message))));
+            let surplus = room.take(&mut portion, bytes);
+            let is_full = !surplus.is_empty() || room.is_full();
+            drop(Leased::new(surplus, self));
+            all.append(&mut portion);
+            if is_last || is_full || all.len() >= options.max || self.stop.is_cancelled() {
+                return all;
+            }
+            asked = self.portion(queues, options.max - all.len(), &room);
+            let next = ReceiveOptions { max: asked, wait: Duration::ZERO, ..options.clone() };
+            portion = match self.ask(queues, &next).await {
+                Ok(portion) => portion,
+                Err(error) => {
+                    tracing::debug!(%error, "a receive has fewer messages than there may be");
+                    return all;
+                }
+            };
         }
     }
 }
@@ -192,9 +230,6 @@ impl App {
 fn bounded(options: ReceiveOptions) -> Result<ReceiveOptions, ApiError> {
     if options.max > MOST_RECEIVED {
         return Err(ApiError::malformed(format!("max: at most {MOST_RECEIVED} messages are received at once")));
-    }
-    if options.wait > LONGEST_WAIT {
-        return Err(ApiError::malformed(format!("wait: at most {} s with one request", LONGEST_WAIT.as_secs())));
     }
     Ok(options)
 }
@@ -256,12 +291,16 @@ async fn settle_and_receive(
         false => (Vec::new(), asking.receive(&asked.queues, &options, None).await),
         true => {
             // One round trip where the store can; then, if nothing was there, the wait.
-            let at_once = ReceiveOptions { wait: Duration::ZERO, ..options.clone() };
-            let deadline = Deadline::default();
-            let (own, ended, queues) = (app.clone(), fine.clone(), asked.queues.clone());
+            let portion = app.portion(&asked.queues, options.max, &Room::default());
+            let at_once = ReceiveOptions { max: portion, wait: Duration::ZERO, ..options.clone() };
+            let (own, ended, queues, wanted) = (app.clone(), fine.clone(), asked.queues.clone(), options.clone());
             let both = to_its_end(&app, async move {
-                let both = own.provider.settle_and_receive(ended, &queues, &at_once, deadline).await?;
-                Ok((both.settled, both.received.map(|messages| Leased::new(messages, &own))))
+                let both = own.provider.settle_and_receive(ended, &queues, &at_once, Deadline::default()).await?;
+                let received = match both.received {
+                    Ok(first) => Ok(Leased::new(own.gather(&queues, &wanted, first, portion).await, &own)),
+                    Err(error) => Err(error),
+                };
+                Ok((both.settled, received))
             });
             let lost = || MessagingError::OutcomeUnknown { operation: "settle", ids: Vec::new(), source: None };
             let (settled, received) = both.await.unwrap_or_else(|| Err(lost()))?;

@@ -123,7 +123,7 @@ async fn start(
         app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice, asked.to.as_ref())).await?;
     let (own, to, rate) = (app.clone(), asked.to, asked.rate);
     let origin = queue.origin();
-    let job = app.jobs.begin(JobKind::Redrive, Some(origin), move |job| async move {
+    let job = app.jobs.begin(&caller, JobKind::Redrive, Some(origin), move |job| async move {
         let done = bring_back(&own, &queue, report, to, rate, &job).await;
         let view = job.view();
         let shown = |_: &()| json!({ "redriven": view.done, "skipped": view.skipped });

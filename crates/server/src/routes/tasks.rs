@@ -1,34 +1,34 @@
-//! Tasks: making, looking, calling off, bringing back.
+//! Tasks: looking, calling off, bringing back.
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use postrider::task::{NewTask, TaskFilter};
+use postrider::task::TaskFilter;
 use postrider::tasks::ReplayOptions;
 use postrider::{Deadline, MessagingError, TaskId, TaskState, TaskStore, TaskType};
 use postrider_http::wire::job::JobKind;
 use postrider_http::wire::task::{
-    Canceled, Created, CreatedBatch, CreatedRow, Detail, EditPayloadRequest, Edited, Info, NewTasksRequest, Page,
-    ReplayJobRequest, ReplayRequest, Replayed, Routes, read_query,
+    Canceled, Detail, EditPayloadRequest, Edited, Info, Page, ReplayJobRequest, ReplayRequest, Replayed, Routes,
+    read_query,
 };
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::queues::outcome;
-use super::{ANY_ROLE, OPERATE, PRODUCE, READ};
+use super::{ANY_ROLE, OPERATE, READ};
 use crate::access::Caller;
-use crate::api::schemas::{self, limit, list as listed, named, only, page, text};
+use crate::api::schemas::{self, limit, named, page, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, TaskPath, Verb, answer, answer_with};
 use crate::app::App;
 use crate::jobs::{Job, check_rate, chunk};
 use crate::live::Change;
-use crate::repeat::RepeatKey;
 
-const MOST_CREATED: usize = 10_000;
 const MOST_LISTED: usize = 1000;
+
+/// So many tasks are named with one request.
+const MOST_NAMED: usize = 10_000;
 
 /// So many are brought back in one call to the store.
 const CHUNK: usize = 500;
@@ -36,27 +36,6 @@ const CHUNK: usize = 500;
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Tasks";
     vec![
-        Route::new(
-            (Verb::Post, "/v1/tasks"),
-            (GROUP, "createTask"),
-            PRODUCE,
-            "Makes a task. One whose idempotency key is taken answers the task that has it.",
-            create,
-        )
-        .repeatable()
-        .takes(named("NewTask"))
-        .answers(201, "It was made", Content::Json(named("CreatedTask")))
-        .answers(200, "It was there", Content::Json(named("CreatedTask"))),
-        Route::new(
-            (Verb::Post, "/v1/tasks/batch"),
-            (GROUP, "createTasks"),
-            PRODUCE,
-            "Makes tasks, in their order. Each has an answer of its own.",
-            create_batch,
-        )
-        .repeatable()
-        .takes(schemas::asks_only("tasks", listed(named("NewTask"))))
-        .answers(200, "What became of each", Content::Json(only("results", listed(named("CreatedRow"))))),
         Route::new((Verb::Get, "/v1/tasks"), (GROUP, "listTasks"), READ, "Tasks, newest first.", list)
             .parameters("state", text(), "In one of these states")
             .parameters("type", text(), "Of one of these types")
@@ -168,72 +147,9 @@ impl App {
         self.check_type(caller, &task.info.task_type)
     }
 
-    fn tell_of_tasks(&self) {
+    pub(super) fn tell_of_tasks(&self) {
         self.live.tell(Change::Tasks);
     }
-}
-
-fn new_task(
-    new: postrider_http::wire::task::NewTask,
-    key: Option<&RepeatKey>,
-    row: usize,
-) -> Result<NewTask, MessagingError> {
-    let has_id = new.id.is_some();
-    let mut task = NewTask::try_from(new)?;
-    if let Some(key) = key.filter(|_| !has_id) {
-        task.id = TaskId::from_uuid(key.id(row));
-    }
-    Ok(task)
-}
-
-async fn create(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    key: Option<Extension<RepeatKey>>,
-    JsonBody(new): JsonBody<postrider_http::wire::task::NewTask>,
-) -> Result<Response, ApiError> {
-    let task = new_task(new, key.as_deref(), 0)?;
-    app.check_type(&caller, &task.task_type)?;
-    let created = app.client().create(task, Deadline::default()).await?;
-    app.tell_of_tasks();
-    let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    answer_with(status, &Created::from(created))
-}
-
-async fn create_batch(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    key: Option<Extension<RepeatKey>>,
-    JsonBody(NewTasksRequest { tasks }): JsonBody<NewTasksRequest>,
-) -> Result<Response, ApiError> {
-    if tasks.len() > MOST_CREATED {
-        return Err(ApiError::malformed(format!("at most {MOST_CREATED} tasks are made at once; make the rest apart")));
-    }
-    let mut rows: Vec<Option<CreatedRow>> = Vec::with_capacity(tasks.len());
-    let mut fine = Vec::with_capacity(tasks.len());
-    for (row, new) in tasks.into_iter().enumerate() {
-        if let Some(done) = key.as_deref().and_then(|key| key.done(row)) {
-            rows.push(Some(done));
-            continue;
-        }
-        match new_task(new, key.as_deref(), row) {
-            Ok(task) => {
-                app.check_type(&caller, &task.task_type)?;
-                fine.push(task);
-                rows.push(None);
-            }
-            Err(error) => rows.push(Some(CreatedRow::from(Err(error)))),
-        }
-    }
-    let made = match fine.is_empty() {
-        true => Vec::new(),
-        false => app.client().create_many(fine, Deadline::default()).await?,
-    };
-    app.tell_of_tasks();
-    let mut made = made.into_iter();
-    let lost = || MessagingError::OutcomeUnknown { operation: "create a task", ids: Vec::new(), source: None };
-    let mut next = || CreatedRow::from(made.next().unwrap_or_else(|| Err(lost())));
-    answer(&CreatedBatch { results: rows.into_iter().map(|row| row.unwrap_or_else(&mut next)).collect() })
 }
 
 async fn list(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
@@ -313,8 +229,8 @@ async fn meant(app: &App, caller: &Caller, asked: &ReplayRequest) -> Result<Vec<
     // Refuses ids beside a filter, which would be ignored.
     let filter: TaskFilter = asked.filter()?;
     if let Some(ids) = &asked.ids {
-        if ids.len() > MOST_CREATED {
-            return Err(ApiError::malformed(format!("ids: name at most {MOST_CREATED}")));
+        if ids.len() > MOST_NAMED {
+            return Err(ApiError::malformed(format!("ids: name at most {MOST_NAMED}")));
         }
         for id in ids {
             app.check_task(caller, *id).await?;
@@ -367,7 +283,7 @@ async fn start_replay(
     let tasks = meant(&app, &caller, &chosen_tasks).await?;
     let deed = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&chosen_tasks, &tasks)).await?;
     let (own, rate) = (app.clone(), asked.rate);
-    let job = app.jobs.begin(JobKind::Replay, None, move |job| async move {
+    let job = app.jobs.begin(&caller, JobKind::Replay, None, move |job| async move {
         job.of(tasks.len());
         let done = bring_back(&own, &tasks, rate, &job).await;
         let view = job.view();

@@ -8,9 +8,10 @@ use axum::extract::State;
 use axum::response::Response;
 use futures_util::StreamExt;
 use postrider::task::{
-    ClaimAnswer, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice, TaskStanding,
+    ClaimAnswer, ClaimTasks, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice, TaskStanding,
 };
 use postrider::{Deadline, MessagingError, TaskStore, TaskType};
+use postrider_http::wire::receive::LONGEST_WAIT;
 use postrider_http::wire::task::{
     self as wire, ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, FinishRequest, Finished,
     HeartbeatRequest, Standing, Standings, StandingsRequest,
@@ -26,17 +27,15 @@ use crate::api::schemas::{list, named, only, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, Verb, answer};
 use crate::app::App;
 use crate::edge::Peer;
-use crate::leases::{self, Handover};
+use crate::leases::{self, Handover, to_its_end};
 use crate::live::Change;
-
-/// A worker waits no longer with one request.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+use crate::portions::Room;
+use crate::workers::check_name;
 
 /// How long a worker that waits goes without a look, when no hint comes.
 const LOOK: Duration = Duration::from_secs(1);
 
 const MOST_CLAIMED: usize = 1000;
-const LONGEST_NAME: usize = 128;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Working on tasks";
@@ -102,13 +101,6 @@ fn check_count(leases: usize) -> Result<(), ApiError> {
     }
 }
 
-fn check_worker(name: &str) -> Result<(), ApiError> {
-    match name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-        false => Ok(()),
-        true => Err(ApiError::malformed(format!("worker: use 1 to {LONGEST_NAME} bytes of text in one line"))),
-    }
-}
-
 impl App {
     /// The lease that a worker showed, if its token is for the task.
     fn lease(&self, caller: &Caller, shown: &str) -> Result<TaskLease, MessagingError> {
@@ -126,6 +118,12 @@ impl App {
         let finish = Finish { lease: self.lease(caller, &lease)?, outcome };
         finish.check(self.client().store().max_payload_bytes())?;
         Ok(finish)
+    }
+
+    /// How many tasks of those that are wanted are claimed at once.
+    fn portion_of_tasks(&self, types: &[TaskType], wanted: usize, answer: &Room) -> usize {
+        let most = self.client().store().max_payload_bytes();
+        self.portions.rows(types.iter().map(TaskType::as_str), wanted, most, answer)
     }
 
     fn claimed(&self, task: ClaimedTask) -> wire::Claimed {
@@ -146,8 +144,7 @@ fn standings_of(asked: Vec<Result<(), MessagingError>>, said: Vec<TaskStanding>)
 
 /// An answer whose leases are the worker's once it is written; otherwise the tasks go back, and the attempt is not
 /// counted.
-fn leased<T: Serialize>(app: &App, value: &T, leases: Vec<TaskLease>, peer: &Peer) -> Result<Response, ApiError> {
-    let handover = Handover::tasks(leases, app);
+fn leased<T: Serialize>(value: &T, handover: Handover, peer: &Peer) -> Result<Response, ApiError> {
     let written = serde_json::to_vec(value).map_err(|error| ApiError::malformed(error.to_string()))?;
     Ok(leases::response(vec![written.into()], handover, peer.unflushed.clone()))
 }
@@ -159,7 +156,7 @@ async fn claim(
     JsonBody(asked): JsonBody<ClaimRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
-    check_worker(&asked.worker)?;
+    check_name(&asked.worker)?;
     if asked.max > MOST_CLAIMED {
         return Err(ApiError::malformed(format!("max: at most {MOST_CLAIMED} tasks are claimed at once")));
     }
@@ -171,20 +168,17 @@ async fn claim(
     }
     let (types, until) = (asked.types.clone(), Instant::now() + asked.wait);
     let does_wait = !asked.wait.is_zero() && asked.max > 0;
-    let claim = asked.claim();
+    let wanted = asked.max;
+    let claim = ClaimTasks { max: app.portion_of_tasks(&types, wanted, &Room::default()), ..asked.claim() };
     let (finished, refused) = split(asked.finish.into_iter().map(|end| app.end(&caller, end)).collect());
     let has_ended = !refused.is_empty();
-    let store = app.client().store();
     // Before the look, so that what comes between look and wait is not missed.
     let mut hints = match does_wait {
-        true => store.subscribe_tasks(TaskNotice::Claimable(types), Deadline::default()).await.ok(),
+        true => app.client().store().subscribe_tasks(TaskNotice::Claimable(types), Deadline::default()).await.ok(),
         false => None,
     };
-    let mut got: FinishedAndClaimed = match claim.max {
-        0 => store.finish_and_claim(finished, None, Deadline::default()).await?,
-        _ => store.finish_and_claim(finished, Some(claim.clone()), Deadline::default()).await?,
-    };
-    while does_wait && got.claimed.is_empty() {
+    let (finished, mut got) = take(&app, finished, claim.clone(), wanted).await?;
+    while does_wait && got.tasks.is_empty() {
         let now = Instant::now();
         let due = got.next_due.map_or(LOOK, |due| due.clamp(Duration::from_millis(1), LOOK));
         let next = until.min(now + due);
@@ -205,8 +199,8 @@ async fn claim(
         if is_over {
             hints = None;
         }
-        match store.claim(claim.clone(), Deadline::default()).await {
-            Ok(again) => got = FinishedAndClaimed { finished: got.finished, ..again },
+        match take(&app, Vec::new(), claim.clone(), wanted).await {
+            Ok((_, again)) => got = again,
             // What was ended stays ended, and must be told; the next claim meets the trouble again.
             Err(error) if has_ended => {
                 tracing::warn!(%error, "tasks could not be claimed after others were ended");
@@ -215,16 +209,67 @@ async fn claim(
             Err(error) => return Err(error.into()),
         }
     }
-    if has_ended || !got.claimed.is_empty() {
+    let Gathered { tasks, next_due, handover } = got;
+    if has_ended || !tasks.is_empty() {
         app.live.tell(Change::Tasks);
     }
-    let leases = got.claimed.iter().map(|task| task.lease).collect();
-    let claims = wire::Claims {
-        finished: standings_of(refused, got.finished),
-        tasks: got.claimed.into_iter().map(|task| app.claimed(task)).collect(),
-        next_due: got.next_due,
-    };
-    leased(&app, &claims, leases, &peer)
+    let finished = standings_of(refused, finished);
+    let tasks = tasks.into_iter().map(|task| app.claimed(task)).collect();
+    leased(&wire::Claims { finished, tasks, next_due }, handover, &peer)
+}
+
+/// Ends attempts and claims tasks. What is claimed for a worker that leaves meanwhile goes back.
+async fn take(
+    app: &Arc<App>,
+    finished: Vec<Finish>,
+    claim: ClaimTasks,
+    wanted: usize,
+) -> Result<(Vec<TaskStanding>, Gathered), MessagingError> {
+    let own = app.clone();
+    let taken = to_its_end(app, async move {
+        let asked = (claim.max > 0).then(|| claim.clone());
+        let mut got = own.client().store().finish_and_claim(finished, asked, Deadline::default()).await?;
+        let standings = std::mem::take(&mut got.finished);
+        Ok((standings, gather(&own, claim, wanted, got).await))
+    });
+    taken.await.unwrap_or_else(|| Err(lost_claim()))
+}
+
+fn lost_claim() -> MessagingError {
+    MessagingError::OutcomeUnknown { operation: "claim", ids: Vec::new(), source: None }
+}
+
+/// Tasks that were claimed for a worker, and their leases.
+struct Gathered {
+    tasks: Vec<ClaimedTask>,
+    next_due: Option<Duration>,
+    handover: Handover,
+}
+
+/// Adds to the tasks that were claimed first until there are as many as are wanted, as fit into an answer or as there are.
+async fn gather(app: &Arc<App>, mut claim: ClaimTasks, wanted: usize, mut got: FinishedAndClaimed) -> Gathered {
+    let (mut tasks, mut room, store) = (Vec::new(), Room::default(), app.client().store());
+    let handover = |tasks: &[ClaimedTask]| Handover::tasks(tasks.iter().map(|task| task.lease).collect(), app);
+    loop {
+        let is_last = got.claimed.len() < claim.max;
+        app.portions.saw(got.claimed.iter().map(|task| (task.task_type.as_str(), task.payload.len())));
+        let surplus = room.take(&mut got.claimed, |task| task.payload.len());
+        drop(handover(&surplus));
+        tasks.append(&mut got.claimed);
+        let is_full = !surplus.is_empty() || room.is_full();
+        if is_last || is_full || tasks.len() >= wanted || app.stop.is_cancelled() {
+            break;
+        }
+        claim.max = app.portion_of_tasks(&claim.types, wanted - tasks.len(), &room);
+        match store.claim(claim.clone(), Deadline::default()).await {
+            Ok(more) => got = more,
+            Err(error) => {
+                tracing::debug!(%error, "a claim has fewer tasks than there may be");
+                break;
+            }
+        }
+    }
+    Gathered { handover: handover(&tasks), tasks, next_due: got.next_due }
 }
 
 async fn claim_by_id(
@@ -234,7 +279,7 @@ async fn claim_by_id(
     JsonBody(ClaimByIdRequest { ids, lease, worker }): JsonBody<ClaimByIdRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
-    check_worker(&worker)?;
+    check_name(&worker)?;
     if ids.len() > MOST_CLAIMED {
         return Err(ApiError::malformed(format!("ids: at most {MOST_CLAIMED} tasks are claimed at once")));
     }
@@ -243,15 +288,20 @@ async fn claim_by_id(
             app.check_task(&caller, *id).await?;
         }
     }
-    let answers = app.client().store().claim_by_id(&ids, lease, &worker, Deadline::default()).await?;
+    let own = app.clone();
+    let taken = to_its_end(&app, async move {
+        let answers = own.client().store().claim_by_id(&ids, lease, &worker, Deadline::default()).await?;
+        let claimed = |answer: &ClaimAnswer| match answer {
+            ClaimAnswer::Claimed(task) => Some(task.lease),
+            ClaimAnswer::NotDue(_) | ClaimAnswer::NotClaimable => None,
+        };
+        let handover = Handover::tasks(answers.iter().filter_map(claimed).collect(), &own);
+        Ok((answers, handover))
+    });
+    let (answers, handover) = taken.await.unwrap_or_else(|| Err(lost_claim()))?;
     app.live.tell(Change::Tasks);
-    let claimed = |answer: &ClaimAnswer| match answer {
-        ClaimAnswer::Claimed(task) => Some(task.lease),
-        ClaimAnswer::NotDue(_) | ClaimAnswer::NotClaimable => None,
-    };
-    let leases = answers.iter().filter_map(claimed).collect();
     let row = |answer| ClaimRow::new(answer, |task| app.seal.seal_lease(&task.lease, &task.task_type));
-    leased(&app, &ClaimByIdAnswers { answers: answers.into_iter().map(row).collect() }, leases, &peer)
+    leased(&ClaimByIdAnswers { answers: answers.into_iter().map(row).collect() }, handover, &peer)
 }
 
 async fn finish(

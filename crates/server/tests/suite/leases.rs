@@ -66,7 +66,7 @@ async fn an_answer_that_cannot_be_written_gives_its_leases_back() {
     let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(1), ..ServerOptions::default() }).await;
     let queue = QueueName::new("orders").unwrap();
     let provider = &place.context.messaging_provider;
-    for _ in 0..40 {
+    for _ in 0..12 {
         let large = Message::new(vec![b'x'; 1024 * 1024]);
         provider.send_message(&queue, large, Deadline::default()).await.unwrap();
     }
@@ -75,8 +75,14 @@ async fn an_answer_that_cannot_be_written_gives_its_leases_back() {
     socket.set_recv_buffer_size(4096).unwrap();
     let mut stream = socket.connect(place.address).await.unwrap();
     stream.write_all(request(r#"{"max":40,"visibility":"10m"}"#).as_bytes()).await.unwrap();
-    eventually(async || (stats(&place, &queue).await.in_flight.value() == Some(40)).then_some(())).await;
-    eventually(async || (stats(&place, &queue).await.ready.value() == Some(40)).then_some(())).await;
+    eventually(async || (stats(&place, &queue).await.in_flight.value() == Some(12)).then_some(())).await;
+    eventually(async || (stats(&place, &queue).await.ready.value() == Some(12)).then_some(())).await;
+    // Nobody has them, so nobody is said to.
+    let workers = place.get("/v1/workers").await.of(200);
+    assert!(workers["workers"].as_array().unwrap().iter().all(|worker| worker["in_flight"] == 0), "{workers}");
+    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    let received = metrics.lines().find(|line| line.starts_with("postrider_messages_received_total"));
+    assert!(received.is_none_or(|line| line.ends_with(" 0")), "{received:?}");
     let got = place.post("/v1/queues/orders/receive", json!({ "visibility": "10m" })).await.of(200);
     assert_eq!(got["messages"][0]["receive_count"], 1);
     drop(stream);

@@ -6,6 +6,7 @@ mod access;
 mod dead_letters;
 mod examples;
 mod grafana;
+mod large;
 mod lawful;
 mod leases;
 mod messages;

@@ -1,6 +1,8 @@
 //! Requests with an `Idempotency-Key`, however often they are repeated.
 
 use axum::http::Method;
+use postrider::Deadline;
+use postrider::state_records::{RecordKind, RecordQuery, StateRecords};
 use postrider_server::ServerOptions;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -108,6 +110,28 @@ async fn tasks_of_a_batch_are_made_once_beside_those_that_fail() {
     assert_eq!(repeat(&place, "/v1/tasks/batch", "k", &body).await.of(200), first);
     assert_eq!(ids(&place.get("/v1/tasks").await.of(200)["tasks"]), ids(&first["results"]));
     place.stop().await;
+}
+
+/// A server that died after it had made a task, and before it had kept the answer.
+#[tokio::test]
+async fn tasks_whose_answer_was_lost_are_answered_when_the_request_is_carried_out_again() {
+    for files in [Files::sqlite(), Files::postgres()] {
+        let place = Place::on(&files, ServerOptions::default()).await;
+        let task = json!({ "type": "mail", "payload": "" });
+        let batch = json!({ "tasks": [task, task] });
+        let one = repeat(&place, "/v1/tasks", "k", &task).await.of(201);
+        let two = repeat(&place, "/v1/tasks/batch", "k", &batch).await.of(200);
+        let kind = RecordKind::constant("answer");
+        let kept = place.state.list(&kind, &RecordQuery::default(), Deadline::default()).await.unwrap().records;
+        assert_eq!(kept.len(), 2);
+        for record in kept {
+            place.state.remove(&kind, &record.key, Deadline::default()).await.unwrap();
+        }
+        assert_eq!(repeat(&place, "/v1/tasks", "k", &task).await.of(201), one);
+        assert_eq!(repeat(&place, "/v1/tasks/batch", "k", &batch).await.of(200), two);
+        assert_eq!(place.get("/v1/tasks").await.of(200)["tasks"].as_array().unwrap().len(), 3);
+        place.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -167,6 +167,40 @@ async fn dead_tasks_are_edited_and_brought_back_and_others_called_off() {
 }
 
 #[tokio::test]
+async fn whoever_began_a_replay_sees_it_and_ends_it() {
+    let place = Place::new().await;
+    for kind in ["mail", "mail", "sms"] {
+        place.post("/v1/tasks", json!({ "type": kind, "payload": "" })).await.of(201);
+    }
+    let claim = json!({ "types": ["mail", "sms"], "worker": "w", "lease": "1m", "max": 3 });
+    let claimed = place.post("/v1/tasks/claim", claim).await.of(200);
+    let dead =
+        claimed["tasks"].as_array().unwrap().iter().map(|task| json!({ "lease": task["lease"], "outcome": "dead" }));
+    place.post("/v1/tasks/finish", json!({ "finish": dead.collect::<Vec<_>>() })).await.of(200);
+    let (mail, sms) = (["task_mail"], ["task_sms"]);
+    let own = place.token(&[Role::Operate], Some(&mail)).await;
+    let other = place.token(&[Role::Operate], Some(&sms)).await;
+    let all = place.token(&[Role::Admin], None).await;
+    let ask = async |token: &str, method: Method, path: &str, body: Option<&Value>| {
+        let mut request = place.request(method, path, body);
+        request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        place.send(request).await
+    };
+    let slow = json!({ "type": ["mail"], "rate": 0.01 });
+    let job = ask(&own, Method::POST, "/v1/tasks/replay-job", Some(&slow)).await.of(202);
+    let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
+    for (token, sees) in [(&own, true), (&other, false), (&all, true)] {
+        let status = if sees { 200 } else { 404 };
+        assert_eq!(ask(token, Method::GET, &path, None).await.status, status);
+        let listed = ask(token, Method::GET, "/v1/jobs", None).await.of(200);
+        assert_eq!(listed["jobs"].as_array().unwrap().len(), usize::from(sees));
+    }
+    assert_eq!(ask(&other, Method::DELETE, &path, None).await.code(), "not_found");
+    assert_eq!(ask(&own, Method::DELETE, &path, None).await.of(200)["state"], "canceled");
+    place.stop().await;
+}
+
+#[tokio::test]
 async fn schedules_are_made_shown_paused_triggered_and_removed() {
     let place = Place::new().await;
     let put = json!({ "type": "report", "payload": "{}", "cron": "0 7 * * *", "time_zone": "Europe/Berlin" });

@@ -121,6 +121,7 @@ fn fields_that_do_not_belong_are_left_out() {
         "code": "invalid_receipt", "why": "it is damaged", "retryable": false, "request_id": "r1",
         "detail": "this receipt cannot be used here: it is damaged. Use it, whole, on the queue and the store that issued it",
     });
-    let problem = Problem::of(&MessagingError::invalid_receipt("it is damaged")).of_request("r1");
+    let problem =
+        Problem { request_id: Some("r1".into()), ..Problem::of(&MessagingError::invalid_receipt("it is damaged")) };
     assert_eq!(json(&problem), expected);
 }

@@ -10,6 +10,7 @@ use super::finish::{Finish, Standing};
 use crate::wire::body::{self, Base64, Text};
 use crate::wire::duration;
 use crate::wire::message::{key, text};
+use crate::wire::object;
 
 /// `POST /v1/tasks/claim`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +30,7 @@ pub struct ClaimRequest {
     #[serde(default, with = "duration", skip_serializing_if = "Duration::is_zero")]
     pub wait: Duration,
     /// Attempts that end first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "object::list", skip_serializing_if = "Vec::is_empty")]
     pub finish: Vec<Finish>,
 }
 

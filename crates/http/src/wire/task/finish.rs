@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::body::{self, Base64, Text};
 use crate::wire::duration;
+use crate::wire::object;
 use crate::wire::problem::Problem;
 
 /// How an attempt ended.
@@ -105,6 +106,7 @@ impl Finish {
 #[serde(deny_unknown_fields)]
 pub struct FinishRequest {
     /// The attempts, and how each ends.
+    #[serde(deserialize_with = "object::list")]
     pub finish: Vec<Finish>,
 }
 
@@ -157,7 +159,7 @@ pub struct Heartbeat {
     /// Whose lease is renewed.
     pub lease: String,
     /// How far it has come.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
 
@@ -173,6 +175,7 @@ impl Heartbeat {
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
     /// The signs.
+    #[serde(deserialize_with = "object::list")]
     pub heartbeats: Vec<Heartbeat>,
     /// How long from now the leases last.
     #[serde(with = "duration")]

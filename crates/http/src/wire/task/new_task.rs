@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::wire::body::{self, Base64, Text};
 use crate::wire::duration;
 use crate::wire::message::{key, priority, text};
+use crate::wire::object;
 use crate::wire::problem::Problem;
 
 /// A task to be made: `POST /v1/tasks`
@@ -48,7 +49,7 @@ pub struct NewTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
     /// When a failed attempt is followed by the next.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
     /// When it is too late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,6 +130,7 @@ impl TryFrom<NewTask> for postrider_core::NewTask {
 #[serde(deny_unknown_fields)]
 pub struct NewTasksRequest {
     /// In this order.
+    #[serde(deserialize_with = "object::list")]
     pub tasks: Vec<NewTask>,
 }
 
