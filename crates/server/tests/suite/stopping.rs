@@ -33,25 +33,25 @@ async fn what_was_leased_for_a_client_that_does_not_read_goes_back() {
     let place = Place::on(&files, patient()).await;
     let queue = QueueName::new("orders").unwrap();
     let provider = place.context.messaging_provider.clone();
-    for _ in 0..20 {
+    for _ in 0..12 {
         let large = Message::new(vec![b'x'; 1024 * 1024]);
         provider.send_message(&queue, large, Deadline::default()).await.unwrap();
     }
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut stream = socket.connect(place.address).await.unwrap();
-    let body = r#"{"max":20,"visibility":"10m"}"#;
+    let body = r#"{"max":12,"visibility":"10m"}"#;
     let head = "POST /v1/queues/orders/receive HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
     eventually(async || {
         let stats = provider.queue_stats(&queue, Deadline::default()).await.unwrap();
-        (stats.in_flight.value() == Some(20)).then_some(())
+        (stats.in_flight.value() == Some(12)).then_some(())
     })
     .await;
     place.stop().await;
     let place = Place::on(&files, ServerOptions::default()).await;
     let stats = place.get("/v1/queues/orders").await.of(200);
-    assert_eq!((&stats["ready"], &stats["in_flight"]), (&json!(20), &json!(0)), "{stats}");
+    assert_eq!((&stats["ready"], &stats["in_flight"]), (&json!(12), &json!(0)), "{stats}");
     is_over(stream).await;
     place.stop().await;
 }
