@@ -181,7 +181,7 @@ impl TaskStore for HttpTasks {
         self.provider.begin(CLAIM_BY_ID, deadline)?;
         check_lease(lease)?;
         let mut requests = Vec::new();
-        for ids in ids.chunks(MOST_ROWS) {
+        for ids in ids.chunks(wire::MOST_BY_ID) {
             let request = wire::ClaimByIdRequest { ids: ids.to_vec(), lease, worker: worker.to_owned() };
             requests.push((ids.len(), Ask::post("/v1/tasks/claim-by-id", &request)?));
         }
@@ -225,15 +225,16 @@ impl TaskStore for HttpTasks {
                 signs.push(wire::Heartbeat { lease, progress: heartbeat.progress });
             }
         }
-        let mut known = Vec::new();
-        if !signs.is_empty() {
-            let asked = signs.len();
-            let ask = Ask::post("/v1/tasks/heartbeat", &wire::HeartbeatRequest { heartbeats: signs, extend: lease })?;
-            let said: wire::Standings = self.provider.change(HEARTBEAT, Vec::new(), ask, deadline).await?;
-            let said = self.provider.transport().rows(said.standings, asked);
-            known = only_standings(said.map_err(|undone| undone.into_error(HEARTBEAT, Vec::new()))?)?;
-            self.settle_leases(&renewed, &known, Some(lease));
+        let mut said = Vec::with_capacity(signs.len());
+        for signs in signs.chunks(MOST_ROWS) {
+            let request = wire::HeartbeatRequest { heartbeats: signs.to_vec(), extend: lease };
+            let ask = Ask::post("/v1/tasks/heartbeat", &request)?;
+            let part: wire::Standings = self.provider.change(HEARTBEAT, Vec::new(), ask, deadline).await?;
+            let part = self.provider.transport().rows(part.standings, signs.len());
+            said.extend(part.map_err(|undone| undone.into_error(HEARTBEAT, Vec::new()))?);
         }
+        let known = only_standings(said)?;
+        self.settle_leases(&renewed, &known, Some(lease));
         self.with_unknown(known, unknown, deadline).await
     }
 
@@ -242,15 +243,13 @@ impl TaskStore for HttpTasks {
         self.provider.begin(STANDINGS, deadline)?;
         let (texts, unknown) = self.texts(leases.iter());
         let texts: Vec<String> = texts.into_iter().flatten().collect();
-        let mut known = Vec::new();
-        if !texts.is_empty() {
-            let asked = texts.len();
-            let ask = Ask::post("/v1/tasks/standings", &wire::StandingsRequest { leases: texts })?;
-            let said: wire::Standings = self.provider.look(STANDINGS, ask, deadline).await?;
-            let said = self.provider.transport().rows(said.standings, asked).map_err(Undone::into_harmless)?;
-            known = only_standings(said)?;
+        let mut said = Vec::with_capacity(texts.len());
+        for texts in texts.chunks(MOST_ROWS) {
+            let ask = Ask::post("/v1/tasks/standings", &wire::StandingsRequest { leases: texts.to_vec() })?;
+            let part: wire::Standings = self.provider.look(STANDINGS, ask, deadline).await?;
+            said.extend(self.provider.transport().rows(part.standings, texts.len()).map_err(Undone::into_harmless)?);
         }
-        self.with_unknown(known, unknown, deadline).await
+        self.with_unknown(only_standings(said)?, unknown, deadline).await
     }
 
     async fn lost_leases(&self, _: usize, _: Deadline) -> Result<Vec<LostLease>, MessagingError> {

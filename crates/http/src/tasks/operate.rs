@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use super::HttpTasks;
 use crate::PROVIDER;
 use crate::failure::{Undone, of_here};
-use crate::transport::Ask;
+use crate::transport::{Ask, Transport};
 use crate::url::segment;
 use crate::wire::Code;
 use crate::wire::task as wire;
@@ -61,17 +61,15 @@ impl HttpTasks {
                 }
             }
         }
-        let asked = request.tasks.len();
         let mut made = Vec::new();
-        if asked > 0 {
-            let ask = Ask::post("/v1/tasks/batch", &request)?;
-            let said: wire::CreatedBatch = self.provider.change(CREATE, Vec::new(), ask, deadline).await?;
-            let rows = self.provider.transport().rows(said.results, asked);
-            made = rows.map_err(|undone| undone.into_error(CREATE, Vec::new()))?;
+        if !request.tasks.is_empty() {
+            let transport = self.provider.transport().clone();
+            let work =
+                async move { make(&transport, request).await.map_err(|undone| undone.into_error(CREATE, Vec::new())) };
+            made = self.provider.carry_out(CREATE, Vec::new(), deadline, work).await?;
         }
-        let mut made = made.into_iter().map(|row| row.into_result(PROVIDER).map(|row| row.map_err(of_here)));
-        let unknown = || Err(MessagingError::OutcomeUnknown { operation: CREATE, ids: Vec::new(), source: None });
-        let row = |answer: Option<_>| answer.or_else(|| made.next().flatten()).unwrap_or_else(unknown);
+        let mut made = made.into_iter();
+        let row = |answer: Option<_>| answer.or_else(|| made.next()).unwrap_or_else(unknown);
         Ok(answers.into_iter().map(row).collect())
     }
 
@@ -120,6 +118,36 @@ impl HttpTasks {
         let wire::Edited { revision } = self.provider.change("edit", Vec::new(), ask, deadline).await?;
         Ok(revision)
     }
+}
+
+fn unknown() -> Result<Created, MessagingError> {
+    Err(MessagingError::OutcomeUnknown { operation: CREATE, ids: Vec::new(), source: None })
+}
+
+/// Asks for tasks to be made; in halves where that is too much for one request, one after the other.
+async fn make(transport: &Transport, mut request: wire::NewTasksRequest) -> Result<RowResults<Created>, Undone> {
+    let asked = request.tasks.len();
+    let ask = Ask::post("/v1/tasks/batch", &request).map_err(Undone::NotDone)?;
+    let answer = match transport.change::<wire::CreatedBatch>(ask).await {
+        Err(undone) if undone.is_too_much(asked) => {
+            let rest = wire::NewTasksRequest { tasks: request.tasks.split_off(asked / 2) };
+            let mut rows = Vec::with_capacity(asked);
+            for half in [request, rest] {
+                let asked = half.tasks.len();
+                match Box::pin(make(transport, half)).await {
+                    Ok(made) => rows.extend(made),
+                    Err(undone) => {
+                        rows.extend((0..asked).map(|_| Err(undone.clone().into_error(CREATE, Vec::new()))));
+                    }
+                }
+            }
+            return Ok(rows);
+        }
+        answer => answer?,
+    };
+    let rows = transport.rows(answer.results, asked)?;
+    let row = |row: wire::CreatedRow| row.into_result(PROVIDER).map_or_else(unknown, |row| row.map_err(of_here));
+    Ok(rows.into_iter().map(row).collect())
 }
 
 /// Whether the server says that there is no such thing.

@@ -88,7 +88,8 @@ fn parameters(route: &Route) -> Vec<Value> {
     let in_header = route.is_repeatable.then(|| {
         json!({
             "name": "Idempotency-Key", "in": "header",
-            "description": "A repeated request with the same key is answered as the first was, for 24 hours",
+            "description": "A repeated request with the same key is answered as the first was, for 24 hours; of a batch \
+                            the rows that failed are tried again",
             "schema": { "type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$" },
         })
     });

@@ -14,7 +14,7 @@ use postrider::{Deadline, MessagingError, TaskStore, TaskType};
 use postrider_http::wire::receive::LONGEST_WAIT;
 use postrider_http::wire::task::{
     self as wire, ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, FinishRequest, Finished,
-    HeartbeatRequest, Standing, Standings, StandingsRequest,
+    HeartbeatRequest, MOST_BY_ID, Standing, Standings, StandingsRequest,
 };
 use serde::Serialize;
 use tokio::time::Instant;
@@ -280,8 +280,8 @@ async fn claim_by_id(
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
     check_name(&worker)?;
-    if ids.len() > MOST_CLAIMED {
-        return Err(ApiError::malformed(format!("ids: at most {MOST_CLAIMED} tasks are claimed at once")));
+    if ids.len() > MOST_BY_ID {
+        return Err(ApiError::malformed(format!("ids: at most {MOST_BY_ID} tasks are claimed at once by their ids")));
     }
     if caller.queues.is_some() {
         for id in &ids {

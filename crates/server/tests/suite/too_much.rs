@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use postrider::task::{ClaimTasks, Finish, NewTask, TaskOutcome, TaskStanding};
+use postrider::task::{ClaimAnswer, ClaimTasks, Finish, Heartbeat, NewTask, TaskOutcome, TaskStanding};
 use postrider::{
     Deadline, Message, MessagingService, Nack, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Settlement,
     TaskStore, TaskType,
@@ -70,10 +70,10 @@ async fn attempts_are_ended_before_others_are_begun() {
     let (place, client) = narrow().await;
     let tasks = HttpTasks::open(client, Deadline::default()).await.unwrap();
     let kind = TaskType::new("mail").unwrap();
-    for _ in 0..20 {
-        let made = tasks.create(vec![NewTask::new("mail", "").unwrap()], Deadline::default()).await.unwrap();
-        made[0].as_ref().unwrap();
-    }
+    let new: Vec<_> = (0..20).map(|_| NewTask::new("mail", vec![b'x'; 1000]).unwrap()).collect();
+    let ids: Vec<_> = new.iter().map(|task| task.id).collect();
+    let made = tasks.create(new, Deadline::default()).await.unwrap();
+    assert_eq!(made.into_iter().map(|row| row.unwrap().id).collect::<Vec<_>>(), ids);
     let claim = ClaimTasks { types: vec![kind], max: 19, lease: Duration::from_secs(60), worker: "w".into() };
     let claimed = tasks.claim(claim.clone(), Deadline::default()).await.unwrap().claimed;
     let result = Some(vec![b'x'; 1000].into());
@@ -82,5 +82,30 @@ async fn attempts_are_ended_before_others_are_begun() {
     let both = tasks.finish_and_claim(ends, Some(claim), Deadline::default()).await.unwrap();
     assert_eq!(both.finished, [TaskStanding::Held; 19]);
     assert_eq!(both.claimed.len(), 1);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn more_leases_on_tasks_are_renewed_and_ended_than_a_request_names() {
+    const TASKS: usize = 1001;
+    let place = Place::new().await;
+    let store = HttpStore::open(&format!("http://{}", place.address), HttpOptions::default()).await.unwrap();
+    let tasks = HttpTasks::open(store.connect().unwrap(), Deadline::default()).await.unwrap();
+    let new: Vec<_> = (0..TASKS).map(|_| NewTask::new("mail", "").unwrap()).collect();
+    let ids: Vec<_> = new.iter().map(|task| task.id).collect();
+    tasks.create(new, Deadline::default()).await.unwrap();
+    let lasts = Duration::from_secs(60);
+    let answers = tasks.claim_by_id(&ids, lasts, "w", Deadline::default()).await.unwrap();
+    let lease = |answer| match answer {
+        ClaimAnswer::Claimed(task) => task.lease,
+        other => panic!("{other:?}"),
+    };
+    let leases: Vec<_> = answers.into_iter().map(lease).collect();
+    let beats = leases.iter().map(|lease| Heartbeat { lease: *lease, progress: None }).collect();
+    let held = vec![TaskStanding::Held; TASKS];
+    assert_eq!(tasks.heartbeat(beats, lasts, Deadline::default()).await.unwrap(), held);
+    assert_eq!(tasks.standings(&leases, Deadline::default()).await.unwrap(), held);
+    let ends = leases.into_iter().map(|lease| Finish { lease, outcome: TaskOutcome::Released }).collect();
+    assert_eq!(tasks.finish(ends, Deadline::default()).await.unwrap(), held);
     place.stop().await;
 }

@@ -152,6 +152,9 @@ pub struct Claims {
     pub next_due: Option<Duration>,
 }
 
+/// So many tasks are claimed by their ids with one request: all of them are answered, however large they are.
+pub const MOST_BY_ID: usize = 100;
+
 /// `POST /v1/tasks/claim-by-id`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

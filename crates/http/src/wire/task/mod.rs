@@ -11,7 +11,7 @@ mod new_task;
 mod replay;
 mod routes;
 
-pub use claim::{ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, Claimed, Claims};
+pub use claim::{ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, Claimed, Claims, MOST_BY_ID};
 pub use filter::{read_query, write_query};
 pub use finish::{
     Finish, FinishOutcome, FinishRequest, Finished, Heartbeat, HeartbeatRequest, Standing, Standings, StandingsRequest,

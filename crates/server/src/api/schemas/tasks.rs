@@ -1,5 +1,6 @@
 //! Tasks and schedules.
 
+use postrider_http::wire::task::MOST_BY_ID;
 use serde_json::{Value, json};
 
 use super::*;
@@ -219,7 +220,7 @@ pub(super) fn shapes() -> Named {
         (
             "ClaimById",
             Object::new()
-                .must("ids", json!({ "type": "array", "items": uuid(), "maxItems": 1000 }))
+                .must("ids", json!({ "type": "array", "items": uuid(), "maxItems": MOST_BY_ID }))
                 .must("lease", duration())
                 .must("worker", worker())
                 .asked(),
