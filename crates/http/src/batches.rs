@@ -10,7 +10,6 @@ use postrider_core::{MessageId, MessagingError, QueueName, RowResults, Settlemen
 use crate::PROVIDER;
 use crate::failure::{Undone, of_here};
 use crate::transport::{Ask, Transport};
-use crate::url::segment;
 use crate::wire::Code;
 use crate::wire::message::{NewMessage, SendBatchRequest, Sent, SentBatch};
 use crate::wire::settle::{ExtendRequest, Rows, SettleRequest};
@@ -107,7 +106,7 @@ fn failure(undone: Undone, operation: &'static str) -> BatchFailure {
 
 impl Batches {
     async fn send(&self, queue: QueueName, rows: Vec<&SendRow>) -> Result<RowResults<MessageId>, Undone> {
-        let path = format!("/v1/queues/{}/messages", segment(queue.as_str()));
+        let path = format!("/v1/queues/{queue}/messages");
         let new = |row: &&SendRow| NewMessage::from(row.message.clone());
         let refused = match rows.as_slice() {
             [row] => {

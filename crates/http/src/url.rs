@@ -75,12 +75,6 @@ impl fmt::Debug for Place {
     }
 }
 
-/// A name as a segment of a path. The names of queues and schedules have no character that means something there, but
-/// a name that is nothing but dots does: whoever tidies paths up would take it away.
-pub(crate) fn segment(name: &str) -> String {
-    if name.bytes().all(|byte| byte == b'.') { name.replace('.', "%2E") } else { name.to_owned() }
-}
-
 /// The query of these names and values, without its question mark.
 // Apart, because a query that is half written must not be held over an await.
 pub(crate) fn query<'p>(pairs: impl IntoIterator<Item = (&'p str, &'p str)>) -> String {
@@ -111,10 +105,5 @@ mod tests {
         }
         let error = Place::parse("http://anna:secret@host").unwrap_err().to_string();
         assert!(error.contains("token") && !error.contains("secret"), "{error}");
-    }
-
-    #[test]
-    fn names_of_dots_keep_their_place_in_a_path() {
-        assert_eq!((segment(".."), segment("a..b")), ("%2E%2E".to_owned(), "a..b".to_owned()));
     }
 }
