@@ -127,11 +127,7 @@ pub enum MessagingError {
     },
 
     /// The answer was lost: the operation may or may not have been carried out.
-    #[error(
-        "no answer to {operation}: it may or may not have been carried out ({} message(s){}). Look before repeating \
-         it; a send is safe to repeat when it has a dedup key",
-        ids.len(), FirstId(ids)
-    )]
+    #[error("no answer to {operation}: it may or may not have been carried out{}", Doubted(ids))]
     OutcomeUnknown {
         /// What was asked.
         operation: &'static str,
@@ -244,14 +240,16 @@ impl std::fmt::Display for Seconds {
     }
 }
 
-struct FirstId<'a>(&'a [MessageId]);
+/// The messages that may or may not have been concerned, and what to do about them.
+struct Doubted<'a>(&'a [MessageId]);
 
-impl std::fmt::Display for FirstId<'_> {
+impl std::fmt::Display for Doubted<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            [] => Ok(()),
-            [only] => write!(f, ": {only}"),
-            [first, ..] => write!(f, ", the first is {first}"),
+            [] => return f.write_str(". Look before repeating it"),
+            [only] => write!(f, " (message {only})")?,
+            [first, ..] => write!(f, " ({} messages, the first is {first})", self.0.len())?,
         }
+        f.write_str(". Look before repeating it; a send is safe to repeat when it has a dedup key")
     }
 }
