@@ -17,7 +17,7 @@ pub type ErrorSource = Arc<dyn Error + Send + Sync + 'static>;
 #[non_exhaustive]
 pub enum MessagingError {
     /// The store cannot be reached. Nothing was done.
-    #[error("cannot reach {provider}: {detail}. Check that it is running and that the URL is right")]
+    #[error("cannot reach {}: {detail}. Check that it is running and that the URL is right", store(provider))]
     Connection {
         /// The provider's name.
         provider: &'static str,
@@ -86,7 +86,7 @@ pub enum MessagingError {
     },
 
     /// The store answered with an error. Nothing was done.
-    #[error("{provider} failed to {operation}: {source}")]
+    #[error("{} failed to {operation}: {source}", store(provider))]
     Provider {
         /// The provider's name.
         provider: &'static str,
@@ -107,7 +107,7 @@ pub enum MessagingError {
     },
 
     /// Calls are held back because the store kept failing.
-    #[error("calls to {provider} are held back after repeated failures; next try in {}", Seconds(*retry_after))]
+    #[error("calls to {} are held back after repeated failures; next try in {}", store(provider), Seconds(*retry_after))]
     CircuitBreakerOpen {
         /// The provider's name.
         provider: &'static str,
@@ -116,7 +116,7 @@ pub enum MessagingError {
     },
 
     /// The provider refuses this feature. Nothing was done.
-    #[error("{provider} does not support {feature}: {why}")]
+    #[error("{} does not support {feature}: {why}", store(provider))]
     NotSupported {
         /// The provider's name.
         provider: &'static str,
@@ -181,7 +181,7 @@ pub enum MessagingError {
     },
 
     /// The provider was closed. Nothing was done.
-    #[error("this connection to {provider} is closed; nothing was done. Connect again")]
+    #[error("this connection to {} is closed; nothing was done. Connect again", store(provider))]
     Closed {
         /// The provider's name.
         provider: &'static str,
@@ -230,6 +230,11 @@ impl MessagingError {
             | Self::Closed { .. } => false,
         }
     }
+}
+
+/// What people call a store. The name of the provider for servers is that of a protocol.
+fn store(provider: &'static str) -> &'static str {
+    if provider == "http" { "the server" } else { provider }
 }
 
 struct Seconds(Duration);

@@ -20,6 +20,7 @@
 mod admin;
 mod batches;
 mod call;
+mod cause;
 mod dead_letters;
 mod doctor;
 mod events;

@@ -39,6 +39,9 @@ impl Place {
         if authority.host().is_empty() {
             return Err(invalid("names no host"));
         }
+        if authority.port().is_none() && authority.as_str() != authority.host() {
+            return Err(invalid("has a port that is none; they are the numbers up to 65535"));
+        }
         let path = parts.path_and_query.as_ref().map_or("", PathAndQuery::path);
         let prefix = path.trim_end_matches('/').to_owned();
         if prefix.ends_with("/v1") {
@@ -100,7 +103,18 @@ mod tests {
 
     #[test]
     fn what_is_no_place_of_a_server_is_refused_without_its_secrets() {
-        for url in ["", "localhost", "ftp://host", "http://", "http://h?x=1", "http://h/#a", "http://h/v1", "/v1"] {
+        for url in [
+            "",
+            "localhost",
+            "ftp://host",
+            "http://",
+            "http://h?x=1",
+            "http://h/#a",
+            "http://h/v1",
+            "/v1",
+            "http://h:99999",
+            "http://h:",
+        ] {
             assert!(matches!(Place::parse(url), Err(MessagingError::InvalidInput { what: "URL", .. })), "{url}");
         }
         let error = Place::parse("http://anna:secret@host").unwrap_err().to_string();

@@ -24,9 +24,11 @@ impl Times {
             ScheduleTiming::Cron { expression, time_zone } => {
                 let cron = CronParser::builder().seconds(Seconds::Optional).build().parse(expression);
                 let cron = cron.map_err(|error| {
+                    let error = error.to_string();
                     let why = format!(
-                        "'{}': {error}; write five fields (minute hour day month weekday), or six with seconds first",
-                        expression.escape_debug()
+                        "'{}': {}; write five fields (minute hour day month weekday), or six with seconds first",
+                        expression.escape_debug(),
+                        error.trim_end_matches('.')
                     );
                     MessagingError::invalid("cron expression", why)
                 })?;
