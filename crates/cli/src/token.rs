@@ -22,7 +22,8 @@ use place::Place;
 /// Make, list and take back the tokens by which a server knows its callers
 ///
 /// They are kept where state.url says; over --url http://host:port the server is asked, and needs a token with the role
-/// 'admin' itself once there is one. The first token closes a server that was open to everybody on its machine.
+/// 'admin' itself once there is one. The first token closes a server that was open to everybody on its machine, and has
+/// the role 'admin'.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MORE)]
 pub(crate) struct Token {

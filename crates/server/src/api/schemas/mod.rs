@@ -41,6 +41,12 @@ pub(crate) fn flag() -> Value {
     json!({ "type": "boolean" })
 }
 
+/// A shape with a sentence about it.
+fn about(mut schema: Value, text: &str) -> Value {
+    schema["description"] = text.into();
+    schema
+}
+
 pub(crate) fn uuid() -> Value {
     json!({ "type": "string", "format": "uuid" })
 }
