@@ -36,7 +36,7 @@ pub(crate) struct Receive {
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// At most this many messages
+    /// At most this many messages, and at most common.messaging.max_batch_size (100)
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::count, allow_negative_numbers = true)]
     max: usize,
 

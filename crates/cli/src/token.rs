@@ -1,7 +1,6 @@
 //! `postrider token`
 
 mod place;
-mod remote;
 
 use std::time::Duration;
 
@@ -23,7 +22,8 @@ use place::Place;
 /// Make, list and take back the tokens by which a server knows its callers
 ///
 /// They are kept where state.url says; over --url http://host:port the server is asked, and needs a token with the role
-/// 'admin' itself once there is one. The first token closes a server that was open to everybody on its machine.
+/// 'admin' itself once there is one. The first token closes a server that was open to everybody on its machine, and has
+/// the role 'admin'.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MORE)]
 pub(crate) struct Token {
@@ -132,12 +132,23 @@ async fn list(place: &Place, out: Output) -> Result<(), Failure> {
 }
 
 async fn revoke(place: &Place, out: Output, id: Uuid) -> Result<(), Failure> {
+    // Asked before: afterwards nobody may be left who is answered.
+    let tokens = place.list().await?;
+    let is_admin = |token: &&TokenInfo| token.roles.contains(&Role::Admin);
+    let is_last_admin = tokens.iter().filter(is_admin).all(|token| token.id == id);
     if !place.revoke(id).await? {
         return Err(Failure::failed(format!(
             "there is no token {id}; 'postrider token list' shows those that there are"
         )));
     }
-    out.row(&Revoked { id, outcome: "revoked" }, format_args!("{id} was revoked"))
+    out.row(&Revoked { id, outcome: "revoked" }, format_args!("{id} was revoked"))?;
+    if is_last_admin {
+        note(
+            "no token with the role 'admin' is left, so the server lets nobody make or revoke tokens; \
+             'postrider token create NAME --role admin' on the server's own store, without --url http://…, makes one",
+        );
+    }
+    Ok(())
 }
 
 fn table(tokens: &[TokenInfo]) -> String {

@@ -3,7 +3,6 @@
 //! As with providers, a store is seen only from outside. Each test has a name and keys of its own; stores that break one
 //! rule each, in the tests of this crate, show that each can fail.
 
-use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use postrider_core::{Begun, IdempotencyKey, IdempotencyStore, IdempotencyToken, 
 use uuid::Uuid;
 
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
+use crate::records_finding::RecordsFinding;
 
 /// How the suite reaches a store of records, and lets its time pass.
 pub trait IdempotencyHarness: Send + Sync {
@@ -25,35 +25,14 @@ pub trait IdempotencyHarness: Send + Sync {
     fn elapse(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }
 
-/// What a test found: `None` when the store behaves, else what it did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdempotencyFinding {
-    /// The test's name.
-    pub test: &'static str,
-    /// What is wrong.
-    pub fault: Option<String>,
-}
-
-impl fmt::Display for IdempotencyFinding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.test, self.fault.as_deref().unwrap_or("holds"))
-    }
-}
-
 const LEASE: Duration = Duration::from_secs(30);
 const INSTANT: Duration = Duration::from_millis(1);
 
 /// Runs every test.
-pub async fn exercise_idempotency<H: IdempotencyHarness>(harness: &H) -> Vec<IdempotencyFinding> {
+pub async fn exercise_idempotency<H: IdempotencyHarness>(harness: &H) -> Vec<RecordsFinding> {
     macro_rules! run {
         ($($test:ident,)*) => {
-            vec![$({
-                let fault = match $test(&Bench { harness, run: Uuid::new_v4() }).await {
-                    Ok(()) => None,
-                    Err(Stop::Violation(fault) | Stop::NotExercised(fault)) => Some(fault),
-                };
-                IdempotencyFinding { test: stringify!($test), fault }
-            },)*]
+            vec![$(RecordsFinding::of(stringify!($test), $test(&Bench { harness, run: Uuid::new_v4() }).await),)*]
         };
     }
     run![

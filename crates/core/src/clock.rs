@@ -96,7 +96,7 @@ impl std::str::FromStr for Timestamp {
         }
         text.parse::<jiff::Timestamp>()
             .map(|time| Self(time.as_microsecond()))
-            .map_err(|error| format!("'{text}' is not an RFC 3339 time: {error}"))
+            .map_err(|_| format!("'{}' is no time; write it like 2026-01-31T12:00:00Z", text.escape_debug()))
     }
 }
 

@@ -17,7 +17,7 @@ pub type ErrorSource = Arc<dyn Error + Send + Sync + 'static>;
 #[non_exhaustive]
 pub enum MessagingError {
     /// The store cannot be reached. Nothing was done.
-    #[error("cannot reach {provider}: {detail}. Check that it is running and that the URL is right")]
+    #[error("cannot reach {}: {detail}. Check that it is running and that the URL is right", store(provider))]
     Connection {
         /// The provider's name.
         provider: &'static str,
@@ -86,7 +86,7 @@ pub enum MessagingError {
     },
 
     /// The store answered with an error. Nothing was done.
-    #[error("{provider} failed to {operation}: {source}")]
+    #[error("{} failed to {operation}: {source}", store(provider))]
     Provider {
         /// The provider's name.
         provider: &'static str,
@@ -107,7 +107,7 @@ pub enum MessagingError {
     },
 
     /// Calls are held back because the store kept failing.
-    #[error("calls to {provider} are held back after repeated failures; next try in {}", Seconds(*retry_after))]
+    #[error("calls to {} are held back after repeated failures; next try in {}", store(provider), Seconds(*retry_after))]
     CircuitBreakerOpen {
         /// The provider's name.
         provider: &'static str,
@@ -116,7 +116,7 @@ pub enum MessagingError {
     },
 
     /// The provider refuses this feature. Nothing was done.
-    #[error("{provider} does not support {feature}: {why}")]
+    #[error("{} does not support {feature}: {why}", store(provider))]
     NotSupported {
         /// The provider's name.
         provider: &'static str,
@@ -127,11 +127,7 @@ pub enum MessagingError {
     },
 
     /// The answer was lost: the operation may or may not have been carried out.
-    #[error(
-        "no answer to {operation}: it may or may not have been carried out ({} message(s){}). Look before repeating \
-         it; a send is safe to repeat when it has a dedup key",
-        ids.len(), FirstId(ids)
-    )]
+    #[error("no answer to {operation}: it may or may not have been carried out{}", Doubted(ids))]
     OutcomeUnknown {
         /// What was asked.
         operation: &'static str,
@@ -185,7 +181,7 @@ pub enum MessagingError {
     },
 
     /// The provider was closed. Nothing was done.
-    #[error("this connection to {provider} is closed; nothing was done. Connect again")]
+    #[error("this connection to {} is closed; nothing was done. Connect again", store(provider))]
     Closed {
         /// The provider's name.
         provider: &'static str,
@@ -236,6 +232,11 @@ impl MessagingError {
     }
 }
 
+/// What people call a store. The name of the provider for servers is that of a protocol.
+fn store(provider: &'static str) -> &'static str {
+    if provider == "http" { "the server" } else { provider }
+}
+
 struct Seconds(Duration);
 
 impl std::fmt::Display for Seconds {
@@ -244,14 +245,16 @@ impl std::fmt::Display for Seconds {
     }
 }
 
-struct FirstId<'a>(&'a [MessageId]);
+/// The messages that may or may not have been concerned, and what to do about them.
+struct Doubted<'a>(&'a [MessageId]);
 
-impl std::fmt::Display for FirstId<'_> {
+impl std::fmt::Display for Doubted<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            [] => Ok(()),
-            [only] => write!(f, ": {only}"),
-            [first, ..] => write!(f, ", the first is {first}"),
+            [] => return f.write_str(". Look before repeating it"),
+            [only] => write!(f, " (message {only})")?,
+            [first, ..] => write!(f, " ({} messages, the first is {first})", self.0.len())?,
         }
+        f.write_str(". Look before repeating it; a send is safe to repeat when it has a dedup key")
     }
 }

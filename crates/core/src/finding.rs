@@ -54,7 +54,12 @@ impl Finding {
 
     /// Something that cannot be used, in the words of the error.
     pub fn failed(check: &'static str, error: &MessagingError) -> Self {
-        Self::new(check, Severity::Problem, error.to_string(), "correct what it names, then try again")
+        let fix = match error {
+            MessagingError::Connection { .. } => "start it, or correct the URL; then look again",
+            MessagingError::InvalidInput { .. } => "correct what it names; then look again",
+            _ => "see to what it names; then look again",
+        };
+        Self::new(check, Severity::Problem, error.to_string(), fix)
     }
 
     /// What a store's schema is like: `name` has the tables, `version` is the one that this program knows, `missing` are

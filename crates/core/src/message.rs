@@ -145,8 +145,8 @@ impl Message {
             return Err(MessagingError::invalid(
                 "body",
                 format!(
-                    "message {} has {} bytes, at most {} are allowed; send a reference to the data instead, or allow \
-                     larger bodies",
+                    "message {} has {} bytes, at most {} are allowed by common.messaging.max_message_bytes and by what \
+                     the store takes; send a reference to the data instead, or raise it",
                     self.id,
                     self.body.len(),
                     limits.max_body_bytes

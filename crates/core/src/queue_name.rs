@@ -14,7 +14,7 @@ pub const DEAD_LETTER_SUFFIX: &str = "_dlq";
 /// The longest name of a user's queue, in characters.
 pub const MAX_QUEUE_NAME: usize = 80;
 
-/// A queue's name: 1 to 80 characters of `[A-Za-z0-9_.-]`.
+/// A queue's name: 1 to 80 characters of `[A-Za-z0-9_.-]`, but neither `.` nor `..`, which no URL and no folder can hold.
 ///
 /// A user's queue may not end in `_dlq`: that name belongs to the dead letters of the queue before the suffix. Reading
 /// dead letters like any other queue goes through [`QueueName::dead_letters`] or [`QueueName::for_reading`].
@@ -83,10 +83,19 @@ fn check_characters(name: &str) -> Result<(), MessagingError> {
     if let Some(odd) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "_.-".contains(*c))) {
         return Err(invalid(name, &format!("{odd:?} is not allowed; use letters, digits, '_', '.' and '-'")));
     }
+    if is_path_step(name) {
+        return Err(invalid(name, "in a URL or a path it means a place and not a name; choose another"));
+    }
     if name.len() > MAX_QUEUE_NAME {
         return Err(invalid(name, &format!("it has {} characters, at most {MAX_QUEUE_NAME} are allowed", name.len())));
     }
     Ok(())
+}
+
+/// Whether whoever reads URLs and paths takes this for a step in them, and takes it away: then nothing that is called so
+/// can be reached through a server.
+pub(crate) fn is_path_step(name: &str) -> bool {
+    matches!(name, "." | "..")
 }
 
 fn invalid(name: &str, why: &str) -> MessagingError {
@@ -140,10 +149,10 @@ mod tests {
 
     #[test]
     fn names_are_checked_where_they_enter() {
-        for good in ["a", "Orders.v2-eu_1", &"x".repeat(80)] {
+        for good in ["a", "Orders.v2-eu_1", ".a", "...", &"x".repeat(80)] {
             assert_eq!(QueueName::new(good).unwrap().as_str(), good);
         }
-        for bad in ["", "a b", "a/b", "ä", "a\n", &"x".repeat(81), "orders_dlq", "_dlq"] {
+        for bad in ["", "a b", "a/b", "ä", "a\n", &"x".repeat(81), "orders_dlq", "_dlq", ".", ".."] {
             assert!(QueueName::new(bad).is_err(), "{bad:?}");
         }
     }
@@ -158,6 +167,7 @@ mod tests {
         assert!(dead.holds_dead_letters() && !orders.holds_dead_letters());
         assert!(QueueName::for_reading("_dlq").is_err());
         assert!(QueueName::for_reading("a_dlq_dlq").is_err());
+        assert!(QueueName::for_reading("._dlq").is_err());
     }
 
     #[test]

@@ -10,13 +10,12 @@ use serde::de::IgnoredAny;
 use crate::failure::Odd;
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, MOST_ROWS};
-use crate::url::segment;
 use crate::wire::message::{MessageAttempts, PeekedMessages};
 use crate::wire::queue::{Paused, Purged, QueueNames, Stats, Verified, VerifyRequest};
 
 /// The path of a queue, or of something of it.
 pub(crate) fn path(queue: &QueueName, rest: &str) -> String {
-    format!("/v1/queues/{}{rest}", segment(queue.as_str()))
+    format!("/v1/queues/{queue}{rest}")
 }
 
 impl HttpProvider {

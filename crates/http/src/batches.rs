@@ -10,7 +10,6 @@ use postrider_core::{MessageId, MessagingError, QueueName, RowResults, Settlemen
 use crate::PROVIDER;
 use crate::failure::{Undone, of_here};
 use crate::transport::{Ask, Transport};
-use crate::url::segment;
 use crate::wire::message::{NewMessage, SendBatchRequest, Sent, SentBatch};
 use crate::wire::settle::{ExtendRequest, Rows, SettleRequest};
 
@@ -133,7 +132,7 @@ where
 
 impl Batches {
     async fn send(&self, queue: QueueName, rows: Vec<&SendRow>) -> Result<RowResults<MessageId>, Undone> {
-        let path = format!("/v1/queues/{}/messages", segment(queue.as_str()));
+        let path = format!("/v1/queues/{queue}/messages");
         let new = |row: &&SendRow| NewMessage::from(row.message.clone());
         if let [row] = rows.as_slice() {
             let ask = Ask::post(&path, &new(row)).map_err(Undone::NotDone)?;

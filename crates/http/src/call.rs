@@ -78,7 +78,12 @@ impl Transport {
         // An answer that says nothing but that it was done.
         let body = if answer.body.is_empty() { Bytes::from_static(b"null") } else { answer.body };
         serde_json::from_slice(&body).map_err(|error| {
-            Undone::Unknown(Odd::Garbled { place: self.place().to_string(), cause: error.to_string() }.into_source())
+            let place = self.place().to_string();
+            let odd = match error.is_syntax() {
+                true => Odd::Foreign { place, status: answer.status },
+                false => Odd::Garbled { place, cause: error.to_string() },
+            };
+            Undone::Unknown(odd.into_source())
         })
     }
 

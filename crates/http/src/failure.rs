@@ -1,6 +1,5 @@
 //! Why a request brought no answer, or none that can be used, and what that says about what was asked.
 
-use std::error::Error;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -40,6 +39,15 @@ impl Odd {
         Arc::new(self)
     }
 
+    /// Whether somebody answered who would answer the same again.
+    fn would_come_again(&self) -> bool {
+        match self {
+            Self::Garbled { .. } | Self::Rows { .. } => true,
+            Self::Foreign { status, .. } => status.is_success(),
+            Self::Late { .. } | Self::Cut { .. } => false,
+        }
+    }
+
     /// As the failure of something that only looks: asking again is of no use unless the connection was at fault.
     pub(crate) fn into_failure(self, operation: &'static str) -> MessagingError {
         MessagingError::Provider { provider: PROVIDER, operation, source: self.into_source(), retryable: false }
@@ -71,7 +79,7 @@ impl Undone {
     /// again.
     pub(crate) fn into_look_error(self, operation: &'static str) -> MessagingError {
         match self {
-            Self::Unknown(source) if matches!(source.downcast_ref(), Some(Odd::Garbled { .. } | Odd::Rows { .. })) => {
+            Self::Unknown(source) if source.downcast_ref().is_some_and(Odd::would_come_again) => {
                 MessagingError::Provider { provider: PROVIDER, operation, source, retryable: false }
             }
             undone => undone.into_harmless(),
@@ -109,14 +117,11 @@ pub(crate) fn told(problem: Problem) -> MessagingError {
     match problem.code {
         Code::Unauthorized => MessagingError::invalid(
             "token",
-            format!("the server wants one that it knows: {} Set {TOKEN} to one of its own", sentence(&problem.detail)),
+            format!("the server asks for a token that it knows: {} Set {TOKEN}", sentence(&problem.detail)),
         ),
         Code::Forbidden => MessagingError::invalid(
             "token",
-            format!(
-                "{TOKEN} has one that does not allow this: {} Use one with the role and the queues that it needs",
-                sentence(&problem.detail)
-            ),
+            format!("the server does not allow this: {} Another token is set by {TOKEN}", sentence(&problem.detail)),
         ),
         _ => of_here(problem.into_error(PROVIDER)),
     }
@@ -137,20 +142,6 @@ pub(crate) fn of_here(error: MessagingError) -> MessagingError {
         },
         error => error,
     }
-}
-
-/// The text of an error and of those below it.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let (mut words, mut next) = (Vec::<String>::new(), Some(error));
-    while let Some(error) = next {
-        next = error.source();
-        let text = error.to_string();
-        // Some repeat what the next one says.
-        if words.last().is_none_or(|last| *last != text) {
-            words.push(text);
-        }
-    }
-    words.join(": ")
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! **The idea.** A server has a store; whoever has its URL and a token has the store, by the same contract as if it were
 //! their own. [`HttpProvider`] turns calls into requests and answers back into the very values and errors that the store
-//! gave, so that a program does not notice which side it stands on. [`HttpTasks`] does the same for tasks. What is said
-//! over the wire stands in [`wire`], which the server uses too.
+//! gave, so that a program does not notice which side it stands on. [`HttpTasks`] does the same for tasks, and [`HttpTokens`]
+//! for whoever administers the server. What is said over the wire stands in [`wire`], which the server uses too.
 //!
 //! **The invariant.** A request that may have been carried out and whose answer was lost is never sent again by itself: the
 //! caller is told that nobody knows. One that was surely not carried out, because it never left, is told as a failure of
@@ -20,6 +20,7 @@
 mod admin;
 mod batches;
 mod call;
+mod cause;
 mod dead_letters;
 mod doctor;
 mod events;
@@ -32,6 +33,7 @@ mod service;
 mod store;
 mod tasks;
 mod tls;
+mod tokens;
 mod transport;
 mod url;
 pub mod wire;
@@ -40,6 +42,7 @@ pub use options::HttpOptions;
 pub use provider::HttpProvider;
 pub use store::HttpStore;
 pub use tasks::HttpTasks;
+pub use tokens::HttpTokens;
 
 /// The provider's name, in receipts, errors and metrics.
 pub const PROVIDER: &str = "http";

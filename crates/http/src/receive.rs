@@ -15,7 +15,6 @@ use crate::failure::{Undone, told};
 use crate::patience::Patience;
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, MOST_ROWS, Transport};
-use crate::url::segment;
 use crate::wire;
 use crate::wire::Code;
 use crate::wire::receive::{LONGEST_WAIT, ReceiveRequest, Received, ReceivedMessages, SettleAndReceiveRequest};
@@ -65,7 +64,7 @@ impl Wait {
         let ask = match &self.queues[first..self.queues.len().min(first + MOST_QUEUES)] {
             [queue] => {
                 let request = ReceiveRequest { worker: self.worker.clone(), ..ReceiveRequest::from(&options) };
-                Ask::post(format!("/v1/queues/{}/receive", segment(queue.as_str())), &request)?
+                Ask::post(format!("/v1/queues/{queue}/receive"), &request)?
             }
             queues => {
                 let request = SettleAndReceiveRequest::new(queues.to_vec(), &options);
@@ -145,7 +144,7 @@ impl HttpProvider {
         let options = options.clone().wait(Duration::ZERO);
         let worker = self.inner.store.shared.worker.clone();
         let request = ReceiveRequest { id: Some(id), worker, ..ReceiveRequest::from(&options) };
-        let ask = Ask::post(format!("/v1/queues/{}/receive", segment(queue.as_str())), &request)?;
+        let ask = Ask::post(format!("/v1/queues/{queue}/receive"), &request)?;
         let (transport, deliver) = (self.transport().clone(), self.deliver());
         let receive = async move {
             let answer: ReceivedMessages = transport.look("receive", ask).await?;

@@ -16,7 +16,6 @@ use crate::events;
 use crate::provider::HttpProvider;
 use crate::receive::MOST_QUEUES;
 use crate::transport::{Ask, MOST_ROWS};
-use crate::url::segment;
 use crate::wire::capabilities::Health;
 
 /// The rows that may be asked for, and the answers of all the others, each at its place.
@@ -65,7 +64,7 @@ impl MessagingService for HttpProvider {
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        let ask = Ask::bare(Method::PUT, format!("/v1/queues/{}", segment(queue.origin().as_str())));
+        let ask = Ask::bare(Method::PUT, format!("/v1/queues/{}", queue.origin()));
         let IgnoredAny = self.look("ensure queue", ask, deadline).await?;
         Ok(())
     }
@@ -163,7 +162,7 @@ impl MessagingService for HttpProvider {
     async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
         self.begin("subscribe", deadline)?;
         self.table().require(Feature::WakeUp)?;
-        let path = format!("/v1/queues/{}/wake-ups", segment(queue.as_str()));
+        let path = format!("/v1/queues/{queue}/wake-ups");
         events::wake_ups(self.transport().clone(), path, self.inner.under_way.closing(), deadline).await
     }
 

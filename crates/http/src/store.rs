@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use postrider_core::{Capabilities, Deadline, Feature, MessagingError, Support};
 
+use crate::PROVIDER;
 use crate::options::HttpOptions;
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, Transport};
+use crate::wire::Code;
 use crate::wire::capabilities::CapabilityTable;
-use crate::{PROVIDER, wire};
+
+const CONNECT: &str = "connect";
 
 /// A server. Clones are the same server.
 #[derive(Debug, Clone)]
@@ -37,9 +40,16 @@ impl HttpStore {
         worker: Option<String>,
         deadline: Deadline,
     ) -> Result<Self, MessagingError> {
-        let ask = transport.look("connect", Ask::get("/v1/capabilities"));
-        let table: Option<Result<wire::capabilities::CapabilityTable, MessagingError>> = deadline.limit(ask).await;
-        let table: CapabilityTable = table.ok_or(MessagingError::DeadlineExceeded { operation: "connect" })??;
+        let asked = deadline.limit(transport.look_or_refuse(Ask::get("/v1/capabilities"))).await;
+        let asked = asked.ok_or(MessagingError::DeadlineExceeded { operation: CONNECT })?;
+        let table: CapabilityTable = asked.map_err(|undone| match undone.code() {
+            // It speaks like a server of ours, and has nothing there.
+            Some(Code::NotFound) => {
+                let why = format!("a server is there, and nothing at '{}'; correct the path", transport.place());
+                MessagingError::invalid("URL", why)
+            }
+            _ => undone.into_look_error(CONNECT),
+        })?;
         let server = format!("{} with {}, version {}", transport.place(), table.provider, table.server_version);
         // Whatever its store needs, the server keeps for whoever shows the receipt.
         let capabilities = table.into_capabilities(PROVIDER).with(Feature::PortableReceipts, Support::Native);

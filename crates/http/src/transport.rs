@@ -19,7 +19,8 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use postrider_core::{ErrorSource, MessagingError};
 
 use crate::PROVIDER;
-use crate::failure::{Odd, Undone, chain};
+use crate::cause::cause;
+use crate::failure::{Odd, TOKEN, Undone};
 use crate::options::HttpOptions;
 use crate::tls::{self, Trust};
 use crate::url::Place;
@@ -147,13 +148,13 @@ impl Transport {
         let below = std::error::Error::source(error).and_then(|source| source.downcast_ref::<hyper::Error>());
         // A request that a closed connection gave back was never begun.
         if error.is_connect() || below.is_some_and(hyper::Error::is_canceled) {
-            return Undone::NotDone(self.unreachable(chain(error)));
+            return Undone::NotDone(self.unreachable(cause(error)));
         }
         self.cut(error)
     }
 
     fn cut(&self, error: &(dyn std::error::Error + 'static)) -> Undone {
-        Undone::Unknown(Odd::Cut { place: self.place.to_string(), cause: chain(error) }.into_source())
+        Undone::Unknown(Odd::Cut { place: self.place.to_string(), cause: cause(error) }.into_source())
     }
 
     fn late(&self, patience: Duration, connection: &CaptureConnection) -> Undone {
@@ -174,8 +175,9 @@ impl Transport {
 
 fn authorization(options: &HttpOptions) -> Result<Option<HeaderValue>, MessagingError> {
     let Some(token) = &options.token else { return Ok(None) };
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
-        .map_err(|_| MessagingError::invalid("token", "it has characters that no token has"))?;
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim())).map_err(|_| {
+        MessagingError::invalid("token", format!("{TOKEN} has characters that no token has; copy it again"))
+    })?;
     // Keeps it out of whatever prints headers.
     value.set_sensitive(true);
     Ok(Some(value))

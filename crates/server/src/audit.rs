@@ -11,7 +11,7 @@ use postrider::state_records::{
 use postrider::{Bytes, Deadline, MessagingError, StateStorage};
 use postrider_http::wire::audit::AuditEntry;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -57,6 +57,14 @@ pub(crate) struct Audit {
     begun: TaskTracker,
 }
 
+/// What the log says of how something ended.
+pub(crate) fn outcome<T>(done: &Result<T, MessagingError>, shown: impl Fn(&T) -> Value) -> Value {
+    match done {
+        Ok(done) => shown(done),
+        Err(error) => json!({ "failed": error.to_string() }),
+    }
+}
+
 fn encoded(written: &Written) -> Result<Bytes, MessagingError> {
     let bytes = serde_json::to_vec(written).map_err(|error| {
         let source: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
@@ -78,11 +86,22 @@ impl Audit {
         target: &str,
         detail: Value,
     ) -> Result<Deed, MessagingError> {
+        self.begin_by(&caller.name, action, target, detail).await
+    }
+
+    /// The same for somebody who sent no request.
+    pub(crate) async fn begin_by(
+        &self,
+        who: &str,
+        action: &str,
+        target: &str,
+        detail: Value,
+    ) -> Result<Deed, MessagingError> {
         let detail = match detail {
             Value::Object(detail) => detail,
             _ => Map::new(),
         };
-        let (who, action, target) = (caller.name.to_string(), action.to_owned(), target.to_owned());
+        let (who, action, target) = (who.to_owned(), action.to_owned(), target.to_owned());
         let written = Written { who, action, target, detail };
         let id = RecordKey::new(Uuid::now_v7().to_string())?;
         match self.records.put_new(&KIND, &id, encoded(&written)?, Some(KEPT), Deadline::default()).await? {

@@ -56,7 +56,7 @@ pub(crate) enum FileError {
     NeedsMigration { path: PathBuf, missing: String },
     #[error("migration {name} could not be applied to '{}': {source}; nothing was changed", path.display())]
     Migration { path: PathBuf, name: &'static str, source: rusqlite::Error },
-    #[error("'{}' was removed or replaced while it was open; put it back, or open it again", .0.display())]
+    #[error("'{}' was removed or replaced while it was open; put it back, or start again whatever has it open", .0.display())]
     Gone(PathBuf),
     #[error(
         "'{}' has been locked by another process for {waited:.1?}: one that writes very much, that is stopped in the \

@@ -165,6 +165,24 @@ fn a_server_that_is_gone_is_told_by_every_command() {
 }
 
 #[test]
+fn a_wrong_way_to_a_server_is_told_in_plain_words() {
+    let served = Served::start(Place::new());
+    let url = served.url();
+    for (wrong, code, words) in [
+        (format!("{url}/nope"), 2, "correct the path"),
+        (format!("{url}/ui"), 1, "check the URL and its path"),
+        (url.replace("http:", "https:"), 1, "write http:// instead of https://"),
+        ("http://127.0.0.1:70000".to_owned(), 2, "has a port that is none"),
+        ("http://127.0.0.1:1".to_owned(), 1, "cannot reach the server: http://127.0.0.1:1: "),
+    ] {
+        let run = Place::bare().at(&wrong).run(&["stats"]).failed(code);
+        assert!(run.stderr.contains(words) && !run.stderr.contains("client error"), "{wrong}: {run:?}");
+    }
+    let run = Place::bare().at(&url).with("POSTRIDER_COMMON__MESSAGING__HTTP__TOKEN", "x").run(&["stats"]).failed(2);
+    assert!(run.stderr.contains("did you mean POSTRIDER__COMMON__MESSAGING__HTTP__TOKEN?"), "{run:?}");
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_with_what_to_do() {
     let served = Served::start(Place::new());
     let address = text(&served.row["address"]);

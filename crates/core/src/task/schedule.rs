@@ -15,6 +15,7 @@ use crate::deadline::Deadline;
 use crate::duration_text;
 use crate::error::MessagingError;
 use crate::message::{Key, MAX_DURATION, Priority, check_duration};
+use crate::queue_name::is_path_step;
 use crate::retry::RetryStrategy;
 
 /// When a schedule fires.
@@ -138,7 +139,7 @@ impl TaskTemplate {
 /// A schedule to be made, or to take the place of the one with its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewSchedule {
-    /// Its name: 1 to 64 characters, as in the name of a type.
+    /// Its name: 1 to 64 characters, as in the name of a type, but neither `.` nor `..`.
     pub name: String,
     /// When it fires.
     pub timing: ScheduleTiming,
@@ -150,14 +151,19 @@ pub struct NewSchedule {
 }
 
 impl NewSchedule {
+    /// Refuses a name that no schedule can have.
+    pub fn check_name(name: &str) -> Result<(), MessagingError> {
+        let why = match TaskType::new(name) {
+            Ok(_) if !is_path_step(name) => return Ok(()),
+            Ok(_) => "in a URL it means a place and not a name; choose another",
+            Err(_) => "use 1 to 64 letters, digits, '_', '.' and '-'",
+        };
+        Err(MessagingError::invalid("schedule name", format!("'{}': {why}", name.escape_debug())))
+    }
+
     /// Refuses what cannot be meant, but for the cron expression, which whoever fires schedules can read.
     pub fn check(&self, max_payload_bytes: usize) -> Result<(), MessagingError> {
-        TaskType::new(&self.name).map_err(|_| {
-            MessagingError::invalid(
-                "schedule name",
-                format!("'{}': use 1 to 64 letters, digits, '_', '.' and '-'", self.name.escape_debug()),
-            )
-        })?;
+        Self::check_name(&self.name)?;
         if let ScheduleTiming::Every(interval) = &self.timing {
             if *interval < Duration::from_secs(1) {
                 return Err(MessagingError::invalid("interval", "it is shorter than a second; use 1s or more"));
@@ -254,4 +260,20 @@ pub trait ScheduleStore: Send + Sync + 'static {
         &self,
         deadline: Deadline,
     ) -> impl Future<Output = Result<Option<Duration>, MessagingError>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_has_a_name_that_a_path_can_hold() {
+        for good in ["daily", "mail.eu-1", ".a", "..."] {
+            assert!(NewSchedule::check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", ".", ".."] {
+            let refused = NewSchedule::check_name(bad);
+            assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "schedule name", .. })), "{bad}");
+        }
+    }
 }

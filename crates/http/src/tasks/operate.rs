@@ -11,7 +11,6 @@ use super::HttpTasks;
 use crate::PROVIDER;
 use crate::failure::{Undone, of_here};
 use crate::transport::{Ask, Transport};
-use crate::url::segment;
 use crate::wire::Code;
 use crate::wire::task as wire;
 
@@ -83,7 +82,7 @@ impl HttpTasks {
             let why = format!("only the server makes tasks of schedule '{name}', as the schedule says");
             return Err(MessagingError::invalid("schedule", why));
         }
-        let ask = Ask::bare(Method::POST, format!("/v1/schedules/{}/trigger", segment(&name)));
+        let ask = Ask::bare(Method::POST, format!("/v1/schedules/{name}/trigger"));
         let created: wire::Created = self.provider.change(CREATE, Vec::new(), ask, deadline).await?;
         Ok(created.into())
     }

@@ -13,12 +13,11 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::HttpTasks;
 use super::operate::is_absent;
 use crate::transport::Ask;
-use crate::url::segment;
 use crate::wire::schedule as wire;
 use crate::wire::session::Session;
 
 fn path(name: &str, rest: &str) -> String {
-    format!("/v1/schedules/{}{rest}", segment(name))
+    format!("/v1/schedules/{name}{rest}")
 }
 
 impl HttpTasks {
@@ -43,7 +42,7 @@ impl HttpTasks {
 
 /// A name that no schedule can have would make another path of it.
 fn is_name(name: &str) -> bool {
-    postrider_core::TaskType::new(name).is_ok()
+    NewSchedule::check_name(name).is_ok()
 }
 
 impl ScheduleStore for HttpTasks {

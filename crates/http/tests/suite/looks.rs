@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use postrider_core::{
-    DeadLetterCursor, DeadLetterEdit, DeadLetterQuery, DeadLetterReason, DeadLetterSelection, DeadLetters, Message,
-    MessageId, MessagingError, MessagingService, QueueAdmin, Redrive, RedriveSkip, Severity,
+    DeadLetterCursor, DeadLetterEdit, DeadLetterQuery, DeadLetterReason, DeadLetterSelection, DeadLetters, MessageId,
+    MessagingError, MessagingService, QueueAdmin, Redrive, RedriveSkip, Severity,
 };
 use postrider_http::wire::Problem;
 use postrider_http::{HttpOptions, HttpStore};
@@ -48,16 +48,6 @@ async fn queues_are_made_listed_looked_at_and_removed() {
     provider.delete_queue(&orders, soon()).await.unwrap();
     let odd = provider.delete_queue(&orders.dead_letters(), soon()).await;
     assert!(odd.is_err());
-}
-
-#[tokio::test]
-async fn names_that_look_like_paths_stay_names() {
-    let fake = Fake::start(|seen| {
-        assert_eq!(seen.path, "/v1/queues/%2E%2E/messages");
-        Reply::ok(json!({"id": seen.body["id"], "queue": ".."}))
-    })
-    .await;
-    fake.connect().await.send_message(&queue(".."), Message::new("a"), soon()).await.unwrap();
 }
 
 #[tokio::test]

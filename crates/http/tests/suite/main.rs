@@ -13,6 +13,7 @@ mod hints;
 mod looks;
 mod receiving;
 mod tasks;
+mod tokens;
 
 use postrider_core::{Deadline, QueueName};
 

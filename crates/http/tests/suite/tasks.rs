@@ -280,6 +280,7 @@ async fn schedules_are_put_read_paused_triggered_and_removed() {
     assert_eq!(fake.seen().await.body, asked);
     assert!(tasks.get_schedule("daily", soon()).await.unwrap().is_some());
     assert!(tasks.get_schedule("other", soon()).await.unwrap().is_none());
+    assert!(tasks.get_schedule("..", soon()).await.unwrap().is_none());
     assert!(tasks.get_schedule("../tokens", soon()).await.unwrap().is_none());
     assert_eq!(tasks.list_schedules(soon()).await.unwrap().len(), 2);
     assert_eq!(tasks.next_schedule_due(soon()).await.unwrap(), Some(Duration::from_secs(30)));

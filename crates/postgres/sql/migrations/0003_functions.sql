@@ -25,8 +25,9 @@ returns void language plpgsql immutable as $body$
 declare
   key text;
 begin
-  if queue is null or queue !~ '^[A-Za-z0-9_.-]{1,80}$' then
-    raise exception 'invalid queue name: use 1 to 80 letters, digits, ''_'', ''.'' and ''-''' using errcode = '22023';
+  if queue is null or queue !~ '^[A-Za-z0-9_.-]{1,80}$' or queue in ('.', '..') then
+    raise exception 'invalid queue name: use 1 to 80 letters, digits, ''_'', ''.'' and ''-'', but neither ''.'' nor ''..'''
+      using errcode = '22023';
   end if;
   if queue like '%\_dlq' then
     raise exception 'invalid queue name: ''%'' holds dead letters and cannot be sent to', queue using errcode = '22023';

@@ -229,6 +229,7 @@ async fn every_program_can_send_by_sql() {
 
     for (call, why) in [
         ("send('a b', 'x')", "invalid queue name"),
+        ("send('..', 'x')", "neither '.' nor '..'"),
         ("send('orders_dlq', 'x')", "holds dead letters"),
         ("send('orders', 'x', priority => 10)", "invalid priority"),
         ("send('orders', 'x', ordering_key => '')", "invalid key"),

@@ -3,7 +3,7 @@
 use postrider_core::ArchivePolicy;
 use postrider_core::task::TaskMode;
 
-use super::settings::{ProviderKind, RabbitMqQueueType, SpoolFiles, SpoolWatch, Synchronous};
+use super::store_settings::{ProviderKind, RabbitMqQueueType, SpoolFiles, SpoolWatch, Synchronous};
 
 /// A value that is chosen by name.
 pub(super) trait Named: Copy + PartialEq + std::fmt::Debug + 'static {

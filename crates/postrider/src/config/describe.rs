@@ -5,8 +5,8 @@ use super::draft::Draft;
 use super::error::Problem;
 use super::keys;
 use super::origin::Origin;
-use super::settings::ProviderKind;
 use super::store::Store;
+use super::store_settings::ProviderKind;
 use super::store_url::StoreUrl;
 
 /// A key with the value that is in use.

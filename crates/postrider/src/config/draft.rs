@@ -10,7 +10,8 @@ use super::keys::{self, Key};
 use super::origin::Origin;
 use super::retry;
 use super::server::ServerConfig;
-use super::settings::{CommonConfig, ProviderKind, TasksConfig};
+use super::settings::{CommonConfig, TasksConfig};
+use super::store_settings::ProviderKind;
 use super::store_url::{MASK, StoreUrl};
 use super::value::Written;
 

@@ -3,7 +3,8 @@
 //! The variable of a key is its name in capitals, with two underscores for every dot and `POSTRIDER__` before it:
 //! `common.messaging.default_batch_size` is `POSTRIDER__COMMON__MESSAGING__DEFAULT_BATCH_SIZE`. Names of keys have
 //! single underscores only, so a variable means one key or none. Two underscores behind the first word tell such a
-//! variable from all others that begin with `POSTRIDER_`, which are not looked at.
+//! variable from all others that begin with `POSTRIDER_`, which are not looked at, unless one more underscore would make
+//! a key of them.
 
 use std::ffi::OsString;
 
@@ -46,8 +47,11 @@ pub(super) fn read(variables: &[(OsString, OsString)], problems: &mut Vec<Proble
                 why: "it is not UTF-8 text; write it as UTF-8".into(),
             }),
             (None, _) => {
-                let key = path_of(name);
-                problems.push(Problem::Unknown { advice: advice(&key), key, origin });
+                let (key, advice) = match slip(name) {
+                    Some(meant) => (name.to_owned(), format!("did you mean {meant}?")),
+                    None => (path_of(name), advice(&path_of(name))),
+                };
+                problems.push(Problem::Unknown { advice, key, origin });
             }
         }
     }
@@ -55,7 +59,13 @@ pub(super) fn read(variables: &[(OsString, OsString)], problems: &mut Vec<Proble
 }
 
 fn is_ours(name: &str) -> bool {
-    short(name).is_some() || name.starts_with(PREFIX)
+    short(name).is_some() || name.starts_with(PREFIX) || slip(name).is_some()
+}
+
+/// The variable that was meant by one that lacks the first of its underscores, which nobody else would call so.
+fn slip(name: &str) -> Option<String> {
+    let meant = format!("{PREFIX}{}", name.strip_prefix("POSTRIDER_")?);
+    key_of(&meant).map(|_| meant)
 }
 
 /// The key that a short name stands for.
@@ -95,6 +105,8 @@ mod tests {
         assert_eq!(variables.len(), keys::all().count());
         for key in keys::all() {
             assert_eq!(key_of(&variable(key.name)).unwrap().name, key.name);
+            let short = variable(key.name).replacen("__", "_", 1);
+            assert_eq!(slip(&short), Some(variable(key.name)));
             assert!(!key.name.contains("__"), "{} could not be told from a section", key.name);
         }
     }

@@ -27,6 +27,7 @@ mod server;
 mod settings;
 mod sources;
 mod store;
+mod store_settings;
 mod store_url;
 mod suggestion;
 mod value;
@@ -44,12 +45,12 @@ pub use postrider_core::ArchivePolicy;
 pub use reference::reference_page;
 pub use secret::Secret;
 pub use server::ServerConfig;
-pub use settings::{
-    CommonConfig, DeadLetterConfig, HttpConfig, MessagingConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind,
-    RabbitMqConfig, RabbitMqQueueType, SpoolConfig, SpoolFiles, SpoolWatch, SqliteConfig, SqsConfig, Synchronous,
-    TasksConfig,
-};
+pub use settings::{CommonConfig, DeadLetterConfig, MessagingConfig, TasksConfig};
 pub use sources::Sources;
+pub use store_settings::{
+    HttpConfig, MysqlConfig, PgmqConfig, PostgresConfig, ProviderKind, RabbitMqConfig, RabbitMqQueueType, SpoolConfig,
+    SpoolFiles, SpoolWatch, SqliteConfig, SqsConfig, Synchronous,
+};
 pub use store_url::StoreUrl;
 
 /// A configuration that has been read and checked.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::choice::Named;
 use super::draft::Draft;
 use super::keys::{self, Key, SECTIONS, Section};
-use super::settings::ProviderKind;
+use super::store_settings::ProviderKind;
 use crate::endpoint::FORMS;
 
 const INTRODUCTION: &str = "\

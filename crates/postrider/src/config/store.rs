@@ -12,8 +12,8 @@ use super::error::{Problem, Setting};
 use super::keys;
 use super::origin::Origin;
 use super::server::LISTEN;
-use super::settings::ProviderKind;
 use super::sources::Sources;
+use super::store_settings::ProviderKind;
 use super::store_url::StoreUrl;
 use crate::endpoint::FORMS;
 

@@ -9,12 +9,15 @@ use postrider::{Bytes, Deadline, MessagingError, StateStorage, Timestamp};
 use postrider_http::wire::token::{NewTokenRequest, TokenInfo};
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::queue_pattern::QueuePattern;
 use super::role::Role;
+use crate::audit::{Audit, outcome};
 
 static KIND: RecordKind = RecordKind::constant("token");
 
@@ -136,21 +139,41 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Makes, lists and revokes tokens. For the program, and for servers.
+/// Makes, lists and revokes tokens. For the program, and for servers. The audit log tells who did.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     records: StateStorage,
+    audit: Audit,
 }
 
 impl Tokens {
     /// The tokens in that state.
     pub fn new(records: StateStorage) -> Self {
-        Self { records }
+        // Whoever makes or revokes a token waits for the log as well: nothing is left to wait for.
+        Self { audit: Audit::new(records.clone(), TaskTracker::default()), records }
     }
 
-    /// Makes a token. Its text is answered here and never again.
-    pub async fn create(&self, new: NewToken, deadline: Deadline) -> Result<(TokenInfo, String), MessagingError> {
+    /// Makes a token, for whoever the audit log shall name. Its text is answered here and never again.
+    pub async fn create(
+        &self,
+        new: NewToken,
+        who: &str,
+        deadline: Deadline,
+    ) -> Result<(TokenInfo, String), MessagingError> {
         new.check()?;
+        if !new.roles.contains(&Role::Admin) && !self.list(deadline).await?.iter().any(is_admin) {
+            let why = "nobody has the role 'admin' yet, so nobody could administer the server with a token; make that \
+                       one first: `postrider token create NAME --role admin`";
+            return Err(MessagingError::invalid("roles of a token", why));
+        }
+        let detail = json!({ "roles": new.roles, "queues": new.queues });
+        let deed = self.audit.begin_by(who, "create_token", &new.name, detail).await?;
+        let made = self.make(new, deadline).await;
+        self.audit.done(deed, outcome(&made, |(info, _)| json!({ "id": info.id }))).await;
+        made
+    }
+
+    async fn make(&self, new: NewToken, deadline: Deadline) -> Result<(TokenInfo, String), MessagingError> {
         let id = Uuid::new_v4();
         let secret = BASE64URL_NOPAD.encode(&random::<32>());
         let kept = Kept {
@@ -204,8 +227,15 @@ impl Tokens {
         }
     }
 
-    /// Takes a token back; answers whether it was there.
-    pub async fn revoke(&self, id: Uuid, deadline: Deadline) -> Result<bool, MessagingError> {
+    /// Takes a token back, for whoever the audit log shall name; answers whether it was there.
+    pub async fn revoke(&self, id: Uuid, who: &str, deadline: Deadline) -> Result<bool, MessagingError> {
+        let deed = self.audit.begin_by(who, "revoke_token", &id.to_string(), json!({})).await?;
+        let done = self.remove(id, deadline).await;
+        self.audit.done(deed, outcome(&done, |was_there| json!({ "was_there": was_there }))).await;
+        done
+    }
+
+    async fn remove(&self, id: Uuid, deadline: Deadline) -> Result<bool, MessagingError> {
         self.records.remove(&USE, &key(id)?, deadline).await?;
         self.records.remove(&KIND, &key(id)?, deadline).await
     }
@@ -227,6 +257,11 @@ impl Tokens {
         }
         Ok(())
     }
+}
+
+/// Whether others can be made and taken back with it.
+fn is_admin(token: &TokenInfo) -> bool {
+    token.roles.contains(&Role::Admin)
 }
 
 fn encoded(kept: &Kept) -> Result<Bytes, MessagingError> {

@@ -1,6 +1,5 @@
 //! What handlers take out of a request, and how they answer.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -16,6 +15,7 @@ use serde::de::DeserializeOwned;
 use postrider_http::wire::{Code, Object};
 
 use super::error::ApiError;
+use super::misread;
 use crate::access::Caller;
 use crate::app::App;
 use crate::options::ServerOptions;
@@ -63,7 +63,10 @@ impl<T: DeserializeOwned> JsonBody<T> {
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         match serde_json::from_slice(text) {
             Ok(Object(value)) => Ok(Self(value)),
-            Err(error) => Err(ApiError::malformed(format!("the body is not what is wanted here: {error}"))),
+            Err(error) => {
+                let why = misread::explain(text, &error);
+                Err(ApiError::malformed(format!("the body is not what is wanted here: {why}")))
+            }
         }
     }
 }
@@ -132,15 +135,12 @@ impl Params {
         }
     }
 
-    /// The same, read as something.
-    pub(crate) fn parsed<T>(&self, name: &'static str) -> Result<Option<T>, ApiError>
-    where
-        T: FromStr,
-        T::Err: std::fmt::Display,
-    {
+    /// The same, read as a number.
+    pub(crate) fn number(&self, name: &'static str) -> Result<Option<usize>, ApiError> {
         let read = |value: &str| {
-            value.parse().map_err(|error| {
-                ApiError::malformed(format!("parameter '{name}': '{}' cannot be read: {error}", value.escape_debug()))
+            value.parse().map_err(|_| {
+                let value = value.escape_debug();
+                ApiError::malformed(format!("parameter '{name}': '{value}' cannot be used; write a whole number"))
             })
         };
         self.text(name)?.map(read).transpose()
@@ -148,7 +148,7 @@ impl Params {
 
     /// How many rows a page shall have.
     pub(crate) fn limit(&self, usual: usize, most: usize) -> Result<usize, ApiError> {
-        let limit = self.parsed::<usize>("limit")?.unwrap_or(usual);
+        let limit = self.number("limit")?.unwrap_or(usual);
         match (1..=most).contains(&limit) {
             true => Ok(limit),
             false => Err(ApiError::malformed(format!("parameter 'limit': use 1 to {most}"))),
@@ -197,7 +197,7 @@ impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
 }
 
 macro_rules! from_path {
-    ($(#[$doc:meta])* $name:ident, $parameter:literal, $value:ty) => {
+    ($(#[$doc:meta])* $name:ident, $parameter:literal, $value:ty, $what:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone)]
         pub(crate) struct $name(pub(crate) $value);
@@ -207,8 +207,8 @@ macro_rules! from_path {
 
             async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
                 let text = named(parts, state, $parameter).await?;
-                text.parse().map(Self).map_err(|error| {
-                    ApiError::malformed(format!("'{}' in the path cannot be read: {error}", text.escape_debug()))
+                text.parse().map(Self).map_err(|_| {
+                    ApiError::malformed(format!("'{}' in the path is no {}", text.escape_debug(), $what))
                 })
             }
         }
@@ -217,19 +217,19 @@ macro_rules! from_path {
 
 from_path! {
     /// The message that the path names.
-    MessagePath, "id", MessageId
+    MessagePath, "id", MessageId, "UUID"
 }
 from_path! {
     /// The task that the path names.
-    TaskPath, "id", TaskId
+    TaskPath, "id", TaskId, "UUID"
 }
 from_path! {
     /// A name in the path.
-    NamePath, "name", String
+    NamePath, "name", String, "name"
 }
 from_path! {
     /// An id in the path.
-    IdPath, "id", String
+    IdPath, "id", String, "id"
 }
 
 /// An answer as JSON.

@@ -2,6 +2,7 @@
 
 mod error;
 mod extract;
+mod misread;
 mod openapi;
 mod reference;
 mod route;

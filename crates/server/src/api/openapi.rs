@@ -77,7 +77,7 @@ fn parameters(route: &Route) -> Vec<Value> {
         let schema = match name {
             "queue" => schemas::queue_name(),
             "id" => json!({ "type": "string", "format": "uuid" }),
-            _ => json!({ "type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[A-Za-z0-9_.-]+$" }),
+            _ => schemas::name(64),
         };
         json!({ "name": name, "in": "path", "required": true, "schema": schema })
     });

@@ -12,12 +12,12 @@ use postrider::{
 use postrider_http::wire::dead_letter::{Dead, DeadGroup, DeadGroups, DeadPage, EditRequest};
 use serde_json::json;
 
-use super::queues::outcome;
 use super::{OPERATE, READ};
 use crate::access::Caller;
 use crate::api::schemas::{limit, named, page, text};
 use crate::api::{ApiError, Content, JsonBody, MessagePath, Params, QueuePath, Route, Verb, answer};
 use crate::app::App;
+use crate::audit::outcome;
 use crate::portions::{Room, readable};
 
 const MOST_LISTED: usize = 1000;

@@ -123,7 +123,7 @@ async fn history(State(app): State<Arc<App>>, caller: Caller, params: Params) ->
     if let Some(queue) = &only {
         caller.check_queue(queue)?;
     }
-    let points = params.parsed::<usize>("points")?.unwrap_or(REMEMBERED);
+    let points = params.number("points")?.unwrap_or(REMEMBERED);
     if !(1..=REMEMBERED).contains(&points) {
         return Err(ApiError::malformed(format!("parameter 'points': use 1 to {REMEMBERED}")));
     }

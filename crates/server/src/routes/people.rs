@@ -13,7 +13,6 @@ use postrider_http::wire::audit::AuditPage;
 use postrider_http::wire::session::{LogInRequest, Session};
 use postrider_http::wire::token::{NewToken as TokenText, NewTokenRequest, Tokens as TokenList};
 use postrider_http::wire::worker::{Worker, WorkerKind, Workers};
-use serde_json::json;
 
 use super::{ADMIN, OPERATE, READ};
 use crate::access::{Caller, NewToken, Proof};
@@ -75,7 +74,8 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/tokens"),
             (GROUP, "createToken"),
             ADMIN,
-            "Makes a token. Its text is in this answer and nowhere else. The first one closes an open server.",
+            "Makes a token. Its text is in this answer and nowhere else. The first one closes an open server, and must \
+             have the role admin.",
             create_token,
         )
         .takes(named("NewToken"))
@@ -84,7 +84,8 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Delete, "/v1/tokens/{id}"),
             (GROUP, "revokeToken"),
             ADMIN,
-            "Takes a token back.",
+            "Takes a token back. After the last one with the role admin, only `postrider token create` on the server's \
+             state makes others.",
             revoke_token,
         )
         .answers(204, "It is worth nothing any more, within a second", Content::Nothing),
@@ -216,22 +217,17 @@ async fn create_token(
     JsonBody(asked): JsonBody<NewTokenRequest>,
 ) -> Result<Response, ApiError> {
     let new = NewToken::try_from(asked)?;
-    let detail = json!({ "roles": new.roles, "queues": new.queues });
-    let deed = app.audit.begin(&caller, "create_token", &new.name, detail).await?;
-    let done = app.access.tokens().create(new, Deadline::default()).await;
-    app.audit.done(deed, super::queues::outcome(&done, |(info, _)| json!({ "id": info.id }))).await;
-    let (info, token) = done?;
+    let made = app.access.tokens().create(new, &caller.name, Deadline::default()).await;
     app.access.changed();
+    let (info, token) = made?;
     answer_with(StatusCode::CREATED, &TokenText { token, info })
 }
 
 async fn revoke_token(State(app): State<Arc<App>>, caller: Caller, IdPath(id): IdPath) -> Result<Response, ApiError> {
     let id = id.parse().map_err(|_| ApiError::malformed("the id of a token is a UUID; GET /v1/tokens has them"))?;
-    let deed = app.audit.begin(&caller, "revoke_token", &format!("{id}"), json!({})).await?;
-    let done = app.access.tokens().revoke(id, Deadline::default()).await;
-    app.audit.done(deed, super::queues::outcome(&done, |was_there| json!({ "was_there": was_there }))).await;
+    let revoked = app.access.tokens().revoke(id, &caller.name, Deadline::default()).await;
     app.access.changed();
-    match done? {
+    match revoked? {
         true => Ok(no_content()),
         false => Err(ApiError::not_found("there is no such token; GET /v1/tokens has those that are")),
     }

@@ -13,6 +13,7 @@ use crate::access::Caller;
 use crate::api::schemas::{self, asks_only, limit, list, named, only, page, text};
 use crate::api::{ApiError, Content, JsonBody, Params, QueuePath, Route, Verb, answer, no_content};
 use crate::app::App;
+use crate::audit::outcome;
 
 /// So many queues are on one page, or asked about at once.
 const MOST_QUEUES: usize = 1000;
@@ -150,17 +151,6 @@ async fn delete(
     app.audit.done(deed, outcome(&done, |()| json!("deleted"))).await;
     done?;
     Ok(no_content())
-}
-
-/// What the audit log says of how something ended.
-pub(super) fn outcome<T>(
-    done: &Result<T, postrider::MessagingError>,
-    shown: impl Fn(&T) -> serde_json::Value,
-) -> serde_json::Value {
-    match done {
-        Ok(done) => shown(done),
-        Err(error) => json!({ "failed": error.to_string() }),
-    }
 }
 
 async fn pause(State(app): State<Arc<App>>, caller: Caller, QueuePath(queue): QueuePath) -> Result<Response, ApiError> {

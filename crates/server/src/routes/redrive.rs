@@ -16,11 +16,11 @@ use tokio::time::Instant;
 
 use super::OPERATE;
 use super::dead_letters::each;
-use super::queues::outcome;
 use crate::access::Caller;
 use crate::api::schemas::named;
 use crate::api::{ApiError, Content, JsonBody, QueuePath, Route, Verb, answer, answer_with};
 use crate::app::App;
+use crate::audit::outcome;
 use crate::jobs::{Job, check_rate, chunk};
 
 /// So many go back in one call to the store.

@@ -10,12 +10,12 @@ use postrider_http::wire::schedule::{PutScheduleRequest, Schedule, Schedules};
 use postrider_http::wire::task::Created;
 use serde_json::json;
 
-use super::queues::outcome;
 use super::{OPERATE, READ};
 use crate::access::Caller;
 use crate::api::schemas::{list as listed, named, only};
 use crate::api::{ApiError, Content, JsonBody, NamePath, Route, Verb, answer, answer_with, no_content};
 use crate::app::App;
+use crate::audit::outcome;
 use crate::live::Change;
 
 pub(super) fn routes() -> Vec<Route> {

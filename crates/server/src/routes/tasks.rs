@@ -16,12 +16,12 @@ use postrider_http::wire::task::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::queues::outcome;
 use super::{ANY_ROLE, OPERATE, READ};
 use crate::access::Caller;
 use crate::api::schemas::{self, limit, named, page, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, TaskPath, Verb, answer, answer_with};
 use crate::app::App;
+use crate::audit::outcome;
 use crate::jobs::{Job, check_rate, chunk};
 use crate::live::Change;
 

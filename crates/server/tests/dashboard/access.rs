@@ -39,6 +39,9 @@ async fn the_first_token_closes_the_server_and_others_are_made_and_revoked() {
     browser.click("dialog @dialog-cancel").await;
     browser.reads("@who", "anna").await;
     browser.count("@token-row", 1).await;
+    browser.click("@token-revoke").await;
+    browser.see("@last-admin").await;
+    browser.click("dialog @dialog-cancel").await;
 
     make("ci").await;
     browser.click("@token-role-produce").await;

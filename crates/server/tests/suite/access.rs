@@ -215,9 +215,10 @@ async fn a_session_is_a_cookie_that_other_sites_cannot_use_and_that_ends_with_it
     assert_eq!(ask(Method::PUT, None).await, 403);
     // With its token, the session is over.
     let tokens = postrider_server::Tokens::new(place.state.clone());
-    let id = tokens.list(Deadline::default()).await.unwrap()[0].id;
-    assert!(tokens.revoke(id, Deadline::default()).await.unwrap());
-    // It was the only one, and the server stays closed.
+    for token in tokens.list(Deadline::default()).await.unwrap() {
+        assert!(tokens.revoke(token.id, "test", Deadline::default()).await.unwrap());
+    }
+    // No other is left, and the server stays closed.
     eventually(async || (ask(Method::GET, None).await == 401).then_some(())).await;
     place.stop().await;
 }
@@ -270,6 +271,32 @@ async fn whoever_guesses_is_held_up_before_the_state_is_asked_and_those_who_were
 }
 
 #[tokio::test]
+async fn the_first_token_is_an_admins_and_whoever_makes_one_is_told_of() {
+    let place = Place::new().await;
+    let refused = place.post("/v1/tokens", json!({ "name": "ci", "roles": ["produce"] })).await;
+    let detail = refused.of(400)["detail"].clone();
+    assert!(detail.as_str().unwrap().contains("postrider token create NAME --role admin"), "{detail}");
+    // The server is as open as before.
+    assert_eq!(place.get("/v1/tokens").await.of(200)["tokens"], json!([]));
+    assert_eq!(place.get("/v1/audit").await.of(200)["entries"], json!([]));
+
+    let reader = place.token(&[Role::Read], None).await;
+    let tokens = postrider_server::Tokens::new(place.state.clone());
+    let made = tokens.list(Deadline::default()).await.unwrap();
+    tokens.revoke(made[1].id, "anna", Deadline::default()).await.unwrap();
+    let admin = place.token(&[Role::Admin], None).await;
+    let status = async |token: &str| with_token(&place, &Method::GET, "/v1/queues", Some(token)).await.status;
+    eventually(async || (status(&reader).await == 401).then_some(())).await;
+    let log = with_token(&place, &Method::GET, "/v1/audit", Some(&admin)).await.of(200);
+    let told = |row: &Value| [row["who"].clone(), row["action"].clone(), row["detail"]["outcome"].clone()];
+    let told: Vec<_> = log["entries"].as_array().unwrap().iter().map(told).collect();
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert_eq!(told[1], [json!("anna"), json!("revoke_token"), json!({ "was_there": true })]);
+    assert_eq!(told[2], [json!("test"), json!("create_token"), json!({ "id": made[1].id })]);
+    place.stop().await;
+}
+
+#[tokio::test]
 async fn the_last_token_that_ends_lets_nobody_in_and_ends_what_its_holder_had_open() {
     let place = Place::new().await;
     let token = place.token(&[Role::Consume, Role::Read], None).await;
@@ -287,8 +314,9 @@ async fn the_last_token_that_ends_lets_nobody_in_and_ends_what_its_holder_had_op
     let tokens = postrider_server::Tokens::new(place.state.clone());
     let revoke = async {
         eventually(async || (ask("/v1/workers").await.json()["workers"][0]["waiting"] == true).then_some(())).await;
-        let id = tokens.list(Deadline::default()).await.unwrap()[0].id;
-        assert!(tokens.revoke(id, Deadline::default()).await.unwrap());
+        for token in tokens.list(Deadline::default()).await.unwrap() {
+            assert!(tokens.revoke(token.id, "test", Deadline::default()).await.unwrap());
+        }
         eventually(async || (ask("/v1/capabilities").await.status == 401).then_some(())).await;
         let queue = QueueName::new("orders").unwrap();
         place.context.messaging_provider.send_message(&queue, Message::new("a"), Deadline::default()).await.unwrap();

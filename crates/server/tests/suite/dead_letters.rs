@@ -104,6 +104,6 @@ async fn what_removes_or_changes_is_in_the_log_with_who_and_what_came_of_it() {
     assert_eq!(rows[0]["who"], "[Operate]");
     let rest = ask(Method::GET, &format!("/v1/audit?after={}", log["next"].as_str().unwrap()), None).await.of(200);
     let told: Vec<_> = rest["entries"].as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap()).collect();
-    assert_eq!(told, ["resume_queue", "pause_queue"]);
+    assert_eq!(told, ["resume_queue", "pause_queue", "create_token", "create_token"]);
     place.stop().await;
 }

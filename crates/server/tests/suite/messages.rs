@@ -125,6 +125,7 @@ async fn a_repeated_request_with_a_key_is_answered_and_not_carried_out() {
 async fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     let place = Place::new().await;
     for (path, body, status, code) in [
+        ("/v1/queues/orders/messages", json!([null, "a"]), 400, "malformed_request"),
         ("/v1/queues/orders/messages", json!({ "body": "a", "dealy": "5s" }), 400, "malformed_request"),
         ("/v1/queues/a b/messages", json!({ "body": "a" }), 400, "invalid_input"),
         ("/v1/queues/orders/messages", json!({ "body": "a", "delay": "200000000d" }), 400, "malformed_request"),

@@ -179,11 +179,16 @@ impl Place {
         Self { address, context, state, _folder: files.folder.clone(), shutdown, running, client }
     }
 
-    /// Makes a token.
+    /// Makes a token, and before it the one of an admin, without whom there can be no others.
     pub(crate) async fn token(&self, roles: &[Role], queues: Option<&[&str]>) -> String {
         let queues = queues.map(|queues| queues.iter().map(|queue| queue.parse().unwrap()).collect());
         let new = NewToken { name: format!("{roles:?}"), roles: roles.to_vec(), queues, expires_in: None };
-        Tokens::new(self.state.clone()).create(new, Deadline::default()).await.unwrap().1
+        let tokens = Tokens::new(self.state.clone());
+        if tokens.list(Deadline::default()).await.unwrap().is_empty() {
+            let admin = NewToken { name: "first".into(), roles: vec![Role::Admin], queues: None, expires_in: None };
+            tokens.create(admin, "test", Deadline::default()).await.unwrap();
+        }
+        tokens.create(new, "test", Deadline::default()).await.unwrap().1
     }
 
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Answer {

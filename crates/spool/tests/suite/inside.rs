@@ -38,7 +38,7 @@ async fn names_of_queues_lead_nowhere_else() {
     // So that the folder above the spool looks like a queue, too.
     fs::create_dir_all(place.folder.path().join("incoming")).unwrap();
     let provider = place.connect().await;
-    for name in [".", "..", ".hidden", "..outside"] {
+    for name in [".hidden", "..outside"] {
         let name = QueueName::new(name).unwrap();
         assert!(provider.send_message(&name, Message::new("x"), soon()).await.is_err(), "{name}");
         assert!(provider.receive_messages(&name, &ReceiveOptions::default(), soon()).await.is_err(), "{name}");
@@ -51,7 +51,9 @@ async fn names_of_queues_lead_nowhere_else() {
         assert!(provider.redrive_dead_letters(&queue("orders"), &elsewhere, soon()).await.is_err());
     }
     assert_eq!(fs::read_dir(place.folder.path().join("outside")).unwrap().count(), 1, "something was made outside");
-    assert!(QueueName::new("../outside").is_err() && QueueName::new("a/b").is_err());
+    for name in [".", "..", "../outside", "a/b"] {
+        assert!(QueueName::new(name).is_err(), "{name}");
+    }
     assert!(provider.list_queues(soon()).await.unwrap().is_empty());
 }
 

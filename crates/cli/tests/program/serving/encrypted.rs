@@ -25,5 +25,7 @@ fn a_server_with_a_certificate_is_used_by_whoever_trusts_it() {
     for place in [&served.place, &Place::bare().at(served.url().replace("https", "http"))] {
         let run = place.run(&["stats"]).failed(1);
         assert!(run.stdout.is_empty() && !run.stderr.contains("POSTRIDER_TOKEN"), "{run:?}");
+        let is_told = ["ca_file", "write https://"].iter().any(|words| run.stderr.contains(words));
+        assert!(is_told, "{run:?}");
     }
 }

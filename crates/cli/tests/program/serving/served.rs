@@ -65,9 +65,14 @@ impl Served {
 
     /// What the server answers to a GET, with its head.
     pub(crate) fn get(&self, path: &str) -> String {
+        self.get_with(path, "")
+    }
+
+    /// The same, with more lines in the head of the request.
+    pub(crate) fn get_with(&self, path: &str, head: &str) -> String {
         let address = text(&self.row["address"]);
         let mut stream = TcpStream::connect(&address).expect("it listens");
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").expect("it reads");
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{head}\r\n").expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
         answer

@@ -91,7 +91,46 @@ fn tokens_are_the_same_in_the_state_and_over_its_server() {
         assert!(run.stderr.contains("name of a token"), "{run:?}");
     }
     let first = text(&made["id"]);
-    assert_eq!(served.home.run(&["token", "revoke", &first]).done().stdout, format!("{first} was revoked\n"));
+    let run = served.home.run(&["token", "revoke", &first]).done();
+    assert_eq!(run.stdout, format!("{first} was revoked\n"));
+    assert!(run.stderr.contains("no token with the role 'admin' is left"), "{run:?}");
+}
+
+#[test]
+fn the_first_token_is_an_admins() {
+    let served = Served::start(Place::new());
+    for place in [&served.home, &served.place] {
+        let run = place.run(&["token", "create", "ci", "--role", "produce"]).failed(2);
+        assert!(run.stderr.contains("postrider token create NAME --role admin"), "{run:?}");
+    }
+    assert_eq!(served.place.rows(&["token", "list"]).len(), 0, "it is as open as before");
+}
+
+#[test]
+fn the_audit_log_knows_what_the_program_did_on_the_state() {
+    let home = Place::new().with("USER", "anna");
+    let made = home.row(&["token", "create", "first", "--role", "admin"]);
+    let second = text(&home.row(&["token", "create", "second", "--role", "read"])["id"]);
+    let run = home.run(&["token", "revoke", &second]).done();
+    assert!(!run.stderr.contains("is left"), "{run:?}");
+    let served = Served::start(home);
+    let head = format!("authorization: Bearer {}\r\n", text(&made["token"]));
+    let answer = served.get_with("/v1/audit", &head);
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let log: serde_json::Value = serde_json::from_str(body).unwrap();
+    let told: Vec<_> = log["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| json!([row["who"], row["action"], row["target"]]))
+        .collect();
+    let who = "user anna on the state";
+    let expected = [
+        json!([who, "revoke_token", second]),
+        json!([who, "create_token", "second"]),
+        json!([who, "create_token", "first"]),
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]

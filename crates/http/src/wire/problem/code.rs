@@ -78,8 +78,8 @@ codes! {
     MalformedRequest = "malformed_request", 400, "The request cannot be understood";
     /// Nobody is known by this token.
     Unauthorized = "unauthorized", 401, "A token is needed";
-    /// The token does not allow it.
-    Forbidden = "forbidden", 403, "The token does not allow it";
+    /// The caller may not do it: by their token, or by where they come from.
+    Forbidden = "forbidden", 403, "This is not allowed";
     /// No such path.
     NotFound = "not_found", 404, "There is nothing here";
     /// The path has no such method.

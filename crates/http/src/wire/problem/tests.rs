@@ -67,7 +67,7 @@ fn codes_are_words_and_a_newer_one_is_read() {
     let problem: Problem = serde_json::from_str(newer).unwrap();
     assert_eq!(problem.code, Code::Unknown);
     let error = problem.into_error("http");
-    assert_eq!(error.to_string(), "http failed to do what was asked: short and stout");
+    assert_eq!(error.to_string(), "the server failed to do what was asked: short and stout");
     assert!(!error.is_retryable());
 }
 
@@ -107,7 +107,7 @@ fn words_that_are_not_known_here_are_told_in_the_text() {
     let mut problem = Problem::new(Code::StoreFailed, "long text");
     problem.operation = Some("vacuum".into());
     problem.why = Some("disk full".into());
-    assert_eq!(problem.into_error("http").to_string(), "http failed to do what was asked: vacuum: disk full");
+    assert_eq!(problem.into_error("http").to_string(), "the server failed to do what was asked: vacuum: disk full");
     let mut problem = Problem::new(Code::InvalidInput, "long text");
     problem.what = Some("colour".into());
     problem.why = Some("too bright".into());

@@ -40,7 +40,8 @@ pub(super) const KEYS: &[Key] = &[
         MAX_BATCH_SIZE,
         |draft| &mut draft.common.messaging.max_batch_size,
         (1, MOST_MESSAGES),
-        "The most messages that one receive may ask for.",
+        "The most messages that one receive of the program or of an application may ask for. A server hands out at most \
+         1000 with one request, whatever it says here.",
     ),
     Key {
         name: "common.messaging.create_queues",

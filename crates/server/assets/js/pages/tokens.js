@@ -47,9 +47,12 @@ export async function tokensPage(view) {
       title: `Revoke ${row.name}?`,
       test: "dialog-revoke",
       count: async () => {
-        const now = (await api.get("/v1/tokens")).tokens.find((token) => token.id === row.id);
+        const all = (await api.get("/v1/tokens")).tokens;
+        const now = all.find((token) => token.id === row.id);
         if (!now) return { text: "It is gone already.", label: "Revoke 1 token", nothing: true };
-        return { text: ["1 token is refused from now on, and whoever uses it is logged out. It was last used ", time(now.last_used_at, "never"), "."], label: "Revoke 1 token" };
+        const isLastAdmin = all.every((token) => (token.id === row.id) === token.roles.includes("admin"));
+        const warning = isLastAdmin ? h("strong", { "data-test": "last-admin" }, " No other token has the role admin: afterwards nobody can administer the server here. ", h("code", {}, "postrider token create NAME --role admin"), " on the server’s own store makes another.") : null;
+        return { text: ["1 token is refused from now on, and whoever uses it is logged out. It was last used ", time(now.last_used_at, "never"), ".", warning], label: "Revoke 1 token" };
       },
       run: () => api.remove(path`/v1/tokens/${row.id}`),
       onDone: () => {
@@ -75,7 +78,7 @@ export async function tokensPage(view) {
       title: "New token",
       test: "dialog-new-token",
       onClose: () => closed && location.reload(),
-      body: [isFirst ? h("p.notice", { "data-tone": "warn", "data-test": "first-token" }, "This is the first token: from then on the server asks everybody for one. Without the role admin nobody could make more of them here.") : null, field("Name", name, "Who or what it is for"), h("fieldset", {}, h("legend", {}, "Roles"), roles.map((one) => one.element)), field("Only these queues", queueNames, "Names with commas between them; mail.* means all that begin with mail."), field("Ends in", ends, "Like 30d, or empty for never")],
+      body: [isFirst ? h("p.notice", { "data-tone": "warn", "data-test": "first-token" }, "This is the first token: from then on the server asks everybody for one. It has the role admin, or nobody could make more of them here.") : null, field("Name", name, "Who or what it is for"), h("fieldset", {}, h("legend", {}, "Roles"), roles.map((one) => one.element)), field("Only these queues", queueNames, "Names with commas between them; mail.* means all that begin with mail."), field("Ends in", ends, "Like 30d, or empty for never")],
       actions: [{ label: "Make the token", test: "token-save", tone: "primary", run: async (dialog) => {
         const wanted = { name: name.value.trim(), roles: roles.filter((one) => one.box.checked).map((one) => one.box.value) };
         if (wanted.name === "") throw new Error("A token has a name.");
@@ -97,7 +100,7 @@ export async function tokensPage(view) {
 
   function draw() {
     if (tokens.length === 0) {
-      replace(place, emptyState({ title: "No tokens yet", test: "empty-tokens", text: "Without tokens the server is open to everybody who reaches it, and listens on loopback only. The first token should have the role admin.", commands: [`curl -X POST ${location.origin}/v1/tokens -H 'content-type: application/json' -d '{"name":"me","roles":["admin"]}'`] }));
+      replace(place, emptyState({ title: "No tokens yet", test: "empty-tokens", text: "Without tokens the server is open to everybody who reaches it, and listens on loopback only. The first token has the role admin.", commands: [`curl -X POST ${location.origin}/v1/tokens -H 'content-type: application/json' -d '{"name":"me","roles":["admin"]}'`] }));
       return;
     }
     if (!place.contains(table.element)) replace(place, table.element);

@@ -33,12 +33,12 @@ pub(super) fn shapes() -> Named {
     };
     let key = || line(128);
     let new_message = Object::new()
-        .may("id", uuid())
+        .may("id", about(uuid(), "What it is called; made without it. Sent twice, it names two messages"))
         .must_bytes("body", "body_base64")
         .may("content_type", line(128))
         .may("headers", headers())
         .may("ordering_key", key())
-        .may("dedup_key", key())
+        .may("dedup_key", about(key(), "While a message with this key lives, no other is sent: its id is answered"))
         .may("priority", priority())
         .may("delay", duration())
         .may("expires_in", duration())

@@ -13,9 +13,15 @@ pub(crate) fn named(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
+/// A name that can stand in a path, where `.` and `..` cannot.
+pub(crate) fn name(most: usize) -> Value {
+    let pattern = r"^(\.{0,2}[A-Za-z0-9_-]|\.{3})[A-Za-z0-9_.-]*$";
+    json!({ "type": "string", "minLength": 1, "maxLength": most, "pattern": pattern })
+}
+
 /// A name that can be read from: a queue, or the dead letters of one.
 pub(crate) fn queue_name() -> Value {
-    json!({ "type": "string", "minLength": 1, "maxLength": 84, "pattern": "^[A-Za-z0-9_.-]+$" })
+    name(84)
 }
 
 pub(crate) fn text() -> Value {
@@ -33,6 +39,12 @@ pub(crate) fn limit(most: usize) -> Value {
 
 pub(crate) fn flag() -> Value {
     json!({ "type": "boolean" })
+}
+
+/// A shape with a sentence about it.
+fn about(mut schema: Value, text: &str) -> Value {
+    schema["description"] = text.into();
+    schema
 }
 
 pub(crate) fn uuid() -> Value {

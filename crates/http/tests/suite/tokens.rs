@@ -1,0 +1,51 @@
+//! The tokens of a server.
+
+use postrider_core::MessagingError;
+use postrider_http::HttpTokens;
+use postrider_http::wire::token::{NewTokenRequest, Role};
+use postrider_http::wire::{Code, Problem};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::fake::{Fake, Reply};
+use crate::soon;
+
+#[tokio::test]
+async fn tokens_are_made_listed_and_revoked() {
+    let (id, gone) = (Uuid::new_v4(), Uuid::new_v4());
+    let info = json!({"id": id, "name": "ci", "roles": ["read"], "queues": null, "created_at": "2026-01-01T00:00:00Z",
+        "expires_at": null, "last_used_at": null});
+    let own = format!("/v1/tokens/{id}");
+    let fake = Fake::start(move |seen| match (seen.method.as_str(), seen.path.as_str()) {
+        ("POST", "/v1/tokens") => {
+            let mut made = info.clone();
+            made["token"] = "prt_secret".into();
+            Reply::Json(201, made)
+        }
+        ("GET", "/v1/tokens") => Reply::ok(json!({ "tokens": [info] })),
+        ("DELETE", path) if path == own => Reply::Bytes(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()),
+        _ => Reply::problem(&Problem::new(Code::NotFound, "there is no such token")),
+    })
+    .await;
+    let tokens = HttpTokens::new(fake.connect().await);
+    let asked = NewTokenRequest { name: "ci".into(), roles: vec![Role::Read], queues: None, expires_in: None };
+    let made = tokens.create(&asked, soon()).await.unwrap();
+    assert_eq!((made.token.as_str(), made.info.id), ("prt_secret", id));
+    assert_eq!(fake.seen().await.body, json!({"name": "ci", "roles": ["read"]}));
+    assert_eq!(tokens.list(soon()).await.unwrap(), [made.info]);
+    assert!(tokens.revoke(id, soon()).await.unwrap());
+    assert!(!tokens.revoke(gone, soon()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_token_whose_answer_was_lost_is_not_asked_for_again() {
+    let fake = Fake::start(|_| Reply::Cut).await;
+    let tokens = HttpTokens::new(fake.connect().await);
+    let asked = NewTokenRequest { name: "ci".into(), roles: vec![Role::Read], queues: None, expires_in: None };
+    let lost = [tokens.create(&asked, soon()).await.map(drop), tokens.revoke(Uuid::new_v4(), soon()).await.map(drop)];
+    for error in lost.map(Result::unwrap_err) {
+        assert!(matches!(error, MessagingError::OutcomeUnknown { .. }), "{error:?}");
+        assert!(!error.to_string().contains("message"), "{error}");
+    }
+    assert_eq!(fake.rest().await.len(), 2);
+}
