@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_field_and_without_words_of_rust() {
         for (text, told) in [
-            (r#"{"body":5}"#, "body: 5 where text is wanted (line 1, column 9)"),
+            (r#"{"content_type":5}"#, "content_type: 5 where text is wanted (line 1, column 17)"),
             (r#"{"body":"a","priority":"high"}"#, "priority: the text \"high\" where a whole number is wanted"),
             (r#"{"priority":1.5}"#, "priority: 1.5 where a whole number is wanted"),
             (r#"{"priority":300}"#, "priority: 300 where a smaller number is wanted"),
@@ -186,8 +186,9 @@ mod tests {
 
     #[test]
     fn rows_are_counted_and_long_texts_are_cut() {
-        let said_of = said::<SendBatchRequest>(r#"{"messages":[{"body":"a, b"},{"headers":{"x":"y"},"body":true}]}"#);
-        assert!(said_of.starts_with("messages[1].body: true where text is wanted"), "{said_of}");
+        let said_of =
+            said::<SendBatchRequest>(r#"{"messages":[{"body":"a, b"},{"headers":{"x":"y"},"dedup_key":true}]}"#);
+        assert!(said_of.starts_with("messages[1].dedup_key: true where text is wanted"), "{said_of}");
         assert_eq!(said::<SendBatchRequest>("{}"), "the field 'messages' is missing (line 1, column 2)");
         let long = said::<SendBatchRequest>(&format!(r#"{{"messages":"{}"}}"#, "x".repeat(10_000)));
         assert!(long.len() < 200 && long.contains("x… where an array is wanted"), "{long}");
