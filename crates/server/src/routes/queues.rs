@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use postrider::{Deadline, MessagingService, QueueAdmin, QueueName};
 use postrider_http::wire::queue::{Paused, Purged, QueueNames, QueuesPage, Stats, Verified, VerifyRequest};
 use serde_json::json;
@@ -17,6 +18,9 @@ use crate::audit::outcome;
 
 /// So many queues are on one page, or asked about at once.
 const MOST_QUEUES: usize = 1000;
+
+/// So many are looked at together.
+const AT_ONCE: usize = 4;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Queues";
@@ -99,14 +103,16 @@ async fn list_stats(State(app): State<Arc<App>>, caller: Caller, params: Params)
     let (prefix, after) = (params.text("prefix")?.unwrap_or_default(), params.text("after")?);
     let deadline = Deadline::default();
     let queues = app.provider.list_queues(deadline).await?;
-    let wanted = |queue: &&QueueName| {
+    let wanted = |queue: &QueueName| {
         queue.as_str().starts_with(prefix) && after.is_none_or(|after| queue.as_str() > after) && caller.may_use(queue)
     };
-    let mut wanted = queues.iter().filter(wanted);
-    let mut shown = Vec::new();
-    for queue in wanted.by_ref().take(limit) {
-        shown.push(Stats::from(&app.provider.queue_stats(queue, deadline).await?));
-    }
+    let mut wanted = queues.into_iter().filter(wanted);
+    let look = |queue: QueueName| {
+        let app = app.clone();
+        async move { app.provider.queue_stats(&queue, deadline).await }
+    };
+    let looks: Vec<_> = wanted.by_ref().take(limit).map(look).collect();
+    let shown: Vec<_> = stream::iter(looks).buffered(AT_ONCE).map_ok(|stats| Stats::from(&stats)).try_collect().await?;
     let next = wanted.next().and(shown.last()).map(|last| last.queue.as_str().to_owned());
     answer(&QueuesPage { queues: shown, next })
 }
