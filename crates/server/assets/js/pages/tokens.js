@@ -1,4 +1,4 @@
-import { api, isAbort, path } from "../api.js";
+import { api, isAbort, onUnauthorized, path } from "../api.js";
 import { h, replace } from "../elements.js";
 import { time } from "../format.js";
 import { createTable } from "../table.js";
@@ -86,13 +86,16 @@ export async function tokensPage(view) {
         const list = queueNames.value.split(",").map((queue) => queue.trim()).filter((queue) => queue !== "");
         if (list.length > 0) wanted.queues = list;
         if (ends.value.trim() !== "") wanted.expires_in = ends.value.trim();
+        if (isFirst) {
+          // What is under way meanwhile is refused, and must not lead away from the only sight of the token.
+          onUnauthorized(() => {});
+          closed = true;
+        }
         const made = await api.post("/v1/tokens", wanted);
         dialog.setBody(h("p", {}, h("strong", {}, "Copy it now: it is not shown again.")), h("div", { "data-test": "token-secret" }, command(made.token)), h("p.muted", {}, "For the program: ", h("code", {}, "export POSTRIDER_TOKEN=…")));
         dialog.setActions([], "Done");
-        if (isFirst) {
-          closed = true;
-          if (wanted.roles.includes("admin")) await api.post("/v1/session", { token: made.token });
-        } else load();
+        if (isFirst) await api.post("/v1/session", { token: made.token });
+        else load();
         return false;
       } }],
     });
