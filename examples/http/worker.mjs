@@ -45,7 +45,10 @@ async function call(path, body) {
   const headers = { "content-type": "application/json" };
   if (token) headers.authorization = `Bearer ${token}`;
   const answer = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body) });
-  const json = await answer.json();
+  // Something between us and the server may have answered.
+  const json = await answer.json().catch(() => {
+    throw new Error(`${url + path} answers ${answer.status}, and not as Postrider does`);
+  });
   if (!answer.ok) throw new Error(`${json.code}: ${json.detail}`);
   return json;
 }

@@ -37,9 +37,15 @@ class Hopeless(Exception):
 class Refused(Exception):
     """The server's own words, and whether they are about who we are."""
 
-    def __init__(self, status, problem):
-        super().__init__(f"{problem['code']}: {problem['detail']}")
-        self.is_about_us = status in (401, 403)
+    def __init__(self, error):
+        try:
+            problem = json.load(error)
+            text = f"{problem['code']}: {problem['detail']}"
+        except (ValueError, KeyError, TypeError):
+            # Something between us and the server has answered.
+            text = f"{error.url} answers {error.code}, and not as Postrider does"
+        super().__init__(text)
+        self.is_about_us = error.code in (401, 403)
 
 
 def handle(message):
@@ -62,7 +68,7 @@ def call(path, body, timeout=30):
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        raise Refused(error.code, json.load(error)) from error
+        raise Refused(error) from error
 
 
 def settle(settlement):

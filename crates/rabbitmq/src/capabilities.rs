@@ -35,7 +35,8 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
         (
             F::Retry,
             "a copy is stored, confirmed, and the message acknowledged then: a crash between the two leaves a duplicate. A \
-             message with a key waits in the worker's hand instead, and is refused a long delay",
+             message with a key waits in the worker's hand instead: it is refused a long delay, and comes back sooner \
+             when the worker's connection ends",
         ),
         (
             F::DeadLetters,

@@ -77,6 +77,7 @@ impl Looker {
         }
         // It is the store then, and no queue.
         if seen.is_empty()
+            && failed.len() > 1
             && let Some((_, error)) = failed.pop()
         {
             return Err(error);

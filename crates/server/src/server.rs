@@ -47,7 +47,7 @@ pub enum ServeError {
     /// Everybody could reach it, and nobody would be asked who they are.
     #[error(
         "{address} can be reached from other machines, and there is no token. Make one with `postrider token create \
-         NAME --role admin`, then start the server again"
+         NAME --role admin` and the --url of this store, then start the server again"
     )]
     Open {
         /// Where.

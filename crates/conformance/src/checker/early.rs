@@ -2,6 +2,7 @@
 
 use postrider_core::Timestamp;
 
+use super::LeasesOf;
 use super::finding::{FindingKind, Findings};
 use super::index::{Delivered, Index, MessageLog, Stay};
 use super::lease;
@@ -42,6 +43,9 @@ fn is_early(index: &Index<'_>, delivered: &Delivered<'_>, due: Timestamp) -> boo
 }
 
 fn after_its_retry(index: &Index<'_>, findings: &mut Findings, message: &MessageLog<'_>, stay: &Stay<'_>) {
+    if index.options.leases == LeasesOf::Connections && message.ordering_key().is_some() {
+        return;
+    }
     for pair in stay.deliveries.windows(2) {
         let [before, delivered] = pair else { continue };
         if !before.span.is_before(delivered.span) {
@@ -169,6 +173,26 @@ mod tests {
         let mut story = retried(LeaseOutcome::Done);
         story.receive(500..515, 1);
         story.assert_clean();
+    }
+
+    #[test]
+    fn a_retry_in_the_hand_of_its_worker_ends_with_the_connection() {
+        let retried = |leases: LeasesOf, is_keyed: bool| {
+            let mut story = Story::default();
+            story.options.leases = leases;
+            if is_keyed {
+                story.send_keyed(0..1, 1)
+            } else {
+                story.send(0..1, 1)
+            };
+            let token = story.receive(2..3, 1);
+            story.nack(4..5, token, Nack::retry_after(ms(500)));
+            story.receive(100..110, 1);
+            story
+        };
+        retried(LeasesOf::Connections, true).assert_clean();
+        retried(LeasesOf::Connections, false).assert_accused(KIND, 6);
+        retried(LeasesOf::Store, true).assert_accused(KIND, 6);
     }
 
     #[test]

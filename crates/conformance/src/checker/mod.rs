@@ -127,7 +127,8 @@ pub enum LeasesOf {
     Store,
     /// It ends with its holder's connection, and nobody tells the holder: on a store like that, when connections are cut.
     /// Then a lease was held for certain only as long as its holder used it with success; a message that was handed over
-    /// and lost on the way counts as delivered; and a message that is copied before it is removed may be there twice.
+    /// and lost on the way counts as delivered; a message that is copied before it is removed may be there twice; and one
+    /// with a key, which waits for its retry in the holder's hand, comes back when that connection ends.
     Connections,
 }
 

@@ -1,9 +1,9 @@
 //! Bytes in JSON: as text when they are UTF-8, else in base64.
 //!
 //! Which of the two it is stands in the name of the field (`body` or `body_base64`), never in a guess by its looks: a text
-//! that happens to be base64 stays a text. Where text is asked for, an object, list, number or truth value is good too, and
-//! its bytes are the JSON as it was written; answers have text alone. Both hold the bytes by reference count, so that a body is copied into the
-//! request and out of it, and nowhere between.
+//! that happens to be base64 stays a text. Where text is asked for, an object, list, number or truth value is good too,
+//! and its bytes are the JSON as it was written; answers have text alone. Both hold the bytes by reference count, so that
+//! a body is copied into the request and out of it, and nowhere between.
 
 use std::fmt;
 
@@ -70,6 +70,9 @@ impl Serialize for Text {
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = <&RawValue>::deserialize(deserializer)?.get();
+        if written == "null" {
+            return Err(de::Error::invalid_type(de::Unexpected::Unit, &"text or JSON"));
+        }
         let is_json = !written.starts_with('"');
         let text =
             if is_json { written.to_owned() } else { serde_json::from_str(written).map_err(de::Error::custom)? };
@@ -152,6 +155,7 @@ mod tests {
         assert!(!text.is_json());
         assert_eq!(required("body", Some(text), None).unwrap(), "{\"a\": \"\u{1F600}\"}");
         assert_eq!(serde_json::from_str::<Option<Text>>("null").unwrap(), None);
+        assert!(is_refused::<Text>("null"));
         assert!(is_refused::<Text>(r#""\ud83d""#), "half a character");
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Caller {
     pub(crate) queues: Option<Arc<[QueuePattern]>>,
     /// How they have shown who they are.
     pub(crate) proof: Proof,
+    /// What their session is kept under, if they have one.
+    pub(crate) session: Option<Arc<str>>,
 }
 
 impl Caller {
@@ -45,6 +47,7 @@ impl Caller {
             roles: Arc::new([Role::Admin]),
             queues: None,
             proof: Proof::Open,
+            session: None,
         }
     }
 

@@ -69,6 +69,8 @@ pub(crate) struct Access {
     /// Tokens and sessions that were wrong, by address.
     wrong: Rate,
     strangers: Semaphore,
+    /// Those from where too many were wrong.
+    suspects: Semaphore,
 }
 
 fn get<K: Hash + Eq, T: Clone>(map: &Read<K, T>, key: &K) -> Option<Believed<Option<T>>> {
@@ -106,6 +108,7 @@ impl Access {
             // Ten in a row, then one in six seconds: a person who mistypes is not held up, a program that guesses is.
             wrong: Rate::new(1.0 / 6.0, 10.0),
             strangers: Semaphore::new(STRANGERS),
+            suspects: Semaphore::new(1),
         }
     }
 
@@ -161,7 +164,8 @@ impl Access {
         if let Some(id) = session::shown(headers, self.is_secure)
             && let Some(known) = self.of_session(id, address).await?
         {
-            return Ok(self.caller(known, Proof::Session));
+            let session = Some(session::key(id).into());
+            return Ok(Caller { session, ..self.caller(known, Proof::Session) });
         }
         Ok(Caller::unknown(address))
     }
@@ -174,6 +178,7 @@ impl Access {
             roles: known.info.roles.into(),
             queues: known.queues.map(Into::into),
             proof,
+            session: None,
         }
     }
 
@@ -186,15 +191,14 @@ impl Access {
         Ok(known)
     }
 
-    /// Lets somebody who was never right here be looked up, unless too many from there were wrong. Those whom this server
-    /// has seen are not held up by what others at their address do.
+    /// Lets somebody who was never right here be looked up: one after the other where too many were wrong. Whoever is right
+    /// is let in, whatever others at the same address do.
     async fn stranger(&self, address: &str) -> Result<SemaphorePermit<'_>, ApiError> {
-        let turn = Deadline::after(PATIENCE).limit(self.strangers.acquire()).await;
-        let Some(Ok(turn)) = turn else {
-            return Err(MessagingError::DeadlineExceeded { operation: "authenticate" }.into());
-        };
-        self.wrong.check(address).map_err(too_many)?;
-        Ok(turn)
+        let line = if self.wrong.check(address).is_ok() { &self.strangers } else { &self.suspects };
+        match Deadline::after(PATIENCE).limit(line.acquire()).await {
+            Some(Ok(turn)) => Ok(turn),
+            _ => Err(MessagingError::DeadlineExceeded { operation: "authenticate" }.into()),
+        }
     }
 
     async fn of_token(&self, token: &str, address: &str) -> Result<KnownToken, ApiError> {
@@ -223,8 +227,7 @@ impl Access {
                 let token = session::token_of(&self.records, id, Deadline::after(PATIENCE)).await?;
                 put(&self.sessions, key, token);
                 if token.is_none() && seen.is_none() {
-                    // Whoever sends it is nobody, and is told so where that is not enough.
-                    let _ = self.wrong.take(address);
+                    self.wrong.take(address).map_err(too_many)?;
                 }
                 token
             }
@@ -240,11 +243,18 @@ impl Access {
         match caller.proof {
             Proof::Open => self.is_open().await,
             Proof::None => Ok(false),
+            Proof::Session if self.has_ended(caller) => Ok(false),
             Proof::Token | Proof::Session => match caller.key.parse() {
                 Ok(id) => Ok(self.find(id).await?.is_some()),
                 Err(_) => Ok(false),
             },
         }
+    }
+
+    /// Whether the session of somebody who was let in by one was ended here.
+    fn has_ended(&self, caller: &Caller) -> bool {
+        let session = caller.session.as_deref().and_then(|key| get(&self.sessions, &key.to_owned()));
+        session.is_some_and(|seen| seen.what.is_none())
     }
 
     /// Begins a session with a token.

@@ -12,6 +12,7 @@ use crate::access::Caller;
 use crate::api::schemas::named;
 use crate::api::{ApiError, Content, Need, Route, Verb, answer, answer_with};
 use crate::app::App;
+use crate::leases::to_its_end;
 
 /// As Prometheus reads it.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -49,7 +50,9 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     if app.stop.is_cancelled() {
         return answer_with(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));
     }
-    match app.readiness.is_up(&*app.provider).await {
+    let own = app.clone();
+    let is_up = to_its_end(&app, async move { own.readiness.is_up(&*own.provider).await }).await;
+    match is_up.unwrap_or(false) {
         true => answer(&json!({ "status": "ok" })),
         // Anybody may ask; only that it is away is for everybody.
         false => {

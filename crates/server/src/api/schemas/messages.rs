@@ -14,7 +14,7 @@ fn receive_options() -> Object {
 }
 
 fn receipts() -> Value {
-    json!({ "type": "array", "items": { "type": "string" }, "maxItems": 1000 })
+    json!({ "type": "array", "items": { "type": "string" }, "maxItems": 10_000 })
 }
 
 pub(super) fn shapes() -> Named {
@@ -91,7 +91,7 @@ pub(super) fn shapes() -> Named {
             "ReceiveSeveral",
             receive_options()
                 .must("queues", json!({ "type": "array", "items": queue_name(), "minItems": 1, "maxItems": 100 }))
-                .may("settlements", json!({ "type": "array", "items": named("Settlement"), "maxItems": 1000 }))
+                .may("settlements", json!({ "type": "array", "items": named("Settlement"), "maxItems": 10_000 }))
                 .asked(),
         ),
         (

@@ -104,7 +104,7 @@ fn text_or_json() -> Value {
 fn headers() -> Value {
     json!({
         "type": "object",
-        "propertyNames": { "pattern": "^[A-Za-z0-9_.]{1,128}$" },
+        "propertyNames": { "pattern": "^[A-Za-z0-9_.-]{1,128}$" },
         "additionalProperties": { "type": "string", "pattern": "^[^\\x00]*$" },
     })
 }
