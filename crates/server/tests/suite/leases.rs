@@ -63,7 +63,7 @@ async fn a_client_that_leaves_while_it_waits_costs_no_delivery() {
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_written_gives_its_leases_back() {
-    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(1), ..ServerOptions::default() }).await;
+    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(8), ..ServerOptions::default() }).await;
     let queue = QueueName::new("orders").unwrap();
     let provider = &place.context.messaging_provider;
     for _ in 0..12 {
@@ -127,26 +127,6 @@ async fn claimed_at_last(place: &Place, tasks: usize) -> Vec<Value> {
     all
 }
 
-#[tokio::test]
-async fn a_worker_of_tasks_that_leaves_while_it_waits_costs_no_attempt() {
-    let place = Place::new().await;
-    for round in 0..5 {
-        let mut stream = TcpStream::connect(place.address).await.unwrap();
-        stream.write_all(post("/v1/tasks/claim", CLAIM).as_bytes()).await.unwrap();
-        eventually(async || {
-            let text = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
-            text.contains("postrider_http_connections 2\n").then_some(())
-        })
-        .await;
-        drop(stream);
-        place.is_left_alone().await;
-        place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
-        let [task] = &claimed_at_last(&place, 1).await[..] else { panic!() };
-        assert_eq!(task["attempt_count"], 1, "round {round}");
-    }
-    place.stop().await;
-}
-
 /// The claim is in the middle of the store when its worker leaves: something in the store holds it there.
 #[tokio::test]
 async fn a_claim_that_is_left_in_the_middle_goes_back_uncounted() {
@@ -167,7 +147,7 @@ async fn a_claim_that_is_left_in_the_middle_goes_back_uncounted() {
 
 #[tokio::test]
 async fn claims_whose_answer_cannot_be_written_go_back_uncounted() {
-    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(1), ..ServerOptions::default() }).await;
+    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(8), ..ServerOptions::default() }).await;
     for _ in 0..12 {
         place.post("/v1/tasks", json!({ "type": "mail", "payload": "x".repeat(1024 * 1024) })).await.of(201);
     }
