@@ -201,6 +201,9 @@ impl App {
                 return all;
             }
             asked = self.portion(queues, options.max - all.len(), &room);
+            if asked == 0 {
+                return all;
+            }
             let next = ReceiveOptions { max: asked, wait: Duration::ZERO, ..options.clone() };
             portion = match self.ask(queues, &next).await {
                 Ok(portion) => portion,
