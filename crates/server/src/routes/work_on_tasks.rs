@@ -209,6 +209,13 @@ async fn claim(
             Err(error) => return Err(error.into()),
         }
     }
+    if does_wait && let Err(refusal) = app.check_still(&caller, asked.wait).await {
+        if !has_ended {
+            return Err(refusal);
+        }
+        // What was ended must be told; the next request is refused as a whole.
+        got = Gathered { tasks: Vec::new(), next_due: None, handover: Handover::tasks(Vec::new(), &app) };
+    }
     let Gathered { tasks, next_due, handover } = got;
     if has_ended || !tasks.is_empty() {
         app.live.tell(Change::Tasks);
