@@ -21,7 +21,7 @@ use crate::line::Lines;
 use crate::live::Live;
 use crate::meter::Meter;
 use crate::options::ServerOptions;
-use crate::portions::Portions;
+use crate::portions::{Portions, Surplus};
 use crate::readiness::Readiness;
 use crate::receipts::Seal;
 use crate::traces::Traces;
@@ -47,7 +47,9 @@ pub(crate) struct App {
     pub(crate) seal: Seal,
     pub(crate) workers: Workers,
     pub(crate) lines: Lines,
+    /// Of messages.
     pub(crate) portions: Portions,
+    pub(crate) portions_of_tasks: Portions,
     pub(crate) readiness: Readiness,
     pub(crate) meter: Meter,
     pub(crate) history: History,
@@ -82,7 +84,8 @@ impl App {
             seal,
             workers: Workers::default(),
             lines: Lines::default(),
-            portions: Portions::default(),
+            portions: Portions::new(Surplus::of(provider.capabilities())),
+            portions_of_tasks: Portions::new(Surplus::IsFree),
             readiness: Readiness::default(),
             meter: Meter::new(provider.provider_name()),
             history: History::default(),

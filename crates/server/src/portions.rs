@@ -3,9 +3,12 @@
 //! A request counts rows, and memory is made of bytes: a thousand of the largest messages would be a gigabyte. So rows are
 //! read in portions, and an answer ends when it has enough. What was leased and does not fit goes back at once; that is
 //! the exception, because it is remembered which queues have large messages, and no more of them are asked for than fit.
+//! Where a store counts what goes back, it never happens: no more is asked for than fits if every row is the largest.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use postrider::{Capabilities, Feature};
 
 /// An answer has no more bytes of bodies and headers, unless one row alone has more.
 const MOST_ANSWERED: usize = 16 * 1024 * 1024;
@@ -19,16 +22,47 @@ const LARGE: usize = MOST_ANSWERED / 1000;
 /// So many queues with large messages are remembered.
 const REMEMBERED: usize = 10_000;
 
-/// The largest row that was lately seen, of queues and types of tasks that have large ones. A lock, held for a look.
-#[derive(Debug, Default)]
-pub(crate) struct Portions(Mutex<HashMap<String, usize>>);
+/// What becomes of rows that were leased and do not fit into an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Surplus {
+    /// They go back as if nothing had been.
+    IsFree,
+    /// It would be a delivery that nobody saw, and the last one lets a message die.
+    Counts,
+}
+
+impl Surplus {
+    /// Of messages in a store that can do this.
+    pub(crate) fn of(capabilities: &Capabilities) -> Self {
+        if capabilities.offers(Feature::FreeRelease) { Self::IsFree } else { Self::Counts }
+    }
+}
+
+/// How large rows are: of queues, or of types of tasks.
+#[derive(Debug)]
+pub(crate) struct Portions {
+    surplus: Surplus,
+    /// The largest row that was lately seen, of names that have large ones. A lock, held for a look.
+    large: Mutex<HashMap<String, usize>>,
+}
 
 impl Portions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new(surplus: Surplus) -> Self {
+        Self { surplus, large: Mutex::default() }
     }
 
-    /// How many rows to ask for, of those that are wanted of these queues or types. No row has more bytes than `most`.
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.large.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The largest that is known of these names.
+    fn known<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Option<usize> {
+        let large = self.lock();
+        if large.is_empty() { None } else { names.into_iter().filter_map(|name| large.get(name).copied()).max() }
+    }
+
+    /// How many rows to ask for, of those that are wanted of these names: none if no other is likely to fit. No row has
+    /// more bytes than `most`.
     pub(crate) fn rows<'n>(
         &self,
         names: impl IntoIterator<Item = &'n str>,
@@ -36,9 +70,11 @@ impl Portions {
         most: usize,
         answer: &Room,
     ) -> usize {
-        let large = self.lock();
-        let size = if large.is_empty() { None } else { names.into_iter().filter_map(|name| large.get(name)).max() };
-        let fit = size.map_or(wanted, |size| (answer.left() / size).max(1));
+        let size = match self.surplus {
+            Surplus::IsFree => self.known(names),
+            Surplus::Counts => Some(most.max(1)),
+        };
+        let fit = size.map_or(wanted, |size| answer.fits(size));
         wanted.min(fit).min(readable(most))
     }
 
@@ -80,9 +116,9 @@ impl Room {
         self.left() == 0
     }
 
-    /// Whether so many times what is in there would fit.
-    pub(crate) fn has_for(&self, times: usize) -> bool {
-        self.used.saturating_mul(times) <= MOST_ANSWERED
+    /// How many rows of this size fit. One always does, while there is none.
+    fn fits(&self, size: usize) -> usize {
+        (self.left() / size).max(usize::from(self.used == 0))
     }
 
     /// Takes rows in until one does not fit; answers those that are left over. One always fits.
@@ -107,7 +143,7 @@ mod tests {
 
     #[test]
     fn large_rows_come_in_smaller_portions_and_small_ones_do_not() {
-        let (portions, room) = (Portions::default(), Room::default());
+        let (portions, room) = (Portions::new(Surplus::IsFree), Room::default());
         assert_eq!(portions.rows(["a"], 1000, MIB, &room), 128, "nothing is known, so memory decides");
         portions.saw([("a", 100), ("a", MIB), ("b", 100)]);
         assert_eq!(portions.rows(["a"], 1000, MIB, &room), 16);
@@ -118,6 +154,41 @@ mod tests {
         assert_eq!(portions.rows(["a"], 1000, 100 * MIB, &room), 1);
         portions.saw([("a", 100)]);
         assert_eq!(portions.rows(["a"], 1000, 1000, &room), 1000);
+    }
+
+    /// An answer with a row of this size in it.
+    fn with(size: usize) -> Room {
+        let mut room = Room::default();
+        assert!(room.take(&mut vec![size], |size| *size).is_empty());
+        room
+    }
+
+    #[test]
+    fn nothing_is_asked_for_that_does_not_fit_beside_what_is_there() {
+        let portions = Portions::new(Surplus::IsFree);
+        portions.saw([("a", 3 * MIB)]);
+        for (used, asked) in [(4 * MIB, 4), (13 * MIB, 1), (13 * MIB + 1, 0), (20 * MIB, 0)] {
+            assert_eq!(portions.rows(["a"], 1000, 3 * MIB, &with(used)), asked, "beside {used} bytes");
+        }
+        assert_eq!(portions.rows(["b"], 30, 3 * MIB, &with(15 * MIB)), 30, "of which nothing is known");
+    }
+
+    #[test]
+    fn what_would_be_counted_is_never_more_than_fits() {
+        let free = Capabilities::native("test");
+        assert_eq!(Surplus::of(&free), Surplus::IsFree);
+        let charging = free.with(Feature::FreeRelease, postrider::Support::refused("it counts them"));
+        let portions = Portions::new(Surplus::of(&charging));
+        for seen in [1, 100, MIB] {
+            portions.saw([("a", seen)]);
+            assert_eq!(portions.rows(["a"], 1000, MIB, &Room::default()), 16);
+            assert_eq!(portions.rows(["a"], 1000, MIB, &with(1)), 15);
+            assert_eq!(portions.rows(["a"], 1000, MIB, &with(15 * MIB)), 1);
+            assert_eq!(portions.rows(["a"], 1000, MIB, &with(15 * MIB + 1)), 0);
+        }
+        assert_eq!(portions.rows(["a"], 3, MIB, &Room::default()), 3);
+        assert_eq!(portions.rows(["a"], 1000, 100 * MIB, &Room::default()), 1, "one always fits");
+        assert_eq!(portions.rows(["a"], 1000, 100 * MIB, &with(1)), 0);
     }
 
     #[test]

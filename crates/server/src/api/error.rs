@@ -40,6 +40,11 @@ impl ApiError {
         StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
+    /// For a row of an answer that is none itself.
+    pub(crate) fn into_problem(self) -> Problem {
+        *self.problem
+    }
+
     /// The answer. The id of the request is put in by whoever knows it.
     pub(crate) fn response(mut self, request_id: &str) -> Response {
         let status = self.status();

@@ -16,7 +16,7 @@ use crate::api::schemas::{limit, list, named, only};
 use crate::api::{ApiError, Content, JsonBody, MessagePath, Params, QueuePath, Route, Verb, answer, answer_with};
 use crate::app::App;
 use crate::meter::Happened;
-use crate::portions::Room;
+use crate::portions::{Room, readable};
 use crate::repeat::RepeatKey;
 use crate::traces::RequestTrace;
 
@@ -56,7 +56,11 @@ pub(super) fn routes() -> Vec<Route> {
             "Looks at messages without leasing them, in send order.",
             peek,
         )
-        .parameter("limit", limit(MOST_PEEKED), "At most so many, and fewer large ones; 50 unless told otherwise")
+        .parameter(
+            "limit",
+            limit(MOST_PEEKED),
+            "At most so many, and fewer where messages are or may be large; 50 unless told otherwise",
+        )
         .answers(200, "The messages", Content::Json(only("messages", list(named("PeekedMessage"))))),
         Route::new(
             (Verb::Get, "/v1/queues/{queue}/messages/{id}/attempts"),
@@ -146,16 +150,11 @@ async fn send_batch(
 
 async fn peek(State(app): State<Arc<App>>, QueuePath(queue): QueuePath, params: Params) -> Result<Response, ApiError> {
     let limit = params.limit(50, MOST_PEEKED)?;
-    let portion = app.portions.rows([queue.as_str()], limit, app.most_bytes(), &Room::default());
-    let mut messages = app.provider.peek(&queue, portion, Deadline::default()).await?;
-    let bytes = |message: &PeekedMessage| message.body.len() + message.headers.byte_len();
-    let mut room = Room::default();
-    let is_cut = !room.take(&mut messages, bytes).is_empty();
-    // A peek begins at the head, so more are looked at from there, if they are likely to fit as well.
-    if !is_cut && messages.len() == portion && room.has_for(limit.div_ceil(portion)) && portion < limit {
-        messages = app.provider.peek(&queue, limit, Deadline::default()).await?;
-        Room::default().take(&mut messages, bytes);
-    }
+    // One question: a peek begins at the head, so another would show the same again, and some brokers count each look as
+    // a delivery.
+    let most = limit.min(readable(app.most_bytes()));
+    let mut messages = app.provider.peek(&queue, most, Deadline::default()).await?;
+    Room::default().take(&mut messages, |message: &PeekedMessage| message.body.len() + message.headers.byte_len());
     let shown = |message| Peeked::new(QueueName::clone(&queue), message);
     answer(&PeekedMessages { messages: messages.into_iter().map(shown).collect() })
 }

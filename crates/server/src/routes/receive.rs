@@ -8,7 +8,6 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use postrider::{Deadline, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions};
-use postrider_http::wire::Problem;
 use postrider_http::wire::receive::{ReceiveRequest, Received, SettleAndReceiveRequest};
 use postrider_http::wire::settle::Row;
 use tokio::time::Instant;
@@ -201,6 +200,9 @@ impl App {
                 return all;
             }
             asked = self.portion(queues, options.max - all.len(), &room);
+            if asked == 0 {
+                return all;
+            }
             let next = ReceiveOptions { max: asked, wait: Duration::ZERO, ..options.clone() };
             portion = match self.ask(queues, &next).await {
                 Ok(portion) => portion,
@@ -286,10 +288,9 @@ async fn settle_and_receive(
     let asking = Asking::new(&app, &caller, &peer, asked.worker.take())?;
     let (receipts, opened) = app.settlements(&caller, std::mem::take(&mut asked.settlements));
     let (fine, notes) = split(opened);
-    let has_settlements = !fine.is_empty();
-    let (settled, received) = match has_settlements {
-        false => (Vec::new(), asking.receive(&asked.queues, &options, None).await),
-        true => {
+    let (settled, received) = match fine.is_empty() {
+        true => (Vec::new(), asking.receive(&asked.queues, &options, None).await),
+        false => {
             // One round trip where the store can; then, if nothing was there, the wait.
             let portion = app.portion(&asked.queues, options.max, &Room::default());
             let at_once = ReceiveOptions { max: portion, wait: Duration::ZERO, ..options.clone() };
@@ -319,15 +320,16 @@ async fn settle_and_receive(
             (settled, received)
         }
     };
-    if received.is_ok() && !has_settlements {
-        app.check_still(&caller, options.wait).await?;
-    }
+    let received = match received {
+        Ok(leased) => app.check_still(&caller, options.wait).await.map(|()| leased),
+        Err(error) => Err(error.into()),
+    };
     let settled: Vec<Row> = rows(receipts, notes, settled);
     // Nothing was settled, so nothing is lost by a plain refusal.
     let (leased_messages, problem) = match received {
         Ok(leased) => (leased, None),
-        Err(error) if settled.is_empty() => return Err(error.into()),
-        Err(error) => (Leased::new(Vec::new(), &app), Some(Problem::of(&error))),
+        Err(error) if settled.is_empty() => return Err(error),
+        Err(error) => (Leased::new(Vec::new(), &app), Some(error.into_problem())),
     };
     let (pieces, handover) = asking.hand_over(leased_messages)?;
     let written = |value: serde_json::Result<Vec<u8>>| {

@@ -123,7 +123,7 @@ impl App {
     /// How many tasks of those that are wanted are claimed at once.
     fn portion_of_tasks(&self, types: &[TaskType], wanted: usize, answer: &Room) -> usize {
         let most = self.client().store().max_payload_bytes();
-        self.portions.rows(types.iter().map(TaskType::as_str), wanted, most, answer)
+        self.portions_of_tasks.rows(types.iter().map(TaskType::as_str), wanted, most, answer)
     }
 
     fn claimed(&self, task: ClaimedTask) -> wire::Claimed {
@@ -209,6 +209,13 @@ async fn claim(
             Err(error) => return Err(error.into()),
         }
     }
+    if does_wait && let Err(refusal) = app.check_still(&caller, asked.wait).await {
+        if !has_ended {
+            return Err(refusal);
+        }
+        // What was ended must be told; the next request is refused as a whole.
+        got = Gathered { tasks: Vec::new(), next_due: None, handover: Handover::tasks(Vec::new(), &app) };
+    }
     let Gathered { tasks, next_due, handover } = got;
     if has_ended || !tasks.is_empty() {
         app.live.tell(Change::Tasks);
@@ -252,7 +259,7 @@ async fn gather(app: &Arc<App>, mut claim: ClaimTasks, wanted: usize, mut got: F
     let handover = |tasks: &[ClaimedTask]| Handover::tasks(tasks.iter().map(|task| task.lease).collect(), app);
     loop {
         let is_last = got.claimed.len() < claim.max;
-        app.portions.saw(got.claimed.iter().map(|task| (task.task_type.as_str(), task.payload.len())));
+        app.portions_of_tasks.saw(got.claimed.iter().map(|task| (task.task_type.as_str(), task.payload.len())));
         let surplus = room.take(&mut got.claimed, |task| task.payload.len());
         drop(handover(&surplus));
         tasks.append(&mut got.claimed);
@@ -261,6 +268,9 @@ async fn gather(app: &Arc<App>, mut claim: ClaimTasks, wanted: usize, mut got: F
             break;
         }
         claim.max = app.portion_of_tasks(&claim.types, wanted - tasks.len(), &room);
+        if claim.max == 0 {
+            break;
+        }
         match store.claim(claim.clone(), Deadline::default()).await {
             Ok(more) => got = more,
             Err(error) => {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use axum::http::Method;
 use postrider::{Deadline, Message, MessagingService, QueueAdmin, QueueName, QueueStats};
-use postrider_server::ServerOptions;
+use postrider_server::{Role, ServerOptions, Tokens};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::place::{Files, Place, eventually};
+use crate::place::{Answer, Files, Place, eventually};
 
 fn request(body: &str) -> String {
     post("/v1/queues/orders/receive", body)
@@ -63,7 +64,7 @@ async fn a_client_that_leaves_while_it_waits_costs_no_delivery() {
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_written_gives_its_leases_back() {
-    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(1), ..ServerOptions::default() }).await;
+    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(8), ..ServerOptions::default() }).await;
     let queue = QueueName::new("orders").unwrap();
     let provider = &place.context.messaging_provider;
     for _ in 0..12 {
@@ -127,26 +128,6 @@ async fn claimed_at_last(place: &Place, tasks: usize) -> Vec<Value> {
     all
 }
 
-#[tokio::test]
-async fn a_worker_of_tasks_that_leaves_while_it_waits_costs_no_attempt() {
-    let place = Place::new().await;
-    for round in 0..5 {
-        let mut stream = TcpStream::connect(place.address).await.unwrap();
-        stream.write_all(post("/v1/tasks/claim", CLAIM).as_bytes()).await.unwrap();
-        eventually(async || {
-            let text = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
-            text.contains("postrider_http_connections 2\n").then_some(())
-        })
-        .await;
-        drop(stream);
-        place.is_left_alone().await;
-        place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
-        let [task] = &claimed_at_last(&place, 1).await[..] else { panic!() };
-        assert_eq!(task["attempt_count"], 1, "round {round}");
-    }
-    place.stop().await;
-}
-
 /// The claim is in the middle of the store when its worker leaves: something in the store holds it there.
 #[tokio::test]
 async fn a_claim_that_is_left_in_the_middle_goes_back_uncounted() {
@@ -167,7 +148,7 @@ async fn a_claim_that_is_left_in_the_middle_goes_back_uncounted() {
 
 #[tokio::test]
 async fn claims_whose_answer_cannot_be_written_go_back_uncounted() {
-    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(1), ..ServerOptions::default() }).await;
+    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(8), ..ServerOptions::default() }).await;
     for _ in 0..12 {
         place.post("/v1/tasks", json!({ "type": "mail", "payload": "x".repeat(1024 * 1024) })).await.of(201);
     }
@@ -186,4 +167,103 @@ async fn claims_whose_answer_cannot_be_written_go_back_uncounted() {
     }
     drop(stream);
     place.stop().await;
+}
+
+async fn with_token(place: &Place, token: &str, path: &str, body: Option<&Value>) -> Answer {
+    let method = if body.is_some() { Method::POST } else { Method::GET };
+    let mut request = place.request(method, path, body);
+    request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    place.send(request).await
+}
+
+const WORKER: &[Role] = &[Role::Consume, Role::Read];
+
+/// Two workers: one who stays, and one whose token will end.
+async fn two_workers(place: &Place) -> (String, String) {
+    let stays = place.token(&[Role::Produce, Role::Consume, Role::Read], None).await;
+    let ends = place.token(WORKER, None).await;
+    eventually(async || (with_token(place, &ends, "/v1/queues", None).await.status == 200).then_some(())).await;
+    (stays, ends)
+}
+
+/// Ends the token of a worker, until the server knows.
+async fn end(place: &Place, token: &str) {
+    let tokens = Tokens::new(place.state.clone());
+    let all = tokens.list(Deadline::default()).await.unwrap();
+    let found = all.iter().find(|token| token.roles == WORKER).unwrap();
+    assert!(tokens.revoke(found.id, "test", Deadline::default()).await.unwrap());
+    eventually(async || (with_token(place, token, "/v1/queues", None).await.status == 401).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_token_that_ends_while_its_holder_waits_gets_no_messages_and_hears_what_was_settled() {
+    let place = Place::new().await;
+    let queue = QueueName::new("orders").unwrap();
+    let send = async || {
+        let sent = place.context.messaging_provider.send_message(&queue, Message::new("a"), Deadline::default());
+        sent.await.unwrap();
+    };
+    let (stays, ends) = two_workers(&place).await;
+    send().await;
+    let got = with_token(&place, &ends, "/v1/queues/orders/receive", Some(&json!({}))).await.of(200);
+    let ack = json!({ "receipt": got["messages"][0]["receipt"], "outcome": "ack" });
+    let round = json!({ "queues": ["orders"], "wait": "20s", "visibility": "10m", "settlements": [ack] });
+    let revoke = async {
+        eventually(async || {
+            let workers = with_token(&place, &stays, "/v1/workers", None).await.of(200);
+            let rows = workers["workers"].as_array().unwrap();
+            rows.iter().any(|worker| worker["waiting"] == true).then_some(())
+        })
+        .await;
+        end(&place, &ends).await;
+        send().await;
+    };
+    let (answer, ()) = tokio::join!(with_token(&place, &ends, "/v1/receive", Some(&round)), revoke);
+    let answer = answer.of(200);
+    assert_eq!((&answer["messages"], answer["settled"].as_array().unwrap().len()), (&json!([]), 1), "{answer}");
+    assert_eq!(answer["receive_problem"]["code"], "unauthorized");
+    let ask = json!({ "wait": "20s" });
+    let next = with_token(&place, &stays, "/v1/queues/orders/receive", Some(&ask)).await.of(200);
+    assert_eq!(next["messages"][0]["receive_count"], 1, "it went back uncounted");
+    let left = stats(&place, &queue).await;
+    assert_eq!((left.ready.value(), left.in_flight.value()), (Some(0), Some(1)), "the first was settled");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_that_ends_while_its_holder_waits_gets_no_tasks_and_hears_what_was_finished() {
+    for does_finish in [false, true] {
+        let files = Files::postgres();
+        let place = Place::on(&files, ServerOptions::default()).await;
+        let (stays, ends) = two_workers(&place).await;
+        let mut claim: Value = serde_json::from_str(CLAIM).unwrap();
+        let make = async || {
+            let task = json!({ "type": "mail", "payload": "" });
+            with_token(&place, &stays, "/v1/tasks", Some(&task)).await.of(201);
+        };
+        if does_finish {
+            make().await;
+            let got = with_token(&place, &ends, "/v1/tasks/claim", Some(&claim)).await.of(200);
+            claim["finish"] = json!([{ "lease": got["tasks"][0]["lease"], "outcome": "succeeded" }]);
+        }
+        make().await;
+        let held = files.hold("update of task").await;
+        let revoke = async {
+            held.is_waited_for().await;
+            end(&place, &ends).await;
+            held.let_go().await;
+        };
+        let (answer, ()) = tokio::join!(with_token(&place, &ends, "/v1/tasks/claim", Some(&claim)), revoke);
+        if does_finish {
+            let answer = answer.of(200);
+            assert_eq!((&answer["finished"], &answer["tasks"]), (&json!([{ "held": true }]), &json!([])));
+        } else {
+            assert_eq!(answer.code(), "unauthorized");
+        }
+        let ask = json!({ "types": ["mail"], "worker": "polite", "lease": "10m", "wait": "20s", "max": 40 });
+        let next = with_token(&place, &stays, "/v1/tasks/claim", Some(&ask)).await.of(200);
+        let [task] = &next["tasks"].as_array().unwrap()[..] else { panic!("{next}") };
+        assert_eq!(task["attempt_count"], 1, "it went back uncounted");
+        place.stop().await;
+    }
 }

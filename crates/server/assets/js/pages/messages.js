@@ -30,7 +30,7 @@ export async function messagesPage(view) {
   const { element: head, actions } = queueHead(view, "messages");
   replace(actions, actionButton({ label: "Send a message", test: "send", role: "produce", queue: name, tone: "primary", run: () => openSend(name, load) }));
   const filterInput = h("input.filter", { type: "search", placeholder: "Filter by body, header, id, key, state  /", "aria-label": "Filter messages", value: view.query.get("q") ?? "", "data-filter": true, "data-test": "filter" });
-  const limit = h("select", { "aria-label": "How many are shown", "data-test": "limit" }, LIMITS.map((n) => h("option", { value: n, selected: String(n) === view.query.get("limit") }, `first ${number(n)}`)));
+  const limit = h("select", { "aria-label": "How many are shown", "data-test": "limit" }, LIMITS.map((n) => h("option", { value: n, selected: String(n) === view.query.get("limit") }, `up to ${number(n)}`)));
   const shown = h("span.muted", { "aria-live": "polite", "data-test": "shown-count" });
   const problem = h("div");
   const place = h("div.list-side");
@@ -141,7 +141,7 @@ export async function messagesPage(view) {
   const linked = messages.find((message) => message.id === opened);
   if (linked) openMessage(linked);
   else if (opened) {
-    replace(problem, h("p.notice", { "data-tone": "warn", "data-test": "not-in-list" }, `The message ${opened} is not among the first ${limit.value}; it may have been handled meanwhile.`));
+    replace(problem, h("p.notice", { "data-tone": "warn", "data-test": "not-in-list" }, `The message ${opened} is not among the ${count(messages.length, "message")} shown; it may have been handled meanwhile.`));
     select(null);
   }
 }
