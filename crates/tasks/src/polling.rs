@@ -261,3 +261,19 @@ fn is_refused_in_part(error: &MessagingError) -> bool {
     let MessagingError::OutcomeUnknown { source: Some(source), .. } = error else { return false };
     source.downcast_ref().is_some_and(is_lasting)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_apart_if_the_rest_of_them_would_be_refused_again() {
+        let unknown = |source: MessagingError| MessagingError::OutcomeUnknown {
+            operation: "finish",
+            ids: Vec::new(),
+            source: Some(Arc::new(source)),
+        };
+        assert!(is_refused_in_part(&unknown(MessagingError::invalid("result", "it is too long"))));
+        assert!(!is_refused_in_part(&unknown(MessagingError::DeadlineExceeded { operation: "finish" })));
+    }
+}
