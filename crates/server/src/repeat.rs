@@ -6,8 +6,9 @@
 //! sent twice under one id, as with any at-least-once sender.
 //!
 //! Of a batch the rows that were carried out are remembered. A row that failed has done nothing, so a repetition tries it
-//! again, beside the answers of the others: a client comes to an end with the key that it has. An answer of nothing but
-//! failures would not fit into a record either, and what was carried out of the largest batch does.
+//! again, beside the answers of the others: a client comes to an end with the key that it has. A row of which nobody knows
+//! may still be under way, so repetitions are kept away for as long as from a whole request like that. An answer of
+//! nothing but failures would not fit into a record either, and what was carried out of the largest batch does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,13 +76,13 @@ struct Kept {
     answer: Option<KeptAnswer>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct KeptAnswer {
     status: u16,
     body: KeptBody,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum KeptBody {
     Whole(String),
@@ -104,6 +105,12 @@ impl KeptBody {
             Err(_) => Self::Whole(String::from_utf8_lossy(answer).into_owned()),
         }
     }
+}
+
+/// Whether of some row of a batch nobody knows if it was carried out.
+fn is_in_doubt(answer: &[u8]) -> bool {
+    let is_unknown = |row: &Value| row["problem"]["code"] == Code::OutcomeUnknown.as_str();
+    serde_json::from_slice::<Batch>(answer).is_ok_and(|batch| batch.results.iter().any(is_unknown))
 }
 
 fn kept(value: &Kept) -> Bytes {
@@ -154,20 +161,33 @@ struct Keyed {
 
 /// What is to be done about a request.
 enum Turn {
-    /// It is carried out for the first time.
-    First { version: i64 },
-    /// The rows that failed are tried again; these are done.
-    Again { version: i64, done: Vec<Option<Value>> },
+    /// It is carried out, but for the rows that are done.
+    Own(Own),
     /// Nothing: this is the answer.
     Over(Response),
 }
 
+/// A request that nobody else carries out meanwhile.
+struct Own {
+    /// That of its record.
+    version: i64,
+    /// The version of the record that keeps others away, if rows are tried again.
+    again: Option<i64>,
+    done: Vec<Option<Value>>,
+}
+
+/// What is known of an earlier request.
+enum Earlier {
+    Answered(Response),
+    /// Some rows failed; these are done.
+    InPart(Vec<Option<Value>>),
+}
+
 impl Keyed {
     async fn carry_out(self, mut request: Request, next: Next) -> Result<Response, ApiError> {
-        let (version, done, is_first) = match self.turn().await? {
+        let Own { version, again, done } = match self.turn().await? {
             Turn::Over(response) => return Ok(response),
-            Turn::First { version } => (version, Vec::new(), true),
-            Turn::Again { version, done } => (version, done, false),
+            Turn::Own(own) => own,
         };
         // Another request under the same key, after the first was forgotten, has ids of its own.
         let seed = format!("{}/{}", self.name, self.sha256);
@@ -175,43 +195,60 @@ impl Keyed {
         let response = next.run(request).await;
         let status = response.status();
         let Some(error) = response.extensions().get::<ApiError>().cloned() else {
-            return self.keep(response, version, is_first).await;
+            return self.keep(response, version, again).await;
         };
         // Whether it was carried out is not known: the record keeps others away until it ends.
         if status != StatusCode::GATEWAY_TIMEOUT {
             // Nothing was done, so the key is free; a request that is wrong stays wrong without being remembered.
-            self.remove(if is_first { &self.name } else { &self.again }).await;
+            match again {
+                None => self.give_back(&self.name, version).await,
+                Some(again) => self.give_back(&self.again, again).await,
+            }
         }
         Err(error)
     }
 
     async fn turn(&self) -> Result<Turn, ApiError> {
         let records = &self.app.records;
-        let under_way = || kept(&Kept { sha256: self.sha256.clone(), answer: None });
-        match records.put_new(&KIND, &self.name, under_way(), Some(UNDER_WAY), Deadline::default()).await? {
-            Put::Made(own) => return Ok(Turn::First { version: own.version }),
+        match records.put_new(&KIND, &self.name, self.under_way(), Some(UNDER_WAY), Deadline::default()).await? {
+            Put::Made(own) => return Ok(Turn::Own(Own { version: own.version, again: None, done: Vec::new() })),
             Put::Taken(other) => {
-                if let Turn::Over(response) = self.repeated(&other)? {
+                if let Earlier::Answered(response) = self.earlier(&other)? {
                     return Ok(Turn::Over(response));
                 }
             }
         }
-        let made = records.put_new(&KIND, &self.again, under_way(), Some(UNDER_WAY), Deadline::default()).await?;
-        let Put::Made(_) = made else { return Err(in_progress()) };
+        let Some(again) = self.keep_others_away().await? else { return Err(in_progress()) };
         // Whoever was here before may have ended since it was looked at.
         let turn = match records.get(&KIND, &self.name, Deadline::default()).await {
-            Ok(Some(latest)) => self.repeated(&latest),
+            Ok(Some(latest)) => self.earlier(&latest).map(|earlier| match earlier {
+                Earlier::Answered(response) => Turn::Over(response),
+                Earlier::InPart(done) => Turn::Own(Own { version: latest.version, again: Some(again), done }),
+            }),
             Ok(None) => Err(in_progress()),
             Err(error) => Err(error.into()),
         };
-        if !matches!(turn, Ok(Turn::Again { .. })) {
-            self.remove(&self.again).await;
+        if !matches!(turn, Ok(Turn::Own(_))) {
+            self.give_back(&self.again, again).await;
         }
         turn
     }
 
+    fn under_way(&self) -> Bytes {
+        kept(&Kept { sha256: self.sha256.clone(), answer: None })
+    }
+
+    /// Lets nobody else try rows again for a while, unless somebody does.
+    async fn keep_others_away(&self) -> Result<Option<i64>, MessagingError> {
+        let (records, until) = (&self.app.records, Deadline::default());
+        Ok(match records.put_new(&KIND, &self.again, self.under_way(), Some(UNDER_WAY), until).await? {
+            Put::Made(own) => Some(own.version),
+            Put::Taken(_) => None,
+        })
+    }
+
     /// What the record of an earlier request with this key says.
-    fn repeated(&self, record: &StateRecord) -> Result<Turn, ApiError> {
+    fn earlier(&self, record: &StateRecord) -> Result<Earlier, ApiError> {
         let Ok(other) = serde_json::from_slice::<Kept>(&record.value) else {
             let why = "another program has written the record of this key; use another key";
             return Err(ApiError::new(Code::IdempotencyMismatch, why));
@@ -223,7 +260,7 @@ impl Keyed {
         let Some(KeptAnswer { status, body }) = other.answer else { return Err(in_progress()) };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let mut response = match body {
-            KeptBody::Rows(done) if done.contains(&None) => return Ok(Turn::Again { version: record.version, done }),
+            KeptBody::Rows(done) if done.contains(&None) => return Ok(Earlier::InPart(done)),
             KeptBody::Rows(done) => answer_with(status, &Batch { results: done.into_iter().flatten().collect() })?,
             KeptBody::Whole(text) => {
                 let mut response = (status, text).into_response();
@@ -232,32 +269,76 @@ impl Keyed {
             }
         };
         response.headers_mut().insert(REPLAY.clone(), HeaderValue::from_static("true"));
-        Ok(Turn::Over(response))
+        Ok(Earlier::Answered(response))
     }
 
-    async fn keep(self, response: Response, version: i64, is_first: bool) -> Result<Response, ApiError> {
+    async fn keep(self, response: Response, version: i64, again: Option<i64>) -> Result<Response, ApiError> {
         let (parts, body) = response.into_parts();
         let bytes = match body.collect().await {
             Ok(collected) => collected.to_bytes(),
             Err(error) => return Err(ApiError::malformed(format!("the answer could not be read: {error}"))),
         };
+        let is_in_doubt = is_in_doubt(&bytes);
+        if is_in_doubt
+            && again.is_none()
+            && let Err(error) = self.keep_others_away().await
+        {
+            tracing::warn!(%error, "rows whose outcome is not known may be tried again too early");
+        }
         let answer = KeptAnswer { status: parts.status.as_u16(), body: KeptBody::of(&bytes) };
-        let done = kept(&Kept { sha256: self.sha256.clone(), answer: Some(answer) });
-        let records = &self.app.records;
-        let kept = records.replace(&KIND, &self.name, version, done, Some(REMEMBERED), Deadline::default()).await;
-        match kept {
-            Err(error) => {
-                // The request was carried out. A repetition within a minute is refused; after that it has the same ids.
-                tracing::warn!(%error, "the answer to a repeatable request could not be kept");
+        // The request was carried out. If that is not kept, a repetition within a minute is refused; after that it has the
+        // same ids.
+        match self.remember(answer, version, again.is_some()).await {
+            Err(error) => tracing::warn!(%error, "the answer to a repeatable request could not be kept"),
+            Ok(false) => tracing::warn!(
+                "the answer to a repeatable request was not kept: it took more than {} s, and its key went to another",
+                UNDER_WAY.as_secs()
+            ),
+            Ok(true) => {
+                if let Some(again) = again.filter(|_| !is_in_doubt) {
+                    self.give_back(&self.again, again).await;
+                }
             }
-            Ok(_) if !is_first => self.remove(&self.again).await,
-            Ok(_) => {}
         }
         Ok(Response::from_parts(parts, Body::from(bytes)))
     }
 
-    async fn remove(&self, record: &RecordKey) {
-        if let Err(error) = self.app.records.remove(&KIND, record, Deadline::default()).await {
+    /// Keeps an answer in the record of that version, or rows that were tried again in a later one. Answers whether it did.
+    async fn remember(&self, answer: KeptAnswer, version: i64, is_again: bool) -> Result<bool, MessagingError> {
+        let (records, until) = (&self.app.records, Deadline::default());
+        let replace = async |version, answer: &KeptAnswer| {
+            let done = kept(&Kept { sha256: self.sha256.clone(), answer: Some(answer.clone()) });
+            records.replace(&KIND, &self.name, version, done, Some(REMEMBERED), until).await
+        };
+        if replace(version, &answer).await?.is_some() {
+            return Ok(true);
+        }
+        let KeptAnswer { status, body: KeptBody::Rows(own) } = answer else { return Ok(false) };
+        let Some(latest) = records.get(&KIND, &self.name, until).await?.filter(|_| is_again) else { return Ok(false) };
+        let mut rows = match self.earlier(&latest) {
+            Ok(Earlier::InPart(rows)) => rows,
+            // Somebody else has come to the end of it.
+            Ok(Earlier::Answered(_)) => return Ok(true),
+            Err(_) => return Ok(false),
+        };
+        for (row, own) in rows.iter_mut().zip(own) {
+            *row = row.take().or(own);
+        }
+        let merged = KeptAnswer { status, body: KeptBody::Rows(rows) };
+        Ok(replace(latest.version, &merged).await?.is_some())
+    }
+
+    /// Removes a record, if it is ours still. One that has ended may be another request's by now.
+    async fn give_back(&self, record: &RecordKey, version: i64) {
+        let (records, until) = (&self.app.records, Deadline::default());
+        // Renewed, it lasts for longer than it takes to remove it: nobody can make another in between.
+        let renewed = records.replace(&KIND, record, version, self.under_way(), Some(UNDER_WAY), until).await;
+        let removed = match renewed {
+            Ok(Some(_)) => records.remove(&KIND, record, until).await.map(drop),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
             tracing::warn!(%error, "the key of a repeatable request is taken for a minute");
         }
     }
@@ -266,4 +347,20 @@ impl Keyed {
 fn in_progress() -> ApiError {
     let why = "the first request with this key is still under way; repeat it a little later";
     ApiError::new(Code::IdempotencyInProgress, why).retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_http::wire::Problem;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_is_in_doubt_if_one_row_is() {
+        let failed = |code: Code| json!({ "problem": Problem::new(code, "why") });
+        let is_in_doubt = |rows: Value| is_in_doubt(json!({ "results": rows }).to_string().as_bytes());
+        assert!(is_in_doubt(json!([{ "id": "a" }, failed(Code::OutcomeUnknown)])));
+        assert!(!is_in_doubt(json!([{ "id": "a" }, failed(Code::InvalidInput)])));
+    }
 }

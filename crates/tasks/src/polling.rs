@@ -164,8 +164,8 @@ impl<S: TaskStore + Clone> Polling<S> {
     ) -> Result<Exchanged, MessagingError> {
         let is_unknown = matches!(error, MessagingError::OutcomeUnknown { .. });
         told.iter_mut().for_each(|ended| ended.may_be_kept |= is_unknown);
-        if is_lasting(&error) && !told.is_empty() {
-            if !has_claimed && told.len() == 1 {
+        if (is_lasting(&error) || is_refused_in_part(&error)) && !told.is_empty() {
+            if !has_claimed && told.len() == 1 && is_lasting(&error) {
                 // The store will never take it. Its lease runs out, and the task is tried again.
                 tracing::error!(%error, task = %told[0].lease.id, "the end of an attempt cannot be kept");
                 self.desk.tell(&told[0], false);
@@ -253,5 +253,27 @@ impl<S> Desk<S> {
             let standing = ended.outcome.as_ref().and_then(|_| standings.next());
             self.tell(ended, standing.is_some_and(|standing| ended.is_kept(*standing)));
         }
+    }
+}
+
+/// Whether some of it was kept and the rest refused, as it would be again: told apart, each has an answer of its own.
+fn is_refused_in_part(error: &MessagingError) -> bool {
+    let MessagingError::OutcomeUnknown { source: Some(source), .. } = error else { return false };
+    source.downcast_ref().is_some_and(is_lasting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_apart_if_the_rest_of_them_would_be_refused_again() {
+        let unknown = |source: MessagingError| MessagingError::OutcomeUnknown {
+            operation: "finish",
+            ids: Vec::new(),
+            source: Some(Arc::new(source)),
+        };
+        assert!(is_refused_in_part(&unknown(MessagingError::invalid("result", "it is too long"))));
+        assert!(!is_refused_in_part(&unknown(MessagingError::DeadlineExceeded { operation: "finish" })));
     }
 }

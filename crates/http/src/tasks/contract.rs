@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_core::task::{
     ClaimAnswer, ClaimTasks, Created, Enqueued, Finish, FinishedAndClaimed, Heartbeat, LostLease, NewTask, OutboxBatch,
-    PayloadRevision, Stranded, Task, TaskAttempt, TaskId, TaskLease, TaskNotice, TaskPage, TaskQuery, TaskRoutes,
-    TaskStanding, TaskState, TaskStore, TaskType, check_lease,
+    PayloadRevision, Progress, Stranded, Task, TaskAttempt, TaskId, TaskLease, TaskNotice, TaskPage, TaskQuery,
+    TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
 };
 use postrider_core::{Deadline, MessagingError, RowResults, WakeUps};
 
@@ -52,15 +52,6 @@ impl HttpTasks {
         Ok(known)
     }
 
-    fn settle_leases(&self, leases: &[TaskLease], standings: &[TaskStanding], renewed: Option<Duration>) {
-        for (lease, standing) in leases.iter().zip(standings) {
-            match (standing, renewed) {
-                (TaskStanding::Held, Some(lasts)) => self.shared.leases.renew(lease, lasts),
-                (TaskStanding::Held, None) | (TaskStanding::Lost(_), _) => self.shared.leases.forget(lease),
-            }
-        }
-    }
-
     fn handed(&self) -> Handed {
         Handed::new(self.provider.transport().clone(), self.shared.leases.clone())
     }
@@ -82,7 +73,12 @@ async fn finish_and_claim(
         // Too much for one request: in halves.
         let rest = finish.split_off(asked / 2);
         let mut first = Box::pin(finish_and_claim(transport.clone(), finish, None)).await?;
-        let second = Box::pin(finish_and_claim(transport, rest, claim)).await?;
+        let second = Box::pin(finish_and_claim(transport, rest, claim)).await;
+        // The first half is done: that nothing was done is not true of the whole any more.
+        let second = second.map_err(|undone| match undone {
+            Undone::Unknown(source) => Undone::Unknown(source),
+            undone => Undone::Unknown(Arc::new(undone.into_harmless())),
+        })?;
         first.finished.extend(second.finished);
         return Ok(wire::Claims { finished: first.finished, ..second });
     };
@@ -166,7 +162,7 @@ impl TaskStore for HttpTasks {
         };
         let (finished, claimed, next_due, handed) = self.provider.carry_out(FINISH, Vec::new(), deadline, work).await?;
         handed.arrived();
-        self.settle_leases(&ended, &finished, None);
+        ended.iter().for_each(|lease| self.shared.leases.forget(lease));
         let finished = self.with_unknown(finished, unknown, deadline).await?;
         Ok(FinishedAndClaimed { finished, claimed, next_due })
     }
@@ -220,21 +216,30 @@ impl TaskStore for HttpTasks {
         let (texts, unknown) = self.texts(heartbeats.iter().map(|heartbeat| &heartbeat.lease));
         let (mut renewed, mut signs) = (Vec::new(), Vec::new());
         for (heartbeat, text) in heartbeats.into_iter().zip(texts) {
+            // The server refuses a row with odd progress, which would pass for a lease that is lost.
+            let progress = heartbeat.progress.map(|told| Progress::new(told.fraction, told.text)).transpose()?;
             if let Some(lease) = text {
                 renewed.push(heartbeat.lease);
-                signs.push(wire::Heartbeat { lease, progress: heartbeat.progress });
+                signs.push(wire::Heartbeat { lease, progress });
             }
         }
         let mut said = Vec::with_capacity(signs.len());
-        for signs in signs.chunks(MOST_ROWS) {
+        for (signs, leases) in signs.chunks(MOST_ROWS).zip(renewed.chunks(MOST_ROWS)) {
             let request = wire::HeartbeatRequest { heartbeats: signs.to_vec(), extend: lease };
             let ask = Ask::post("/v1/tasks/heartbeat", &request)?;
             let part: wire::Standings = self.provider.change(HEARTBEAT, Vec::new(), ask, deadline).await?;
             let part = self.provider.transport().rows(part.standings, signs.len());
-            said.extend(part.map_err(|undone| undone.into_error(HEARTBEAT, Vec::new()))?);
+            let part = part.map_err(|undone| undone.into_error(HEARTBEAT, Vec::new()))?;
+            // At once: these are renewed even if the next part fails.
+            for (held, _) in leases.iter().zip(&part).filter(|(_, standing)| standing.held) {
+                self.shared.leases.renew(held, lease);
+            }
+            said.extend(part);
         }
         let known = only_standings(said)?;
-        self.settle_leases(&renewed, &known, Some(lease));
+        for (lost, _) in renewed.iter().zip(&known).filter(|(_, standing)| **standing != TaskStanding::Held) {
+            self.shared.leases.forget(lost);
+        }
         self.with_unknown(known, unknown, deadline).await
     }
 

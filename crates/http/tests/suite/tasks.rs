@@ -93,6 +93,38 @@ async fn attempts_are_claimed_renewed_and_ended_by_the_servers_lease() {
 }
 
 #[tokio::test]
+async fn ends_of_which_a_half_is_kept_and_the_other_refused_are_in_doubt() {
+    let (fake, tasks) = open(move |seen| match seen.path.as_str() {
+        "/v1/tasks/claim" => {
+            let both = [claimed(TaskId::generate(), "prl1.a"), claimed(TaskId::generate(), "prl1.b")];
+            Reply::ok(json!({ "tasks": both }))
+        }
+        _ => match seen.body["finish"].as_array().unwrap().as_slice() {
+            [one] if one["lease"] == "prl1.a" => Reply::ok(json!({"finished": [{"held": true}]})),
+            _ => Reply::problem(&Problem::new(Code::PayloadTooLarge, "too much")),
+        },
+    })
+    .await;
+    let both = tasks.claim(claim(), soon()).await.unwrap().claimed;
+    let ends = both.iter().map(|task| Finish { lease: task.lease, outcome: TaskOutcome::Released }).collect();
+    let error = tasks.finish(ends, soon()).await.unwrap_err();
+    assert!(matches!(error, MessagingError::OutcomeUnknown { .. }), "{error:?}");
+    drop(fake);
+}
+
+#[tokio::test]
+async fn odd_progress_is_refused_before_it_costs_a_lease() {
+    let id = TaskId::generate();
+    let (fake, tasks) = open(move |_| Reply::ok(json!({"tasks": [claimed(id, "prl1.a")]}))).await;
+    let lease = tasks.claim(claim(), soon()).await.unwrap().claimed.remove(0).lease;
+    fake.seen().await;
+    let progress = Some(Progress { fraction: Some(2.0), text: None });
+    let error = tasks.heartbeat(vec![Heartbeat { lease, progress }], LEASE, soon()).await.unwrap_err();
+    assert!(matches!(error, MessagingError::InvalidInput { what: "progress", .. }), "{error:?}");
+    assert!(fake.rest().await.is_empty());
+}
+
+#[tokio::test]
 async fn a_lease_that_is_not_known_here_is_lost_and_the_task_says_what_became_of_it() {
     let (here, gone) = (TaskId::generate(), TaskId::generate());
     let (fake, tasks) = open(move |seen| match seen.path.as_str() {

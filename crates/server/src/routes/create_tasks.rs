@@ -67,10 +67,12 @@ impl Meant {
 async fn make(app: &App, meant: Vec<Meant>) -> Result<RowResults<postrider::task::Created>, MessagingError> {
     let (tasks, own_ids): (_, Vec<_>) = meant.into_iter().map(|meant| (meant.task, meant.own_id)).unzip();
     let mut rows = app.client().create_many(tasks, Deadline::default()).await?;
+    // One for all of them: however many there are, the answer does not wait for longer.
+    let deadline = Deadline::default();
     for (row, own_id) in rows.iter_mut().zip(own_ids) {
-        if row.is_err()
+        if let Err(MessagingError::InvalidInput { what: "task id", .. }) = row
             && let Some(id) = own_id
-            && let Ok(task) = app.client().get(id, Deadline::default()).await
+            && let Ok(task) = app.client().get(id, deadline).await
         {
             *row = Ok(postrider::task::Created { id, is_new: true, state: task.info.state });
         }

@@ -2,13 +2,15 @@
 
 use axum::http::Method;
 use postrider::Deadline;
-use postrider::state_records::{RecordKind, RecordQuery, StateRecords};
+use postrider::state_records::{Put, RecordKind, RecordQuery, StateRecord, StateRecords};
 use postrider_server::ServerOptions;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::place::{Answer, Files, Place, eventually};
+
+static KIND: RecordKind = RecordKind::constant("answer");
 
 async fn repeat(place: &Place, path: &str, key: &str, body: &Value) -> Answer {
     let mut request = place.request(Method::POST, path, Some(body));
@@ -100,6 +102,97 @@ async fn messages_of_a_batch_that_failed_are_sent_by_a_repetition_and_the_others
     place.stop().await;
 }
 
+const BATCH: &str = "/v1/queues/orders/messages/batch";
+
+/// A batch of which one row has failed, and would not fail again.
+async fn failed_in_part(place: &Place, files: &Files) -> Value {
+    let body = json!({ "messages": [{ "body": "a" }, { "body": "b" }] });
+    let refusing = files.refuse("message", "b").await;
+    let first = repeat(place, BATCH, "k", &body).await.of(200);
+    assert!(first["results"][1].get("problem").is_some(), "{first}");
+    refusing.end().await;
+    body
+}
+
+/// The one record of a key.
+async fn only_record(place: &Place) -> StateRecord {
+    let mut kept = place.state.list(&KIND, &RecordQuery::default(), Deadline::default()).await.unwrap().records;
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    kept.remove(0)
+}
+
+#[tokio::test]
+async fn of_two_repetitions_at_once_one_tries_again_what_failed() {
+    let files = Files::postgres();
+    let place = Place::on(&files, ServerOptions::default()).await;
+    let body = failed_in_part(&place, &files).await;
+    let held = files.hold("insert of message").await;
+    let meanwhile = async {
+        held.is_waited_for().await;
+        let other = repeat(&place, BATCH, "k", &body).await;
+        held.let_go().await;
+        other
+    };
+    let (one, other) = tokio::join!(repeat(&place, BATCH, "k", &body), meanwhile);
+    assert_eq!(other.code(), "idempotency_in_progress");
+    let one = one.of(200);
+    let replayed = repeat(&place, BATCH, "k", &body).await;
+    assert_eq!(replayed.headers["idempotent-replay"], "true");
+    assert_eq!(replayed.of(200), one);
+    let peeked = place.get("/v1/queues/orders/messages").await.of(200);
+    assert_eq!(ids(&peeked["messages"]), ids(&one["results"]), "each once");
+    only_record(&place).await;
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn rows_that_were_tried_again_are_remembered_though_the_record_was_changed_meanwhile() {
+    let files = Files::postgres();
+    let place = Place::on(&files, ServerOptions::default()).await;
+    let body = failed_in_part(&place, &files).await;
+    let record = only_record(&place).await;
+    let held = files.hold("insert of message").await;
+    let meanwhile = async {
+        held.is_waited_for().await;
+        let (version, value) = (record.version, record.value.clone());
+        let changed = place.state.replace(&KIND, &record.key, version, value, None, Deadline::default()).await;
+        assert!(changed.unwrap().is_some());
+        held.let_go().await;
+    };
+    let (one, ()) = tokio::join!(repeat(&place, BATCH, "k", &body), meanwhile);
+    let replayed = repeat(&place, BATCH, "k", &body).await;
+    assert_eq!(replayed.headers["idempotent-replay"], "true");
+    assert_eq!(replayed.of(200), one.of(200));
+    place.stop().await;
+}
+
+/// A request that takes so long that its record ends, and another has the key when it fails.
+#[tokio::test]
+async fn a_request_that_fails_leaves_the_record_of_another_alone() {
+    const PATH: &str = "/v1/queues/orders/messages";
+    let files = Files::postgres();
+    let place = Place::on(&files, ServerOptions::default()).await;
+    place.send(place.request(Method::PUT, "/v1/queues/orders", None)).await.of(204);
+    let refusing = files.refuse("message", "b").await;
+    let held = files.hold("insert of message").await;
+    let body = json!({ "body": "b" });
+    let meanwhile = async {
+        held.is_waited_for().await;
+        let key = only_record(&place).await.key;
+        assert!(place.state.remove(&KIND, &key, Deadline::default()).await.unwrap());
+        let made = place.state.put_new(&KIND, &key, "another's".into(), None, Deadline::default()).await;
+        held.let_go().await;
+        made.unwrap()
+    };
+    let (failed, made) = tokio::join!(repeat(&place, PATH, "k", &body), meanwhile);
+    assert!(failed.status.is_server_error() || failed.status.is_client_error(), "{failed:?}");
+    assert_ne!(failed.status, 504);
+    let Put::Made(made) = made else { panic!("{made:?}") };
+    assert_eq!(only_record(&place).await, made);
+    refusing.end().await;
+    place.stop().await;
+}
+
 #[tokio::test]
 async fn tasks_of_a_batch_are_made_once_beside_those_that_fail() {
     let place = Place::new().await;
@@ -121,11 +214,10 @@ async fn tasks_whose_answer_was_lost_are_answered_when_the_request_is_carried_ou
         let batch = json!({ "tasks": [task, task] });
         let one = repeat(&place, "/v1/tasks", "k", &task).await.of(201);
         let two = repeat(&place, "/v1/tasks/batch", "k", &batch).await.of(200);
-        let kind = RecordKind::constant("answer");
-        let kept = place.state.list(&kind, &RecordQuery::default(), Deadline::default()).await.unwrap().records;
+        let kept = place.state.list(&KIND, &RecordQuery::default(), Deadline::default()).await.unwrap().records;
         assert_eq!(kept.len(), 2);
         for record in kept {
-            place.state.remove(&kind, &record.key, Deadline::default()).await.unwrap();
+            place.state.remove(&KIND, &record.key, Deadline::default()).await.unwrap();
         }
         assert_eq!(repeat(&place, "/v1/tasks", "k", &task).await.of(201), one);
         assert_eq!(repeat(&place, "/v1/tasks/batch", "k", &batch).await.of(200), two);
