@@ -147,7 +147,8 @@ fn open(folder: &Folder, name: &[u8], most: usize) -> Result<Option<Result<Vec<u
     let size = usize::try_from(found.st_size).unwrap_or(usize::MAX);
     if size > most {
         let error = format!(
-            "it has {size} bytes, at most {most} are allowed by common.messaging.max_message_bytes; raise it, or send a reference"
+            "it has {size} bytes, at most {most} are allowed by common.messaging.max_message_bytes; raise it, or send a \
+             reference"
         );
         let mut start = Vec::new();
         // The beginning is enough to know it by; the file keeps all of it.

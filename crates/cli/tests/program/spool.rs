@@ -128,7 +128,7 @@ fn a_command_that_keeps_failing_is_retried_and_then_its_message_is_put_aside() {
         "orders",
         "--drain",
         "--retry",
-        "constant,delay=1ms,attempts=3",
+        "constant,delay=0s,attempts=3",
         "--",
         "sh",
         "-c",
