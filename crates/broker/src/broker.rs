@@ -1,28 +1,16 @@
-//! What a broker does for [`BrokerProvider`](crate::BrokerProvider): one method an operation.
+//! What a broker does for [`Connection`](crate::Connection): one method an operation.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
 
-use bytes::Bytes;
 use postrider_core::coalescer::{BatchFailure, CoalescerConfig, ExtendRow, SendRow};
 use postrider_core::{
-    Capabilities, Deadline, Envelope, MessageId, MessagingError, QueueName, QueueStats, ReceiptHandle, ReceiveOptions,
+    Capabilities, Deadline, MessageId, MessagingError, QueueName, QueueStats, ReceiptHandle, ReceiveOptions,
     RowResults, Settlement, WakeUps,
 };
+use postrider_provider::{Claimed, Patience};
 
-use crate::patience::Patience;
 use crate::stored::Stored;
-
-/// A message that was leased.
-#[derive(Debug)]
-pub struct Claimed {
-    /// Its bytes.
-    pub body: Bytes,
-    /// What belongs to it.
-    pub envelope: Envelope,
-    /// The lease.
-    pub receipt: ReceiptHandle,
-}
 
 /// A message that is held for a moment, to be looked at or moved.
 #[derive(Debug)]
@@ -99,8 +87,11 @@ pub trait Broker: Clone + Debug + Send + Sync + 'static {
     /// Ends leases.
     fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<RowResults<()>, BatchFailure>> + Send;
 
-    /// Extends leases.
-    fn extend(&self, rows: &[ExtendRow]) -> impl Future<Output = Result<RowResults<()>, BatchFailure>> + Send;
+    /// Extends leases, and answers the receipt by which each goes on.
+    fn extend(
+        &self,
+        rows: &[ExtendRow],
+    ) -> impl Future<Output = Result<RowResults<ReceiptHandle>, BatchFailure>> + Send;
 
     /// Gives leases back that nobody will use.
     fn give_up(&self, receipts: &[ReceiptHandle]) -> impl Future<Output = Result<(), MessagingError>> + Send;

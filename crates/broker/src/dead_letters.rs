@@ -1,157 +1,192 @@
 //! Dead letters on a broker: held for a moment, looked at, moved or removed, and put back.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use postrider_core::{
-    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters,
-    Deadline, Limits, MessageId, MessagingError, MessagingService, QueueName, Redrive, RedriveReport, RedriveSkip,
+    Bytes, DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
+    DeadLetterSelection, Deadline, Headers, Limits, MessageId, MessagingError, QueueName, RedriveReport, RedriveSkip,
     Timestamp,
 };
 
 use crate::broker::{Broker, Held, Hold, ids};
-use crate::provider::BrokerProvider;
 use crate::stored::Stored;
 
 /// So many dead letters are taken from the broker at a time.
 const CHUNK: usize = 500;
 
-impl<B: Broker> DeadLetters for BrokerProvider<B> {
-    async fn list_dead_letters(
-        &self,
-        queue: &QueueName,
-        query: &DeadLetterQuery,
-        deadline: Deadline,
-    ) -> Result<DeadLetterPage, MessagingError> {
-        query.check()?;
-        let (queue, query) = (queue.dead_letters(), query.clone());
-        let list = move |broker: B| {
-            let (queue, query) = (queue.clone(), query.clone());
-            async move { list(&broker, &queue, &query, deadline).await }
-        };
-        self.repeat("list dead letters", deadline, list).await
-    }
-
-    async fn get_dead_letter(
-        &self,
-        queue: &QueueName,
-        id: MessageId,
-        deadline: Deadline,
-    ) -> Result<DeadLetter, MessagingError> {
-        let selection = DeadLetterSelection::Ids(vec![id]);
-        let query = DeadLetterQuery { selection, limit: 1, ..DeadLetterQuery::default() };
-        let found = self.list_dead_letters(queue, &query, deadline).await?.letters.pop();
-        found.ok_or_else(|| MessagingError::MessageNotFound { queue: queue.dead_letters(), id })
-    }
-
-    async fn edit_dead_letter(
-        &self,
-        queue: &QueueName,
-        id: MessageId,
-        edit: DeadLetterEdit,
-        deadline: Deadline,
-    ) -> Result<DeadLetter, MessagingError> {
-        let (broker, queue) = (self.broker().clone(), queue.dead_letters());
-        let limits = self.capabilities().limits.clone();
-        let edit = async move { replace(&broker, &queue, id, edit, &limits, deadline).await };
-        self.carry_out("edit dead letter", vec![id], deadline, edit).await
-    }
-
-    async fn redrive_dead_letters(
-        &self,
-        queue: &QueueName,
-        redrive: &Redrive,
-        deadline: Deadline,
-    ) -> Result<RedriveReport, MessagingError> {
-        let target = redrive.target(queue)?;
-        let (broker, queue, redrive) = (self.broker().clone(), queue.dead_letters(), redrive.clone());
-        let revive = async move {
-            if broker.is_usable(&target, deadline).await?.is_none() {
-                if !broker.creates_queues() {
-                    return Err(MessagingError::QueueNotFound { queue: target });
-                }
-                if !redrive.dry_run {
-                    broker.ensure_queue(&target, deadline).await?;
-                }
-            }
-            revive(&broker, &queue, &target, &redrive, deadline).await
-        };
-        self.carry_out("redrive", Vec::new(), deadline, revive).await
-    }
-
-    async fn purge_dead_letters(
-        &self,
-        queue: &QueueName,
-        selection: &DeadLetterSelection,
-        deadline: Deadline,
-    ) -> Result<u64, MessagingError> {
-        let (broker, queue, selection) = (self.broker().clone(), queue.dead_letters(), selection.clone());
-        let purge = async move {
-            let mut hold = broker.hold(&queue, deadline).await?;
-            let purged = purge(&mut hold, &selection).await;
-            // Whatever went wrong, the others are let go.
-            let back = hold.put_back().await;
-            purged.and_then(|purged| back.map(|()| purged))
-        };
-        self.carry_out("purge dead letters", Vec::new(), deadline, purge).await
-    }
-}
-
-/// A page: what this connection has leased of them first, because the broker shows it to nobody, then those that lie
-/// there, in their order. Where a page ended is told by how many were passed.
-async fn list<B: Broker>(
+/// A page, in the order of deaths. A broker hands messages out in an order of its own, which changes when they are put
+/// back: so each page looks at all of them, those that this connection has leased included, because the broker shows
+/// these to nobody, and keeps as many as it shows, of each only what it shows.
+pub(crate) async fn list<B: Broker>(
     broker: &B,
     queue: &QueueName,
     query: &DeadLetterQuery,
+    bodies: bool,
     deadline: Deadline,
 ) -> Result<DeadLetterPage, MessagingError> {
-    let passed = match &query.after {
-        None => 0,
-        Some(cursor) => cursor
-            .0
-            .parse::<usize>()
-            .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
-    };
+    let mut page = Page::after(query, queue, bodies)?;
+    page.add(broker.leased(queue));
     let mut hold = broker.hold(queue, deadline).await?;
-    let page = page(&mut hold, broker.leased(queue), queue, query, passed).await;
+    let filled = fill(&mut page, &mut hold).await;
     let back = hold.put_back().await;
-    page.and_then(|page| back.map(|()| page))
+    filled.and_then(|()| back.map(|()| page.finish()))
 }
 
-async fn page<H: Hold>(
-    hold: &mut H,
-    leased: Vec<Stored>,
+/// Removes dead letters for good; answers their number.
+pub(crate) async fn purge_all<B: Broker>(
+    broker: &B,
     queue: &QueueName,
-    query: &DeadLetterQuery,
-    passed: usize,
-) -> Result<DeadLetterPage, MessagingError> {
-    let mut page = DeadLetterPage { letters: Vec::new(), next: None };
-    let mut known = HashSet::new();
-    let mut position = 0;
-    let mut waiting = leased;
-    loop {
-        for stored in waiting.drain(..) {
-            // A copy that was made before a crash and whose original is still there is the same dead letter.
-            let is_new = known.insert(stored.id);
-            let is_wanted = is_new && position >= passed && query.selection.includes(stored.id, &stored.reason());
-            if is_wanted && page.letters.len() == query.limit {
-                page.next = Some(DeadLetterCursor(position.to_string()));
-                return Ok(page);
-            }
-            if is_wanted {
-                page.letters.push(stored.into_dead_letter(queue));
-            }
-            position += 1;
-        }
-        let all_found = matches!(&query.selection, DeadLetterSelection::Ids(ids) if page.letters.len() == ids.len());
-        let more = if all_found { Vec::new() } else { hold.take(CHUNK.min(query.limit.saturating_add(1))).await? };
+    selection: &DeadLetterSelection,
+    deadline: Deadline,
+) -> Result<u64, MessagingError> {
+    let mut hold = broker.hold(queue, deadline).await?;
+    let purged = purge(&mut hold, selection).await;
+    // Whatever went wrong, the others are let go.
+    let back = hold.put_back().await;
+    purged.and_then(|purged| back.map(|()| purged))
+}
+
+async fn fill<H: Hold>(page: &mut Page<'_>, hold: &mut H) -> Result<(), MessagingError> {
+    while !page.choice.is_complete() {
+        let more = hold.take(CHUNK).await?;
         if more.is_empty() {
-            return Ok(page);
+            break;
         }
-        waiting.extend(more.into_iter().map(|held| held.stored));
+        page.add(more.into_iter().map(|held| held.stored).collect());
+    }
+    Ok(())
+}
+
+/// Which letters are meant, and which of those that are meant by id were met.
+struct Choice<'a> {
+    selection: &'a DeadLetterSelection,
+    missing: HashSet<MessageId>,
+    met: HashSet<MessageId>,
+}
+
+impl<'a> Choice<'a> {
+    fn new(selection: &'a DeadLetterSelection) -> Self {
+        let missing = match selection {
+            DeadLetterSelection::Ids(ids) => ids.iter().copied().collect(),
+            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => HashSet::new(),
+        };
+        Self { selection, missing, met: HashSet::new() }
+    }
+
+    fn includes(&mut self, id: MessageId, reason: &DeadLetterReason) -> bool {
+        match self.selection {
+            DeadLetterSelection::All => true,
+            DeadLetterSelection::Reason(wanted) => wanted == reason,
+            DeadLetterSelection::Ids(_) => self.met.contains(&id) || self.missing.remove(&id) && self.met.insert(id),
+        }
+    }
+
+    /// Whether every letter that is meant by its id was met.
+    fn is_complete(&self) -> bool {
+        matches!(self.selection, DeadLetterSelection::Ids(_)) && self.missing.is_empty()
+    }
+
+    /// Whether a letter is left alone by what began at that time.
+    fn comes_too_late(&self, stored: &Stored, began: Timestamp) -> bool {
+        !matches!(self.selection, DeadLetterSelection::Ids(_)) && stored.dead_at() > began
     }
 }
 
-async fn replace<B: Broker>(
+/// Whether all of them died after that: then what began at that time has its end here, although others go on dying.
+fn are_all_later(letters: &[Held], began: Timestamp) -> bool {
+    letters.iter().all(|held| held.stored.dead_at() > began)
+}
+
+/// The position of a dead letter in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Position {
+    dead_at: Timestamp,
+    id: MessageId,
+}
+
+impl Position {
+    fn cursor(self) -> DeadLetterCursor {
+        DeadLetterCursor(format!("{}.{}", self.dead_at.as_micros(), self.id))
+    }
+
+    fn read(cursor: &DeadLetterCursor) -> Result<Self, MessagingError> {
+        let position = cursor.0.split_once('.').and_then(|(dead_at, id)| {
+            Some(Self { dead_at: Timestamp::from_micros(dead_at.parse().ok()?), id: id.parse().ok()? })
+        });
+        position.ok_or_else(|| {
+            MessagingError::invalid(
+                "cursor",
+                format!("'{}' is not of this list; pass `next` of the previous page", cursor.0),
+            )
+        })
+    }
+}
+
+/// The first letters after a position, out of many that come in any order.
+struct Page<'a> {
+    query: &'a DeadLetterQuery,
+    queue: &'a QueueName,
+    choice: Choice<'a>,
+    after: Option<Position>,
+    /// What is shown of each, and of which revision it is.
+    letters: BTreeMap<Position, (u32, DeadLetter)>,
+    bodies: bool,
+    /// The first death of each id. A crash between a copy and its delete leaves a letter twice: it is listed once.
+    deaths: HashMap<MessageId, Timestamp>,
+    /// There are letters behind the page.
+    is_cut: bool,
+}
+
+impl<'a> Page<'a> {
+    fn after(query: &'a DeadLetterQuery, queue: &'a QueueName, bodies: bool) -> Result<Self, MessagingError> {
+        let after = query.after.as_ref().map(Position::read).transpose()?;
+        let choice = Choice::new(&query.selection);
+        let (letters, deaths) = (BTreeMap::new(), HashMap::new());
+        Ok(Self { query, queue, choice, after, letters, bodies, deaths, is_cut: false })
+    }
+
+    fn add(&mut self, letters: Vec<Stored>) {
+        for stored in letters {
+            let position = Position { dead_at: stored.dead_at(), id: stored.id };
+            match self.deaths.entry(position.id) {
+                Entry::Vacant(entry) => drop(entry.insert(position.dead_at)),
+                Entry::Occupied(entry) if *entry.get() < position.dead_at => continue,
+                Entry::Occupied(mut entry) if *entry.get() > position.dead_at => {
+                    let other = entry.insert(position.dead_at);
+                    self.letters.remove(&Position { dead_at: other, id: position.id });
+                }
+                // The same letter twice: the later edit is right.
+                Entry::Occupied(_) => match self.letters.get(&position) {
+                    Some((revision, _)) if *revision < stored.revision() => {}
+                    _ => continue,
+                },
+            }
+            let is_passed = self.after.is_some_and(|after| position <= after);
+            if !self.choice.includes(position.id, &stored.reason()) || is_passed {
+                continue;
+            }
+            let (revision, mut letter) = (stored.revision(), stored.into_dead_letter(self.queue));
+            if !self.bodies {
+                letter = DeadLetter { body: Bytes::new(), headers: Headers::default(), ..letter };
+            }
+            self.letters.insert(position, (revision, letter));
+            if self.letters.len() > self.query.limit {
+                self.letters.pop_last();
+                self.is_cut = true;
+            }
+        }
+    }
+
+    fn finish(self) -> DeadLetterPage {
+        let last = self.letters.last_key_value().map(|(position, _)| position.cursor());
+        let letters = self.letters.into_values().map(|(_, letter)| letter).collect();
+        DeadLetterPage { letters, next: last.filter(|_| self.is_cut) }
+    }
+}
+
+/// Changes a dead letter, and answers it as it is now.
+pub(crate) async fn replace<B: Broker>(
     broker: &B,
     queue: &QueueName,
     id: MessageId,
@@ -166,7 +201,7 @@ async fn replace<B: Broker>(
     let edited = async {
         let found = find(&mut hold, id).await?;
         let Held { stored, place } = found.ok_or(MessagingError::MessageNotFound { queue: queue.clone(), id })?;
-        let edited = stored.edited(edit, limits)?;
+        let edited = stored.edited(&edit, limits)?;
         for row in hold.move_to(queue, vec![(place, edited.clone())]).await? {
             row?;
         }
@@ -189,73 +224,118 @@ async fn find<H: Hold>(hold: &mut H, id: MessageId) -> Result<Option<Held>, Mess
     }
 }
 
-async fn revive<B: Broker>(
+/// Revives dead letters, or tells which ones a redrive would revive.
+pub(crate) async fn revive<B: Broker>(
     broker: &B,
     queue: &QueueName,
     target: &QueueName,
-    redrive: &Redrive,
+    selection: &DeadLetterSelection,
+    dry_run: bool,
     deadline: Deadline,
 ) -> Result<RedriveReport, MessagingError> {
-    let mut report = RedriveReport::default();
+    let (mut report, mut choice) = (RedriveReport::default(), Choice::new(selection));
     for leased in broker.leased(queue) {
-        if redrive.selection.includes(leased.id, &leased.reason()) {
+        if choice.includes(leased.id, &leased.reason()) {
             report.skipped.push((leased.id, RedriveSkip::Leased));
         }
     }
     let mut hold = broker.hold(queue, deadline).await?;
-    let revived = revive_held(&mut hold, target, redrive, &mut report).await;
+    let revived = revive_held(&mut hold, target, dry_run, &mut choice, &mut report).await;
     let back = hold.put_back().await;
     revived?;
     back?;
-    report.add_missing(&redrive.selection);
     Ok(report)
+}
+
+/// A message that was given a new life.
+struct Life {
+    /// When its last one had begun, which is the same in every copy that a crash has left.
+    old: Timestamp,
+    /// When the new one has: by that a message which died again meanwhile is known, and left alone.
+    begun: Timestamp,
+    revision: u32,
 }
 
 async fn revive_held<H: Hold>(
     hold: &mut H,
     target: &QueueName,
-    redrive: &Redrive,
+    dry_run: bool,
+    choice: &mut Choice<'_>,
     report: &mut RedriveReport,
 ) -> Result<(), MessagingError> {
-    let mut known: HashSet<_> = report.skipped.iter().map(|(id, _)| *id).collect();
-    loop {
-        let more = hold.take(CHUNK).await?;
+    let (mut lives, began): (HashMap<MessageId, Life>, _) = (HashMap::new(), Timestamp::now());
+    while !choice.is_complete() {
+        let mut more = hold.take(CHUNK).await?;
         if more.is_empty() {
-            return Ok(());
+            break;
         }
-        let (mut moved, mut doubled, now) = (Vec::new(), Vec::new(), Timestamp::now());
+        let is_end = are_all_later(&more, began);
+        // Of the copies of a letter the one that was edited last is revived.
+        more.sort_by_key(|held| std::cmp::Reverse(held.stored.revision()));
+        let (mut moved, mut copies, mut redriven, now) = (Vec::new(), Vec::new(), Vec::new(), Timestamp::now());
         for Held { stored, place } in more {
-            if !redrive.selection.includes(stored.id, &stored.reason()) {
+            if choice.comes_too_late(&stored, began) || !choice.includes(stored.id, &stored.reason()) {
                 continue;
             }
-            match known.insert(stored.id) {
-                true => moved.push((place, stored.revived(now))),
-                // The copy of one that goes back to life already.
-                false => doubled.push(place),
+            match lives.get(&stored.id) {
+                Some(life) if stored.enqueued_at >= life.begun => continue,
+                Some(life) if stored.enqueued_at == life.old => {
+                    // What was edited after the one that lives now is kept.
+                    if stored.revision() <= life.revision {
+                        copies.push(place);
+                    }
+                    continue;
+                }
+                Some(_) | None => {}
             }
+            let (old, revision) = (stored.enqueued_at, stored.revision());
+            let revived = stored.revived(now);
+            if let Entry::Vacant(entry) = lives.entry(revived.id) {
+                entry.insert(Life { old, begun: revived.enqueued_at, revision });
+                redriven.push((place, revived.id));
+            }
+            moved.push((place, revived));
         }
-        let revived: Vec<_> = moved.iter().map(|(_, stored)| stored.id).collect();
-        if !redrive.dry_run {
+        if !dry_run {
+            moved.sort_by_key(|(place, _)| *place);
             for row in hold.move_to(target, moved).await? {
                 row?;
             }
-            hold.remove(&doubled).await?;
+            // What they are copies of is durable by now.
+            hold.remove(&copies).await?;
         }
-        report.redriven.extend(revived);
+        redriven.sort_unstable_by_key(|(place, _)| *place);
+        report.redriven.extend(redriven.into_iter().map(|(_, id)| id));
+        if is_end {
+            break;
+        }
     }
+    Ok(())
 }
 
 async fn purge<H: Hold>(hold: &mut H, selection: &DeadLetterSelection) -> Result<u64, MessagingError> {
-    let mut purged = HashSet::new();
-    loop {
+    let (mut choice, mut purged, began) = (Choice::new(selection), HashSet::new(), Timestamp::now());
+    while !choice.is_complete() {
         let more = hold.take(CHUNK).await?;
         if more.is_empty() {
-            return Ok(purged.len() as u64);
+            break;
         }
-        let chosen = more.into_iter().filter(|held| selection.includes(held.stored.id, &held.stored.reason()));
-        let (places, gone): (Vec<_>, Vec<_>) = chosen.map(|held| (held.place, held.stored.id)).unzip();
+        let is_end = are_all_later(&more, began);
+        let (mut places, mut ids) = (Vec::new(), Vec::new());
+        for Held { stored, place } in more {
+            if !choice.comes_too_late(&stored, began) && choice.includes(stored.id, &stored.reason()) {
+                places.push(place);
+                ids.push(stored.id);
+            }
+        }
         hold.remove(&places).await?;
-        // A letter that lay there twice was one.
-        purged.extend(gone);
+        purged.extend(ids);
+        if is_end {
+            break;
+        }
     }
+    Ok(purged.len() as u64)
 }
+
+#[cfg(test)]
+mod tests;

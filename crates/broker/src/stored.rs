@@ -177,7 +177,8 @@ impl Stored {
         Self {
             // An expiry that has passed would kill it again unread, and nobody redrives for that.
             expires_at: self.expires_at.filter(|expires_at| *expires_at > now),
-            enqueued_at: now,
+            // Later than its last life, whatever the clocks say: that tells one from the other.
+            enqueued_at: now.max(self.enqueued_at.saturating_add(Duration::from_micros(1))),
             deliveries: 0,
             attempts: 0,
             first_attempt_at: None,
@@ -190,12 +191,10 @@ impl Stored {
     }
 
     /// A dead letter with another body, type or headers, if that fits into the limits.
-    pub fn edited(mut self, edit: DeadLetterEdit, limits: &Limits) -> Result<Self, MessagingError> {
-        self.body = edit.body.unwrap_or(self.body);
-        self.content_type = edit.content_type.unwrap_or(self.content_type);
-        self.headers = edit.headers.unwrap_or(self.headers);
-        let message = Message { headers: self.headers.clone(), ..Message::new(self.body.clone()).id(self.id) };
-        message.check(limits)?;
+    pub fn edited(mut self, edit: &DeadLetterEdit, limits: &Limits) -> Result<Self, MessagingError> {
+        let message = Message::new(self.body).id(self.id).content_type(self.content_type);
+        let message = edit.apply_to(Message { headers: self.headers, ..message }, limits)?;
+        (self.body, self.content_type, self.headers) = (message.body, message.content_type, message.headers);
         if let Some(death) = &mut self.death {
             death.revision = death.revision.saturating_add(1);
         }
@@ -244,10 +243,22 @@ impl Stored {
         self.death.as_ref().map_or(DeadLetterReason::REJECTED, |death| death.reason.clone())
     }
 
+    /// How often it was edited since it died.
+    pub(crate) fn revision(&self) -> u32 {
+        self.death.as_ref().map_or(0, |death| death.revision)
+    }
+
+    /// When it died.
+    pub fn dead_at(&self) -> Timestamp {
+        self.death.as_ref().map_or(self.enqueued_at, |death| death.dead_at)
+    }
+
     /// As a dead letter of that queue.
     pub fn into_dead_letter(self, queue: &QueueName) -> DeadLetter {
         DeadLetter {
+            revision: self.revision(),
             reason: self.reason(),
+            dead_at: self.dead_at(),
             id: self.id,
             origin: queue.origin(),
             body: self.body,
@@ -263,8 +274,6 @@ impl Stored {
             enqueued_at: self.enqueued_at,
             first_attempt_at: self.first_attempt_at,
             last_attempt_at: self.last_attempt_at,
-            dead_at: self.death.as_ref().map_or(self.enqueued_at, |death| death.dead_at),
-            revision: self.death.as_ref().map_or(0, |death| death.revision),
         }
     }
 }
@@ -303,7 +312,7 @@ mod tests {
         assert_eq!(again(&dead), dead);
         assert!(!dead.is_expired(Timestamp::MAX));
         let edit = DeadLetterEdit { body: Some("y".into()), ..DeadLetterEdit::default() };
-        let edited = dead.edited(edit, &Limits::default()).unwrap();
+        let edited = dead.edited(&edit, &Limits::default()).unwrap();
         assert_eq!(again(&edited).into_dead_letter(&QueueName::new("q").unwrap()).revision, 1);
         let revived = edited.revived(Timestamp::from_micros(14_000_000));
         assert_eq!((revived.deliveries, revived.attempts, revived.expires_at), (0, 0, None));

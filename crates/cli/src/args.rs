@@ -4,12 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::archive::Archive;
 use crate::bench::Bench;
 use crate::completions::Completions;
 use crate::config::Config;
 use crate::demo::Demo;
 use crate::dlq::Dlq;
 use crate::doctor::Doctor;
+use crate::log::LogFormat;
+use crate::message::Message;
 use crate::migrate::Migrate;
 use crate::peek::Peek;
 use crate::purge::Purge;
@@ -75,6 +78,12 @@ pub(crate) struct Global {
     /// Print one JSON object a line
     #[arg(long, global = true, help_heading = EVERY_COMMAND)]
     pub(crate) json: bool,
+
+    /// text or json: how 'work', 'task worker', 'task keeper' and 'serve' write their log, on stderr; RUST_LOG says what
+    /// is in it, like debug or postrider_subscriber=debug,warn
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", hide_possible_values = true,
+        help_heading = EVERY_COMMAND)]
+    pub(crate) log_format: LogFormat,
 }
 
 #[derive(Debug, Subcommand)]
@@ -90,9 +99,11 @@ pub(crate) enum Command {
     Stats(Stats),
     Peek(Peek),
     Purge(Purge),
+    Message(Message),
     Pause(Pause),
     Resume(Resume),
     Dlq(Dlq),
+    Archive(Archive),
     Task(Task),
     Schedule(Schedule),
     Serve(Serve),

@@ -4,6 +4,7 @@
 mod echo;
 mod ending;
 mod environment;
+mod guard;
 mod process;
 mod program;
 mod rows;
@@ -17,6 +18,7 @@ mod trouble;
 pub(crate) use echo::Echo;
 pub(crate) use ending::Ending;
 pub(crate) use environment::{OMITTED, Store, Variables};
+pub(crate) use guard::{GUARD, run as guard};
 pub(crate) use process::{Kept, Process, Taps};
 pub(crate) use program::check;
 pub(crate) use rows::{Place, Rows, Written};

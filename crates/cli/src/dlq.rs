@@ -2,6 +2,7 @@
 
 mod bulk;
 mod edit;
+mod groups;
 mod list;
 mod record;
 mod selection;
@@ -32,6 +33,8 @@ Reasons:
 
 Examples:
   postrider dlq list orders --reason max_receive_count
+  postrider dlq groups orders
+  postrider dlq purge orders --error-contains 'no litres' --since 2h --dry-run
   postrider dlq edit orders ID --body '{\"id\": 7}'
   postrider dlq redrive orders --all --dry-run
   postrider --json dlq list orders | jq -r .id | xargs postrider dlq redrive orders";
@@ -39,6 +42,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     List(list::List),
+    Groups(groups::Groups),
     Show(list::Show),
     Edit(edit::Edit),
     Redrive(bulk::Redrive),
@@ -48,6 +52,7 @@ enum Command {
 pub(crate) async fn run(global: &Global, command: Dlq) -> Result<(), Failure> {
     match command.command {
         Command::List(command) => list::list(global, command).await,
+        Command::Groups(command) => groups::run(global, command).await,
         Command::Show(command) => list::show(global, command).await,
         Command::Edit(command) => edit::run(global, command).await,
         Command::Redrive(command) => bulk::redrive(global, command).await,

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use postrider::{ConfigError, ContextError, MessagingError};
 
-use crate::output::note;
+use crate::log::{self, LogFormat};
+use crate::text;
 
 /// What a server refuses by an error about it is refused for want of a right.
 const TOKEN: &str = "token";
@@ -40,14 +41,21 @@ impl Failure {
     }
 
     /// Prints the failure and answers the exit code.
-    pub(crate) fn report(self) -> ExitCode {
+    pub(crate) fn report(self, format: LogFormat) -> ExitCode {
+        let tell = |text: &str| {
+            // When nobody can read it, there is nobody to tell.
+            let _ = match format {
+                LogFormat::Json if log::is_on() => writeln!(std::io::stderr(), "{}", log::failure_line(text)),
+                _ => writeln!(std::io::stderr(), "postrider: {}", text::lines(text)),
+            };
+        };
         match self {
             Self::Failed(text) => {
-                note(text);
+                tell(&text);
                 ExitCode::from(1)
             }
             Self::Usage(text) => {
-                note(text);
+                tell(&text);
                 let _ = writeln!(std::io::stderr(), "See 'postrider --help'.");
                 ExitCode::from(2)
             }

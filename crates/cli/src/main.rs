@@ -2,6 +2,7 @@
 //!
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
 
+mod archive;
 mod args;
 mod bench;
 mod command;
@@ -14,6 +15,8 @@ mod doctor;
 mod failure;
 mod input;
 mod lines;
+mod log;
+mod message;
 mod migrate;
 mod output;
 mod peek;
@@ -22,7 +25,6 @@ mod purge;
 mod queues;
 mod receive;
 mod retry;
-mod says;
 mod schedule;
 mod send;
 mod serve;
@@ -45,6 +47,9 @@ use args::{Args, Command};
 use failure::Failure;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == command::GUARD) {
+        return command::guard();
+    }
     let args = Args::parse();
     let global = &args.global;
     let result = match args.command {
@@ -59,9 +64,11 @@ fn main() -> ExitCode {
         Command::Stats(command) => on_runtime(|| queues::stats(global, command)),
         Command::Peek(command) => on_runtime(|| peek::run(global, command)),
         Command::Purge(command) => on_runtime(|| purge::run(global, command)),
+        Command::Message(command) => on_runtime(|| message::run(global, command)),
         Command::Pause(command) => on_runtime(|| queues::pause(global, command)),
         Command::Resume(command) => on_runtime(|| queues::resume(global, command)),
         Command::Dlq(command) => on_runtime(|| dlq::run(global, command)),
+        Command::Archive(command) => on_runtime(|| archive::run(global, command)),
         Command::Task(command) => on_runtime(|| task::run(global, command)),
         Command::Schedule(command) => on_runtime(|| schedule::run(global, command)),
         Command::Serve(command) => on_runtime(|| serve::run(global, command)),
@@ -76,7 +83,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(args.global.log_format),
     }
 }
 

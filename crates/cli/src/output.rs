@@ -1,4 +1,5 @@
-//! What a command prints on stdout.
+//! What a command prints on stdout. What comes from a store or a server steers no terminal: but for JSON and bytes that
+//! are asked for, control characters are escaped.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -6,6 +7,8 @@ use std::io::Write;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::log;
+use crate::text;
 
 /// Prints rows, for people or as JSON.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +38,7 @@ impl Output {
                 serde_json::to_writer(&mut out, &row).map_err(std::io::Error::from)?;
                 writeln!(out)?;
             } else {
-                writeln!(out, "{text}")?;
+                writeln!(out, "{}", text::lines(&text.to_string()))?;
             }
         }
         // Rows are results: whoever reads them must have them before the next thing happens.
@@ -51,12 +54,15 @@ impl Output {
 
     /// Text that ends its own lines.
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
-        self.bytes(text.as_bytes())
+        self.bytes(text::lines(text).as_bytes())
     }
 }
 
 /// Says something that is no result.
 pub(crate) fn note(text: impl Display) {
+    if log::is_on() {
+        return tracing::info!(target: log::PROGRAM, "{text}");
+    }
     // When nobody can read it, there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "postrider: {text}");
+    let _ = writeln!(std::io::stderr(), "postrider: {}", text::lines(&text.to_string()));
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::queues::note_if_missing;
+use crate::queues::must_exist;
 use crate::table::{Column, Table};
 use crate::text::{self, Body};
 use crate::values;
@@ -71,7 +71,7 @@ pub(crate) async fn run(global: &Global, command: Peek) -> Result<(), Failure> {
     let queue = &command.queue;
     let messages = session.provider.peek(queue, command.max, Deadline::default()).await?;
     if messages.is_empty() {
-        note_if_missing(&session, queue).await?;
+        must_exist(&session, queue).await?;
     }
     if session.out.is_json() {
         session.out.rows(messages.iter().map(|message| (Row::of(queue, message), "")))?;
@@ -81,11 +81,18 @@ pub(crate) async fn run(global: &Global, command: Peek) -> Result<(), Failure> {
     session.close().await
 }
 
+/// When it can be received: at once, at its time, or when its lease ends unless that is renewed.
+fn due(message: &PeekedMessage, now: Timestamp) -> String {
+    let wait = message.next_attempt_at.since(now);
+    if wait.is_zero() { "now".to_owned() } else { format!("in {}", text::until(wait)) }
+}
+
 fn table(messages: &[PeekedMessage]) -> String {
     let mut table = Table::new([
         Column::Text("ID"),
         Column::Text("STATE"),
         Column::Number("AGE"),
+        Column::Text("DUE"),
         Column::Number("DELIVERIES"),
         Column::Text("KEY"),
         Column::Text("BODY"),
@@ -96,6 +103,7 @@ fn table(messages: &[PeekedMessage]) -> String {
             message.id.to_string(),
             State::from(message.state).to_string(),
             text::age(now.since(message.enqueued_at)),
+            due(message, now),
             message.deliveries_count.to_string(),
             message.ordering_key.as_ref().map_or_else(|| "-".into(), |key| text::shortened(key.as_str(), 20)),
             text::body_cell(&message.body, BODY_WIDTH),

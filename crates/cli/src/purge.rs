@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::confirm::confirm;
 use crate::failure::Failure;
-use crate::queues::note_if_missing;
+use crate::queues::must_exist;
 use crate::text::counted;
 use crate::values;
 
@@ -34,7 +34,7 @@ struct Row<'a> {
 pub(crate) async fn run(global: &Global, command: Purge) -> Result<(), Failure> {
     let session = global.connect().await?;
     let queue = &command.queue;
-    note_if_missing(&session, queue).await?;
+    must_exist(&session, queue).await?;
     let stats = session.provider.queue_stats(queue, Deadline::default()).await?;
     let question = match stats.ready.value().zip(stats.delayed.value()) {
         Some((ready, delayed)) => {

@@ -5,6 +5,7 @@ mod manage;
 use std::time::Duration;
 
 use clap::Subcommand;
+use postrider::config::nearest;
 use postrider::{Deadline, Measured, QueueAdmin, QueueName, QueueStats};
 use serde::Serialize;
 
@@ -136,7 +137,7 @@ pub(crate) async fn stats(global: &Global, command: Stats) -> Result<(), Failure
     let session = global.connect().await?;
     let queues = match command.queue {
         Some(queue) => {
-            note_if_missing(&session, &queue).await?;
+            must_exist(&session, &queue).await?;
             vec![queue]
         }
         None => session.provider.list_queues(Deadline::default()).await?,
@@ -183,11 +184,8 @@ fn shown<T: Copy>(measured: Measured<T>, show: impl Fn(T) -> String) -> String {
 pub(crate) async fn pause(global: &Global, command: Pause) -> Result<(), Failure> {
     let session = global.connect().await?;
     let queue = &command.queue;
-    let is_missing = is_missing(&session, queue).await?;
+    must_exist(&session, queue).await?;
     session.provider.pause(queue, Deadline::default()).await?;
-    if is_missing {
-        note(format!("there was no queue '{}' yet; its first messages will wait, too", queue.origin()));
-    }
     session.out.row(&Paused { queue, paused: true }, format_args!("{queue} is paused"))?;
     session.close().await
 }
@@ -195,34 +193,46 @@ pub(crate) async fn pause(global: &Global, command: Pause) -> Result<(), Failure
 pub(crate) async fn resume(global: &Global, command: Resume) -> Result<(), Failure> {
     let session = global.connect().await?;
     let queue = &command.queue;
-    let is_missing = is_missing(&session, queue).await?;
-    session.provider.resume(queue, Deadline::default()).await?;
-    if is_missing {
-        note(format!("there was no queue '{}' yet; 'postrider queues' lists those that there are", queue.origin()));
+    // An application may pause a queue before it is made.
+    if !session.provider.queue_stats(queue, Deadline::default()).await?.paused {
+        must_exist(&session, queue).await?;
     }
+    session.provider.resume(queue, Deadline::default()).await?;
     session.out.row(&Paused { queue, paused: false }, format_args!("{queue} is not paused"))?;
     session.close().await
 }
 
-async fn is_missing(session: &Session, queue: &QueueName) -> Result<bool, Failure> {
+pub(crate) async fn is_missing(session: &Session, queue: &QueueName) -> Result<bool, Failure> {
     let report = session.provider.verify_queues(&[queue.origin()], Deadline::default()).await?;
     Ok(!report.missing.is_empty())
 }
 
-/// A queue that is not there is like an empty one; whoever wrote its name wrongly is glad to be told. Answers whether
-/// it was told.
-pub(crate) async fn note_if_missing(session: &Session, queue: &QueueName) -> Result<bool, Failure> {
-    let is_missing = is_missing(session, queue).await?;
-    if is_missing {
-        note(format!("there is no queue '{}' yet; 'postrider queues' lists those that there are", queue.origin()));
+/// Fails where there is no such queue, for a command that is about what a queue holds.
+pub(crate) async fn must_exist(session: &Session, queue: &QueueName) -> Result<(), Failure> {
+    if !is_missing(session, queue).await? {
+        return Ok(());
     }
-    Ok(is_missing)
+    let queue = queue.origin();
+    Err(Failure::failed(format!("there is no queue '{queue}'; {}", which_are_there(session, &queue).await)))
 }
 
-/// Tells that a queue gives nothing whatever it holds.
+/// What to do about a queue that is not there.
+pub(crate) async fn which_are_there(session: &Session, queue: &QueueName) -> String {
+    // Without the right to list them there is nothing to suggest.
+    let queues = session.provider.list_queues(Deadline::default()).await.unwrap_or_default();
+    match nearest(queue.as_str(), queues.iter().map(QueueName::as_str)) {
+        Some(meant) => format!("did you mean '{meant}'?"),
+        None => "'postrider queues' lists those that there are".to_owned(),
+    }
+}
+
+/// Tells why a receive brings nothing, when that is not because the queue is empty. A receiver may come before the first
+/// sender, so a queue that is not there is no failure.
 pub(crate) async fn note_why_nothing_comes(session: &Session, queue: &QueueName) -> Result<(), Failure> {
-    if !note_if_missing(session, queue).await? && session.provider.queue_stats(queue, Deadline::default()).await?.paused
-    {
+    if is_missing(session, queue).await? {
+        let queue = queue.origin();
+        note(format!("there is no queue '{queue}' yet; {}", which_are_there(session, &queue).await));
+    } else if session.provider.queue_stats(queue, Deadline::default()).await?.paused {
         note(format!("queue '{queue}' is paused and gives nothing; 'postrider resume {queue}' lets it go on"));
     }
     Ok(())

@@ -5,9 +5,6 @@ use std::num::NonZeroU32;
 use postrider::{RetryStrategy, duration_text};
 use serde_json::{Map, Value, json};
 
-/// Attempts when nothing is said: as many as the default strategy has.
-const DEFAULT_ATTEMPTS: u32 = 3;
-
 const FORMS: &str = "none, constant, constant-with-jitter, linear, exponential or exponential-with-jitter";
 
 struct Form {
@@ -38,7 +35,7 @@ pub(crate) fn parse(text: &str) -> Result<RetryStrategy, String> {
     let Some((fields, mut limits)) = read(text)? else { return Ok(RetryStrategy::NoRetry) };
     // A limit of time is a limit too; without any, a message that always fails would come back for ever unasked.
     if limits.is_empty() {
-        limits.insert("max_attempts".into(), json!(DEFAULT_ATTEMPTS));
+        limits.insert("max_attempts".into(), json!(RetryStrategy::DEFAULT_MAX_ATTEMPTS));
     }
     strategy(fields, limits)
 }
@@ -152,14 +149,14 @@ mod tests {
             ("none", RetryStrategy::NoRetry),
             ("no_retry", RetryStrategy::NoRetry),
             ("exponential-with-jitter", RetryStrategy::default()),
-            ("constant,delay=1s", attempts(RetryStrategy::constant(second), 3)),
+            ("constant,delay=1s", attempts(RetryStrategy::constant(second), 24)),
             ("constant,delay=1s,attempts=forever", RetryStrategy::constant(second)),
             ("constant,delay=1s,total=1m", RetryStrategy::constant(second).with_max_total_delay(minute)),
             (
                 "constant_with_jitter, delay=1s, jitter=1m, attempts=9",
                 attempts(RetryStrategy::constant_with_jitter(second, minute), 9),
             ),
-            ("linear,initial=1s,increment=1s,max=1m", attempts(RetryStrategy::linear(second, second, minute), 3)),
+            ("linear,initial=1s,increment=1s,max=1m", attempts(RetryStrategy::linear(second, second, minute), 24)),
             (
                 "exponential,initial=1s,multiplier=1.5,max=1m,attempts=5",
                 attempts(RetryStrategy::exponential(second, 1.5, minute), 5),
@@ -183,7 +180,7 @@ mod tests {
             "exponential,multiplier=x",
             "exponential,multiplier=0.5",
             "exponential,attempts=0",
-            "exponential,initial=10m",
+            "exponential,initial=2h",
         ]
         .iter()
         .map(|text| format!("{text}: {}", parse(text).unwrap_err()))

@@ -4,7 +4,7 @@ mod create;
 mod record;
 
 use clap::Subcommand;
-use postrider::task::Schedule as Kept;
+use postrider::task::{Schedule as Kept, TaskFilter, TaskQuery};
 use postrider::{Deadline, MessagingError, Timestamp};
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::table::{Column, Table};
 use crate::task::session::TaskSession;
 use crate::task::{Row as TaskRow, session::Client};
 use crate::text;
-use record::{ForPeople, Record};
+use record::{ForPeople, Record, WithHistory};
 
 /// Make tasks at certain times
 ///
@@ -40,6 +40,7 @@ Examples:
 enum Command {
     Create(Box<create::Create>),
     List(List),
+    #[command(alias = "get")]
     Show(Show),
     Pause(Pause),
     Resume(Resume),
@@ -47,11 +48,16 @@ enum Command {
     Delete(Delete),
 }
 
-/// List all schedules, by name
+/// How many of the last tasks of a schedule are shown with it.
+const RUNS: usize = 10;
+
+/// List all schedules, by name, each with its next five times
 #[derive(Debug, clap::Args)]
 struct List {}
 
-/// Show a schedule with all that is known of it
+/// Show a schedule with all that is known of it: its next five times, and the last ten tasks that it made, newest first
+///
+/// 'postrider task list --schedule NAME' lists all of its tasks.
 #[derive(Debug, clap::Args)]
 struct Show {
     /// The schedule
@@ -146,22 +152,31 @@ fn table(schedules: &[Kept]) -> String {
     let time = |time: Option<Timestamp>| time.map_or_else(|| "-".into(), |time| time.to_string());
     for schedule in schedules {
         let is_paused = schedule.paused_at.is_some();
+        let mut next = record::times(schedule).into_iter();
         table.push([
             schedule.definition.name.clone(),
             schedule.definition.task.task_type.to_string(),
             text::shortened(&record::timing(&schedule.definition.timing), 40),
-            if is_paused { "-".into() } else { time(schedule.next_run_at) },
+            next.next().unwrap_or_else(|| "-".into()),
             time(schedule.last_run_at),
             if is_paused { "paused".into() } else { String::new() },
         ]);
+        // The times after the next stand below it.
+        for time in next {
+            table.push([String::new(), String::new(), String::new(), time, String::new(), String::new()]);
+        }
     }
     table.render()
 }
 
 async fn show(global: &Global, name: &str) -> Result<(), Failure> {
     let session = global.connect_to_tasks().await?;
-    let schedule = get(&session.client(), name).await?;
-    session.out.row(&Record::of(&schedule), ForPeople(&schedule))?;
+    let client = session.client();
+    let schedule = get(&client, name).await?;
+    let filter = TaskFilter { schedule: Some(schedule.definition.name.clone()), ..TaskFilter::default() };
+    let query = TaskQuery { filter, limit: RUNS, after: None };
+    let runs = client.list(&query, Deadline::default()).await?.tasks;
+    session.out.row(&WithHistory::of(&schedule, &runs), ForPeople { schedule: &schedule, runs: &runs })?;
     session.close().await
 }
 

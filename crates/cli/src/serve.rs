@@ -5,18 +5,19 @@ mod options;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use postrider::config::ProviderKind;
+use postrider::config::{Origin, ProviderKind};
 use postrider::tasks::Shutdown;
 use postrider::{Config, Deadline, MessagingService, Sources, StateStorage, SystemContext};
 use postrider_server::{ServeError, Server, Tokens};
 use serde::Serialize;
+use tempfile::TempDir;
 
 use crate::args::Global;
 use crate::command::Echo;
 use crate::failure::Failure;
+use crate::log;
 use crate::output::{Output, note};
-use crate::says::{SERVER, TASKS, say_what_goes_wrong};
-use crate::session::NewFile;
+use crate::session::{NewFile, warn_of_readers};
 use crate::signals::Signals;
 use options::options;
 
@@ -26,7 +27,8 @@ use options::options;
 /// dashboard is at the address that is printed, the API's reference below /reference there.
 ///
 /// Without tokens everybody may do everything, so only this machine can reach it; 'postrider token create' makes one.
-/// Tokens, tasks and schedules are kept where state.url says. How the server runs is in [server] of the configuration.
+/// Tokens, tasks and schedules are kept where state.url says; with --url memory: and no state.url they end with the server.
+/// How the server runs is in [server] of the configuration.
 ///
 /// Works until the first Ctrl-C, SIGTERM or SIGHUP, then finishes what runs; a second one ends it at once.
 #[derive(Debug, clap::Args)]
@@ -62,17 +64,35 @@ struct Row<'a> {
 }
 
 pub(crate) async fn run(global: &Global, command: Serve) -> Result<(), Failure> {
-    let config = Config::load(&command.over(global.sources_for(None)?)?)?;
+    let sources = command.over(global.sources_for(None)?)?;
+    let mut config = Config::load(&sources)?;
     if config.provider() == Some(ProviderKind::Http) {
         let url = config.url();
         return Err(Failure::usage(format!("{url} is a server already; name the store that this one shall serve")));
     }
-    let (kept, files) = (kept(&config)?, new_files(&config)?);
+    // What is served ends with this process, and so does what is kept beside it, unless its place is named.
+    let temporary = match config.provider() == Some(ProviderKind::Memory) && !names_state(&config) {
+        true => Some(temporary_folder()?),
+        false => None,
+    };
+    if let Some(folder) = &temporary {
+        let url = format!("sqlite:{}", utf_8(&folder.path().join("state.db"))?);
+        config = Config::load(&sources.flag("--url", STATE_URL, url))?;
+    }
+    let (kept, files) = match temporary {
+        Some(_) => (
+            format!("serving {}, tasks and tokens included: all of it ends with this process", config.url()),
+            Vec::new(),
+        ),
+        None => (kept(&config)?, new_files(&config)?),
+    };
     let options = options(config.server());
     let echo = Echo::start();
-    say_what_goes_wrong(&echo, &[SERVER, TASKS]);
+    log::start(&echo, global)?;
     let (records, kept_in) = StateStorage::connect(&config).await?;
+    let endpoint = config.endpoint()?;
     let context = SystemContext::from_config(config).await?;
+    warn_of_readers(&endpoint);
     files.into_iter().for_each(NewFile::tell);
     let open = !Tokens::new(records.clone()).any(Deadline::default()).await?;
     let provider = context.messaging_provider.provider_name();
@@ -98,7 +118,22 @@ pub(crate) async fn run(global: &Global, command: Serve) -> Result<(), Failure> 
     };
     let closed = kept_in.close(Deadline::default()).await.map_err(Failure::from);
     echo.flush().await;
+    // Removed with everything in it, now that nobody has it open.
+    drop(temporary);
     ended.and(closed)
+}
+
+/// The key of the place of tasks and tokens.
+const STATE_URL: &str = "state.url";
+
+/// Whether somebody has said where tasks and tokens are kept.
+fn names_state(config: &Config) -> bool {
+    config.describe().iter().any(|row| row.key == STATE_URL && row.origin != Origin::Default)
+}
+
+fn temporary_folder() -> Result<TempDir, Failure> {
+    let made = tempfile::Builder::new().prefix("postrider-serve-").tempdir();
+    made.map_err(|error| Failure::failed(format!("cannot make a temporary folder for tasks and tokens: {error}")))
 }
 
 /// Asks the server to stop at the first signal, and completes at the second.

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use postrider::config::{ProviderKind, StoreUrl};
-use postrider::{Config, Deadline, MessagingProvider, MessagingService, Sources};
+use postrider::{Config, Deadline, Endpoint, Finding, MessagingProvider, MessagingService, Severity, Sources};
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::log;
 use crate::output::{Output, note};
 use crate::text;
 
@@ -64,7 +65,15 @@ impl Global {
         let file = NewFile::of(&config);
         let provider = endpoint.connect().await?;
         file.tell();
+        warn_of_readers(&endpoint);
         Ok(Session { config, provider, out: Output::new(self.json) })
+    }
+}
+
+/// Says in the log, where there is one, that others may read the file. Commands that end at once leave that to `doctor`.
+pub(crate) fn warn_of_readers(endpoint: &Endpoint) {
+    if let Some(Finding { severity: Severity::Warning, found, fix: Some(fix), .. }) = endpoint.access() {
+        tracing::warn!(target: log::PROGRAM, "the embedded file: {found}; {fix}");
     }
 }
 

@@ -65,6 +65,9 @@ pub(crate) struct Refuse {
 }
 
 /// Go on holding messages: their leases end this long from now
+///
+/// On a store that keeps no record of leases (SQS) a receipt says when its lease ends. There a new receipt is printed:
+/// use it from now on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Extend {
@@ -81,6 +84,9 @@ pub(crate) struct Extend {
 #[derive(Serialize)]
 struct Row<'a> {
     receipt: &'a str,
+    /// The receipt by which an extended lease goes on, when it is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_receipt: Option<String>,
     id: Option<MessageId>,
     queue: Option<&'a QueueName>,
     outcome: &'static str,
@@ -151,7 +157,8 @@ pub(crate) async fn extend(global: &Global, command: Extend) -> Result<(), Failu
     let mut rows = Vec::with_capacity(given.len());
     for receipt in given.iter().filter_map(|given| given.receipt.as_ref().ok()) {
         let deadline = Deadline::default();
-        rows.push(session.provider.extend_visibility(receipt.queue(), receipt, command.extension, deadline).await);
+        let next = session.provider.extend_visibility(receipt.queue(), receipt, command.extension, deadline).await;
+        rows.push(next.map(|next| (next != *receipt).then_some(next)));
     }
     let result = report(&session, &given, rows, "extended");
     session.close().await.and(result)
@@ -169,15 +176,21 @@ async fn settle(
         given.iter().filter_map(|given| given.receipt.as_ref().ok()).cloned().map(settlement).collect();
     let count = settlements.len();
     let rows = match session.provider.settle(settlements, Deadline::default()).await {
-        Ok(rows) => rows,
+        Ok(rows) => rows.into_iter().map(|row| row.map(|()| None)).collect(),
         Err(error) => vec![Err(error); count],
     };
     let result = report(&session, &given, rows, done);
     session.close().await.and(result)
 }
 
-/// Tells what became of each. `rows` are those of the receipts that could be read.
-fn report(session: &Session, given: &[Given], rows: RowResults<()>, done: &'static str) -> Result<(), Failure> {
+/// Tells what became of each. `rows` are those of the receipts that could be read, with the receipt to go on with when it
+/// is another.
+fn report(
+    session: &Session,
+    given: &[Given],
+    rows: RowResults<Option<ReceiptHandle>>,
+    done: &'static str,
+) -> Result<(), Failure> {
     // The same was asked for every row: when it cannot be asked for, nothing was done.
     if let Some(Err(error @ MessagingError::InvalidInput { .. })) = rows.first() {
         return Err(error.clone().into());
@@ -195,13 +208,17 @@ fn report(session: &Session, given: &[Given], rows: RowResults<()>, done: &'stat
             Err(error) => Err(error.clone()),
         };
         let outcome = match &row {
-            Ok(()) => done,
+            Ok(_) => done,
             Err(MessagingError::VisibilityExpired { .. }) => "expired",
             Err(MessagingError::InvalidReceipt { .. }) => "invalid",
             Err(MessagingError::OutcomeUnknown { .. }) => "unknown",
             Err(_) => "failed",
         };
-        let why = row.err().map(|error| match (&error, receipt) {
+        let (new_receipt, failed) = match row {
+            Ok(next) => (next.map(|next| next.to_string()), None),
+            Err(error) => (None, Some(error)),
+        };
+        let why = failed.map(|error| match (&error, receipt) {
             (_, Err(_)) => unreadable(text, &error),
             (MessagingError::VisibilityExpired { queue, id }, _) => format!(
                 "the lease on message {id} of queue '{queue}' is over, was settled already, or the receipt is of another \
@@ -213,8 +230,9 @@ fn report(session: &Session, given: &[Given], rows: RowResults<()>, done: &'stat
         let (id, queue) =
             (receipt.as_ref().ok().map(ReceiptHandle::message_id), receipt.as_ref().ok().map(|r| r.queue()));
         let shown = id.map_or_else(|| text::shortened(text, 36), |id| id.to_string());
-        let row = Row { receipt: text, id, queue, outcome, error: why.as_deref() };
-        session.out.row(&row, format_args!("{shown}  {}", outcome.replace('_', "-")))?;
+        let go_on = new_receipt.as_ref().map(|new| format!("; from now on use {new}")).unwrap_or_default();
+        let row = Row { receipt: text, new_receipt, id, queue, outcome, error: why.as_deref() };
+        session.out.row(&row, format_args!("{shown}  {}{go_on}", outcome.replace('_', "-")))?;
         is_done &= why.is_none();
         // A store that fails says the same for every row.
         if let Some(why) = why.filter(|why| !told.contains(why)) {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::text::one_line;
+
 /// Rows of cells under a line of names. Columns are as wide as their widest cell; numbers stand at the right.
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
@@ -29,8 +31,18 @@ impl<const N: usize> Table<N> {
         Self { names, rows: Vec::new() }
     }
 
+    /// Adds a row. A cell is one line, whatever it holds.
     pub(crate) fn push(&mut self, row: [String; N]) {
-        self.rows.push(row);
+        self.rows.push(row.map(|cell| one_line(&cell)));
+    }
+
+    /// A part of a longer table, of which only the first has the names of the columns.
+    pub(crate) fn render_part(&self, is_first: bool) -> String {
+        let text = self.render();
+        match text.split_once('\n') {
+            Some((_, rows)) if !is_first => rows.to_owned(),
+            _ => text,
+        }
     }
 
     /// The table; empty when it has no rows.
@@ -71,7 +83,9 @@ mod tests {
         assert_eq!(table.render(), "");
         table.push(["orders".into(), "7".into(), String::new()]);
         table.push(["ä".into(), "123456".into(), "paused".into()]);
-        let lines = ["QUEUE    READY  NOTE", "orders       7", "ä       123456  paused"];
+        table.push(["a\nb\x1b".into(), "1".into(), String::new()]);
+        let lines =
+            ["QUEUE        READY  NOTE", "orders           7", "ä           123456  paused", "a\\nb\\u{1b}       1"];
         assert_eq!(table.render(), lines.map(|line| format!("{line}\n")).concat());
     }
 }

@@ -83,6 +83,27 @@ pub(crate) fn body_cell(bytes: &Bytes, width: usize) -> String {
     }
 }
 
+/// A line of a record: its name, and its value, whose lines stand one below the other.
+pub(crate) fn field(name: &str, value: &str) -> String {
+    let indent = format!("\n{:<16} ", "");
+    format!("{name:<16} {}\n", lines(value.trim_end()).replace('\n', &indent))
+}
+
+/// The text in lines of at most `width` characters, broken between words.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// How long something is ago, in the unit that matters.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
@@ -92,6 +113,22 @@ pub(crate) fn age(age: Duration) -> String {
         60..3600 => format!("{}m", seconds / 60),
         3600..86_400 => format!("{}h", seconds / 3600),
         _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// How long it is until something, to the second, and from an hour on to the minute: `45s`, `2m5s`, `2h59m`, `3d1h`.
+pub(crate) fn until(wait: Duration) -> String {
+    let round = |step: u64| (wait.as_millis() as u64 + step * 500) / (step * 1000) * step;
+    let two = |count: u64, unit: u64, name: &str, rest: &str, rest_unit: u64| match count % unit / rest_unit {
+        0 => format!("{}{name}", count / unit),
+        part => format!("{}{name}{part}{rest}", count / unit),
+    };
+    match wait.as_millis() {
+        0..1_000 => format!("{}ms", wait.as_millis()),
+        _ if round(1) < 60 => format!("{}s", round(1)),
+        _ if round(1) < 3600 => two(round(1), 60, "m", "s", 1),
+        _ if round(60) < 86_400 => two(round(60), 3600, "h", "m", 60),
+        _ => two(round(3600), 86_400, "d", "h", 3600),
     }
 }
 
@@ -135,6 +172,26 @@ mod tests {
         let shown = |millis| age(Duration::from_millis(millis));
         assert_eq!([shown(0), shown(999), shown(1_000), shown(59_999)], ["0ms", "999ms", "1s", "59s"]);
         assert_eq!([shown(60_000), shown(3_600_000), shown(86_400_000)], ["1m", "1h", "1d"]);
+    }
+
+    #[test]
+    fn what_is_to_come_is_told_to_the_nearest_step() {
+        let told = |millis| until(Duration::from_millis(millis));
+        assert_eq!([told(7), told(1_400), told(1_600), told(59_600)], ["7ms", "1s", "2s", "1m"]);
+        assert_eq!([told(125_000), told(3_599_400), told(3_599_600)], ["2m5s", "59m59s", "1h"]);
+        // Three hours, a moment after that was said.
+        let (minute, hour) = (60_000, 3_600_000);
+        assert_eq!([told(3 * hour - 40), told(3 * hour - minute), told(hour + 20_000)], ["3h", "2h59m", "1h"]);
+        assert_eq!([told(24 * hour - 1), told(73 * hour), told(240 * hour)], ["1d", "3d1h", "10d"]);
+    }
+
+    #[test]
+    fn lines_of_a_value_stand_below_each_other_and_long_ones_are_broken() {
+        let shown = field("error", "exit code 4\nline\x1b[2J 1\n");
+        let blank = " ".repeat(17);
+        assert_eq!(shown, format!("error            exit code 4\n{blank}line\\u{{1b}}[2J 1\n"));
+        assert_eq!(wrapped("one two  three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("incomprehensible", 7), ["incomprehensible"]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use postrider::message::MAX_DURATION;
 use postrider::task::{DeadReason, MissedFire};
 use postrider::{
-    ContentType, Headers, IdempotencyKey, Key, MessageId, MessagingError, Priority, QueueName, TaskId, TaskState,
-    TaskType, Timestamp, duration_text,
+    ArchivedState, ContentType, Headers, IdempotencyKey, Key, MessageId, MessagingError, Priority, QueueName, TaskId,
+    TaskState, TaskType, Timestamp, WaitingState, duration_text,
 };
 use uuid::Uuid;
 
@@ -62,6 +62,11 @@ pub(crate) fn worked_queue(text: &str) -> Result<QueueName, String> {
 /// A queue to purge.
 pub(crate) fn purged_queue(text: &str) -> Result<QueueName, String> {
     living_queue(text, |origin| format!("use 'postrider dlq purge {origin}'"))
+}
+
+/// A queue whose waiting messages are acted on.
+pub(crate) fn waiting_queue(text: &str) -> Result<QueueName, String> {
+    living_queue(text, |origin| format!("use 'postrider dlq redrive {origin}' or 'postrider dlq purge {origin}'"))
 }
 
 /// A queue to make or to delete.
@@ -209,11 +214,32 @@ pub(crate) enum Since {
     Ago(Duration),
 }
 
+impl Since {
+    /// The time by this machine's clock.
+    pub(crate) fn time(self) -> Timestamp {
+        match self {
+            Self::At(time) => time,
+            Self::Ago(age) => Timestamp::now().saturating_sub(age),
+        }
+    }
+}
+
 /// A time, or how long ago it is, like `2h`.
 pub(crate) fn since(text: &str) -> Result<Since, String> {
     let ago = || duration(text).map(Since::Ago);
     let at = |_| time(text).map(Since::At);
     ago().or_else(at).map_err(|_| format!("write how long ago it is, like 2h or 3d, or a time like {TIMES}"))
+}
+
+/// How an archived message ended.
+pub(crate) fn archived_state(text: &str) -> Result<ArchivedState, String> {
+    text.parse().map_err(|_| "write completed or failed".to_owned())
+}
+
+/// What a waiting message waits for.
+pub(crate) fn waiting_state(text: &str) -> Result<WaitingState, String> {
+    let state = text.parse().ok().filter(|state| *state != WaitingState::InFlight);
+    state.ok_or_else(|| "write ready or delayed; a message in flight stays with its worker".to_owned())
 }
 
 /// A content type.

@@ -23,6 +23,7 @@ use crate::output::note;
 use crate::progress;
 use crate::session::NewFile;
 use crate::signals::asked_to_end;
+use crate::text;
 use crate::values;
 
 /// Try the sixteen rules of the law on a store
@@ -118,7 +119,7 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
             writeln!(out)?;
         }
     } else {
-        write!(out, "{}", table::render(&endpoint.to_string(), &report))?;
+        write!(out, "{}", text::lines(&table::render(&endpoint.to_string(), &report)))?;
     }
     out.flush()?;
     conclude(&report)

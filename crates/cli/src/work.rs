@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use postrider::subscriber::layers::RateLimitLayer;
 use postrider::subscriber::{AckPolicy, Delivery, HandlerError, Run, StopCause, Subscriber};
-use postrider::{Deadline, MessagingProvider, MessagingService, QueueAdmin, QueueName, RetryStrategy};
+use postrider::{Deadline, MessagingProvider, MessagingService, QueueName, RetryStrategy};
 use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower_layer::Layer;
@@ -24,7 +24,9 @@ use tower_layer::Layer;
 use crate::args::Global;
 use crate::command::{self, Echo, Runner, Stop, Store};
 use crate::failure::Failure;
+use crate::log;
 use crate::output::note;
+use crate::queues::{is_missing, which_are_there};
 use crate::retry;
 use crate::session::Session;
 use crate::values::{self, Rate};
@@ -133,6 +135,8 @@ Environment of the command:
   POSTRIDER_HEADERS        all headers, as a JSON object
   POSTRIDER_HEADER_<NAME>  each header; its name in upper case, with '_' for what is neither letter
                            nor digit. Of two names that become one, one is there
+  POSTRIDER_RUN            the name of this run; what the command starts is known by it and ended
+                           when the worker is killed
   POSTRIDER_OMITTED        variables that were left out: longer than 96 KiB, or with a NUL in them
   POSTRIDER_URL, POSTRIDER_CONFIG
                            what --url and --config say, paths made absolute: the command can send to
@@ -151,9 +155,10 @@ finish.
 What still runs after --graceful-timeout gets SIGTERM, and five seconds later SIGKILL; at a second
 Ctrl-C or SIGTERM it gets SIGKILL at once. A command that was stopped so is a failed attempt
 whatever its exit code, and its message comes back. A signal that was ignored when the worker
-started stays ignored: SIGHUP under nohup, SIGINT when a script has started it with '&'. A worker
-that is itself ended by SIGKILL cannot stop its commands: they run on, and their messages come to
-another worker when their leases end.
+started stays ignored: SIGHUP under nohup, SIGINT when a script has started it with '&'.
+When the worker itself is ended by SIGKILL, a second process, the guard, ends its commands with
+SIGKILL and all that they have started, on Linux in whatever group or session that is; their
+messages come to another worker when their leases end.
 
 Exit codes of the worker: 0 when it was told to stop or the queue is drained, also when messages
 failed or died; 1 when it could not go on; 2 for wrong usage.
@@ -162,11 +167,11 @@ Retry strategies (durations like 500ms, 5s, 2m, 1h30m or 3d; 0s is at once):
   none
   constant,delay=5s
   constant-with-jitter,delay=5s,jitter=1s
-  linear,increment=5s[,initial=1s][,max=5m]
-  exponential[,initial=1s][,multiplier=2][,max=5m]
-  exponential-with-jitter[,initial=1s][,multiplier=2][,max=5m]
+  linear,increment=5s[,initial=1s][,max=1h]
+  exponential[,initial=1s][,multiplier=2][,max=1h]
+  exponential-with-jitter[,initial=1s][,multiplier=2][,max=1h]
 Each but 'none' takes attempts=N, the attempts in all, and total=DURATION: no attempt is begun later
-than this after the first delivery. Without either there are three attempts; attempts=forever has
+than this after the first delivery. Without either there are 24 attempts; attempts=forever has
 no limit, nor has the number of deliveries then, unless --max-deliveries sets one.
 
 Examples:
@@ -184,10 +189,11 @@ pub(crate) async fn run(global: &Global, command: Work) -> Result<(), Failure> {
     }
     // A command that cannot run would cost every message an attempt, so it is looked for before the first lease.
     command::check(program).map_err(Failure::usage)?;
+    let echo = Echo::start();
+    log::start(&echo, global)?;
     let session = global.connect().await?;
     ready_queue(&session, &command.queue, command.drain).await?;
 
-    let echo = Echo::start();
     let stop = Stop::default();
     let draws = command::has_spectator() && !session.out.is_json();
     let shares_terminal = draws && std::io::stdout().is_terminal();
@@ -294,12 +300,16 @@ fn subscriber(
 }
 
 async fn ready_queue(session: &Session, queue: &QueueName, drain: bool) -> Result<(), Failure> {
+    let is_missing = is_missing(session, queue).await?;
     if session.config.common().messaging.create_queues {
+        if is_missing {
+            let hint = which_are_there(session, queue).await;
+            note(format_args!("queue '{queue}' is new, nothing was ever sent to it; {hint}"));
+        }
         return Ok(session.provider.ensure_queue(queue, Deadline::default()).await?);
     }
-    let report = session.provider.verify_queues(std::slice::from_ref(queue), Deadline::default()).await?;
-    if report.missing.contains(queue) {
-        let then = if drain { "there is nothing to do" } else { "waiting until somebody makes it" };
+    if is_missing {
+        let then = if drain { "there is nothing to do" } else { "waiting until it is made" };
         note(format_args!("queue '{queue}' does not exist, and common.messaging.create_queues is off; {then}"));
     }
     Ok(())

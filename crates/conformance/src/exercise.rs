@@ -5,11 +5,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
-use postrider_core::{Capabilities, Feature, MessagingError, MessagingService, QueueAdmin, Support};
+use postrider_core::{Capabilities, Feature, MessagingError, MessagingService, QueueAdmin, SharedProvider, Support};
 use tokio::time::Instant;
 
-use crate::harness::Harness;
+use crate::harness::{AnyHarness, Harness};
 use crate::law::{Outcome, Report, Rule, TestReport};
 use crate::probe::{PATIENCE, Probe, Stop, soon};
 use crate::rules::{self, Test};
@@ -70,10 +71,18 @@ impl fmt::Debug for Settings {
 ///
 /// Fails only when the store cannot be reached at all; whatever goes wrong later is a rule that is broken.
 pub async fn exercise<H: Harness>(harness: H, settings: Settings) -> Result<Report, MessagingError> {
+    exercise_any(&harness, settings).await
+}
+
+fn exercise_any(harness: &dyn AnyHarness, settings: Settings) -> LocalBoxFuture<'_, Result<Report, MessagingError>> {
+    Box::pin(try_rules(harness, settings))
+}
+
+async fn try_rules(harness: &dyn AnyHarness, settings: Settings) -> Result<Report, MessagingError> {
     let first = harness.open().await?;
     let settings = Settings { unit: fitting_unit(&first, settings.unit).await?, ..settings };
     let capabilities = first.capabilities().clone();
-    let tests: Vec<Test<H>> = rules::all().into_iter().filter(|test| settings.rules.contains(&test.rule)).collect();
+    let tests: Vec<Test> = rules::all().into_iter().filter(|test| settings.rules.contains(&test.rule)).collect();
     let storm_tests = storm::tests(&settings.rules);
     let total = tests.len() + storm_tests.len();
     let mut reports: Vec<TestReport> = Vec::with_capacity(total);
@@ -84,7 +93,7 @@ pub async fn exercise<H: Harness>(harness: H, settings: Settings) -> Result<Repo
         reports.push(report);
     };
 
-    let run = |(index, test)| run(&harness, &settings, &capabilities, index, test);
+    let run = |(index, test)| run(harness, &settings, &capabilities, index, test);
     // Whoever takes the server away runs alone: the others promise nothing about a store that is not there.
     let (alone, together): (Vec<_>, Vec<_>) = tests.iter().enumerate().partition(|(_, test)| test.is_disruptive());
     let mut together = stream::iter(together).map(run).buffer_unordered(settings.parallel.max(1));
@@ -93,7 +102,7 @@ pub async fn exercise<H: Harness>(harness: H, settings: Settings) -> Result<Repo
     }
     drop(together);
     if !storm_tests.is_empty() {
-        for report in storm::run(&harness, &settings, &storm_tests).await {
+        for report in storm::run(harness, &settings, &storm_tests).await {
             tell(&mut reports, report);
         }
     }
@@ -104,12 +113,12 @@ pub async fn exercise<H: Harness>(harness: H, settings: Settings) -> Result<Repo
     // Tests come back in the order in which they ended; a report has them in the order in which they are written.
     let order = |name| tests.iter().position(|test| test.name == name).unwrap_or(usize::MAX);
     reports.sort_by_key(|report| (report.rule, order(report.name), report.name));
-    let left_behind = leave(&harness, &settings.prefix).await.err();
+    let left_behind = leave(harness, &settings.prefix).await.err();
     Ok(Report::new(capabilities, settings.seed, reports, left_behind))
 }
 
 /// How long a lease must last that a test has to do something under: several round trips, however slow the store is.
-async fn fitting_unit<P: MessagingService>(provider: &P, unit: Duration) -> Result<Duration, MessagingError> {
+async fn fitting_unit(provider: &SharedProvider, unit: Duration) -> Result<Duration, MessagingError> {
     let mut slowest = Duration::ZERO;
     for _ in 0..3 {
         let before = Instant::now();
@@ -120,7 +129,7 @@ async fn fitting_unit<P: MessagingService>(provider: &P, unit: Duration) -> Resu
 }
 
 /// Removes what the run may have left, through a connection that no restart has touched.
-async fn leave<H: Harness>(harness: &H, prefix: &str) -> Result<(), MessagingError> {
+async fn leave(harness: &dyn AnyHarness, prefix: &str) -> Result<(), MessagingError> {
     let provider = harness.open().await?;
     sweep(&provider, prefix).await?;
     provider.close(soon()).await
@@ -136,12 +145,12 @@ pub async fn sweep<A: QueueAdmin>(provider: &A, prefix: &str) -> Result<(), Mess
     Ok(())
 }
 
-async fn run<H: Harness>(
-    harness: &H,
+async fn run(
+    harness: &dyn AnyHarness,
     settings: &Settings,
     capabilities: &Capabilities,
     index: usize,
-    test: &Test<H>,
+    test: &Test,
 ) -> TestReport {
     let own = test.rule.feature();
     let outcome = match refusal(capabilities, own.iter().chain(test.needs)) {
@@ -166,7 +175,7 @@ fn refusal<'a>(capabilities: &Capabilities, needs: impl IntoIterator<Item = &'a 
     })
 }
 
-async fn attempt<H: Harness>(harness: &H, settings: &Settings, index: usize, test: &Test<H>) -> Outcome {
+async fn attempt(harness: &dyn AnyHarness, settings: &Settings, index: usize, test: &Test) -> Outcome {
     let provider = match harness.open().await {
         Ok(provider) => provider,
         Err(error) => return Outcome::Broken(format!("no further connection could be opened: {error}")),

@@ -201,7 +201,7 @@ pub async fn lost_answers_are_told<P: Provider>(proxy: &FaultProxy, provider: &P
 pub async fn silence_is_given_up<P: Provider>(proxy: &FaultProxy, provider: &P, passing: u64) -> Result<(), String> {
     let queue = QueueName::new(format!("silent_{:08x}", rand::random::<u32>())).map_err(|error| error.to_string())?;
     let failed = |error: MessagingError| format!("after {passing} pieces: {error}");
-    provider.ensure_queue(&queue, soon()).await.map_err(failed)?;
+    until_done(|| provider.ensure_queue(&queue, soon())).await.map_err(failed)?;
     warm_up(provider, &queue).await.map_err(failed)?;
     // As many steps as a send can have.
     let has_dedup = provider.capabilities().offers(Feature::Dedup);

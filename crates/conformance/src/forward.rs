@@ -7,14 +7,29 @@ macro_rules! forward_admin {
         $crate::forward_admin!(
             $wrapper,
             pause: |this, queue, deadline| this.inner.pause(queue, deadline),
-            attempts: |this, queue, id, deadline| this.inner.message_attempts(queue, id, deadline)
+            attempts: |this, queue, id, deadline| this.inner.message_attempts(queue, id, deadline),
+            peek: |this, queue, limit, deadline| this.inner.peek(queue, limit, deadline),
+            page: |this, queue, query, deadline| this.inner.peek_page(queue, query, deadline),
+            archived: |this, queue, query, deadline| this.inner.archived(queue, query, deadline),
+            again: |this, queue, id, deadline| this.inner.send_again(queue, id, deadline),
+            now: |this, queue, id, deadline| this.inner.deliver_now(queue, id, deadline),
+            bury: |this, queue, id, reason, error, deadline| {
+                this.inner.dead_letter_waiting(queue, id, reason, error, deadline)
+            }
         );
     };
     (
         $wrapper:ident,
         pause: |$this:ident, $queue:ident, $deadline:ident| $pause:expr,
-        attempts: |$reader:ident, $of:ident, $id:ident, $until:ident| $attempts:expr
+        attempts: |$reader:ident, $of:ident, $id:ident, $until:ident| $attempts:expr,
+        peek: |$peeker:ident, $peeked:ident, $most:ident, $before:ident| $peek:expr,
+        page: |$looker:ident, $shown:ident, $wanted:ident, $within:ident| $page:expr,
+        archived: |$searcher:ident, $in:ident, $query:ident, $limit:ident| $archived:expr,
+        again: |$sender:ident, $to:ident, $original:ident, $end:ident| $again:expr,
+        now: |$hastener:ident, $at:ident, $late:ident, $stop:ident| $now:expr,
+        bury: |$burier:ident, $from:ident, $doomed:ident, $reason:ident, $error:ident, $last:ident| $bury:expr
     ) => {
+        #[postrider_core::async_trait]
         impl<P: postrider_core::Provider> postrider_core::QueueAdmin for $wrapper<P> {
             async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
                 self.inner.list_queues(deadline).await
@@ -34,11 +49,22 @@ macro_rules! forward_admin {
 
             async fn peek(
                 &self,
-                queue: &QueueName,
-                limit: usize,
-                deadline: Deadline,
+                $peeked: &QueueName,
+                $most: usize,
+                $before: Deadline,
             ) -> Result<Vec<PeekedMessage>, MessagingError> {
-                self.inner.peek(queue, limit, deadline).await
+                let $peeker = self;
+                $peek.await
+            }
+
+            async fn peek_page(
+                &self,
+                $shown: &QueueName,
+                $wanted: &postrider_core::PeekQuery,
+                $within: Deadline,
+            ) -> Result<postrider_core::PeekPage, MessagingError> {
+                let $looker = self;
+                $page.await
             }
 
             async fn message_attempts(
@@ -49,6 +75,57 @@ macro_rules! forward_admin {
             ) -> Result<Vec<postrider_core::MessageAttempt>, MessagingError> {
                 let $reader = self;
                 $attempts.await
+            }
+
+            async fn archived(
+                &self,
+                $in: &QueueName,
+                $query: &postrider_core::ArchiveQuery,
+                $limit: Deadline,
+            ) -> Result<postrider_core::ArchivePage, MessagingError> {
+                let $searcher = self;
+                $archived.await
+            }
+
+            async fn send_again(
+                &self,
+                $to: &QueueName,
+                $original: postrider_core::MessageId,
+                $end: Deadline,
+            ) -> Result<postrider_core::MessageId, MessagingError> {
+                let $sender = self;
+                $again.await
+            }
+
+            async fn deliver_now(
+                &self,
+                $at: &QueueName,
+                $late: postrider_core::MessageId,
+                $stop: Deadline,
+            ) -> Result<(), MessagingError> {
+                let $hastener = self;
+                $now.await
+            }
+
+            async fn dead_letter_waiting(
+                &self,
+                $from: &QueueName,
+                $doomed: postrider_core::MessageId,
+                $reason: postrider_core::DeadLetterReason,
+                $error: Option<String>,
+                $last: Deadline,
+            ) -> Result<(), MessagingError> {
+                let $burier = self;
+                $bury.await
+            }
+
+            async fn delete_waiting(
+                &self,
+                queue: &QueueName,
+                id: postrider_core::MessageId,
+                deadline: Deadline,
+            ) -> Result<(), MessagingError> {
+                postrider_core::waiting::delete(self, queue, id, deadline).await
             }
 
             async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
@@ -78,18 +155,56 @@ macro_rules! forward_dead_letters {
     ($wrapper:ident) => {
         $crate::forward_dead_letters!(
             $wrapper,
-            redrive: |this, queue, redrive, deadline| this.inner.redrive_dead_letters(queue, redrive, deadline)
+            list: |this, queue, query, deadline| this.inner.list_dead_letters(queue, query, deadline),
+            find: |this, queue, selection, error, deadline| {
+                this.inner.find_dead_letters(queue, selection, error, deadline)
+            },
+            summaries: |this, queue, query, deadline| this.inner.list_dead_letter_summaries(queue, query, deadline),
+            edit: |this, queue, id, edit, deadline| this.inner.edit_dead_letter(queue, id, edit, deadline),
+            redrive: |this, queue, redrive, deadline| this.inner.redrive_dead_letters(queue, redrive, deadline),
+            purge: |this, queue, selection, deadline| this.inner.purge_dead_letters(queue, selection, deadline)
         );
     };
-    ($wrapper:ident, redrive: |$this:ident, $queue:ident, $redrive:ident, $deadline:ident| $call:expr) => {
+    (
+        $wrapper:ident,
+        list: |$lister:ident, $of:ident, $query:ident, $until:ident| $list:expr,
+        find: |$finder:ident, $in:ident, $sought:ident, $error:ident, $by:ident| $find:expr,
+        summaries: |$summer:ident, $summed:ident, $part:ident, $end:ident| $summaries:expr,
+        edit: |$editor:ident, $edited:ident, $letter:ident, $edit:ident, $within:ident| $change:expr,
+        redrive: |$this:ident, $queue:ident, $redrive:ident, $deadline:ident| $call:expr,
+        purge: |$purger:ident, $purged:ident, $selection:ident, $limit:ident| $purge:expr
+    ) => {
+        #[postrider_core::async_trait]
         impl<P: postrider_core::Provider> postrider_core::DeadLetters for $wrapper<P> {
             async fn list_dead_letters(
                 &self,
-                queue: &QueueName,
-                query: &DeadLetterQuery,
-                deadline: Deadline,
+                $of: &QueueName,
+                $query: &DeadLetterQuery,
+                $until: Deadline,
             ) -> Result<DeadLetterPage, MessagingError> {
-                self.inner.list_dead_letters(queue, query, deadline).await
+                let $lister = self;
+                $list.await
+            }
+
+            async fn find_dead_letters(
+                &self,
+                $in: &QueueName,
+                $sought: &DeadLetterSelection,
+                $error: Option<&str>,
+                $by: Deadline,
+            ) -> Result<Vec<MessageId>, MessagingError> {
+                let $finder = self;
+                $find.await
+            }
+
+            async fn list_dead_letter_summaries(
+                &self,
+                $summed: &QueueName,
+                $part: &DeadLetterQuery,
+                $end: Deadline,
+            ) -> Result<postrider_core::DeadLetterSummaryPage, MessagingError> {
+                let $summer = self;
+                $summaries.await
             }
 
             async fn get_dead_letter(
@@ -103,12 +218,13 @@ macro_rules! forward_dead_letters {
 
             async fn edit_dead_letter(
                 &self,
-                queue: &QueueName,
-                id: MessageId,
-                edit: DeadLetterEdit,
-                deadline: Deadline,
+                $edited: &QueueName,
+                $letter: MessageId,
+                $edit: DeadLetterEdit,
+                $within: Deadline,
             ) -> Result<DeadLetter, MessagingError> {
-                self.inner.edit_dead_letter(queue, id, edit, deadline).await
+                let $editor = self;
+                $change.await
             }
 
             async fn redrive_dead_letters(
@@ -123,11 +239,12 @@ macro_rules! forward_dead_letters {
 
             async fn purge_dead_letters(
                 &self,
-                queue: &QueueName,
-                selection: &DeadLetterSelection,
-                deadline: Deadline,
+                $purged: &QueueName,
+                $selection: &DeadLetterSelection,
+                $limit: Deadline,
             ) -> Result<u64, MessagingError> {
-                self.inner.purge_dead_letters(queue, selection, deadline).await
+                let $purger = self;
+                $purge.await
             }
         }
     };

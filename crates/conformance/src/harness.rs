@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use postrider_core::{MessagingError, Provider};
+use postrider_core::{MessagingError, Provider, SharedProvider};
 
 /// By how much a worker's clock is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,5 +63,33 @@ where
 
     fn open(&self) -> impl Future<Output = Result<P, MessagingError>> + Send {
         self()
+    }
+}
+
+/// A harness whose provider's type is hidden. The suite itself knows no other, so that it is compiled once and not for
+/// every store.
+pub(crate) trait AnyHarness: Send + Sync {
+    /// [`Harness::open`]
+    fn open(&self) -> BoxFuture<'_, Result<SharedProvider, MessagingError>>;
+
+    /// [`Harness::restart`]
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>>;
+
+    /// [`Harness::open_with_clock`]
+    fn open_with_clock(&self, shift: ClockShift) -> Option<BoxFuture<'_, Result<SharedProvider, MessagingError>>>;
+}
+
+impl<H: Harness> AnyHarness for H {
+    fn open(&self) -> BoxFuture<'_, Result<SharedProvider, MessagingError>> {
+        Box::pin(async move { Harness::open(self).await.map(SharedProvider::new) })
+    }
+
+    fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
+        Harness::restart(self)
+    }
+
+    fn open_with_clock(&self, shift: ClockShift) -> Option<BoxFuture<'_, Result<SharedProvider, MessagingError>>> {
+        let opening = Harness::open_with_clock(self, shift)?;
+        Some(Box::pin(async move { opening.await.map(SharedProvider::new) }))
     }
 }

@@ -77,7 +77,8 @@ impl FromStr for Rule {
 }
 
 /// What a test, or a rule, came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It holds.
     Holds,

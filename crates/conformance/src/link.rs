@@ -144,6 +144,7 @@ impl<P: MessagingService> Link<P> {
     }
 }
 
+#[async_trait]
 impl<P: MessagingService> MessagingService for Link<P> {
     fn provider_name(&self) -> &'static str {
         self.inner.provider_name()
@@ -187,7 +188,7 @@ impl<P: MessagingService> MessagingService for Link<P> {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         let call = self.inner.extend_visibility(queue, receipt, extension, deadline);
         self.change("extend", vec![receipt.message_id()], deadline, call).await
     }

@@ -3,6 +3,7 @@
 //! A provider's test sets a [`Scene`], ends the messages that it names in a transaction of its own, and has the provider
 //! judged while that is open and when it was committed. A breach is told in a sentence.
 
+use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -45,11 +46,15 @@ async fn at_once<T>(what: &str, work: impl Future<Output = Result<T, MessagingEr
 }
 
 /// The first `taken` must have been told that somebody has them, and the others to be done.
-fn ensure_passed_by(what: &str, answers: &[Result<(), MessagingError>], taken: usize) -> Result<(), String> {
+fn ensure_passed_by<T: fmt::Debug>(
+    what: &str,
+    answers: &[Result<T, MessagingError>],
+    taken: usize,
+) -> Result<(), String> {
     for (place, answer) in answers.iter().enumerate() {
         match answer {
             Err(MessagingError::MessageLeased { .. }) if place < taken => {}
-            Ok(()) if place >= taken => {}
+            Ok(_) if place >= taken => {}
             answer => return Err(format!("{what}: row {place}, of which {taken} are taken, answered {answer:?}")),
         }
     }
@@ -115,7 +120,7 @@ impl<'p, P: Provider> Scene<'p, P> {
             let message = free.remove(0);
             released = Some(message.id());
             let settlements =
-                with_taken(message).map(|receipt| Settlement { receipt, disposition: disposition.clone() }).collect();
+                with_taken(message).map(|receipt| Settlement::new(receipt, disposition.clone())).collect();
             let settled = at_once(what, provider.settle(settlements, soon())).await?;
             ensure_passed_by(what, &settled, TAKEN)?;
         }

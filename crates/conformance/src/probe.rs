@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_core::{
     DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Feature, Message, MessageId, MessagingError, MessagingService,
-    Nack, QueueAdmin, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Settlement,
+    Nack, QueueAdmin, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Settlement, SharedProvider,
 };
 use tokio::time::Instant;
 
 use crate::exercise::Settings;
-use crate::harness::Harness;
+use crate::harness::AnyHarness;
 
 /// How long a call or a wait may take on a store of ordinary speed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,11 +60,10 @@ pub(crate) fn soon() -> Deadline {
 }
 
 /// What one test works with.
-#[derive(Debug)]
-pub(crate) struct Probe<'a, H: Harness> {
-    pub(crate) harness: &'a H,
+pub(crate) struct Probe<'a> {
+    pub(crate) harness: &'a dyn AnyHarness,
     /// The first worker.
-    pub(crate) provider: H::Provider,
+    pub(crate) provider: SharedProvider,
     /// A short time: leases that must run out last this long. Long enough for several round trips.
     pub(crate) unit: Duration,
     /// How many messages go through in one call at most.
@@ -73,8 +72,13 @@ pub(crate) struct Probe<'a, H: Harness> {
     queues: Mutex<Vec<QueueName>>,
 }
 
-impl<'a, H: Harness> Probe<'a, H> {
-    pub(crate) fn new(harness: &'a H, provider: H::Provider, settings: &Settings, prefix: String) -> Self {
+impl<'a> Probe<'a> {
+    pub(crate) fn new(
+        harness: &'a dyn AnyHarness,
+        provider: SharedProvider,
+        settings: &Settings,
+        prefix: String,
+    ) -> Self {
         Self { harness, provider, unit: settings.unit, rows: settings.rows, prefix, queues: Mutex::new(Vec::new()) }
     }
 
@@ -84,7 +88,7 @@ impl<'a, H: Harness> Probe<'a, H> {
     }
 
     /// Another worker.
-    pub(crate) async fn open(&self) -> Result<H::Provider, Stop> {
+    pub(crate) async fn open(&self) -> Result<SharedProvider, Stop> {
         Ok(self.harness.open().await?)
     }
 
@@ -151,7 +155,7 @@ impl<'a, H: Harness> Probe<'a, H> {
 
     pub(crate) async fn take_by(
         &self,
-        worker: &H::Provider,
+        worker: &SharedProvider,
         queue: &QueueName,
         options: &ReceiveOptions,
     ) -> Result<QueuedMessage, Stop> {
@@ -179,7 +183,7 @@ impl<'a, H: Harness> Probe<'a, H> {
 
     async fn take_up_to(
         &self,
-        worker: &H::Provider,
+        worker: &SharedProvider,
         queue: &QueueName,
         count: usize,
         options: &ReceiveOptions,
@@ -305,10 +309,10 @@ pub(crate) async fn list_dead_letters<P: DeadLetters>(
 }
 
 /// Ends the test unless a settle or extend was refused because its lease is over.
-pub(crate) fn ensure_expired(what: &str, result: Result<(), MessagingError>) -> Check {
+pub(crate) fn ensure_expired<T>(what: &str, result: Result<T, MessagingError>) -> Check {
     match result {
         Err(MessagingError::VisibilityExpired { .. }) => Ok(()),
         Err(other) => violation(format!("{what} answered '{other}', not VisibilityExpired")),
-        Ok(()) => violation(format!("{what} was accepted")),
+        Ok(_) => violation(format!("{what} was accepted")),
     }
 }

@@ -67,10 +67,11 @@ async fn memory_rate() -> f64 {
 /// A store that is infinitely fast, so that only the coalescer's own cost is left.
 struct Instantly;
 
+#[async_trait]
 impl BatchExecutor for Instantly {
     async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
         Ok(BatchReply {
-            extends: batch.extends.iter().map(|_| Ok(())).collect(),
+            extends: batch.extends.iter().map(|row| Ok(row.receipt.clone())).collect(),
             settles: batch.settles.iter().map(|_| Ok(())).collect(),
             sends: batch.sends.iter().map(|row| Ok(row.message.id)).collect(),
         })

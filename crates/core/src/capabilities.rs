@@ -112,6 +112,10 @@ features! {
     Peek = "peek",
     /// The last failed attempts of a message can be read, each with its error.
     AttemptHistory = "history of attempts",
+    /// Messages that are kept after their end can be searched, and sent again.
+    Archive = "archive",
+    /// A waiting message can be delivered now, dead-lettered and deleted by a person.
+    WaitingMessages = "actions on waiting messages",
     /// One message can be received by its id.
     ReceiveById = "receive by id",
     /// Hints shorten the wait for new messages.

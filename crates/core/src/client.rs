@@ -239,14 +239,14 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.nack_message(queue, receipt, nack, deadline).await
     }
 
-    /// Sets a lease's end to *now + extension*, by the store's clock.
+    /// Sets a lease's end to *now + extension*, by the store's clock, and answers the receipt by which the lease goes on.
     pub async fn extend_visibility(
         &self,
         queue: &QueueName,
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         self.provider.extend_visibility(queue, receipt, extension, deadline).await
     }
 }

@@ -3,6 +3,7 @@
 //! Due times and leases are judged by one clock, the store's. A store that keeps no clock of its own takes one from
 //! here, so that a test can hold time still and move it by hand.
 
+mod moment;
 mod wall;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tokio::sync::watch;
 
+pub use moment::Moment;
 pub use wall::WallClock;
 
 /// A point in time: microseconds since the Unix epoch.

@@ -1,9 +1,10 @@
 //! How long a caller is ready to wait for an answer.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::error::MessagingError;
 
@@ -54,6 +55,11 @@ impl Deadline {
             return Err(MessagingError::DeadlineExceeded { operation });
         }
         Ok(())
+    }
+
+    /// Ends at the deadline; `None` when it never does.
+    pub(crate) fn timer(self) -> Option<Pin<Box<Sleep>>> {
+        self.0.map(|at| Box::pin(tokio::time::sleep_until(at)))
     }
 
     /// Waits for `future`, at most until the deadline; `None` when it passed first.

@@ -1,5 +1,6 @@
 //! What becomes of a leased message.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -104,56 +105,85 @@ pub struct Settlement {
     pub receipt: ReceiptHandle,
     /// How it ends.
     pub disposition: Disposition,
+    /// Who handled the message, for the history of its attempts; `None` is the connection's own name. Whoever settles for
+    /// others, as a server does, names them.
+    pub worker: Option<Arc<str>>,
 }
 
 impl Settlement {
+    /// The end of a lease by the connection's own worker.
+    pub fn new(receipt: impl Into<ReceiptHandle>, disposition: Disposition) -> Self {
+        Self { receipt: receipt.into(), disposition, worker: None }
+    }
+
     /// Handled.
     pub fn ack(receipt: impl Into<ReceiptHandle>) -> Self {
-        Self { receipt: receipt.into(), disposition: Disposition::Ack }
+        Self::new(receipt, Disposition::Ack)
     }
 
     /// Not handled.
     pub fn nack(receipt: impl Into<ReceiptHandle>, nack: impl Into<Nack>) -> Self {
-        Self { receipt: receipt.into(), disposition: Disposition::Nack(nack.into()) }
+        Self::new(receipt, Disposition::Nack(nack.into()))
+    }
+
+    /// By that worker.
+    #[must_use]
+    pub fn by(mut self, worker: impl Into<Arc<str>>) -> Self {
+        self.worker = Some(worker.into());
+        self
     }
 }
 
 /// The longest reason of a dead letter, in bytes.
-const MAX_REASON: usize = 128;
+pub const MAX_REASON_BYTES: usize = 128;
 /// The longest error text that is kept, in bytes.
-const MAX_ERROR: usize = 8 * 1024;
+pub const MAX_ERROR_BYTES: usize = 8 * 1024;
+/// The longest name of a worker that is kept, in bytes.
+const MAX_WORKER_BYTES: usize = 128;
 
 impl Settlement {
-    /// Refuses what cannot be meant, and cuts an error text to what every store can hold. What a provider does with
-    /// each row before anything else.
+    /// Refuses what cannot be meant, and cuts an error text and a worker's name to what every store can hold. What a
+    /// provider does with each row before anything else.
     pub fn checked(mut self, limits: &Limits) -> Result<Self, MessagingError> {
-        let error = match &mut self.disposition {
+        if let Some(worker) = &mut self.worker
+            && (worker.len() > MAX_WORKER_BYTES || worker.contains('\0'))
+        {
+            let name = worker.replace('\0', "\u{fffd}");
+            *worker = name[..name.floor_char_boundary(MAX_WORKER_BYTES)].into();
+        }
+        match &mut self.disposition {
             Disposition::Nack(Nack::Retry { after, error }) => {
                 check_duration("retry delay", *after, limits.max_delay)?;
-                error
+                cut_error(error);
             }
-            Disposition::Nack(Nack::DeadLetter { reason, error }) => {
-                let reason = reason.as_str();
-                if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
-                    return Err(MessagingError::invalid(
-                        "dead-letter reason",
-                        format!("it must be 1 to {MAX_REASON} bytes of text in one line; details go into the error"),
-                    ));
-                }
-                error
-            }
-            Disposition::Ack | Disposition::Nack(Nack::Release) => return Ok(self),
-        };
-        if let Some(text) = error {
-            // First, because it makes the text longer.
-            if text.contains('\0') {
-                *text = text.replace('\0', "\u{fffd}");
-            }
-            if text.len() > MAX_ERROR {
-                text.truncate(text.floor_char_boundary(MAX_ERROR));
-            }
+            Disposition::Nack(Nack::DeadLetter { reason, error }) => check_death(reason, error)?,
+            Disposition::Ack | Disposition::Nack(Nack::Release) => {}
         }
         Ok(self)
+    }
+}
+
+/// Refuses a reason that is none, and cuts an error text to what every store can hold.
+pub(crate) fn check_death(reason: &DeadLetterReason, error: &mut Option<String>) -> Result<(), MessagingError> {
+    let reason = reason.as_str();
+    if reason.trim().is_empty() || reason.len() > MAX_REASON_BYTES || reason.chars().any(char::is_control) {
+        return Err(MessagingError::invalid(
+            "dead-letter reason",
+            format!("it must be 1 to {MAX_REASON_BYTES} bytes of text in one line; details go into the error"),
+        ));
+    }
+    cut_error(error);
+    Ok(())
+}
+
+fn cut_error(error: &mut Option<String>) {
+    let Some(text) = error else { return };
+    // First, because it makes the text longer.
+    if text.contains('\0') {
+        *text = text.replace('\0', "\u{fffd}");
+    }
+    if text.len() > MAX_ERROR_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
     }
 }
 

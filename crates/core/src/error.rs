@@ -98,8 +98,8 @@ pub enum MessagingError {
         retryable: bool,
     },
 
-    /// Somebody else was in the way for too long, in the store or in this process. Nothing was done, and the store is
-    /// well.
+    /// There was no room: others were in the way for too long, in the store or in this process, or the store's disk is
+    /// full. Nothing was done, and the connection is well.
     #[error(transparent)]
     Busy {
         /// What was in the way.
@@ -192,6 +192,18 @@ impl MessagingError {
     /// A value that is not allowed.
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         Self::InvalidInput { what, why: why.into() }
+    }
+
+    /// The setting `asked` needs TLS, and this build has none. `provider` names the crate that has the feature.
+    pub fn no_tls(what: &'static str, asked: &str, provider: &str) -> Self {
+        Self::invalid(
+            what,
+            format!(
+                "'{}' asks for TLS, and this build of postrider has no TLS; enable the feature 'tls' of the crate \
+                 postrider (or of postrider-{provider}, where that is used by itself)",
+                asked.escape_debug()
+            ),
+        )
     }
 
     /// Somebody else was in the way, in these words.

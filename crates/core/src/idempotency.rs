@@ -15,9 +15,10 @@
 //! that by itself.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+
+use async_trait::async_trait;
 
 use crate::deadline::Deadline;
 use crate::error::MessagingError;
@@ -116,44 +117,28 @@ pub enum Standing {
 }
 
 /// Keeps records of work that was done. Leases and ages are judged by the store's clock.
+#[async_trait]
 pub trait IdempotencyStore: Send + Sync + 'static {
     /// Takes on the work of a key, if it is neither done nor under way. The lease ends after `lease`.
-    fn begin(
-        &self,
-        key: &IdempotencyKey,
-        lease: Duration,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Begun, MessagingError>> + Send;
+    async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError>;
 
     /// Lets the lease end at now + `lease`. Work that is done stays as it is, and is held.
-    fn extend(
+    async fn extend(
         &self,
         token: &IdempotencyToken,
         lease: Duration,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Standing, MessagingError>> + Send;
+    ) -> Result<Standing, MessagingError>;
 
     /// Writes down that the work is done. Repeated with the same token it is held again.
-    fn complete(
-        &self,
-        token: &IdempotencyToken,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Standing, MessagingError>> + Send;
+    async fn complete(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError>;
 
     /// Gives the work up: anybody may begin it at once. Work that is done stays done, and is held.
-    fn abandon(
-        &self,
-        token: &IdempotencyToken,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Standing, MessagingError>> + Send;
+    async fn abandon(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError>;
 
     /// Removes records of work that was done, or given up by a lease that ran out, at least `older_than` ago. Answers
     /// how many they were.
-    fn forget(
-        &self,
-        older_than: Duration,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<u64, MessagingError>> + Send;
+    async fn forget(&self, older_than: Duration, deadline: Deadline) -> Result<u64, MessagingError>;
 }
 
 /// Refuses a lease that cannot be meant. What a store does before anything else.

@@ -12,10 +12,12 @@
 //! Waits and deadlines need a tokio runtime with its timer on (`enable_time`).
 //!
 //! **What was rejected.** A generic `send<T: Serialize>` on the provider: encoding belongs above it, once, or one
-//! undecodable message fails a batch inside the store. A trait object on the hot path: providers are chosen by an enum,
-//! and the object-safe twin ([`DynProvider`]) is there for those that the enum does not know. A receipt that is only a
-//! message's id: a late worker would settle another worker's delivery.
+//! undecodable message fails a batch inside the store. A trait object on the path of a message: providers are chosen by an
+//! enum, and [`SharedProvider`] is there for those that the enum does not know. Futures of the provider's own types: each
+//! crate that awaits one compiles it again, so the contract's futures are boxed. A receipt that is only a message's id: a
+//! late worker would settle another worker's delivery.
 
+pub mod archive;
 pub mod archive_policy;
 pub mod capabilities;
 pub mod client;
@@ -30,52 +32,58 @@ pub mod error;
 pub mod failpoint;
 pub mod file_system;
 pub mod finding;
+mod hand_on;
 pub mod headers;
 pub mod id;
 pub mod idempotency;
 pub mod lifecycle;
+pub mod masked_url;
 pub mod memory;
 pub mod message;
-pub mod object_safe;
 pub mod queue_name;
 pub mod queued_message;
 pub mod receipt;
 pub mod receive_options;
-mod receive_several;
+pub mod receive_several;
 pub mod retry;
 pub mod returns;
 pub mod router;
 pub mod service;
+pub mod shared_provider;
+pub mod spawn;
 pub mod state_records;
 pub mod stats;
 mod sync;
 pub mod task;
 pub mod typed;
 pub mod under_way;
+pub mod waiting;
 pub mod wakes;
 pub mod workflow_message;
 
+pub use archive::{ArchiveCursor, ArchiveFilter, ArchivePage, ArchiveQuery, ArchivedMessage, ArchivedState};
 pub use archive_policy::ArchivePolicy;
+pub use async_trait::async_trait;
 pub use bytes::Bytes;
 pub use capabilities::{Capabilities, Feature, Limits, Support};
 pub use client::MessageClient;
-pub use clock::{Clock, ManualClock, SystemClock, Timestamp, WallClock};
+pub use clock::{Clock, ManualClock, Moment, SystemClock, Timestamp, WallClock};
 pub use codec::{Json, MsgPack, QueueMessage};
 pub use dead_letter::{
     DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
-    DeadLetterSelection, Redrive, RedriveReport, RedriveSkip,
+    DeadLetterSelection, DeadLetterSummary, DeadLetterSummaryPage, Redrive, RedriveReport, RedriveSkip,
 };
 pub use deadline::Deadline;
 pub use disposition::{Disposition, Nack, Settlement};
 pub use error::{ErrorSource, MessagingError};
 pub use finding::{Finding, Severity};
+pub use futures_util::future::BoxFuture;
 pub use headers::Headers;
 pub use id::MessageId;
 pub use idempotency::{Begun, IdempotencyKey, IdempotencyStore, IdempotencyToken, Standing};
 pub use lifecycle::{LiveState, State};
 pub use memory::{MemoryProvider, MemoryStore};
 pub use message::{ContentType, Expiry, Key, Message, Priority};
-pub use object_safe::{DynProvider, SharedProvider};
 pub use queue_name::{DEAD_LETTER_SUFFIX, QueueName};
 pub use queued_message::{Envelope, Lease, QueuedMessage, ReturnLease};
 pub use receipt::{LeaseToken, NativeRef, ReceiptHandle};
@@ -87,6 +95,8 @@ pub use service::{
     DeadLetters, MessageAttempt, MessagingService, PeekedMessage, Provider, QueueAdmin, RowResults, SettledAndReceived,
     WakeUps,
 };
+pub use shared_provider::SharedProvider;
+pub use spawn::spawn;
 pub use state_records::{
     Put, RecordCursor, RecordKey, RecordKind, RecordOrder, RecordPage, RecordQuery, StateRecord, StateRecords,
 };
@@ -94,3 +104,4 @@ pub use stats::{Measured, QueueHealthReport, QueueStats};
 pub use task::{NewTask, TaskId, TaskState, TaskStore, TaskType};
 pub use typed::TypedMessaging;
 pub use under_way::UnderWay;
+pub use waiting::{PeekCursor, PeekPage, PeekQuery, WaitingFilter, WaitingState};

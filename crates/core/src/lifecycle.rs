@@ -237,11 +237,25 @@ impl Waiting {
         }
     }
 
+    /// A person wants it delivered: it is due now, if it was not.
+    pub fn hasten(self, now: Timestamp) -> Self {
+        let due = now.min(self.next_attempt_at());
+        match self {
+            Self::Pending(life) => Self::Pending(life.into(Pending { next_attempt_at: due })),
+            Self::Retryable(life) => Self::Retryable(life.into(Retryable { next_attempt_at: due })),
+        }
+    }
+
     /// Found past its delivery limit or its expiry: it dies before any handler sees it.
     pub fn die_unread(self, reason: DeadLetterReason, now: Timestamp) -> Life<Failed> {
+        self.give_up(reason, None, now)
+    }
+
+    /// A person gives it up.
+    pub fn give_up(self, reason: DeadLetterReason, error: Option<String>, now: Timestamp) -> Life<Failed> {
         match self {
-            Self::Pending(life) => life.fail(reason, None, now),
-            Self::Retryable(life) => life.fail(reason, None, now),
+            Self::Pending(life) => life.fail(reason, error, now),
+            Self::Retryable(life) => life.fail(reason, error, now),
         }
     }
 }

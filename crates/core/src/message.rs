@@ -331,6 +331,12 @@ impl ContentType {
             Repr::Other(name) => name,
         }
     }
+
+    /// Whether a body of this type is JSON: `application/json`, with or without parameters.
+    pub fn is_json(&self) -> bool {
+        let essence = self.as_str().split(';').next().unwrap_or_default().trim();
+        essence.eq_ignore_ascii_case(Self::JSON.as_str())
+    }
 }
 
 /// By name: whether it was known when the program was built makes no difference.

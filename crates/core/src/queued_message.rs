@@ -100,6 +100,11 @@ impl<T> QueuedMessage<T> {
         self.lease.receipt()
     }
 
+    /// Goes on by the receipt that an extend answered.
+    pub fn goes_on_by(&mut self, receipt: ReceiptHandle) {
+        self.lease.goes_on_by(receipt);
+    }
+
     /// Takes the receipt out: from now on whoever has it answers for the message.
     pub fn into_receipt(self) -> ReceiptHandle {
         self.lease.into_receipt()
@@ -149,6 +154,13 @@ impl Lease {
             Some((receipt, _)) => receipt,
             // Only `into_receipt` empties it, and that consumes the lease.
             None => unreachable!("a lease has its receipt until it is taken"),
+        }
+    }
+
+    /// Goes on by the receipt that an extend answered.
+    pub fn goes_on_by(&mut self, receipt: ReceiptHandle) {
+        if let Some((own, _)) = &mut self.0 {
+            *own = receipt;
         }
     }
 

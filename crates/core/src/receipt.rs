@@ -1,7 +1,8 @@
 //! The proof that a worker holds a message.
 //!
 //! A receipt names provider, queue, message and lease token, so that a settle can be checked against all of them. It
-//! stays valid over extends, and dies with its lease. Outside the process it is one shell word: `pr1.`, then the
+//! dies with its lease. It stays valid over extends where the store knows when a lease ends; elsewhere an extend answers
+//! the receipt to go on with, which has the same token. Outside the process it is one shell word: `pr1.`, then the
 //! fields and their checksum in unpadded base64url.
 
 use std::borrow::Cow;

@@ -15,8 +15,8 @@ use crate::service::MessagingService;
 /// How long a wait may go on without a look at the queues: hints can be lost, and some providers give none.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Up to `options.max` messages from all queues together.
-pub(crate) async fn receive<S: MessagingService + ?Sized>(
+/// Up to `options.max` messages from all queues together. For providers.
+pub async fn receive<S: MessagingService + ?Sized>(
     service: &S,
     queues: &[QueueName],
     options: &ReceiveOptions,

@@ -24,9 +24,7 @@ mod validate;
 
 const DEFAULT_INITIAL_DELAY: Duration = Duration::from_secs(1);
 const DEFAULT_MULTIPLIER: f64 = 2.0;
-const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(5 * 60);
-/// As many as the deliveries that a plain receiver allows by default: a message is tried three times either way.
-const DEFAULT_MAX_ATTEMPTS: u32 = 3;
+const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 
 /// How long a message stays away after each failure, and when it is given up.
 ///
@@ -148,14 +146,20 @@ pub struct RetryLimits {
 }
 
 impl Default for RetryStrategy {
-    /// One second, doubled each time up to five minutes, with jitter; three attempts.
+    /// One second, doubled each time up to an hour, with jitter; [`DEFAULT_MAX_ATTEMPTS`](Self::DEFAULT_MAX_ATTEMPTS).
     fn default() -> Self {
         Self::exponential_with_jitter(DEFAULT_INITIAL_DELAY, DEFAULT_MULTIPLIER, DEFAULT_MAX_DELAY)
-            .with_max_attempts(DEFAULT_MAX_ATTEMPTS)
+            .with_max_attempts(Self::DEFAULT_MAX_ATTEMPTS.get())
     }
 }
 
 impl RetryStrategy {
+    /// The attempts of the default strategy, and of a task that names no number.
+    ///
+    /// With the default delays they last nine hours, and at least six: what fails because a system behind the handler is
+    /// down in the evening is still tried when that system is back in the morning.
+    pub const DEFAULT_MAX_ATTEMPTS: NonZeroU32 = NonZeroU32::new(24).expect("24 is not zero");
+
     /// The same delay every time, for ever.
     pub fn constant(delay: Duration) -> Self {
         Self::Constant { delay, limits: RetryLimits::default() }

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use crate::error::MessagingError;
 use crate::queued_message::ReturnLease;
 use crate::receipt::ReceiptHandle;
+use crate::spawn::spawn;
 
 /// So many dropped messages are given back at a time.
 const MOST_AT_ONCE: usize = 1000;
@@ -26,7 +27,7 @@ impl Returns {
         Fut: Future<Output = Result<(), MessagingError>> + Send,
     {
         let (returned, mut inbox) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
+        spawn(async move {
             let mut receipts = Vec::new();
             while inbox.recv_many(&mut receipts, MOST_AT_ONCE).await > 0 {
                 if let Err(error) = give_up(std::mem::take(&mut receipts)).await {

@@ -4,18 +4,22 @@
 //! are for people and tools. A provider writes the required methods; the short forms come with the trait, so that
 //! there is one send path, one claim path and one settle path on every provider.
 
-use std::future::Future;
+use std::collections::HashSet;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::Stream;
+use futures_util::future::BoxFuture;
 
+use crate::archive::{ArchivePage, ArchiveQuery};
 use crate::capabilities::{Capabilities, Feature};
 use crate::clock::Timestamp;
 use crate::dead_letter::{
-    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Redrive, RedriveReport,
+    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason, DeadLetterSelection,
+    DeadLetterSummary, DeadLetterSummaryPage, Redrive, RedriveReport,
 };
 use crate::deadline::Deadline;
 use crate::disposition::{Nack, Settlement};
@@ -30,6 +34,7 @@ use crate::receipt::ReceiptHandle;
 use crate::receive_options::ReceiveOptions;
 use crate::receive_several;
 use crate::stats::{QueueHealthReport, QueueStats};
+use crate::waiting::{PeekPage, PeekQuery};
 
 /// What became of each row of a batch, in the order of the rows.
 pub type RowResults<T> = Vec<Result<T, MessagingError>>;
@@ -44,7 +49,7 @@ pub struct SettledAndReceived {
 }
 
 /// Whether a settlement that failed like this may have left the lease as it was.
-fn is_still_leased(error: &MessagingError) -> bool {
+pub fn is_still_leased(error: &MessagingError) -> bool {
     error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
 }
 
@@ -52,6 +57,7 @@ fn is_still_leased(error: &MessagingError) -> bool {
 ///
 /// The outer error of a batch means that no row was carried out, unless it is `OutcomeUnknown`, which names the rows
 /// that may have been; a row's own error speaks of that row alone.
+#[async_trait]
 pub trait MessagingService: Send + Sync + 'static {
     /// The provider's name, in receipts, errors and metrics.
     fn provider_name(&self) -> &'static str;
@@ -60,24 +66,14 @@ pub trait MessagingService: Send + Sync + 'static {
     fn capabilities(&self) -> &Capabilities;
 
     /// Creates a queue if it is not there.
-    fn ensure_queue(
-        &self,
-        queue: &QueueName,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<(), MessagingError>> + Send;
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError>;
 
     /// Creates those of the queues that are not there.
-    fn ensure_queues(
-        &self,
-        queues: &[QueueName],
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<(), MessagingError>> + Send {
-        async move {
-            for queue in queues {
-                self.ensure_queue(queue, deadline).await?;
-            }
-            Ok(())
+    async fn ensure_queues(&self, queues: &[QueueName], deadline: Deadline) -> Result<(), MessagingError> {
+        for queue in queues {
+            self.ensure_queue(queue, deadline).await?;
         }
+        Ok(())
     }
 
     /// Sends messages, in their order. Each answers its id once it is durable.
@@ -86,212 +82,255 @@ pub trait MessagingService: Send + Sync + 'static {
     /// for a message by its id gets the older.
     ///
     /// A message whose dedup key is taken answers the id of the message that has it.
-    fn send_batch(
+    async fn send_batch(
         &self,
         queue: &QueueName,
         messages: Vec<Message>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<RowResults<MessageId>, MessagingError>> + Send;
+    ) -> Result<RowResults<MessageId>, MessagingError>;
 
     /// Sends one message.
-    fn send_message(
+    async fn send_message(
         &self,
         queue: &QueueName,
         message: Message,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<MessageId, MessagingError>> + Send {
-        async move { only_row(self.send_batch(queue, vec![message], deadline).await?, "send") }
+    ) -> Result<MessageId, MessagingError> {
+        only_row(self.send_batch(queue, vec![message], deadline).await?, "send")
     }
 
     /// Leases messages that are due.
     ///
     /// A queue that does not exist is like an empty one. Messages that have been delivered too often, or that have
     /// expired, are dead-lettered on the way and do not count towards `max`.
-    fn receive_messages(
+    async fn receive_messages(
         &self,
         queue: &QueueName,
         options: &ReceiveOptions,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<QueuedMessage>, MessagingError>> + Send;
+    ) -> Result<Vec<QueuedMessage>, MessagingError>;
 
     /// Ends leases, each in its own way. A row whose lease is over answers `VisibilityExpired` and changes nothing.
-    fn settle(
+    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError>;
+
+    /// Ends the lease of one message of this queue.
+    async fn settle_message(
         &self,
-        settlements: Vec<Settlement>,
+        queue: &QueueName,
+        settlement: Settlement,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<RowResults<()>, MessagingError>> + Send;
+    ) -> Result<(), MessagingError> {
+        settlement.receipt.check_queue(queue)?;
+        only_row(self.settle(vec![settlement], deadline).await?, "settle")
+    }
 
     /// Acknowledges one message.
     ///
     /// Takes the message, or its receipt. A message that is taken is gone also when the call fails, and then waits for
     /// the end of its lease; lend it (`&message`) to have it still at hand.
-    fn ack_message(
-        &self,
-        queue: &QueueName,
-        receipt: impl Into<ReceiptHandle> + Send,
+    fn ack_message<'a>(
+        &'a self,
+        queue: &'a QueueName,
+        receipt: impl Into<ReceiptHandle>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<(), MessagingError>> + Send {
-        let settlement = Settlement::ack(receipt);
-        async move {
-            settlement.receipt.check_queue(queue)?;
-            only_row(self.settle(vec![settlement], deadline).await?, "ack")
-        }
+    ) -> BoxFuture<'a, Result<(), MessagingError>>
+    where
+        Self: Sized,
+    {
+        self.settle_message(queue, Settlement::ack(receipt), deadline)
     }
 
     /// Acknowledges messages of one queue.
-    fn ack_messages(
+    async fn ack_messages(
         &self,
         queue: &QueueName,
         receipts: Vec<ReceiptHandle>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<RowResults<()>, MessagingError>> + Send {
-        async move {
-            for receipt in &receipts {
-                receipt.check_queue(queue)?;
-            }
-            self.settle(receipts.into_iter().map(Settlement::ack).collect(), deadline).await
+    ) -> Result<RowResults<()>, MessagingError> {
+        for receipt in &receipts {
+            receipt.check_queue(queue)?;
         }
+        self.settle(receipts.into_iter().map(Settlement::ack).collect(), deadline).await
     }
 
     /// Gives one message back: to be retried, released or dead-lettered.
-    fn nack_message(
-        &self,
-        queue: &QueueName,
-        receipt: impl Into<ReceiptHandle> + Send,
-        nack: impl Into<Nack> + Send,
+    fn nack_message<'a>(
+        &'a self,
+        queue: &'a QueueName,
+        receipt: impl Into<ReceiptHandle>,
+        nack: impl Into<Nack>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<(), MessagingError>> + Send {
-        let settlement = Settlement::nack(receipt, nack);
-        async move {
-            settlement.receipt.check_queue(queue)?;
-            only_row(self.settle(vec![settlement], deadline).await?, "nack")
-        }
+    ) -> BoxFuture<'a, Result<(), MessagingError>>
+    where
+        Self: Sized,
+    {
+        self.settle_message(queue, Settlement::nack(receipt, nack), deadline)
     }
 
     /// Settles what is done and leases what is next, from one or several queues: in one round trip where the
     /// provider can, in two calls where it cannot. What could not be settled for now is still leased, so it makes room for
     /// nothing: then fewer messages than `options.max` are leased.
-    fn settle_and_receive(
+    async fn settle_and_receive(
         &self,
         settlements: Vec<Settlement>,
         queues: &[QueueName],
         options: &ReceiveOptions,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<SettledAndReceived, MessagingError>> + Send {
-        async move {
-            let settled = if settlements.is_empty() { Vec::new() } else { self.settle(settlements, deadline).await? };
-            let kept = settled.iter().filter(|row| row.as_ref().is_err_and(is_still_leased)).count();
-            let max = options.max.saturating_sub(kept);
-            let received = if max == 0 && kept > 0 {
-                Ok(Vec::new())
-            } else {
-                let options = ReceiveOptions { max, ..options.clone() };
-                receive_several::receive(self, queues, &options, deadline).await
-            };
-            Ok(SettledAndReceived { settled, received })
-        }
+    ) -> Result<SettledAndReceived, MessagingError> {
+        let settled = if settlements.is_empty() { Vec::new() } else { self.settle(settlements, deadline).await? };
+        let kept = settled.iter().filter(|row| row.as_ref().is_err_and(is_still_leased)).count();
+        let max = options.max.saturating_sub(kept);
+        let received = if max == 0 && kept > 0 {
+            Ok(Vec::new())
+        } else {
+            let options = ReceiveOptions { max, ..options.clone() };
+            receive_several::receive(self, queues, &options, deadline).await
+        };
+        Ok(SettledAndReceived { settled, received })
     }
 
-    /// Sets a lease's end to *now + extension*, by the store's clock.
-    fn extend_visibility(
+    /// Sets a lease's end to *now + extension*, by the store's clock, and answers the receipt by which the lease goes on.
+    ///
+    /// Where the store knows when a lease ends, that is the same receipt. Where it does not, the receipt carries the end:
+    /// the answered one carries the new end, and in another process only that one is good until then. Both name the same
+    /// lease (its token), so a settlement by either ends it.
+    async fn extend_visibility(
         &self,
         queue: &QueueName,
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<(), MessagingError>> + Send;
+    ) -> Result<ReceiptHandle, MessagingError>;
 
     /// Leases one message by its id, by the same rules as any receive: `None` when it is not there, not due, leased,
     /// or not the head of its key.
-    fn receive_by_id(
+    async fn receive_by_id(
         &self,
         queue: &QueueName,
         id: MessageId,
         options: &ReceiveOptions,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Option<QueuedMessage>, MessagingError>> + Send;
+    ) -> Result<Option<QueuedMessage>, MessagingError>;
 
     /// A stream of hints that the queue may have something to receive.
     ///
     /// A hint carries no message and promises none; it only shortens a wait. Hints that nobody took are merged.
-    fn subscribe(
-        &self,
-        queue: &QueueName,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<WakeUps, MessagingError>> + Send;
+    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError>;
 
     /// Whether the store answers.
-    fn health_check(&self, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
+    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError>;
 
     /// Ends this connection: nothing new is begun, waiting receives end, what was begun is finished.
     ///
     /// Leases stay with whoever has their receipts, until they run out, where receipts work on another connection
     /// ([`Feature::PortableReceipts`]); elsewhere their messages go back.
-    fn close(&self, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
+    async fn close(&self, deadline: Deadline) -> Result<(), MessagingError>;
 }
 
 /// The answer of a batch of one row.
-fn only_row<T>(rows: RowResults<T>, operation: &'static str) -> Result<T, MessagingError> {
+pub(crate) fn only_row<T>(rows: RowResults<T>, operation: &'static str) -> Result<T, MessagingError> {
     rows.into_iter()
         .next()
         .unwrap_or_else(|| Err(MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: None }))
 }
 
 /// What people and tools ask of queues.
+#[async_trait]
 pub trait QueueAdmin: Send + Sync + 'static {
     /// Every queue, by name. Dead-letter queues belong to their origin and are not listed apart.
-    fn list_queues(&self, deadline: Deadline) -> impl Future<Output = Result<Vec<QueueName>, MessagingError>> + Send;
+    async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError>;
 
     /// What a queue holds; all zero when it does not exist.
-    fn queue_stats(
-        &self,
-        queue: &QueueName,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<QueueStats, MessagingError>> + Send;
+    async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError>;
 
     /// Which of the queues are there and usable.
-    fn verify_queues(
+    async fn verify_queues(
         &self,
         queues: &[QueueName],
         deadline: Deadline,
-    ) -> impl Future<Output = Result<QueueHealthReport, MessagingError>> + Send;
+    ) -> Result<QueueHealthReport, MessagingError>;
 
     /// Looks at up to `limit` messages without leasing them, in send order.
-    fn peek(
+    async fn peek(
         &self,
         queue: &QueueName,
         limit: usize,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<PeekedMessage>, MessagingError>> + Send;
+    ) -> Result<Vec<PeekedMessage>, MessagingError>;
+
+    /// A page of the queue's messages, in send order, without leasing them. What comes or goes between two pages moves none
+    /// of the others from one page to another.
+    ///
+    /// A part of [`Feature::WaitingMessages`].
+    async fn peek_page(
+        &self,
+        queue: &QueueName,
+        query: &PeekQuery,
+        deadline: Deadline,
+    ) -> Result<PeekPage, MessagingError>;
 
     /// The failed attempts of a message that are still kept, oldest first: of one that lives in the queue or is among its
     /// dead letters. Empty when it has none, or is not there.
     ///
     /// The last [`KEPT_ATTEMPTS`] are kept, until the message is acknowledged or purged. A redrive begins anew.
-    fn message_attempts(
+    async fn message_attempts(
         &self,
         queue: &QueueName,
         id: MessageId,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<MessageAttempt>, MessagingError>> + Send;
+    ) -> Result<Vec<MessageAttempt>, MessagingError>;
+
+    /// A page of the messages of the queue that are kept after their end, dead letters that were purged among them: newest
+    /// end first. A page can be short, or empty, and name the next one ([`archive`](crate::archive)).
+    ///
+    /// What is kept, and for how long, is the store's setting ([`ArchivePolicy`](crate::ArchivePolicy)).
+    async fn archived(
+        &self,
+        queue: &QueueName,
+        query: &ArchiveQuery,
+        deadline: Deadline,
+    ) -> Result<ArchivePage, MessagingError>;
+
+    /// Sends an archived message to its queue again and answers the id of the new message, whose header
+    /// [`SENT_AGAIN_FROM`](crate::archive::SENT_AGAIN_FROM) names the archived one.
+    async fn send_again(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<MessageId, MessagingError>;
+
+    /// Makes a waiting message due now. Behind the head of its key it still waits for its turn.
+    ///
+    /// This and the next two refuse a leased message with [`MessagingError::MessageLeased`].
+    async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError>;
+
+    /// Moves a waiting message to the dead letters.
+    async fn dead_letter_waiting(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        reason: DeadLetterReason,
+        error: Option<String>,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError>;
+
+    /// Removes a waiting message for good. It is archived as a purged dead letter is.
+    async fn delete_waiting(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError>;
 
     /// Removes every message of the queue that nobody has leased, and answers how many. Dead letters stay.
-    fn purge(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<u64, MessagingError>> + Send;
+    async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError>;
 
     /// Holds receives from the queue back. Sends and settles go on.
-    fn pause(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
+    async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError>;
 
     /// Lets receives from the queue go on.
-    fn resume(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
+    async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError>;
 
     /// Removes the queue with everything in it, dead letters included. Leases on its messages end.
     ///
     /// A dead-letter queue cannot be removed by itself; [`DeadLetters::purge_dead_letters`] empties it.
-    fn delete_queue(
-        &self,
-        queue: &QueueName,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<(), MessagingError>> + Send;
+    async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError>;
 }
 
 /// A message that was looked at.
@@ -342,47 +381,105 @@ pub struct MessageAttempt {
 }
 
 /// A queue's dead letters. `queue` is the origin; the dead-letter queue's own name means the same.
+#[async_trait]
 pub trait DeadLetters: Send + Sync + 'static {
     /// Lists dead letters, oldest death first.
-    fn list_dead_letters(
+    async fn list_dead_letters(
         &self,
         queue: &QueueName,
         query: &DeadLetterQuery,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<DeadLetterPage, MessagingError>> + Send;
+    ) -> Result<DeadLetterPage, MessagingError>;
+
+    /// The ids of the dead letters of a selection, oldest death first; with an error's text, only those that died with
+    /// exactly this one. Nothing else is read of them where the store can look for it.
+    async fn find_dead_letters(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageId>, MessagingError> {
+        let mut query = DeadLetterQuery { selection: selection.clone(), ..DeadLetterQuery::default() };
+        let wanted: Option<HashSet<MessageId>> = match selection {
+            // Pages of a long list would each be looked for from its beginning.
+            DeadLetterSelection::Ids(ids) if ids.len() > query.limit => {
+                query.selection = DeadLetterSelection::All;
+                Some(ids.iter().copied().collect())
+            }
+            _ => None,
+        };
+        let mut found = Vec::new();
+        loop {
+            let page = self.list_dead_letters(queue, &query, deadline).await?;
+            let letters = page.letters.iter().filter(|letter| {
+                wanted.as_ref().is_none_or(|wanted| wanted.contains(&letter.id))
+                    && error.is_none_or(|error| letter.error.as_deref() == Some(error))
+            });
+            found.extend(letters.map(|letter| letter.id));
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Lists dead letters without their bodies and headers, oldest death first: what counting and searching reads.
+    async fn list_dead_letter_summaries(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterSummaryPage, MessagingError> {
+        // Whole letters are read, so few at a time: a page of the largest would be a gigabyte.
+        const MOST_BYTES: usize = 16 * 1024 * 1024;
+        let (mut page, mut part, mut portion) = (DeadLetterSummaryPage::default(), query.clone(), 16);
+        loop {
+            part.limit = portion.min(query.limit.saturating_sub(page.summaries.len()));
+            let read = self.list_dead_letters(queue, &part, deadline).await?;
+            let bytes: usize = read.letters.iter().map(|letter| letter.body.len() + letter.headers.byte_len()).sum();
+            portion = if bytes > MOST_BYTES { (portion / 2).max(1) } else { portion * 2 };
+            page.summaries.extend(read.letters.into_iter().map(DeadLetterSummary::from));
+            page.next = read.next;
+            if page.next.is_none() || page.summaries.len() >= query.limit {
+                return Ok(page);
+            }
+            part.after.clone_from(&page.next);
+        }
+    }
 
     /// Reads one dead letter.
-    fn get_dead_letter(
+    async fn get_dead_letter(
         &self,
         queue: &QueueName,
         id: MessageId,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<DeadLetter, MessagingError>> + Send;
+    ) -> Result<DeadLetter, MessagingError>;
 
     /// Changes one dead letter, which nobody may have leased, and answers it as it is now.
-    fn edit_dead_letter(
+    async fn edit_dead_letter(
         &self,
         queue: &QueueName,
         id: MessageId,
         edit: DeadLetterEdit,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<DeadLetter, MessagingError>> + Send;
+    ) -> Result<DeadLetter, MessagingError>;
 
     /// Brings dead letters back to life: the same ids, the counts at zero, at the tail of their keys.
-    fn redrive_dead_letters(
+    async fn redrive_dead_letters(
         &self,
         queue: &QueueName,
         redrive: &Redrive,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<RedriveReport, MessagingError>> + Send;
+    ) -> Result<RedriveReport, MessagingError>;
 
     /// Removes dead letters that nobody has leased, and answers how many.
-    fn purge_dead_letters(
+    async fn purge_dead_letters(
         &self,
         queue: &QueueName,
         selection: &DeadLetterSelection,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<u64, MessagingError>> + Send;
+    ) -> Result<u64, MessagingError>;
 }
 
 /// The whole contract.

@@ -17,10 +17,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -242,22 +242,23 @@ pub struct RecordPage {
 }
 
 /// Keeps small records. Times are the store's, and a record that has expired is absent.
+#[async_trait]
 pub trait StateRecords: Send + Sync + 'static {
     /// Makes a record, unless there is one. It is over after `expires_in`, or never.
-    fn put_new(
+    async fn put_new(
         &self,
         kind: &RecordKind,
         key: &RecordKey,
         value: Bytes,
         expires_in: Option<Duration>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Put, MessagingError>> + Send;
+    ) -> Result<Put, MessagingError>;
 
     /// Gives a record another value and another end (`None` is never), if it still has that version. Answers the record
     /// as it is now; `None` when it was changed meanwhile or is not there, and then nothing was done.
     ///
     /// It keeps its place in listings, and the time of its creation.
-    fn replace(
+    async fn replace(
         &self,
         kind: &RecordKind,
         key: &RecordKey,
@@ -265,34 +266,29 @@ pub trait StateRecords: Send + Sync + 'static {
         value: Bytes,
         expires_in: Option<Duration>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Option<StateRecord>, MessagingError>> + Send;
+    ) -> Result<Option<StateRecord>, MessagingError>;
 
     /// Reads a record.
-    fn get(
+    async fn get(
         &self,
         kind: &RecordKind,
         key: &RecordKey,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Option<StateRecord>, MessagingError>> + Send;
+    ) -> Result<Option<StateRecord>, MessagingError>;
 
     /// Removes a record, whatever its version. Answers whether it was there.
-    fn remove(
-        &self,
-        kind: &RecordKind,
-        key: &RecordKey,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<bool, MessagingError>> + Send;
+    async fn remove(&self, kind: &RecordKind, key: &RecordKey, deadline: Deadline) -> Result<bool, MessagingError>;
 
     /// Lists the records of a kind in the order of their creation, page by page.
-    fn list(
+    async fn list(
         &self,
         kind: &RecordKind,
         query: &RecordQuery,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<RecordPage, MessagingError>> + Send;
+    ) -> Result<RecordPage, MessagingError>;
 
     /// Removes what has expired, of every kind, and answers how much. Only its room is won by that: it was absent before.
-    fn forget_expired(&self, deadline: Deadline) -> impl Future<Output = Result<u64, MessagingError>> + Send;
+    async fn forget_expired(&self, deadline: Deadline) -> Result<u64, MessagingError>;
 }
 
 /// Refuses a value that is too large and a lifetime that cannot be meant. What a store does before anything else.

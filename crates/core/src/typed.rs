@@ -180,7 +180,7 @@ mod tests {
     use crate::codec::Json;
     use crate::disposition::Disposition;
     use crate::message::ContentType;
-    use crate::object_safe::fake_provider::{FakeProvider, Settling};
+    use crate::shared_provider::fake_provider::{FakeProvider, Settling};
 
     fn orders() -> QueueName {
         QueueName::new("orders").unwrap()

@@ -4,13 +4,17 @@
 //! end all the same, and `close` must be able to wait for that end. So work is carried out in a task of its own.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Sleep;
 
 use crate::deadline::Deadline;
 use crate::error::MessagingError;
 use crate::id::MessageId;
+use crate::spawn::spawn;
 
 /// Work that is under way on a connection, and whether more may begin. For providers.
 pub struct UnderWay {
@@ -59,15 +63,22 @@ impl UnderWay {
     ) -> Result<T, MessagingError> {
         let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let at_work = at_work.ok_or_else(|| self.refused())?;
-        let task = tokio::spawn(async move {
+        let result = Arc::new(Mutex::new(None));
+        let (done, is_done) = oneshot::channel();
+        let kept = result.clone();
+        spawn(async move {
             let result = work.await;
             drop(at_work);
-            result
+            *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            // A caller that has left takes nothing: the result is dropped with this task, and leases in it go back.
+            let _ = done.send(());
         });
-        match deadline.limit(task).await {
-            Some(Ok(result)) => Ok(result),
-            Some(Err(_)) | None => Err(MessagingError::OutcomeUnknown { operation, ids, source: None }),
+        if (Wait { is_done, timer: deadline.timer() }).await == Waited::Done
+            && let Some(result) = result.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            return Ok(result);
         }
+        Err(MessagingError::OutcomeUnknown { operation, ids, source: None })
     }
 
     /// From now on nothing new begins, and whoever waits is told.
@@ -89,6 +100,36 @@ impl UnderWay {
     }
 }
 
+/// How the wait for a piece of work ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Waited {
+    Done,
+    /// The deadline passed, or the work panicked.
+    InVain,
+}
+
+/// The wait for a piece of work. It knows nothing of the work's result, so that it is compiled once.
+struct Wait {
+    is_done: oneshot::Receiver<()>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Future for Wait {
+    type Output = Waited;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Waited> {
+        match Pin::new(&mut self.is_done).poll(context) {
+            Poll::Ready(Ok(())) => return Poll::Ready(Waited::Done),
+            Poll::Ready(Err(_)) => return Poll::Ready(Waited::InVain),
+            Poll::Pending => {}
+        }
+        match &mut self.timer {
+            Some(timer) => timer.as_mut().poll(context).map(|()| Waited::InVain),
+            None => Poll::Pending,
+        }
+    }
+}
+
 impl fmt::Debug for UnderWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UnderWay").field("provider", &self.provider).field("closed", &self.is_closed()).finish()
@@ -98,8 +139,6 @@ impl fmt::Debug for UnderWay {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use tokio::sync::oneshot;
 
     use super::*;
 

@@ -2,15 +2,18 @@
 
 use http::Method;
 use postrider_core::{
-    DeadLetterSelection, DeadLetters, Deadline, Feature, MessageAttempt, MessageId, MessagingError, PeekedMessage,
-    QueueAdmin, QueueHealthReport, QueueName, QueueStats,
+    ArchivePage, ArchiveQuery, DeadLetterReason, DeadLetterSelection, DeadLetters, Deadline, Feature, MessageAttempt,
+    MessageId, MessagingError, PeekCursor, PeekPage, PeekQuery, PeekedMessage, QueueAdmin, QueueHealthReport,
+    QueueName, QueueStats, async_trait, waiting,
 };
 use serde::de::IgnoredAny;
 
 use crate::failure::Odd;
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, MOST_ROWS};
-use crate::wire::message::{MessageAttempts, PeekedMessages};
+use crate::url;
+use crate::wire::archive::{ArchivedMessages, parameters};
+use crate::wire::message::{DeathRequest, MessageAttempts, PeekedMessages, Sent};
 use crate::wire::queue::{Paused, Purged, QueueNames, Stats, Verified, VerifyRequest};
 
 /// The path of a queue, or of something of it.
@@ -26,6 +29,23 @@ impl HttpProvider {
     }
 }
 
+impl HttpProvider {
+    /// Has the server do something with one waiting message.
+    async fn act(
+        &self,
+        operation: &'static str,
+        id: MessageId,
+        ask: Ask,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.begin(operation, deadline)?;
+        self.table().require(Feature::WaitingMessages)?;
+        let IgnoredAny = self.change(operation, vec![id], ask, deadline).await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
 impl QueueAdmin for HttpProvider {
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
         let QueueNames { queues } = self.look("list queues", Ask::get("/v1/queue-names"), deadline).await?;
@@ -69,8 +89,29 @@ impl QueueAdmin for HttpProvider {
             return Ok(Vec::new());
         }
         let ask = Ask::get(path(queue, &format!("/messages?limit={limit}")));
-        let PeekedMessages { messages } = self.look("peek", ask, deadline).await?;
+        let PeekedMessages { messages, next: _ } = self.look("peek", ask, deadline).await?;
         messages.into_iter().map(PeekedMessage::try_from).collect::<Result<_, _>>().map_err(self.garbled("peek"))
+    }
+
+    async fn peek_page(
+        &self,
+        queue: &QueueName,
+        query: &PeekQuery,
+        deadline: Deadline,
+    ) -> Result<PeekPage, MessagingError> {
+        const PEEK: &str = "peek";
+        self.begin(PEEK, deadline)?;
+        self.table().require(Feature::WaitingMessages)?;
+        waiting::check_queue(queue)?;
+        query.check()?;
+        // A shorter page than was asked for has a cursor to the rest.
+        let limit = query.limit.min(MOST_ROWS).to_string();
+        let after = query.after.as_ref().map(|PeekCursor(cursor)| ("after", cursor.as_str()));
+        let pairs = [("limit", limit.as_str())].into_iter().chain(after);
+        let ask = Ask::get(path(queue, &format!("/messages?{}", url::query(pairs))));
+        let PeekedMessages { messages, next } = self.look(PEEK, ask, deadline).await?;
+        let messages = messages.into_iter().map(PeekedMessage::try_from).collect::<Result<_, _>>();
+        Ok(PeekPage { messages: messages.map_err(self.garbled(PEEK))?, next: next.map(PeekCursor) })
     }
 
     async fn message_attempts(
@@ -84,6 +125,62 @@ impl QueueAdmin for HttpProvider {
         let ask = Ask::get(path(queue, &format!("/messages/{id}/attempts")));
         let MessageAttempts { attempts } = self.look("attempts", ask, deadline).await?;
         Ok(attempts.into_iter().map(MessageAttempt::from).collect())
+    }
+
+    async fn archived(
+        &self,
+        queue: &QueueName,
+        query: &ArchiveQuery,
+        deadline: Deadline,
+    ) -> Result<ArchivePage, MessagingError> {
+        const SEARCH: &str = "search the archive";
+        self.begin(SEARCH, deadline)?;
+        self.table().require(Feature::Archive)?;
+        query.check()?;
+        // A shorter page than was asked for has a cursor to the rest.
+        let query = ArchiveQuery { limit: query.limit.min(MOST_ROWS), ..query.clone() };
+        let parameters = parameters(&query);
+        let pairs = parameters.iter().map(|(name, value)| (*name, value.as_str()));
+        let ask = Ask::get(path(queue, &format!("/archive?{}", url::query(pairs))));
+        let page: ArchivedMessages = self.look(SEARCH, ask, deadline).await?;
+        page.try_into().map_err(self.garbled(SEARCH))
+    }
+
+    async fn send_again(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<MessageId, MessagingError> {
+        const SEND: &str = "send again";
+        self.begin(SEND, deadline)?;
+        self.table().require(Feature::Archive)?;
+        let ask = Ask::bare(Method::POST, path(queue, &format!("/archive/{id}/send-again")));
+        let Sent { id, .. } = self.change(SEND, vec![id], ask, deadline).await?;
+        Ok(id)
+    }
+
+    async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
+        let ask = Ask::bare(Method::POST, path(queue, &format!("/messages/{id}/deliver-now")));
+        self.act("deliver now", id, ask, deadline).await
+    }
+
+    async fn dead_letter_waiting(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        reason: DeadLetterReason,
+        error: Option<String>,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        let death = DeathRequest { reason: reason.as_str().to_owned(), error };
+        let ask = Ask::post(path(queue, &format!("/messages/{id}/dead-letter")), &death)?;
+        self.act("dead-letter", id, ask, deadline).await
+    }
+
+    async fn delete_waiting(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
+        let ask = Ask::bare(Method::DELETE, path(queue, &format!("/messages/{id}")));
+        self.act("delete", id, ask, deadline).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {

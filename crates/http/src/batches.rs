@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, ExtendRow, SendRow};
-use postrider_core::{MessageId, MessagingError, QueueName, RowResults, Settlement};
+use postrider_core::{MessageId, MessagingError, QueueName, ReceiptHandle, RowResults, Settlement, async_trait};
 
 use crate::PROVIDER;
 use crate::failure::{Undone, of_here};
 use crate::transport::{Ask, Transport};
 use crate::wire::message::{NewMessage, SendBatchRequest, Sent, SentBatch};
-use crate::wire::settle::{ExtendRequest, Rows, SettleRequest};
+use crate::wire::settle::{ExtendRequest, Row, Rows, SettleRequest};
 
 /// Carries the coalescer's batches out.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub(crate) struct Batches {
     pub(crate) transport: Arc<Transport>,
 }
 
+#[async_trait]
 impl BatchExecutor for Batches {
     async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
         // The lanes are apart, so a batch has rows of one kind.
@@ -165,7 +166,7 @@ impl Batches {
         }
     }
 
-    async fn extend(&self, extension: Duration, rows: Vec<&ExtendRow>) -> Result<RowResults<()>, Undone> {
+    async fn extend(&self, extension: Duration, rows: Vec<&ExtendRow>) -> Result<RowResults<ReceiptHandle>, Undone> {
         let receipts = rows.iter().map(|row| row.receipt.to_string()).collect();
         let request = ExtendRequest { receipts, visibility: extension };
         let ask = Ask::post("/v1/messages/extend", &request).map_err(Undone::NotDone)?;
@@ -173,9 +174,24 @@ impl Batches {
             Err(undone) if undone.is_too_much(rows.len()) => {
                 Ok(halved(&rows, "extend", extended, |half| Box::pin(self.extend(extension, half))).await)
             }
-            answer => self.transport.settled(answer?, "extend", rows.into_iter().map(extended)),
+            answer => {
+                let results = self.transport.rows(answer?.results, rows.len())?;
+                Ok(rows.into_iter().zip(results).map(|(row, answer)| goes_on_by(row, answer)).collect())
+            }
         }
     }
+}
+
+/// The receipt by which a lease goes on, as the server says.
+fn goes_on_by(ExtendRow { receipt, .. }: &ExtendRow, mut answer: Row) -> Result<ReceiptHandle, MessagingError> {
+    let new = answer.new_receipt.take();
+    row_result(answer.into_result(PROVIDER), "extend", receipt.message_id())?;
+    let Some(new) = new else { return Ok(receipt.clone()) };
+    new.parse().map_err(|error| MessagingError::OutcomeUnknown {
+        operation: "extend",
+        ids: vec![receipt.message_id()],
+        source: Some(Arc::new(error) as _),
+    })
 }
 
 impl Transport {

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::PROVIDER;
 use crate::failure::{Odd, TOKEN, Undone};
 use crate::transport::{Answer, Ask, Transport};
-use crate::wire::{Code, Problem};
+use crate::wire::{Code, Problem, read_answer};
 
 impl Ask {
     /// A request without a body.
@@ -77,7 +77,7 @@ impl Transport {
         }
         // An answer that says nothing but that it was done.
         let body = if answer.body.is_empty() { Bytes::from_static(b"null") } else { answer.body };
-        serde_json::from_slice(&body).map_err(|error| {
+        read_answer(&body).map_err(|error| {
             let place = self.place().to_string();
             let odd = match error.is_syntax() {
                 true => Odd::Foreign { place, status: answer.status },

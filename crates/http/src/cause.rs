@@ -1,16 +1,17 @@
 //! Why a connection failed, for people who know neither the libraries below nor their words.
 
-use std::error::Error;
-use std::io;
+#[cfg(feature = "tls")]
+mod encryption;
 
-use rustls::{CertificateError, Error as TlsError};
+use std::error::Error;
 
 /// The reason at the bottom of an error.
 pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
     let (mut words, mut next) = (Vec::<String>::new(), Some(error));
     while let Some(error) = next {
-        if let Some(error) = of_tls(error) {
-            return told(error);
+        #[cfg(feature = "tls")]
+        if let Some(cause) = encryption::cause(error) {
+            return cause;
         }
         if error.downcast_ref().is_some_and(hyper::Error::is_parse) {
             return "what came is no HTTP; if the server encrypts, write https://".to_owned();
@@ -26,66 +27,11 @@ pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
     words.join(": ")
 }
 
-/// What encryption failed by, if it did.
-fn of_tls<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e TlsError> {
-    let below = |error: &'e io::Error| error.get_ref().and_then(|below| of_tls(below));
-    error.downcast_ref::<TlsError>().or_else(|| error.downcast_ref::<io::Error>().and_then(below))
-}
-
-fn told(error: &TlsError) -> String {
-    use CertificateError as C;
-    let certificate = match error {
-        TlsError::InvalidCertificate(certificate) => certificate,
-        TlsError::InvalidMessage(_) => {
-            return "what came is not encrypted; write http:// instead of https://".to_owned();
-        }
-        other => return other.to_string(),
-    };
-    match certificate {
-        C::Expired | C::ExpiredContext { .. } => "its certificate has expired; renew it".to_owned(),
-        C::NotValidYet | C::NotValidYetContext { .. } => {
-            "its certificate is not valid yet; check the clocks of both machines".to_owned()
-        }
-        C::NotValidForName => "its certificate is for another name; use that one in the URL".to_owned(),
-        C::NotValidForNameContext { presented, .. } => {
-            // Each is a kind of name around the name in quotes.
-            let name = |name: &String| name.split('"').nth(1).unwrap_or(name).to_owned();
-            let names: Vec<_> = presented.iter().map(name).collect();
-            format!("its certificate is for {}; use such a name in the URL", names.join(", "))
-        }
-        C::Revoked => "its certificate was revoked; use another".to_owned(),
-        C::BadEncoding => "its certificate cannot be read".to_owned(),
-        // The libraries have no other way to say so.
-        C::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            "its certificate is one of an authority, which no server may show; make one with basicConstraints CA:FALSE"
-                .to_owned()
-        }
-        _ => "its certificate was signed by nobody who is trusted here; if it is the right one, name its authority's (its \
-              own, if it is self-signed) by the option 'ca_file' (common.messaging.http.ca_file)"
-            .to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
-
-    fn of_certificate(error: CertificateError) -> String {
-        // As connections give it.
-        cause(&io::Error::new(io::ErrorKind::InvalidData, TlsError::InvalidCertificate(error)))
-    }
-
-    #[test]
-    fn certificates_are_judged_in_plain_words() {
-        assert!(of_certificate(CertificateError::UnknownIssuer).contains("common.messaging.http.ca_file"));
-        assert!(of_certificate(CertificateError::Expired).contains("renew it"));
-        let other = CertificateError::NotValidForNameContext {
-            expected: rustls::pki_types::ServerName::try_from("localhost").unwrap().to_owned(),
-            presented: vec!["DnsName(\"a.example\")".into(), "IpAddress(10.0.0.1)".into()],
-        };
-        let text = of_certificate(other);
-        assert!(text.starts_with("its certificate is for a.example, IpAddress(10.0.0.1)"), "{text}");
-    }
 
     #[test]
     fn the_bottom_of_other_errors_is_told() {

@@ -4,7 +4,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use http::Method;
 use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters,
-    Deadline, MessageId, MessagingError, QueueName, Redrive, RedriveReport, Timestamp,
+    Deadline, MessageId, MessagingError, QueueName, Redrive, RedriveReport, Timestamp, async_trait,
 };
 
 use crate::admin::path;
@@ -64,6 +64,7 @@ fn read_place(DeadLetterCursor(text): &DeadLetterCursor) -> Result<(Timestamp, M
     place.ok_or_else(|| MessagingError::invalid("cursor", "it is of another list; begin again without one"))
 }
 
+#[async_trait]
 impl DeadLetters for HttpProvider {
     async fn list_dead_letters(
         &self,

@@ -1,6 +1,6 @@
 //! Whether a server can be used, and what it says of its own store.
 
-use postrider_core::{Deadline, Finding, MessagingError};
+use postrider_core::{BoxFuture, Deadline, Finding, MessagingError};
 
 use crate::options::HttpOptions;
 use crate::store::HttpStore;
@@ -34,25 +34,36 @@ const CHECKS: &[&str] = &[
 
 impl HttpStore {
     /// Looks at a server from outside, then asks it how its store is.
-    pub async fn examine(url: &str, options: HttpOptions, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
-        let store = match Self::meet(Transport::new(url, &options)?, options.worker, deadline).await {
-            Ok(store) => store,
-            Err(error) => return Ok(vec![Finding::failed("connection", &error)]),
-        };
-        let mut findings = vec![Finding::fine("connection", store.server())];
-        let ask = store.shared.transport.look::<Findings>("examine", Ask::get("/v1/doctor"));
-        match deadline.limit(ask).await {
-            Some(Ok(told)) => findings.extend(told.findings.into_iter().map(|finding| {
-                let known = CHECKS.iter().copied().find(|check| *check == finding.check);
-                let found = match known {
-                    Some(_) => finding.found,
-                    None => format!("{}: {}", finding.check, finding.found),
-                };
-                Finding { check: known.unwrap_or("server"), severity: finding.severity.into(), found, fix: finding.fix }
-            })),
-            Some(Err(error)) => findings.push(Finding::unseen("server", error)),
-            None => findings.push(Finding::unseen("server", "it did not answer in time")),
-        }
-        Ok(findings)
+    pub fn examine(
+        url: &str,
+        options: HttpOptions,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
+        Box::pin(async move {
+            let store = match Self::meet(Transport::new(url, &options)?, options.worker, deadline).await {
+                Ok(store) => store,
+                Err(error) => return Ok(vec![Finding::failed("connection", &error)]),
+            };
+            let mut findings = vec![Finding::fine("connection", store.server())];
+            let ask = store.shared.transport.look::<Findings>("examine", Ask::get("/v1/doctor"));
+            match deadline.limit(ask).await {
+                Some(Ok(told)) => findings.extend(told.findings.into_iter().map(|finding| {
+                    let known = CHECKS.iter().copied().find(|check| *check == finding.check);
+                    let found = match known {
+                        Some(_) => finding.found,
+                        None => format!("{}: {}", finding.check, finding.found),
+                    };
+                    Finding {
+                        check: known.unwrap_or("server"),
+                        severity: finding.severity.into(),
+                        found,
+                        fix: finding.fix,
+                    }
+                })),
+                Some(Err(error)) => findings.push(Finding::unseen("server", error)),
+                None => findings.push(Finding::unseen("server", "it did not answer in time")),
+            }
+            Ok(findings)
+        })
     }
 }

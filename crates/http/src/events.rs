@@ -10,16 +10,16 @@ use futures_util::stream;
 use http::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use postrider_core::{Deadline, MessagingError, WakeUps};
+use postrider_core::{Deadline, MessagingError, WakeUps, spawn};
 use tokio::sync::{mpsc, watch};
 
 use crate::failure::Undone;
-use crate::transport::{Answer, Transport};
+use crate::transport::Transport;
 use crate::wire::event::WAKE;
 
 /// How long it waits before it connects again, doubled each time up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A line that is longer is no line of ours, and is passed over.
 const LONGEST_LINE: usize = 4096;
@@ -31,25 +31,14 @@ pub(crate) async fn wake_ups(
     closing: watch::Receiver<bool>,
     deadline: Deadline,
 ) -> Result<WakeUps, MessagingError> {
-    let opened = deadline.limit(open(&transport, &path)).await;
+    let opened = deadline.limit(transport.stream(&path)).await;
     let first = opened.unwrap_or(Err(Undone::NotDone(MessagingError::DeadlineExceeded { operation: "subscribe" })));
     let first = first.map_err(Undone::into_harmless)?;
     // Room for one: a second hint would say nothing that the first does not.
     let (told, hints) = mpsc::channel(1);
     // A task, because hints come also while nobody asks for the next.
-    tokio::spawn(listen(transport, path, first, told, closing));
+    spawn(listen(transport, path, first, told, closing));
     Ok(WakeUps::new(stream::unfold(hints, |mut hints| async move { hints.recv().await.map(|()| ((), hints)) })))
-}
-
-/// Connects to a path of events.
-async fn open(transport: &Transport, path: &str) -> Result<Response<Incoming>, Undone> {
-    let response = transport.stream(path).await?;
-    if response.status().is_success() {
-        return Ok(response);
-    }
-    let status = response.status();
-    let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    Err(transport.refused(Answer { status, body }))
 }
 
 /// Passes hints on until nobody wants them.
@@ -73,7 +62,7 @@ async fn listen(
             // Not all at once: a server that comes back has many to greet.
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            match open(&transport, &path).await {
+            match transport.stream(&path).await {
                 Ok(response) => {
                     // Whatever happened meanwhile was not heard of.
                     let _ = told.try_send(());

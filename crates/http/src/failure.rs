@@ -30,6 +30,8 @@ pub(crate) enum Odd {
     Foreign { place: String, status: StatusCode },
     #[error("the answer of {place} cannot be understood: {cause}; it may be of another version")]
     Garbled { place: String, cause: String },
+    #[error("{place} answered more than {most} bytes; check the URL, or ask for fewer rows")]
+    TooLong { place: String, most: usize },
     #[error("{place} answered {said} rows where {asked} were asked for")]
     Rows { place: String, asked: usize, said: usize },
 }
@@ -42,7 +44,7 @@ impl Odd {
     /// Whether somebody answered who would answer the same again.
     fn would_come_again(&self) -> bool {
         match self {
-            Self::Garbled { .. } | Self::Rows { .. } => true,
+            Self::Garbled { .. } | Self::Rows { .. } | Self::TooLong { .. } => true,
             Self::Foreign { status, .. } => status.is_success(),
             Self::Late { .. } | Self::Cut { .. } => false,
         }

@@ -27,11 +27,14 @@ mod events;
 mod failure;
 mod options;
 mod patience;
+#[cfg(not(feature = "tls"))]
+mod plain;
 mod provider;
 mod receive;
 mod service;
 mod store;
 mod tasks;
+#[cfg(feature = "tls")]
 mod tls;
 mod tokens;
 mod transport;

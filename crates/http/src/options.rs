@@ -14,7 +14,8 @@ pub struct HttpOptions {
     /// A file of certificates, in PEM, of the authorities that the server's certificate is trusted by; without it those of
     /// the machine are. For `https` alone.
     pub ca_file: Option<PathBuf>,
-    /// What this worker calls itself when it receives; without it the server knows its address.
+    /// What this worker calls itself when it receives, and what its failed attempts are signed with; without it a name that
+    /// no other has, of the host, the process and a random part.
     pub worker: Option<String>,
     /// How long it may take to be connected.
     pub connect_timeout: Duration,
@@ -45,6 +46,13 @@ impl HttpOptions {
     }
 }
 
+/// A name that no other worker has, also when processes follow each other under one number.
+pub(crate) fn own_name() -> String {
+    let host = nix::sys::utsname::uname().map(|host| host.nodename().to_string_lossy().into_owned());
+    let host: String = host.unwrap_or_else(|_| "unknown".into()).chars().filter(|c| !c.is_control()).take(64).collect();
+    format!("{host}:{}:{:08x}", std::process::id(), rand::random::<u32>())
+}
+
 /// Without the secret.
 impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,5 +76,11 @@ mod tests {
         assert!(HttpOptions { request_timeout: Duration::ZERO, ..Default::default() }.check().is_err());
         let options = HttpOptions { token: Some("prt_secret".into()), ..Default::default() };
         assert!(!format!("{options:?}").contains("secret"));
+    }
+
+    #[test]
+    fn workers_of_a_host_have_names_of_their_own() {
+        let (one, other) = (own_name(), own_name());
+        assert!(one != other && one.contains(&format!(":{}:", std::process::id())), "{one} {other}");
     }
 }

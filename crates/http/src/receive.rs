@@ -36,7 +36,7 @@ struct Wait {
     /// How many requests were answered with nothing. More queues than a request can name are asked for in turns.
     rounds: usize,
     options: ReceiveOptions,
-    worker: Option<String>,
+    worker: String,
     patience: Patience,
 }
 
@@ -63,12 +63,12 @@ impl Wait {
         let first = self.rounds % turns * MOST_QUEUES;
         let ask = match &self.queues[first..self.queues.len().min(first + MOST_QUEUES)] {
             [queue] => {
-                let request = ReceiveRequest { worker: self.worker.clone(), ..ReceiveRequest::from(&options) };
+                let request = ReceiveRequest { worker: Some(self.worker.clone()), ..ReceiveRequest::from(&options) };
                 Ask::post(format!("/v1/queues/{queue}/receive"), &request)?
             }
             queues => {
                 let request = SettleAndReceiveRequest::new(queues.to_vec(), &options);
-                Ask::post("/v1/receive", &SettleAndReceiveRequest { worker: self.worker.clone(), ..request })?
+                Ask::post("/v1/receive", &SettleAndReceiveRequest { worker: Some(self.worker.clone()), ..request })?
             }
         };
         Ok(ask.waiting(wait))
@@ -142,7 +142,7 @@ impl HttpProvider {
         deadline: Deadline,
     ) -> Result<Option<QueuedMessage>, MessagingError> {
         let options = options.clone().wait(Duration::ZERO);
-        let worker = self.inner.store.shared.worker.clone();
+        let worker = Some(self.inner.store.shared.worker.clone());
         let request = ReceiveRequest { id: Some(id), worker, ..ReceiveRequest::from(&options) };
         let ask = Ask::post(format!("/v1/queues/{queue}/receive"), &request)?;
         let (transport, deliver) = (self.transport().clone(), self.deliver());
@@ -165,7 +165,7 @@ impl HttpProvider {
         let ids: Vec<_> = settlements.iter().map(|row| row.receipt.message_id()).collect();
         let request = SettleAndReceiveRequest {
             settlements: settlements.iter().map(Into::into).collect(),
-            worker: self.inner.store.shared.worker.clone(),
+            worker: Some(self.inner.store.shared.worker.clone()),
             ..SettleAndReceiveRequest::new(queues.to_vec(), &options.clone().wait(Duration::ZERO))
         };
         let ask = Ask::post("/v1/receive", &request)?;

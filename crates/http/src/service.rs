@@ -7,7 +7,7 @@ use postrider_core::receive_options::check_visibility;
 use postrider_core::service::check_sendable;
 use postrider_core::{
     Capabilities, Deadline, Feature, Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage,
-    ReceiptHandle, ReceiveOptions, RowResults, SettledAndReceived, Settlement, WakeUps,
+    ReceiptHandle, ReceiveOptions, RowResults, SettledAndReceived, Settlement, WakeUps, async_trait,
 };
 use serde::de::IgnoredAny;
 
@@ -54,6 +54,7 @@ impl HttpProvider {
     }
 }
 
+#[async_trait]
 impl MessagingService for HttpProvider {
     fn provider_name(&self) -> &'static str {
         PROVIDER
@@ -138,7 +139,7 @@ impl MessagingService for HttpProvider {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         self.begin("extend", deadline)?;
         receipt.check_provider(PROVIDER)?;
         receipt.check_queue(queue)?;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use postrider_core::{Capabilities, Deadline, Feature, MessagingError, Support};
+use postrider_core::{BoxFuture, Capabilities, Deadline, Feature, MessagingError, Support};
 
 use crate::PROVIDER;
-use crate::options::HttpOptions;
+use crate::options::{HttpOptions, own_name};
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, Transport};
 use crate::wire::Code;
@@ -23,16 +23,18 @@ pub struct HttpStore {
 pub(crate) struct Shared {
     pub(crate) transport: Arc<Transport>,
     pub(crate) capabilities: Capabilities,
-    pub(crate) worker: Option<String>,
+    pub(crate) worker: String,
     server: String,
 }
 
 impl HttpStore {
     /// Opens the server at a URL, `http://host:port[/prefix]` or `https://…`. Fails when nobody answers there, and when
     /// whoever does is no Postrider server or does not know the token.
-    pub async fn open(url: &str, options: HttpOptions) -> Result<Self, MessagingError> {
-        let transport = Transport::new(url, &options)?;
-        Self::meet(transport, options.worker, Deadline::default()).await
+    pub fn open(url: &str, options: HttpOptions) -> BoxFuture<'_, Result<Self, MessagingError>> {
+        Box::pin(async move {
+            let transport = Transport::new(url, &options)?;
+            Self::meet(transport, options.worker, Deadline::default()).await
+        })
     }
 
     pub(crate) async fn meet(
@@ -53,6 +55,7 @@ impl HttpStore {
         let server = format!("{} with {}, version {}", transport.place(), table.provider, table.server_version);
         // Whatever its store needs, the server keeps for whoever shows the receipt.
         let capabilities = table.into_capabilities(PROVIDER).with(Feature::PortableReceipts, Support::Native);
+        let worker = worker.unwrap_or_else(own_name);
         Ok(Self { shared: Arc::new(Shared { transport: Arc::new(transport), capabilities, worker, server }) })
     }
 

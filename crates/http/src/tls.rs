@@ -3,14 +3,21 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
 use postrider_core::MessagingError;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::url::Place;
+
+/// What opens connections.
+pub(crate) type Connector = HttpsConnector<HttpConnector>;
+
 /// Whose certificates are trusted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Trust<'a> {
+enum Trust<'a> {
     /// Nobody's: for a URL that asks for no encryption, where none is ever shown.
     Nobody,
     /// The machine's authorities'.
@@ -19,7 +26,26 @@ pub(crate) enum Trust<'a> {
     File(&'a Path),
 }
 
-pub(crate) fn config(trust: Trust<'_>) -> Result<ClientConfig, MessagingError> {
+/// Opens connections to a place, encrypted where its URL says so.
+pub(crate) fn connector(
+    tcp: HttpConnector,
+    place: &Place,
+    ca_file: Option<&Path>,
+) -> Result<Connector, MessagingError> {
+    let trust = match (place.is_encrypted(), ca_file) {
+        (true, Some(path)) => Trust::File(path),
+        (true, None) => Trust::Machine,
+        (false, None) => Trust::Nobody,
+        (false, Some(_)) => {
+            let why = "it is of no use without encryption; write https:// or leave it out";
+            return Err(MessagingError::invalid("ca_file", why));
+        }
+    };
+    let builder = HttpsConnectorBuilder::new().with_tls_config(config(trust)?);
+    Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
+}
+
+fn config(trust: Trust<'_>) -> Result<ClientConfig, MessagingError> {
     let crypto = Arc::new(rustls::crypto::ring::default_provider());
     let unusable = |error: rustls::Error| MessagingError::invalid("TLS", error.to_string());
     let builder =

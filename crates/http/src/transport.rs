@@ -10,9 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::{CaptureConnection, HttpConnector, capture_connection};
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -22,7 +21,10 @@ use crate::PROVIDER;
 use crate::cause::cause;
 use crate::failure::{Odd, TOKEN, Undone};
 use crate::options::HttpOptions;
-use crate::tls::{self, Trust};
+#[cfg(not(feature = "tls"))]
+use crate::plain::{Connector, connector};
+#[cfg(feature = "tls")]
+use crate::tls::{Connector, connector};
 use crate::url::Place;
 
 /// A connection that was idle for longer is not used again: a server closes one after ten seconds, many a proxy does, and a
@@ -32,8 +34,11 @@ const IDLE: Duration = Duration::from_secs(5);
 /// A silent connection is asked for a sign of life after that long, so that a wait notices that its server is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// No answer is longer: more would be no answer but an attack on memory.
-const LONGEST_ANSWER: usize = 1024 * 1024 * 1024;
+/// Upper bound of an answer. A server ends one after 16 MiB of bodies, which JSON makes six times as long at worst.
+const LONGEST_ANSWER: usize = 128 * 1024 * 1024;
+
+/// Upper bound of what a server says that refuses a request.
+const LONGEST_REFUSAL: usize = 1024 * 1024;
 
 /// So many rows a server lists, hands out or takes with one request.
 pub(crate) const MOST_ROWS: usize = 1000;
@@ -59,7 +64,7 @@ pub(crate) struct Answer {
 
 /// The way to a server.
 pub(crate) struct Transport {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
     place: Place,
     authorization: Option<HeaderValue>,
     timeout: Duration,
@@ -69,26 +74,13 @@ impl Transport {
     pub(crate) fn new(url: &str, options: &HttpOptions) -> Result<Self, MessagingError> {
         options.check()?;
         let place = Place::parse(url)?;
-        let trust = match (place.is_encrypted(), &options.ca_file) {
-            (true, Some(path)) => Trust::File(path),
-            (true, None) => Trust::Machine,
-            (false, None) => Trust::Nobody,
-            (false, Some(_)) => {
-                let why = "it is of no use without encryption; write https:// or leave it out";
-                return Err(MessagingError::invalid("ca_file", why));
-            }
-        };
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(options.connect_timeout));
         tcp.set_keepalive(Some(KEEP_ALIVE));
         tcp.set_keepalive_interval(Some(KEEP_ALIVE));
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls::config(trust)?)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
+        let connector = connector(tcp, &place, options.ca_file.as_deref())?;
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
@@ -107,10 +99,7 @@ impl Transport {
         let (request, connection) = self.request(ask, "application/json")?;
         let exchange = async {
             let response = self.client.request(request).await.map_err(|error| self.failed(&error))?;
-            let status = response.status();
-            let cut = |error: Box<dyn std::error::Error + Send + Sync>| self.cut(&*error);
-            let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await.map_err(cut)?;
-            Ok(Answer { status, body: body.to_bytes() })
+            self.read_all(response).await
         };
         match tokio::time::timeout(patience, exchange).await {
             Ok(answer) => answer,
@@ -122,9 +111,29 @@ impl Transport {
     pub(crate) async fn stream(&self, path: &str) -> Result<Response<Incoming>, Undone> {
         let ask = Ask { method: Method::GET, path: path.to_owned(), body: None, wait: Duration::ZERO };
         let (request, connection) = self.request(ask, "text/event-stream")?;
-        match tokio::time::timeout(self.timeout, self.client.request(request)).await {
-            Ok(response) => response.map_err(|error| self.failed(&error)),
+        let opening = async {
+            let response = self.client.request(request).await.map_err(|error| self.failed(&error))?;
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            Err(self.refused(self.read_all(response).await?))
+        };
+        match tokio::time::timeout(self.timeout, opening).await {
+            Ok(opened) => opened,
             Err(_) => Err(self.late(self.timeout, &connection)),
+        }
+    }
+
+    /// The whole answer, if it is no longer than an answer can be.
+    async fn read_all(&self, response: Response<Incoming>) -> Result<Answer, Undone> {
+        let status = response.status();
+        let most = if status.is_success() { LONGEST_ANSWER } else { LONGEST_REFUSAL };
+        match Limited::new(response.into_body(), most).collect().await {
+            Ok(body) => Ok(Answer { status, body: body.to_bytes() }),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(Undone::Unknown(Odd::TooLong { place: self.place.to_string(), most }.into_source()))
+            }
+            Err(error) => Err(self.cut(&*error)),
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use http::uri::{Authority, Parts, PathAndQuery, Scheme, Uri};
 use postrider_core::MessagingError;
+use postrider_core::masked_url::masked_url;
 
 /// A place where a server is.
 #[derive(Clone, PartialEq, Eq)]
@@ -18,8 +19,8 @@ impl Place {
     /// Reads `http://host:port[/prefix]` or `https://…`.
     pub(crate) fn parse(url: &str) -> Result<Self, MessagingError> {
         let invalid = |why: &str| {
-            // What stands before the '@' may be a secret.
-            let shown = url.rsplit_once('@').map_or(url, |(_, behind)| behind).escape_debug().to_string();
+            let shown = masked_url(url);
+            let shown = shown.escape_debug();
             let forms = "write http://host:port or https://host:port, with or without a path";
             MessagingError::invalid("URL", format!("'{shown}' {why}; {forms}"))
         };
@@ -119,5 +120,10 @@ mod tests {
         }
         let error = Place::parse("http://anna:secret@host").unwrap_err().to_string();
         assert!(error.contains("token") && !error.contains("secret"), "{error}");
+        for url in ["http://secret@host", "http://host?token=secret", "http://host/#secret", "http://a:se@cret@host/v1"]
+        {
+            let error = Place::parse(url).unwrap_err().to_string();
+            assert!(error.contains("host") && !error.contains("secret") && !error.contains("cret@"), "{error}");
+        }
     }
 }

@@ -1,1 +1,1 @@
-select attempt from {schema}.message_attempt where message_id = :message_id
+select attempt from {schema}.failed_attempt where queue = :queue and message_id = :message_id

@@ -8,8 +8,9 @@ use postrider_core::{
     DeadLetterReason, Deadline, Envelope, Key, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions,
     Timestamp,
 };
+use postrider_provider::{Claimed, Undone, persist};
+use postrider_sql::Due;
 use postrider_sql::stripes::{in_order, stripe, token};
-use postrider_sql::{Claimed, Due, Undone, persist};
 
 use crate::PROVIDER;
 use crate::connection::Answers;
@@ -35,6 +36,13 @@ pub(crate) struct Doomed {
     ordering_key: Option<String>,
     reason: DeadLetterReason,
     error: Option<String>,
+}
+
+impl Doomed {
+    /// A row that is leased only to be buried.
+    pub(crate) fn new(row: i64, ordering_key: Option<String>, reason: DeadLetterReason, error: Option<String>) -> Self {
+        Self { row, ordering_key, reason, error }
+    }
 }
 
 /// A claim, before it is sent.
@@ -216,6 +224,15 @@ impl Claim {
     /// The stripe of a key, where keys are ordered.
     fn stripe(&self, key: Option<&str>) -> Option<i32> {
         key.filter(|_| self.is_mortal).map(|key| stripe(&self.queue, key))
+    }
+
+    /// Leases one row only to bury it, uncounted.
+    pub(crate) fn lease_doomed(&self, sql: &Sql, row: i64, now: Timestamp) -> String {
+        let (until, now) = (literal::time(self.end(now)), literal::time(now));
+        let (lease, row) = (self.lease.to_string(), row.to_string());
+        let values =
+            [("until", until.as_str()), ("now", now.as_str()), ("lease", lease.as_str()), ("ids", row.as_str())];
+        fill(&sql.lease_doomed, &values)
     }
 
     /// Leases what was read. A dead letter's dedup key is answered too: its record has it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder, Row, Value};
 use postrider_core::{Deadline, MessagingError};
-use postrider_sql::{Phase, Undone};
+use postrider_provider::{Phase, Undone};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 

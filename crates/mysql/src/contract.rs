@@ -1,16 +1,17 @@
 //! Where each operation of the contract is carried out.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::coalescer::{ExtendRow, SendRow};
 use postrider_core::{
-    Begun, Capabilities, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, Deadline, IdempotencyKey, IdempotencyToken,
-    MessageAttempt, MessageId, PeekedMessage, QueueName, QueueStats, ReceiptHandle, ReceiveOptions, RedriveReport,
-    RowResults, Settlement, Standing,
+    ArchivePage, ArchiveQuery, Begun, Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery,
+    DeadLetterReason, DeadLetterSelection, Deadline, IdempotencyKey, IdempotencyToken, MessageAttempt, MessageId,
+    PeekedMessage, QueueHealthReport, QueueName, QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions,
+    RedriveReport, RowResults, Settlement, Standing,
 };
-use postrider_sql::{Claimed, Due, Part, Present, RecordChange, Removal, SqlRecords, SqlStore, Taken, Undone, Wakes};
+use postrider_provider::{DeadPart, Deliver, RecordChange, Records, Removal, Store, Undone};
+use postrider_sql::{Due, SqlStore, Taken, Wakes, find_dead, get_dead, health};
 
 use crate::PROVIDER;
 use crate::literal::{self, fill};
@@ -18,13 +19,7 @@ use crate::settle_and_claim::Chores;
 use crate::store::{MysqlStore, ensure_queues};
 
 impl SqlStore for MysqlStore {
-    const PROVIDER: &'static str = PROVIDER;
-
     type Chores = Chores;
-
-    fn capabilities(&self) -> &Capabilities {
-        &self.shared.capabilities
-    }
 
     fn wakes(&self) -> &Arc<Wakes> {
         &self.shared.wakes
@@ -32,19 +27,6 @@ impl SqlStore for MysqlStore {
 
     fn poll_interval(&self) -> Duration {
         self.shared.options.poll_interval
-    }
-
-    fn creates_queues(&self) -> bool {
-        self.shared.options.create_queues
-    }
-
-    async fn health_check(&self, deadline: Deadline) -> Result<(), Undone> {
-        self.shared.ask("health check", deadline, "select 1".to_owned()).await.map(drop)
-    }
-
-    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
-        let ensure = ensure_queues(&self.shared.database.sql.ensure_queue, [queue]);
-        self.shared.change("ensure_queue", deadline, ensure).await.map(drop)
     }
 
     async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
@@ -78,34 +60,65 @@ impl SqlStore for MysqlStore {
         self.shared.do_chores(queue, chores).await
     }
 
+    async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
+        self.shared.next_due(queue).await
+    }
+}
+
+impl Store for MysqlStore {
+    const PROVIDER: &'static str = PROVIDER;
+
+    postrider_sql::database!();
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    fn creates_queues(&self) -> bool {
+        self.shared.options.create_queues
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), Undone> {
+        self.shared.ask("health check", deadline, "select 1".to_owned()).await.map(drop)
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
+        let ensure = ensure_queues(&self.shared.database.sql.ensure_queue, [queue]);
+        self.shared.change("ensure_queue", deadline, ensure).await.map(drop)
+    }
+
     async fn claim_by_id(
         &self,
         queue: &QueueName,
         id: MessageId,
         options: &ReceiveOptions,
+        deliver: &Deliver,
         deadline: Deadline,
-    ) -> Result<Option<Claimed>, Undone> {
-        self.shared.claim_by_id(queue, id, options, deadline).await
-    }
-
-    async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
-        self.shared.next_due(queue).await
+    ) -> Result<Option<QueuedMessage>, Undone> {
+        let claimed = self.shared.claim_by_id(queue, id, options, deadline).await?;
+        Ok(claimed.map(|claimed| deliver.message(claimed)))
     }
 
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
         self.shared.list_queues(deadline).await
     }
 
-    async fn queues_exist(&self, queues: &[QueueName], deadline: Deadline) -> Result<HashSet<String>, Undone> {
-        self.shared.queues_exist(queues, deadline).await
+    async fn verify_queues(&self, queues: &[QueueName], deadline: Deadline) -> Result<QueueHealthReport, Undone> {
+        Ok(health(queues, &self.shared.queues_exist(queues, deadline).await?))
     }
 
     async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {
         self.shared.stats(queue, deadline).await
     }
 
-    async fn peek(&self, queue: &QueueName, limit: usize, deadline: Deadline) -> Result<Vec<PeekedMessage>, Undone> {
-        self.shared.peek(queue, limit, deadline).await
+    async fn peek_rows(
+        &self,
+        queue: &QueueName,
+        after: i64,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<(i64, PeekedMessage)>, Undone> {
+        self.shared.peek(queue, after, limit, deadline).await
     }
 
     async fn attempts(
@@ -117,6 +130,30 @@ impl SqlStore for MysqlStore {
         self.shared.attempts(queue, id, deadline).await
     }
 
+    async fn archived(
+        &self,
+        queue: &QueueName,
+        query: &ArchiveQuery,
+        deadline: Deadline,
+    ) -> Result<ArchivePage, Undone> {
+        self.shared.archived(queue, query, deadline).await
+    }
+
+    async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), Undone> {
+        self.shared.deliver_now(queue, id, deadline).await
+    }
+
+    async fn dead_letter_waiting(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        reason: DeadLetterReason,
+        error: Option<String>,
+        deadline: Deadline,
+    ) -> Result<(), Undone> {
+        self.shared.dead_letter_waiting(queue, id, reason, error, deadline).await
+    }
+
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), Undone> {
         let sql = &self.shared.database.sql;
         let (operation, statement) = if is_paused { ("pause", &sql.pause) } else { ("resume", &sql.resume) };
@@ -126,11 +163,11 @@ impl SqlStore for MysqlStore {
         Ok(())
     }
 
-    async fn unlist(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
+    async fn unlist(&self, queue: &QueueName, deadline: Deadline) -> Result<bool, Undone> {
         let [name, dead] = [queue, &queue.dead_letters()].map(|queue| literal::bytes(queue.as_str().as_bytes()));
         let delete = fill(&self.shared.database.sql.delete_queue, &[("queue", &name), ("dead", &dead)]);
         let mut session = self.shared.database.session("delete queue", deadline).await?;
-        session.run(delete).await.map(drop)
+        session.run(delete).await.map(|_| true)
     }
 
     async fn present(
@@ -138,7 +175,7 @@ impl SqlStore for MysqlStore {
         operation: &'static str,
         queue: &QueueName,
         deadline: Deadline,
-    ) -> Result<Vec<Vec<Present>>, Undone> {
+    ) -> Result<Vec<Self::Chunk>, Undone> {
         self.shared.present(operation, queue, deadline).await
     }
 
@@ -146,45 +183,63 @@ impl SqlStore for MysqlStore {
         &self,
         operation: &'static str,
         queue: &QueueName,
-        chosen: &[Present],
+        chunk: Self::Chunk,
         removal: Removal,
+        _: Deadline,
     ) -> Result<u64, Undone> {
-        self.shared.remove_some(operation, queue, chosen, removal).await
+        self.shared.remove_some(operation, queue, &chunk, removal).await
     }
 
     async fn list_dead(
         &self,
         queue: &QueueName,
         query: &DeadLetterQuery,
+        bodies: bool,
         deadline: Deadline,
     ) -> Result<DeadLetterPage, Undone> {
-        self.shared.list_dead(queue, query, deadline).await
+        self.shared.list_dead(queue, query, bodies, deadline).await
+    }
+
+    async fn find_dead(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Option<Vec<MessageId>>, Undone> {
+        find_dead(selection, error, |reason, error| self.shared.find_dead(queue, reason, error, deadline)).await
     }
 
     async fn edit_dead(
         &self,
         queue: &QueueName,
         id: MessageId,
-        edit: &DeadLetterEdit,
+        edit: DeadLetterEdit,
         deadline: Deadline,
-    ) -> Result<(), Undone> {
-        self.shared.edit_dead(queue, id, edit, deadline).await
+    ) -> Result<DeadLetter, Undone> {
+        self.shared.edit_dead(queue, id, &edit, deadline).await?;
+        get_dead(self, queue, id, deadline).await
     }
 
-    async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+    async fn rehearse(&self, part: &DeadPart, target: &QueueName, _: Deadline) -> Result<RedriveReport, Undone> {
         self.shared.rehearse(part, target).await
     }
 
-    async fn redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+    async fn redrive(
+        &self,
+        part: &DeadPart,
+        target: &QueueName,
+        _: Deadline,
+    ) -> Result<(RedriveReport, Option<i64>), Undone> {
         self.shared.redrive(part, target).await
     }
 
-    async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+    async fn purge_dead(&self, part: &DeadPart, _: Deadline) -> Result<(u64, Option<i64>), Undone> {
         self.shared.purge_dead(part).await
     }
 }
 
-impl SqlRecords for MysqlStore {
+impl Records for MysqlStore {
     async fn begin_work(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, Undone> {
         self.shared.begin_work(key, lease, deadline).await
     }

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use mysql_async::Row;
 use postrider_core::{
-    ArchivePolicy, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName,
-    RedriveReport, RedriveSkip,
+    ArchivePolicy, ContentType, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError,
+    QueueName, RedriveReport, RedriveSkip,
 };
 
+use postrider_provider::{DeadPart, Undone, persist};
 use postrider_sql::stripes::{in_order, stripe};
-use postrider_sql::{Part, Undone, persist};
 
 use crate::connection::{Session, at_once};
 use crate::error::busy;
@@ -18,6 +18,9 @@ use crate::rows::{self, content_type_column, headers_column};
 use crate::send::{Expired, TRIES, dedup_holders, expired, lock_stripes, promote};
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
+
+/// Upper bound of the ids or keys in one statement: what is longer than the server takes at once would be refused.
+const MOST_NAMED: usize = 1000;
 
 /// A dead letter, as a redrive or a purge sees it.
 #[derive(Debug)]
@@ -59,14 +62,20 @@ enum Redriven {
 }
 
 impl Shared {
-    async fn select(&self, session: &mut Session<'_>, part: &Part) -> Result<Vec<Dead>, Undone> {
+    async fn select(&self, session: &mut Session<'_>, part: &DeadPart) -> Result<Vec<Dead>, Undone> {
         let (sql, origin) = (session.sql(), part.queue.origin());
         let name = literal::bytes(origin.as_str().as_bytes());
         let reason = match &part.selection {
             DeadLetterSelection::Ids(ids) => {
-                let ids = literal::list(ids.iter().map(|id| literal::id(*id)));
-                let look = fill(&sql.select_dead_by_id, &[("queue", &name), ("message_ids", &ids)]);
-                return Ok(session.query(look).await?.concat().iter().map(Dead::read).collect());
+                let mut dead = Vec::new();
+                for ids in ids.chunks(MOST_NAMED) {
+                    let ids = literal::list(ids.iter().map(|id| literal::id(*id)));
+                    let look = fill(&sql.select_dead_by_id, &[("queue", &name), ("message_ids", &ids)]);
+                    dead.extend(session.query(look).await?.iter().flatten().map(Dead::read));
+                }
+                dead.sort_by_key(|dead: &Dead| dead.death);
+                dead.dedup_by_key(|dead| dead.death);
+                return Ok(dead);
             }
             DeadLetterSelection::All => None,
             DeadLetterSelection::Reason(reason) => Some(reason.as_str()),
@@ -83,8 +92,8 @@ impl Shared {
             chosen.iter().filter_map(|dead| Some((target.as_str(), dead.dedup_key.as_deref()?))).collect();
         let mut taken: HashSet<String> = HashSet::new();
         let mut fates = Fates::default();
-        if !keys.is_empty() {
-            let look = dedup_holders(&session.sql().dedup_holders, &keys);
+        for keys in keys.chunks(MOST_NAMED) {
+            let look = dedup_holders(&session.sql().dedup_holders, keys);
             for row in &session.query(look).await?.concat() {
                 if rows::flag(row, 5) {
                     fates.expired.push(expired(row));
@@ -106,7 +115,7 @@ impl Shared {
     }
 
     /// What a redrive would do.
-    pub(crate) async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+    pub(crate) async fn rehearse(&self, part: &DeadPart, target: &QueueName) -> Result<RedriveReport, Undone> {
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin(String::new()).await?;
         let chosen = self.select(&mut session, part).await?;
@@ -119,7 +128,7 @@ impl Shared {
     /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
     pub(crate) async fn redrive(
         &self,
-        part: &Part,
+        part: &DeadPart,
         target: &QueueName,
     ) -> Result<(RedriveReport, Option<i64>), Undone> {
         for _ in 0..TRIES {
@@ -131,11 +140,12 @@ impl Shared {
         Err(Undone::InTheWay(busy("redrive", "a message that has expired and has a dedup key of these")))
     }
 
-    async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<Redriven, Undone> {
+    async fn try_redrive(&self, part: &DeadPart, target: &QueueName) -> Result<Redriven, Undone> {
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin(String::new()).await?;
-        let chosen = self.select(&mut session, part).await?;
+        let mut chosen = self.select(&mut session, part).await?;
         let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
+        chosen.retain(|dead| !part.revived.contains(&dead.id));
         let fates = self.fates(&mut session, chosen, target).await?;
         if !fates.expired.is_empty() {
             session.rollback().await?;
@@ -159,12 +169,13 @@ impl Shared {
             // Somebody was faster.
             report.skipped.extend(leased.iter().map(|dead| (dead.id, RedriveSkip::Leased)));
             let (ids, name) = (literal::list(free), literal::bytes(target.as_str().as_bytes()));
-            let message_ids = literal::list(revived.iter().map(|dead| literal::id(dead.id)));
+            let messages = revived.iter().map(|dead| (part.queue.as_str(), literal::id(dead.id)));
+            let attempts = literal::attempts_of(messages);
             steps.push(ensure_queues(&sql.ensure_queue, [target]));
             // It holds stripes, and somebody's open transaction may have a dedup key of these.
             steps.push(at_once(fill(&sql.redrive, &[("queue", &name), ("ids", &ids)])));
             steps.push(fill(&sql.forget_dead, &[("ids", &ids)]));
-            steps.push(fill(&sql.forget_attempts, &[("message_ids", &message_ids)]));
+            steps.push(fill(&sql.forget_attempts, &[("messages", &attempts)]));
             steps.push(fill(&sql.remove, &[("these", &literal::these(&ids))]));
             let keys = keys.into_iter().map(|key| (target.as_str(), key));
             steps = promote(&mut session, steps, keys).await?;
@@ -175,11 +186,11 @@ impl Shared {
     }
 
     /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
-    pub(crate) async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+    pub(crate) async fn purge_dead(&self, part: &DeadPart) -> Result<(u64, Option<i64>), Undone> {
         persist(|| self.try_purge_dead(part)).await
     }
 
-    async fn try_purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+    async fn try_purge_dead(&self, part: &DeadPart) -> Result<(u64, Option<i64>), Undone> {
         let mut session = self.database.session("purge dead letters", Deadline::default()).await?;
         session.begin(String::new()).await?;
         let chosen = self.select(&mut session, part).await?;
@@ -187,9 +198,9 @@ impl Shared {
         let wanted = literal::list(chosen.iter().filter(|dead| !dead.is_leased).map(|dead| dead.row));
         let gone = session.query(fill(&sql.unleased_dead, &[("ids", &wanted)])).await?.concat();
         let ids = literal::list(gone.iter().map(|row| rows::number(row, 0)));
-        let message_ids = literal::list(gone.iter().map(|row| literal::bytes(rows::bytes(row, 1))));
+        let messages = gone.iter().map(|row| (part.queue.as_str(), literal::bytes(rows::bytes(row, 1))));
         let keep = match self.options.archive {
-            ArchivePolicy::None => fill(&sql.forget_attempts, &[("message_ids", &message_ids)]),
+            ArchivePolicy::None => fill(&sql.forget_attempts, &[("messages", &literal::attempts_of(messages))]),
             ArchivePolicy::All | ArchivePolicy::Failed => fill(&sql.archive_dead, &[("ids", &ids)]),
         };
         let (forget, remove) =
@@ -242,14 +253,12 @@ fn check_edit(
     row: &Row,
     limits: &postrider_core::Limits,
 ) -> Result<(), MessagingError> {
-    let length = usize::try_from(rows::number(row, 2)).unwrap_or_default();
-    let mut edited = Message::new(edit.body.clone().unwrap_or_else(|| vec![0; length].into())).id(id);
-    edited.headers = match &edit.headers {
-        Some(headers) => headers.clone(),
-        // What is unreadable is not what is changed.
-        None => serde_json::from_slice(rows::bytes(row, 3)).unwrap_or_default(),
-    };
-    edited.check(limits)
+    let mut message = Message::new(rows::body(row, 2)).id(id);
+    // What is unreadable is not what is changed.
+    message.headers = serde_json::from_slice(rows::bytes(row, 3)).unwrap_or_default();
+    let content_type = rows::optional_text(row, 4).map(|name| ContentType::parse(&name));
+    message.content_type = content_type.and_then(Result::ok).unwrap_or(ContentType::OCTET_STREAM);
+    edit.apply_to(message, limits).map(|_| ())
 }
 
 /// Moves rows to the dead letters of their queues, each with its reason and its error. The caller has locked the rows and

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use mysql_async::Row;
-use postrider_core::{Deadline, Finding, MessagingError, Severity};
-use postrider_sql::Undone;
+use postrider_core::{BoxFuture, Deadline, Finding, MessagingError, Severity};
+use postrider_provider::Undone;
 
 use crate::connection::Database;
 use crate::options::MysqlOptions;
@@ -22,31 +22,37 @@ const TABLES: &[&str] = &["message", "message_archive", "dead_letter"];
 impl MysqlStore {
     /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
     /// Fails only where there is nothing to look at: for a URL or options that nobody could use.
-    pub async fn examine(url: &str, options: MysqlOptions, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
-        options.check()?;
-        let database = Database::new(url, &options)?;
-        let begin = Instant::now();
-        if let Err(error) = ask(&database, deadline, "select 1".to_owned()).await {
-            return Ok(vec![Finding::failed("connection", &error.into_harmless())]);
-        }
-        let mut findings =
-            vec![Finding::fine("connection", format!("connected in {} ms", begin.elapsed().as_millis()))];
-        let mut add = |check, result: Result<Vec<Finding>, Undone>| match result {
-            Ok(found) => findings.extend(found),
-            Err(error) => findings.push(Finding::unseen(check, error.into_harmless())),
-        };
-        add("server", server(&database, deadline).await);
-        add("durability", durability(&database, deadline).await);
-        add("old rows", pins(&database, deadline).await);
-        let schema = schema(&database, deadline).await;
-        let is_usable = schema.severity < Severity::Problem;
-        add("schema", Ok(vec![schema]));
-        if is_usable {
-            add("rights", rights(&database, deadline).await);
-            add("indexes", indexes(&database, deadline).await);
-            add("tables", tables(&database, deadline).await);
-        }
-        Ok(findings)
+    pub fn examine(
+        url: &str,
+        options: MysqlOptions,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
+        Box::pin(async move {
+            options.check()?;
+            let database = Database::new(url, &options)?;
+            let begin = Instant::now();
+            if let Err(error) = ask(&database, deadline, "select 1".to_owned()).await {
+                return Ok(vec![Finding::failed("connection", &error.into_harmless())]);
+            }
+            let mut findings =
+                vec![Finding::fine("connection", format!("connected in {} ms", begin.elapsed().as_millis()))];
+            let mut add = |check, result: Result<Vec<Finding>, Undone>| match result {
+                Ok(found) => findings.extend(found),
+                Err(error) => findings.push(Finding::unseen(check, error.into_harmless())),
+            };
+            add("server", server(&database, deadline).await);
+            add("durability", durability(&database, deadline).await);
+            add("old rows", pins(&database, deadline).await);
+            let schema = schema(&database, deadline).await;
+            let is_usable = schema.severity < Severity::Problem;
+            add("schema", Ok(vec![schema]));
+            if is_usable {
+                add("rights", rights(&database, deadline).await);
+                add("indexes", indexes(&database, deadline).await);
+                add("tables", tables(&database, deadline).await);
+            }
+            Ok(findings)
+        })
     }
 }
 

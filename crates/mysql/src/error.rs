@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use postrider_core::MessagingError;
-use postrider_sql::{Blame, Phase, Undone, is_distrust};
+use postrider_provider::{Blame, Phase, Undone};
+use postrider_sql::is_distrust;
 
 use crate::PROVIDER;
 
@@ -89,6 +90,14 @@ fn is_end_of_session(code: u16) -> bool {
     matches!(code, 1053 | 1077..=1080 | 1152 | 1153..=1161 | 1184 | 1927 | 4031)
 }
 
+const ASKS_FOR_TLS: &str = match cfg!(feature = "tls") {
+    true => "the server takes encrypted connections only; write ssl-mode=REQUIRED in the URL",
+    false => {
+        "the server takes encrypted connections only, and this build lacks TLS; enable the feature 'tls' of the crate \
+         postrider, and write ssl-mode=REQUIRED in the URL"
+    }
+};
+
 fn meaning(error: &mysql_async::Error) -> Meaning {
     let of = |text, blame| Meaning { text, blame };
     let code = match error {
@@ -108,6 +117,7 @@ fn meaning(error: &mysql_async::Error) -> Meaning {
     };
     match code {
         1045 | 1698 | 1251 => of("the server does not accept this user or password; check the URL", Blame::Setup),
+        3159 => of(ASKS_FOR_TLS, Blame::Setup),
         1049 => of("the database does not exist; create it, or name another one in the URL", Blame::Setup),
         1044 | 1142 | 1143 | 1227 | 1370 => of(
             "the user lacks a right; let an owner run `postrider migrate` and grant the rest on the database",
@@ -164,5 +174,23 @@ pub(crate) fn text(error: &mysql_async::Error) -> String {
             }
             lowest.to_string()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_asks_for_encryption_is_told_from_one_that_is_away() {
+        let answer = mysql_async::ServerError {
+            code: 3159,
+            message: "Connections using insecure transport are prohibited".into(),
+            state: "HY000".into(),
+        };
+        let meaning = meaning(&mysql_async::Error::Server(answer));
+        assert_eq!(meaning.blame, Blame::Setup);
+        assert!(meaning.text.contains("ssl-mode=REQUIRED"), "{}", meaning.text);
+        assert_eq!(meaning.text.contains("feature 'tls'"), !cfg!(feature = "tls"), "{}", meaning.text);
     }
 }

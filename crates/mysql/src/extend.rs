@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use postrider_core::coalescer::ExtendRow;
 use postrider_core::{Deadline, ReceiptHandle, RowResults};
-use postrider_sql::{Lease, Undone, persist};
+use postrider_provider::{Undone, persist};
+use postrider_sql::Lease;
 
 use crate::PROVIDER;
 use crate::lease::{Held, Tried, held, locked, note, try_busy_again};

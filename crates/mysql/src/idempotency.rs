@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::{Begun, Deadline, IdempotencyKey, IdempotencyToken, Standing};
-use postrider_sql::{RecordChange, Undone, persist};
+use postrider_provider::{RecordChange, Undone, persist};
 
 use crate::literal::{self, fill, micros};
 

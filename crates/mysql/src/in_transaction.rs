@@ -11,7 +11,8 @@ use postrider_core::service::check_sendable;
 use postrider_core::{
     ArchivePolicy, Deadline, IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle,
 };
-use postrider_sql::{Lease, Phase, Undone};
+use postrider_provider::{Phase, Undone};
+use postrider_sql::Lease;
 
 use crate::PROVIDER;
 use crate::connection::{Answers, read_all};
@@ -143,11 +144,13 @@ impl MysqlStore {
         match self.shared.options.archive {
             ArchivePolicy::All => steps.push(fill(&sql.archive, &[("these", &literal::these(&ids))])),
             ArchivePolicy::Failed | ArchivePolicy::None if held.attempts_count > 0 || is_dead => {
-                let id = literal::id(receipt.message_id());
-                let noted = self.shared.look("ack", fill(&sql.attempts, &[("message_id", &id)])).await?.concat();
+                let origin = literal::bytes(receipt.queue().origin().as_str().as_bytes());
+                let message = [("queue", origin.as_str()), ("message_id", &literal::id(receipt.message_id()))];
+                let noted = self.shared.look("ack", fill(&sql.attempts, &message)).await?.concat();
                 if !noted.is_empty() {
                     let noted = literal::list(noted.iter().map(|row| rows::number(row, 0)));
-                    steps.push(fill(&sql.forget_some_attempts, &[("message_id", &id), ("attempts", &noted)]));
+                    let forget = fill(&fill(&sql.forget_some_attempts, &message), &[("attempts", &noted)]);
+                    steps.push(forget);
                 }
             }
             ArchivePolicy::Failed | ArchivePolicy::None => {}

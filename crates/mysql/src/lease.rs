@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use mysql_async::Row;
 use postrider_core::{MessageId, QueueName, ReceiptHandle, RowResults};
-use postrider_sql::{Lease, Undone};
+use postrider_provider::Undone;
+use postrider_sql::Lease;
 
 use crate::connection::{PAUSES, Session};
 use crate::literal::{self, fill};

@@ -18,7 +18,10 @@
 //! see each other's rows make two heads. Waiting for a key's lock inside a caller's own transaction, which may stay open
 //! for minutes: what is sent there is put in order by the next claim.
 
+mod archived;
 mod claim;
+#[cfg(test)]
+mod clocks;
 mod connection;
 mod contract;
 mod dead_letters;
@@ -45,6 +48,7 @@ mod store;
 mod tls;
 mod turns;
 mod upkeep;
+mod waiting;
 
 pub use mysql_async;
 
@@ -53,8 +57,14 @@ pub use options::MysqlOptions;
 pub use postrider_core::ArchivePolicy;
 pub use store::MysqlStore;
 
-/// A connection to a [`MysqlStore`]. Clones are the same connection and close together.
-pub type MysqlProvider = postrider_sql::SqlProvider<MysqlStore>;
+postrider_core::own_provider! {
+    /// A connection to a [`MysqlStore`]. Clones are the same connection and close together.
+    MysqlProvider(postrider_provider::Provider<MysqlStore>)
+}
+
+impl postrider_core::IdempotencyStore for MysqlProvider {
+    postrider_core::hand_on!(IdempotencyStore, shared);
+}
 
 /// The provider's name in receipts and errors.
 const PROVIDER: &str = "mysql";

@@ -4,10 +4,11 @@
 //! round trip, with as many rows as there are. Every text and every byte is written in hexadecimal digits: there is
 //! nothing to escape, whatever mode the server is in.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use postrider_core::{MessageId, Timestamp};
+use postrider_core::{DEAD_LETTER_SUFFIX, MessageId, Timestamp};
 
 /// The last microsecond that the server can hold.
 const LATEST: i64 = 253_402_300_799_999_999;
@@ -59,6 +60,21 @@ pub(crate) fn list(values: impl IntoIterator<Item = impl std::fmt::Display>) -> 
 /// walking the table when the list names most of it, whatever index it was told to use.
 pub(crate) fn these(ids: &str) -> String {
     format!("id in ({ids}) and queue <> ''")
+}
+
+/// Failed attempts by the queues and the ids of their messages, which are literals. Dead letters have those of the queue
+/// that they died in.
+pub(crate) fn attempts_of<'m>(messages: impl IntoIterator<Item = (&'m str, String)>) -> String {
+    let mut by_queue = BTreeMap::<&str, Vec<String>>::new();
+    for (queue, id) in messages {
+        let origin = queue.strip_suffix(DEAD_LETTER_SUFFIX).unwrap_or(queue);
+        by_queue.entry(origin).or_default().push(id);
+    }
+    let part = |(queue, ids): (&str, Vec<String>)| {
+        format!("(a.queue = {} and a.message_id in ({}))", bytes(queue.as_bytes()), list(ids))
+    };
+    let parts: Vec<String> = by_queue.into_iter().map(part).collect();
+    if parts.is_empty() { "a.queue is null".to_owned() } else { parts.join(" or ") }
 }
 
 /// A value that depends on the row.
@@ -115,5 +131,8 @@ mod tests {
         assert_eq!(time(Timestamp::MAX), format!("('1970-01-01' + interval {LATEST} microsecond)"));
         assert_eq!(by_row(&[(1, "x".into()), (2, "y".into())]), "case id when 1 then x when 2 then y end");
         assert_eq!(by_row(&[(1, "x".into()), (2, "x".into())]), "x");
+        let messages = [("b", "1"), ("a_dlq", "2"), ("b", "3")].map(|(queue, id)| (queue, id.to_owned()));
+        let attempts = "(a.queue = x'61' and a.message_id in (2)) or (a.queue = x'62' and a.message_id in (1, 3))";
+        assert_eq!(attempts_of(messages), attempts);
     }
 }

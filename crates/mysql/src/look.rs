@@ -8,9 +8,9 @@ use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, LiveState, Measured,
     MessageAttempt, MessageId, MessagingError, PeekedMessage, QueueName, QueueStats,
 };
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 
-use crate::literal::{self, fill};
+use crate::literal::{self, fill, optional};
 use crate::rows::{self, Label};
 use crate::store::Shared;
 
@@ -63,20 +63,23 @@ impl Shared {
         })
     }
 
+    /// The messages behind a row, with the numbers of theirs.
     pub(crate) async fn peek(
         &self,
         queue: &QueueName,
+        after: i64,
         limit: usize,
         deadline: Deadline,
-    ) -> Result<Vec<PeekedMessage>, Undone> {
+    ) -> Result<Vec<(i64, PeekedMessage)>, Undone> {
         let (sql, name) = (&self.database.sql, literal::bytes(queue.as_str().as_bytes()));
         let count = fill(&sql.count_some, &[("queue", &name), ("limit", &SHORT.to_string())]);
         let some = self.ask("peek", deadline, count).await?;
         let is_short = some.first().is_none_or(|row| rows::number(row, 0) < SHORT);
         let statement = if is_short { &sql.peek } else { &sql.peek_long };
-        let rows =
-            self.ask("peek", deadline, fill(statement, &[("queue", &name), ("limit", &limit.to_string())])).await?;
-        Ok(rows.iter().map(peeked).collect())
+        let (after, limit) = (after.to_string(), limit.to_string());
+        let values = [("queue", name.as_str()), ("after", after.as_str()), ("limit", limit.as_str())];
+        let rows = self.ask("peek", deadline, fill(statement, &values)).await?;
+        Ok(rows.iter().map(|row| (rows::number(row, 14), peeked(row))).collect())
     }
 
     /// The failed attempts that are kept of a message that lives in the queue or is among its dead letters, oldest first.
@@ -90,7 +93,7 @@ impl Shared {
         let (sql, limit) = (&self.database.sql, KEPT_ATTEMPTS.to_string());
         let (name, id) = (literal::bytes(queue.origin().as_str().as_bytes()), literal::id(id));
         let values = [("queue", name.as_str()), ("message_id", id.as_str()), ("limit", limit.as_str())];
-        let found = self.ask(READ, deadline, fill(&sql.message_attempts, &values[1..])).await?;
+        let found = self.ask(READ, deadline, fill(&sql.message_attempts, &values)).await?;
         if found.is_empty() {
             return Ok(Vec::new());
         }
@@ -111,10 +114,26 @@ impl Shared {
         Ok(found.iter().rev().map(read).collect())
     }
 
+    pub(crate) async fn find_dead(
+        &self,
+        queue: &QueueName,
+        reason: Option<&str>,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageId>, Undone> {
+        let (reason, error) = (optional(reason, literal::text), optional(error, literal::text));
+        let name = literal::bytes(queue.origin().as_str().as_bytes());
+        let values = [("queue", name.as_str()), ("reason", reason.as_str()), ("error", error.as_str())];
+        let find = fill(&self.database.sql.find_dead_letters, &values);
+        let found = self.ask("find dead letters", deadline, find).await?;
+        Ok(found.iter().map(|row| rows::message_id(row, 0)).collect())
+    }
+
     pub(crate) async fn list_dead(
         &self,
         queue: &QueueName,
         query: &DeadLetterQuery,
+        with_bodies: bool,
         deadline: Deadline,
     ) -> Result<DeadLetterPage, Undone> {
         const LIST: &str = "list dead letters";
@@ -129,7 +148,13 @@ impl Shared {
         let (sql, origin) = (&self.database.sql, queue.origin());
         let name = literal::bytes(origin.as_str().as_bytes());
         let (after_text, limit) = (after.to_string(), query.limit.saturating_add(1).to_string());
-        let values = [("queue", name.as_str()), ("after", after_text.as_str()), ("limit", limit.as_str())];
+        let with_bodies = if with_bodies { "true" } else { "false" };
+        let values = [
+            ("queue", name.as_str()),
+            ("after", after_text.as_str()),
+            ("limit", limit.as_str()),
+            ("with_bodies", with_bodies),
+        ];
         let statement = match &query.selection {
             DeadLetterSelection::Ids(ids) => {
                 let ids = literal::list(ids.iter().map(|id| literal::id(*id)));

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use postrider_core::{Deadline, MessagingError};
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 use postrider_sql::stripes::fnv1a;
 
 use crate::PROVIDER;
@@ -50,6 +50,18 @@ const ALL: &[Known] = &[
         version: 2,
         name: "0002_idempotency",
         sql: include_str!("../sql/migrations/0002_idempotency.sql"),
+        works_since: 1,
+    },
+    Known {
+        version: 3,
+        name: "0003_failed_attempt",
+        sql: include_str!("../sql/migrations/0003_failed_attempt.sql"),
+        works_since: 1,
+    },
+    Known {
+        version: 4,
+        name: "0004_archive_search",
+        sql: include_str!("../sql/migrations/0004_archive_search.sql"),
         works_since: 1,
     },
 ];
@@ -130,7 +142,8 @@ fn script(schema: &Schema, known: &Known) -> String {
          ({version}, '{name}', {works_since}, utc_timestamp(6));\n",
         schema.quoted()
     );
-    format!("{before}{}\n{record}", known.sql.replace("{schema}", &schema.quoted()))
+    let sql = known.sql.replace("{schema}", &schema.quoted()).replace("{schema_text}", &literal::text(schema.name()));
+    format!("{before}{sql}\n{record}")
 }
 
 /// The steps that a database lacks. Refuses a server that is too old and a schema that is too new or not ours.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use mysql_async::Value;
 use postrider_core::coalescer::SendRow;
 use postrider_core::{Deadline, MessagingError};
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 
 use crate::error::{is_null, is_unprepared};
 use crate::literal::{self, fill};

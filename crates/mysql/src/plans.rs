@@ -2,8 +2,10 @@
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
-use postrider_core::{Deadline, QueueName, ReceiveOptions};
+use postrider_core::archive::ArchiveWalk;
+use postrider_core::{ArchiveFilter, ArchiveQuery, Deadline, MessageId, QueueName, ReceiveOptions};
 
+use crate::archived;
 use crate::literal::{self, fill};
 use crate::{MysqlOptions, MysqlStore, rows};
 
@@ -86,12 +88,18 @@ async fn statements_by_row_numbers_never_walk_a_table() {
     let columns = "(queue, message_id, next_attempt_at, created_at, headers, payload)";
     client.query_drop(format!("insert into message {columns} values {row}, {row}, {row}, {row}")).await.unwrap();
     client.query_drop("analyze table message").await.unwrap();
+    let attempts = "insert into failed_attempt (queue, message_id, attempt, failed_at, worker) \
+                    select queue, message_id, id, created_at, 'w' from message";
+    client.query_drop(attempts).await.unwrap();
+    client.query_drop("analyze table failed_attempt").await.unwrap();
+    let messages = [("orders", b"aaaaaaaaaaaaaaaa"), ("other", b"aaaaaaaaaaaaaaaa"), ("orders", b"aaaaaaaaaaaaaaab")];
     let sql = &store.shared.database.sql;
     let by_number = [
         &sql.archive,
         &sql.dead_letter,
         &sql.expired,
         &sql.extend,
+        &sql.forget_attempts,
         &sql.give_up,
         &sql.held,
         &sql.lease,
@@ -107,7 +115,9 @@ async fn statements_by_row_numbers_never_walk_a_table() {
         &sql.retry,
     ];
     for statement in by_number {
-        let statement = fill(&fill(statement, VALUES), &[("these", &literal::these("1, 2, 3"))]);
+        let messages = literal::attempts_of(messages.map(|(queue, id)| (queue, literal::bytes(id))));
+        let statement =
+            fill(&fill(statement, VALUES), &[("these", &literal::these("1, 2, 3")), ("messages", &messages)]);
         let plan: Vec<Row> = client.query(format!("explain {statement}")).await.unwrap();
         for step in plan.iter().filter(|step| step.get::<Option<String>, _>("table").flatten().is_some()) {
             let way: Option<String> = step.get::<Option<String>, _>("type").flatten();
@@ -130,5 +140,39 @@ async fn a_list_of_thousands_is_looked_up_by_number() {
     let way: Vec<String> = plan.iter().map(|step| rows::text(step, 3)).collect();
     assert_eq!(way, ["range"], "{plan:?}");
     drop(session);
+    client.query_drop(format!("drop database {name}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_archive_is_searched_by_its_indexes() {
+    let (name, store, mut client) = new_store().await;
+    client.query_drop("set session max_recursive_iterations = 3001").await.unwrap();
+    client
+        .query_drop(
+            "insert into message_archive (archived_at, id, created_at, deliveries_count, attempts_count, message_id, \
+             state, priority, queue, headers, payload) \
+             select utc_timestamp(6) - interval n second, n, utc_timestamp(6), 1, 0, unhex(md5(n)), 'COMPLETED', 4, \
+             concat('other', n % 30), '{}', 'x' from (with recursive n (n) as (select 1 union all select n + 1 from n \
+             where n < 3000) select n from n) numbers",
+        )
+        .await
+        .unwrap();
+    client.query_drop("analyze table message_archive").await.unwrap();
+    let queue = QueueName::new("orders").unwrap();
+    let of = |id| ArchiveQuery { filter: ArchiveFilter { id, ..ArchiveFilter::default() }, ..ArchiveQuery::default() };
+    for (query, index) in
+        [(of(None), "message_archive_queue"), (of(Some(MessageId::generate())), "message_archive_message")]
+    {
+        let step = ArchiveWalk::new(&query).unwrap().step();
+        let look = archived::step(&store.shared.database.sql, &queue, &query.filter, step);
+        let plan: Vec<Row> = client.query(format!("explain {look}")).await.unwrap();
+        for step in &plan {
+            let text = |name: &str| step.get::<Option<String>, _>(name).flatten();
+            if text("table").as_deref() == Some("message_archive") {
+                assert_eq!(text("key").as_deref(), Some(index), "{plan:?}");
+                assert!(!matches!(text("type").as_deref(), Some("ALL" | "index")), "{plan:?}");
+            }
+        }
+    }
     client.query_drop(format!("drop database {name}")).await.unwrap();
 }

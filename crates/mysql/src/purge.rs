@@ -5,8 +5,9 @@
 use std::collections::HashSet;
 
 use postrider_core::{Deadline, QueueName};
+use postrider_provider::{Removal, Undone, persist};
+use postrider_sql::Present;
 use postrider_sql::stripes::{in_order, stripe};
-use postrider_sql::{Present, Removal, Undone, persist};
 
 use crate::connection::PAUSES;
 use crate::error::busy;
@@ -87,10 +88,10 @@ impl Shared {
         let locked: HashSet<i64> =
             wanted_still.iter().map(|row| rows::number(row, 0)).filter(|row| !taken.contains(row)).collect();
         let ids = literal::list(gone.iter().map(|row| rows::number(row, 0)));
-        let message_ids = literal::list(gone.iter().map(|row| literal::bytes(rows::bytes(row, 1))));
+        let messages = gone.iter().map(|row| (queue.as_str(), literal::bytes(rows::bytes(row, 1))));
         let steps = vec![
             fill(&sql.forget_dead, &[("ids", &ids)]),
-            fill(&sql.forget_attempts, &[("message_ids", &message_ids)]),
+            fill(&sql.forget_attempts, &[("messages", &literal::attempts_of(messages))]),
             fill(&sql.remove, &[("these", &literal::these(&ids))]),
         ];
         // What was sent meanwhile behind a head that is gone must not wait for it.

@@ -7,8 +7,8 @@ use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, Message, MessageId, MessagingError, QueueName, RowResults};
 
+use postrider_provider::{Undone, persist};
 use postrider_sql::stripes::{in_order, stripe};
-use postrider_sql::{Undone, persist};
 
 use crate::connection::{PAUSES, Session, at_once};
 use crate::dead_letters::end_lives;

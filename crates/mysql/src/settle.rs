@@ -1,14 +1,16 @@
 //! Where leases end: nothing happens without the token that is valid now.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::Row;
 use postrider_core::{
     ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
 };
+use postrider_provider::{Undone, persist};
+use postrider_sql::Lease;
 use postrider_sql::stripes::in_order;
-use postrider_sql::{Lease, Undone, persist};
 
 use crate::PROVIDER;
 use crate::connection::{Session, at_once};
@@ -40,10 +42,12 @@ struct Chosen {
     delay: Duration,
     reason: String,
     error: Option<String>,
+    /// Who is credited with the attempt, if it is not this connection.
+    worker: Option<Arc<str>>,
 }
 
 impl Chosen {
-    fn new(place: usize, lease: Lease, disposition: Disposition) -> Self {
+    fn new(place: usize, lease: Lease, disposition: Disposition, worker: Option<Arc<str>>) -> Self {
         let (kind, delay, reason, error) = match disposition {
             Disposition::Ack => (Kind::Complete, Duration::ZERO, String::new(), None),
             Disposition::Nack(Nack::Retry { after, error }) => (Kind::Retry, after, String::new(), error),
@@ -55,7 +59,7 @@ impl Chosen {
                 (Kind::DeadLetter, Duration::ZERO, reason.as_str().to_owned(), error)
             }
         };
-        Self { place, lease, kind, delay, reason, error }
+        Self { place, lease, kind, delay, reason, error, worker }
     }
 }
 
@@ -87,7 +91,7 @@ impl Settling {
                 // The first one ends the lease, or finds it ended; either way there is none for the second.
                 Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
                 Ok((lease, settlement)) => {
-                    chosen.push(Chosen::new(place, lease, settlement.disposition));
+                    chosen.push(Chosen::new(place, lease, settlement.disposition, settlement.worker));
                     None
                 }
                 Err(error) => Some(Err(error)),
@@ -179,10 +183,10 @@ impl Settling {
                 at_once(fill(&sql.remove, &[("these", &literal::these(&ids))])),
             ],
             ArchivePolicy::Failed | ArchivePolicy::None => {
-                let noted =
-                    literal::list(self.chosen.iter().map(|chosen| literal::id(chosen.lease.receipt.message_id())));
+                let noted = self.chosen.iter().map(|chosen| &chosen.lease.receipt);
+                let noted = noted.map(|receipt| (receipt.queue().as_str(), literal::id(receipt.message_id())));
                 vec![
-                    at_once(fill(&sql.forget_attempts, &[("message_ids", &noted)])),
+                    at_once(fill(&sql.forget_attempts, &[("messages", &literal::attempts_of(noted))])),
                     at_once(fill(&sql.remove, &[("these", &held)])),
                     counted,
                 ]
@@ -283,9 +287,10 @@ impl Settling {
             steps.push(fill(&sql.archive, &[("these", &literal::these(&ids))]));
         } else {
             let noted = group.iter().filter(|(chosen, held)| held.attempts_count > 0 || is_dead(chosen));
-            let noted: Vec<String> = noted.map(|(_, held)| literal::id(held.id)).collect();
+            let noted: Vec<(&str, String)> =
+                noted.map(|(chosen, held)| (chosen.lease.receipt.queue().as_str(), literal::id(held.id))).collect();
             if !noted.is_empty() {
-                steps.push(fill(&sql.forget_attempts, &[("message_ids", &literal::list(noted))]));
+                steps.push(fill(&sql.forget_attempts, &[("messages", &literal::attempts_of(noted))]));
             }
         }
         let dead: Vec<i64> =
@@ -305,10 +310,7 @@ impl Settling {
         // A dead letter's story is over, and its attempts are not noted.
         let living: Vec<(&Chosen, &Held)> =
             group.iter().filter(|(chosen, _)| !chosen.lease.receipt.queue().holds_dead_letters()).copied().collect();
-        if !living.is_empty() {
-            let values = [("ids", &*ids(&living)), ("errors", &errors(&living)), ("worker", &self.worker)];
-            steps.push(fill(&sql.note_attempts, &values));
-        }
+        steps.extend(self.noted(&sql.note_attempts, &living));
         if living.iter().any(|(_, held)| held.attempts_count >= 10) {
             steps.push(fill(&sql.trim_attempts, &[("ids", &ids(&living))]));
         }
@@ -316,12 +318,24 @@ impl Settling {
     }
 
     fn dead_letter(&self, sql: &Sql, group: &[(&Chosen, &Held)]) -> Vec<String> {
-        let values = [("ids", &*ids(group)), ("errors", &errors(group)), ("worker", &self.worker)];
         let dead: Vec<(i64, String, Option<String>)> =
             group.iter().map(|(chosen, _)| (chosen.lease.row, chosen.reason.clone(), chosen.error.clone())).collect();
-        let mut steps = vec![fill(&sql.note_last_attempts, &values)];
+        let mut steps = self.noted(&sql.note_last_attempts, group);
         steps.extend(end_lives(sql, &dead));
         steps
+    }
+
+    /// Notes attempts: a statement for each worker that is credited with some.
+    fn noted(&self, statement: &str, group: &[(&Chosen, &Held)]) -> Vec<String> {
+        let mut by_worker: BTreeMap<Option<&str>, Vec<(&Chosen, &Held)>> = BTreeMap::new();
+        for (chosen, held) in group {
+            by_worker.entry(chosen.worker.as_deref()).or_default().push((chosen, held));
+        }
+        let note = |(worker, group): (Option<&str>, Vec<(&Chosen, &Held)>)| {
+            let worker = worker.map_or_else(|| self.worker.clone(), literal::text);
+            fill(statement, &[("ids", &*ids(&group)), ("errors", &errors(&group)), ("worker", &worker)])
+        };
+        by_worker.into_iter().map(note).collect()
     }
 
     /// What each settlement came to, and the queues in which something changed.

@@ -2,7 +2,8 @@
 
 use mysql_async::Row;
 use postrider_core::{Deadline, QueueName, ReceiveOptions, Settlement};
-use postrider_sql::{Taken, Undone};
+use postrider_provider::Undone;
+use postrider_sql::Taken;
 
 use crate::claim::{Claim, Doomed, Heads};
 use crate::connection::Session;

@@ -24,6 +24,9 @@ macro_rules! statements {
 statements! {
     archive,
     archive_dead,
+    archived_by_id,
+    archived_get,
+    archived_walk,
     attempts,
     claim,
     claim_by_id,
@@ -33,11 +36,13 @@ statements! {
     dead_letter,
     dedup_holders,
     delete_queue,
+    deliver_now,
     edit_dead_letter,
     ensure_queue,
     expired,
     extend,
     find_by_id,
+    find_dead_letters,
     first_of_key,
     forget_attempts,
     forget_dead,
@@ -93,6 +98,7 @@ statements! {
     unleased_dead,
     unplace,
     unplaced,
+    waiting,
 }
 
 /// The name of the database that holds the tables.

@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
-use postrider_sql::{Undone, Wakes};
+use postrider_core::{BoxFuture, Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
+use postrider_provider::Provider;
+use postrider_provider::Undone;
+use postrider_sql::Wakes;
 
 use crate::connection::Database;
 use crate::literal::{self, fill};
@@ -37,33 +39,35 @@ pub(crate) struct Shared {
 
 impl MysqlStore {
     /// Opens a database; applies missing migrations unless `auto_migrate` is off.
-    pub async fn open(url: &str, options: MysqlOptions) -> Result<Self, MessagingError> {
-        const OPEN: &str = "open the database";
-        options.check()?;
-        let database = Arc::new(Database::new(url, &options)?);
-        let deadline = Deadline::default();
-        if options.auto_migrate {
-            migrations::apply(&database, OPEN, deadline).await?;
-        } else {
-            let missing = migrations::pending(&database, OPEN, deadline).await?;
-            if !missing.is_empty() {
-                let missing = missing.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
-                let schema = database.schema.name().to_owned();
-                return Err(SchemaError::NeedsMigration { schema, missing }.into_error(OPEN));
+    pub fn open(url: &str, options: MysqlOptions) -> BoxFuture<'_, Result<Self, MessagingError>> {
+        Box::pin(async move {
+            const OPEN: &str = "open the database";
+            options.check()?;
+            let database = Arc::new(Database::new(url, &options)?);
+            let deadline = Deadline::default();
+            if options.auto_migrate {
+                migrations::apply(&database, OPEN, deadline).await?;
+            } else {
+                let missing = migrations::pending(&database, OPEN, deadline).await?;
+                if !missing.is_empty() {
+                    let missing = missing.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
+                    let schema = database.schema.name().to_owned();
+                    return Err(SchemaError::NeedsMigration { schema, missing }.into_error(OPEN));
+                }
             }
-        }
-        let wakes = Arc::new(Wakes::default());
-        let shared = Shared {
-            capabilities: capabilities(&options),
-            worker: options.worker_name(),
-            _upkeep: Upkeep::start(database.clone(), options.archive_retention),
-            database,
-            options,
-            wakes,
-            turns: Turns::default(),
-            sizes: Sizes::default(),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+            let wakes = Arc::new(Wakes::default());
+            let shared = Shared {
+                capabilities: capabilities(&options),
+                worker: options.worker_name(),
+                _upkeep: Upkeep::start(database.clone(), options.archive_retention),
+                database,
+                options,
+                wakes,
+                turns: Turns::default(),
+                sizes: Sizes::default(),
+            };
+            Ok(Self { shared: Arc::new(shared) })
+        })
     }
 
     /// Every migration that this program knows, for the database in a URL.
@@ -72,22 +76,29 @@ impl MysqlStore {
     }
 
     /// The migrations that a database lacks. Changes nothing.
-    pub async fn pending_migrations(url: &str, options: MysqlOptions) -> Result<Vec<Migration>, MessagingError> {
-        options.check()?;
-        let database = Database::new(url, &options)?;
-        migrations::pending(&database, "look at the schema", Deadline::default()).await
+    pub fn pending_migrations(
+        url: &str,
+        options: MysqlOptions,
+    ) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
+        Box::pin(async move {
+            options.check()?;
+            let database = Database::new(url, &options)?;
+            migrations::pending(&database, "look at the schema", Deadline::default()).await
+        })
     }
 
     /// Applies what a database lacks, and answers what that was.
-    pub async fn migrate(url: &str, options: MysqlOptions) -> Result<Vec<Migration>, MessagingError> {
-        options.check()?;
-        let database = Database::new(url, &options)?;
-        migrations::apply(&database, "migrate the schema", Deadline::default()).await
+    pub fn migrate(url: &str, options: MysqlOptions) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
+        Box::pin(async move {
+            options.check()?;
+            let database = Database::new(url, &options)?;
+            migrations::apply(&database, "migrate the schema", Deadline::default()).await
+        })
     }
 
     /// One more connection, in the sense of the contract: each is closed by itself, and they share a pool.
     pub fn connect(&self) -> Result<MysqlProvider, MessagingError> {
-        MysqlProvider::new(self.clone())
+        Ok(MysqlProvider(Provider::new(self.clone())?))
     }
 
     /// Removes archived messages that are older than the retention, now, and answers how many. It is also done by

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use mysql_async::SslOpts;
 use postrider_core::MessagingError;
 
+use crate::PROVIDER;
+
 /// Takes the words about encryption out of a URL, and answers what they ask for.
 pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), MessagingError> {
     // The driver knows one name for both.
@@ -17,6 +19,12 @@ pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), Mess
     let (mut mode, mut authority, mut kept) = (None, None, Vec::new());
     for pair in query.split('&') {
         match pair.split_once('=') {
+            Some(("ssl-mode", word)) if cfg!(not(feature = "tls")) && is_encrypted(word) => {
+                return Err(MessagingError::no_tls("URL", pair, PROVIDER));
+            }
+            Some(("ssl-ca", _)) if cfg!(not(feature = "tls")) => {
+                return Err(MessagingError::no_tls("URL", pair, PROVIDER));
+            }
             Some(("ssl-mode", word)) => mode = Some(word.to_ascii_uppercase()),
             Some(("ssl-ca", path)) => authority = Some(PathBuf::from(path)),
             // The driver's own words. To pass them over would leave a connection plain that somebody wants encrypted.
@@ -51,6 +59,11 @@ pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), Mess
     Ok((Cow::Owned(url), options))
 }
 
+/// Whether such a mode is one with encryption.
+fn is_encrypted(mode: &str) -> bool {
+    ["REQUIRED", "VERIFY_IDENTITY"].iter().any(|word| mode.eq_ignore_ascii_case(word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,7 +74,9 @@ mod tests {
         for (url, plain, is_encrypted) in [
             ("mysql://h/d", "mysql://h/d", false),
             ("mariadb://h/d", "mysql://h/d", false),
+            #[cfg(feature = "tls")]
             ("mysql://h/d?ssl-mode=required", "mysql://h/d", true),
+            #[cfg(feature = "tls")]
             ("mysql://h/d?a=b&ssl-mode=VERIFY_IDENTITY&ssl-ca=/x.pem", "mysql://h/d?a=b", true),
             ("mysql://h/d?ssl-mode=DISABLED", "mysql://h/d", false),
         ] {
@@ -74,6 +89,16 @@ mod tests {
             "mysql://h/d?require_ssl=true",
         ] {
             assert!(rewritten(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    #[cfg(not(feature = "tls"))]
+    fn a_build_without_tls_refuses_what_asks_for_it() {
+        for pair in ["ssl-mode=required", "ssl-mode=VERIFY_IDENTITY", "ssl-ca=/x.pem"] {
+            let refused = prepare(&format!("mysql://u:secret@h/d?{pair}")).unwrap_err().to_string();
+            assert!(refused.contains(&format!("'{pair}'")) && refused.contains("feature 'tls'"), "{refused}");
+            assert!(refused.contains("postrider-mysql") && !refused.contains("secret"), "{refused}");
         }
     }
 }

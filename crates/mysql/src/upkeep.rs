@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_core::{Deadline, MessagingError};
-use postrider_sql::Undone;
+use postrider_core::{Deadline, MessagingError, spawn};
+use postrider_provider::Undone;
 use tokio::task::AbortHandle;
 
 use crate::connection::Database;
@@ -23,7 +23,7 @@ pub(crate) struct Upkeep(AbortHandle);
 
 impl Upkeep {
     pub(crate) fn start(database: Arc<Database>, retention: Duration) -> Self {
-        let task = tokio::spawn(async move {
+        let task = spawn(async move {
             loop {
                 // Chance spreads the processes that were started together.
                 tokio::time::sleep(EVERY.mul_f64(rand::random_range(0.5..1.5))).await;
@@ -56,10 +56,12 @@ pub(crate) async fn sweep_archive(
         let sweep = async {
             let sql = session.sql();
             let old = session.begin(fill(&sql.old_archive, &values)).await?;
-            let ids: Vec<String> = old.iter().flatten().map(|row| literal::bytes(rows::bytes(row, 0))).collect();
-            let attempts = fill(&sql.forget_attempts, &[("message_ids", &literal::list(&ids))]);
+            let old: Vec<(String, String)> =
+                old.iter().flatten().map(|row| (rows::text(row, 0), literal::bytes(rows::bytes(row, 1)))).collect();
+            let messages = literal::attempts_of(old.iter().map(|(queue, id)| (queue.as_str(), id.clone())));
+            let attempts = fill(&sql.forget_attempts, &[("messages", &messages)]);
             session.commit(format!("{attempts};\n{}", fill(&sql.sweep_archive, &values))).await?;
-            Ok::<_, Undone>(ids.len())
+            Ok::<_, Undone>(old.len())
         };
         let chunk = sweep.await.map_err(|error| error.into_error("sweep the archive", Vec::new()))?;
         removed += chunk as u64;

@@ -11,14 +11,12 @@ use deadpool_postgres::{
 use futures_util::future::{join, join_all};
 use postgres_types::{ToSql, Type};
 use postrider_core::{Deadline, MessagingError};
-use postrider_sql::{Phase, Undone};
+use postrider_provider::{Phase, Undone};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
-use tokio_postgres_rustls::MakeRustlsConnect;
-
-use crate::tls;
 
 use crate::error::{cannot_connect, is_end_of_session, text, undone};
+use crate::tls::{self, Connector};
 
 /// How long a statement waits for somebody's lock before it gives way. Nobody who keeps to the rules holds one that
 /// long; a caller's own transaction may.
@@ -89,7 +87,7 @@ pub struct Database<Q> {
     provider: &'static str,
     pool: Pool,
     config: Config,
-    tls: MakeRustlsConnect,
+    tls: Connector,
     /// The statements.
     pub sql: Q,
     /// How a transaction begins.
@@ -113,7 +111,7 @@ impl<Q> std::fmt::Debug for Database<Q> {
 impl<Q> Database<Q> {
     /// The server that a URL names. Nothing is connected yet.
     pub fn new(url: &str, options: &ConnectionOptions, sql: Q) -> Result<Self, MessagingError> {
-        let (url, tls) = tls::prepare(url)?;
+        let (url, tls) = tls::prepare(url, options.provider)?;
         let mut config: Config =
             url.parse().map_err(|error: tokio_postgres::Error| MessagingError::invalid("URL", text(&error)))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
@@ -236,7 +234,7 @@ fn place(config: &Config) -> String {
 }
 
 /// What a connection is read from and written to.
-pub(crate) type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+pub(crate) type Encrypted = <Connector as MakeTlsConnect<Socket>>::Stream;
 
 /// One connection, for one piece of work. Dropped in the middle of a transaction, the connection is closed.
 pub struct Session<'d, Q> {

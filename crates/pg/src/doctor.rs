@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use postrider_core::{Deadline, Finding, Severity};
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 use tokio_postgres::Row;
 
 use crate::connection::{Database, Step};
@@ -38,6 +38,10 @@ pub async fn examine<Q>(
     let schema = schema(database, migrations, deadline).await;
     let is_usable = schema.severity < Severity::Problem;
     findings.push(schema);
+    match search_path(database, migrations.schema.name(), deadline).await {
+        Ok(found) => findings.extend(found),
+        Err(error) => findings.push(Finding::unseen("search path", error.into_harmless())),
+    }
     if is_usable {
         findings.extend(missing_tables(database, migrations.schema.name(), tables, deadline).await);
         findings.extend(rights(database, migrations.schema.name(), tables, deadline).await);
@@ -100,6 +104,27 @@ async fn server<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<Fin
         Finding::new("connections", Severity::Warning, connections, fix)
     });
     Ok(findings)
+}
+
+/// Where this role's tables go that are made without the name of a schema.
+async fn search_path<Q>(database: &Database<Q>, schema: &str, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
+    let rows = ask(database, deadline, Step::new(include_str!("../sql/search_path.sql"), [&schema as _])).await?;
+    let Some(row) = rows.first() else { return Ok(Vec::new()) };
+    let (is_ours, path, role): (bool, &str, &str) = (row.get(0), row.get(1), row.get(2));
+    Ok(vec![if is_ours {
+        let found = format!(
+            "role '{role}' has search_path = {path}, which leads into schema '{schema}': a table that it makes without \
+             the name of a schema stands among those of Postrider"
+        );
+        let quoted = role.replace('"', "\"\"");
+        let fix = format!(
+            "`alter role \"{quoted}\" set search_path = public`, or connect with a role of another name; then move what \
+             stands there by mistake"
+        );
+        Finding::new("search path", Severity::Warning, found, fix)
+    } else {
+        Finding::fine("search path", format!("search_path = {path} does not lead into schema '{schema}'"))
+    }])
 }
 
 async fn settings<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<Finding>, Undone> {

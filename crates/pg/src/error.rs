@@ -5,7 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use postrider_core::MessagingError;
-use postrider_sql::{Blame, Phase, Undone, is_distrust};
+use postrider_provider::{Blame, Phase, Undone};
+use postrider_sql::is_distrust;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Sorts a failure of the driver or the server.
@@ -37,6 +38,15 @@ pub fn cannot_connect(provider: &'static str, place: &str, error: tokio_postgres
     let detail = format!("{place}: {}", text(&error));
     MessagingError::Connection { provider, detail, source: Some(Arc::new(error)) }
 }
+
+/// A server that wants every connection encrypted refuses a plain one with the code of a wrong password.
+const NOT_ACCEPTED: &str = match cfg!(feature = "tls") {
+    true => "the server does not accept this user or password; check the URL",
+    false => {
+        "the server does not accept this user or password, or asks for TLS, which this build lacks; check the URL, or \
+         enable the feature 'tls' of the crate postrider"
+    }
+};
 
 struct Meaning {
     text: &'static str,
@@ -73,7 +83,7 @@ fn meaning(error: &tokio_postgres::Error) -> Meaning {
         return of("the connection to the server failed; it is tried again by itself", Blame::Server);
     };
     if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION].contains(code) {
-        return of("the server does not accept this user or password; check the URL", Blame::Setup);
+        return of(NOT_ACCEPTED, Blame::Setup);
     }
     if *code == SqlState::PROTOCOL_VIOLATION && error.as_db_error().is_some_and(|e| e.message().contains("startup")) {
         return of(

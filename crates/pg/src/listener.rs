@@ -14,7 +14,7 @@ use tokio_postgres::AsyncMessage;
 use crate::connection::{Database, SILENCE};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What a listener hears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use postrider_core::{Deadline, MessagingError};
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 
 use crate::connection::{Database, Session};
 use crate::schema::Schema;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use postrider_core::{Deadline, QueueName, Timestamp};
+use postrider_core::{Deadline, QueueName, Timestamp, spawn};
 use postrider_sql::Wakes;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -199,7 +199,7 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
     ) -> Self {
         let pending = Arc::new(Pending::new(rand::random()));
         // A task, because senders must not wait for it.
-        let telling = tokio::spawn(tell_others(database.clone(), channel.clone(), pending.clone())).abort_handle();
+        let telling = spawn(tell_others(database.clone(), channel.clone(), pending.clone())).abort_handle();
         Self {
             pending,
             database,
@@ -255,7 +255,7 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
                 }
             }
         };
-        let task = tokio::spawn(listen(self.database.clone(), self.channels.subscribe(), heard));
+        let task = spawn(listen(self.database.clone(), self.channels.subscribe(), heard));
         *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.abort_handle());
     }
 

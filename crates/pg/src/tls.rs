@@ -1,15 +1,16 @@
 //! Encrypted connections, with the meaning that `sslmode` and `sslrootcert` have for every client of PostgreSQL.
 
-use std::sync::Arc;
+#[cfg(feature = "tls")]
+mod certificates;
 
 use postrider_core::MessagingError;
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// What makes an encrypted connection of a plain one.
+#[cfg(feature = "tls")]
+pub(crate) type Connector = tokio_postgres_rustls::MakeRustlsConnect;
+/// Leaves a connection plain.
+#[cfg(not(feature = "tls"))]
+pub(crate) type Connector = tokio_postgres::NoTls;
 
 /// How far the server's certificate is trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +23,8 @@ enum Trust {
     Name,
 }
 
-/// Takes what the driver does not know out of a URL, and answers how to connect.
-pub(crate) fn prepare(url: &str) -> Result<(String, MakeRustlsConnect), MessagingError> {
+/// Takes what the driver does not know out of a URL, and answers how to connect. `provider` is for errors.
+pub(crate) fn prepare(url: &str, provider: &str) -> Result<(String, Connector), MessagingError> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     let authority = base.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
     if authority.matches('@').count() > 1 {
@@ -31,6 +32,9 @@ pub(crate) fn prepare(url: &str) -> Result<(String, MakeRustlsConnect), Messagin
     }
     let (mut trust, mut roots, mut kept) = (Trust::Anybody, None, Vec::new());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        if cfg!(not(feature = "tls")) && asks_for_tls(pair) {
+            return Err(MessagingError::no_tls("URL", pair, provider));
+        }
         match pair.split_once('=') {
             Some(("sslmode", "verify-ca")) => {
                 trust = Trust::Authority;
@@ -62,7 +66,28 @@ pub(crate) fn prepare(url: &str) -> Result<(String, MakeRustlsConnect), Messagin
         trust = Trust::Authority;
     }
     let url = if kept.is_empty() { base.to_owned() } else { format!("{base}?{}", kept.join("&")) };
-    Ok((url, MakeRustlsConnect::new(client_config(trust, roots.as_deref())?)))
+    Ok((url, connector(trust, roots.as_deref())?))
+}
+
+/// Whether a pair of the URL cannot be kept without encryption. `sslmode=prefer` can.
+fn asks_for_tls(pair: &str) -> bool {
+    match pair.split_once('=') {
+        Some(("sslmode", mode)) => ["require", "verify-ca", "verify-full"].contains(&mode),
+        Some(("channel_binding", mode)) => mode == "require",
+        Some((name, _)) => name == "sslrootcert",
+        None => false,
+    }
+}
+
+#[cfg(feature = "tls")]
+fn connector(trust: Trust, roots: Option<&str>) -> Result<Connector, MessagingError> {
+    Ok(Connector::new(certificates::client_config(trust, roots)?))
+}
+
+/// Every URL that asks for more than nothing was refused.
+#[cfg(not(feature = "tls"))]
+fn connector(_: Trust, _: Option<&str>) -> Result<Connector, MessagingError> {
+    Ok(tokio_postgres::NoTls)
 }
 
 /// A path may have any character, written as `%` and two digits.
@@ -85,110 +110,13 @@ fn decode(path: &str) -> Result<String, MessagingError> {
     String::from_utf8(bytes).map_err(|_| MessagingError::invalid("sslrootcert", "it is no path in UTF-8"))
 }
 
-fn client_config(trust: Trust, roots: Option<&str>) -> Result<ClientConfig, MessagingError> {
-    let crypto = Arc::new(rustls::crypto::ring::default_provider());
-    let unusable = |error: rustls::Error| MessagingError::invalid("TLS", error.to_string());
-    let builder =
-        ClientConfig::builder_with_provider(crypto.clone()).with_safe_default_protocol_versions().map_err(unusable)?;
-    let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Anybody => Arc::new(Lenient { chain: None, crypto }),
-        Trust::Authority | Trust::Name => {
-            let chain = WebPkiServerVerifier::builder_with_provider(authorities(roots)?.into(), crypto.clone())
-                .build()
-                .map_err(|error| MessagingError::invalid("sslrootcert", error.to_string()))?;
-            match trust {
-                Trust::Name => chain,
-                Trust::Authority | Trust::Anybody => Arc::new(Lenient { chain: Some(chain), crypto }),
-            }
-        }
-    };
-    Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
-}
-
-/// The authorities of a file, or those of the machine.
-fn authorities(roots: Option<&str>) -> Result<RootCertStore, MessagingError> {
-    let mut store = RootCertStore::empty();
-    let unusable = |why: String| MessagingError::invalid("sslrootcert", why);
-    match roots {
-        Some(path) => {
-            let unreadable = |error: rustls::pki_types::pem::Error| unusable(format!("'{path}': {error}"));
-            for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
-                let added = store.add(certificate.map_err(unreadable)?);
-                added.map_err(|error| unusable(format!("'{path}': {error}")))?;
-            }
-            if store.is_empty() {
-                return Err(unusable(format!("'{path}' holds no certificate")));
-            }
-        }
-        None => {
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if store.is_empty() {
-                return Err(unusable("this machine knows no authorities; name a file of certificates".into()));
-            }
-        }
-    }
-    Ok(store)
-}
-
-/// Asks less of a certificate than its name.
-#[derive(Debug)]
-struct Lenient {
-    /// `None` asks nothing.
-    chain: Option<Arc<WebPkiServerVerifier>>,
-    crypto: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Lenient {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // The name is the last thing that is looked at.
-            Err(rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            result => result,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.crypto.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.crypto.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.crypto.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_the_driver_does_not_know_is_taken_out() {
-        let rewritten = |url: &str| prepare(url).map(|(url, _)| url);
+        let rewritten = |url: &str| prepare(url, "postgres").map(|(url, _)| url);
         assert_eq!(rewritten("postgres://h/d").unwrap(), "postgres://h/d");
         assert_eq!(
             rewritten("postgres://h/d?sslmode=prefer&connect_timeout=3").unwrap(),
@@ -198,7 +126,33 @@ mod tests {
         assert!(refused.contains("verify-full"), "{refused}");
         assert!(rewritten("postgres://u:p@ss@h/d").unwrap_err().to_string().contains("%40"));
         assert!(rewritten("postgres://h/d?sslrootcert=/x.pem").is_err());
-        let missing = rewritten("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fno%2Fsuch").unwrap_err().to_string();
+    }
+
+    #[test]
+    #[cfg(feature = "tls")]
+    fn a_file_of_authorities_that_is_missing_is_named() {
+        let refused = prepare("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fno%2Fsuch", "postgres");
+        let missing = refused.err().unwrap().to_string();
         assert!(missing.contains("'/no/such'"), "{missing}");
+    }
+
+    #[test]
+    #[cfg(not(feature = "tls"))]
+    fn a_build_without_tls_refuses_what_asks_for_it() {
+        for pair in [
+            "sslmode=require",
+            "sslmode=verify-ca",
+            "sslmode=verify-full",
+            "channel_binding=require",
+            "sslrootcert=/x.pem",
+        ] {
+            let refused = prepare(&format!("postgres://u:secret@h/d?{pair}"), "pgmq").err().unwrap().to_string();
+            assert!(refused.contains(&format!("'{pair}'")) && refused.contains("feature 'tls'"), "{refused}");
+            assert!(refused.contains("postrider-pgmq") && !refused.contains("secret"), "{refused}");
+        }
+        for pair in ["sslmode=prefer", "sslmode=disable", "connect_timeout=3"] {
+            let url = format!("postgres://h/d?{pair}");
+            assert_eq!(prepare(&url, "pgmq").map(|(url, _)| url).unwrap(), url);
+        }
     }
 }

@@ -6,7 +6,8 @@ use postrider_core::{DeadLetterReason, Deadline, Envelope, MessageId, QueueName,
 use postrider_pg::Step;
 use postrider_pg::columns::{Time, micros, time};
 use postrider_pg::tokio_postgres::Row;
-use postrider_sql::{Claimed, Due, Taken, Undone, persist};
+use postrider_provider::{Claimed, Undone, persist};
+use postrider_sql::{Due, Taken};
 
 use crate::lease::Lease;
 use crate::names;

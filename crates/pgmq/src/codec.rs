@@ -226,6 +226,13 @@ pub(crate) fn derived_id(queue: &QueueName, msg_id: i64) -> MessageId {
     MessageId::derived(PROVIDER, queue.as_str(), &msg_id.to_string())
 }
 
+/// The id of a message, by its headers.
+pub(crate) fn id(queue: &QueueName, msg_id: i64, headers: Option<&str>) -> MessageId {
+    let headers: Value = headers.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let own = headers.get(OURS).and_then(|ours| ours.get("id")).and_then(Value::as_str);
+    own.and_then(|id| id.parse().ok()).unwrap_or_else(|| derived_id(queue, msg_id))
+}
+
 /// Reads a message. A foreign one, which another client has sent, has an id that is derived from its place, and a body
 /// that is its JSON as the server writes it.
 pub(crate) fn decode(queue: &QueueName, msg_id: i64, message: Option<&str>, headers: Option<&str>) -> Decoded {

@@ -1,15 +1,16 @@
 //! Where each operation of the contract is carried out.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::coalescer::{ExtendRow, SendRow};
 use postrider_core::{
-    Capabilities, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, Deadline, MessageId, PeekedMessage, QueueName,
-    QueueStats, ReceiptHandle, ReceiveOptions, RedriveReport, RowResults, Settlement,
+    ArchivePage, ArchiveQuery, Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery,
+    DeadLetterSelection, Deadline, MessageId, MessagingError, PeekedMessage, QueueHealthReport, QueueName, QueueStats,
+    QueuedMessage, ReceiptHandle, ReceiveOptions, RedriveReport, RowResults, Settlement,
 };
-use postrider_sql::{Claimed, Due, Part, Present, Removal, SqlStore, Taken, Undone, Wakes};
+use postrider_provider::{DeadPart, Deliver, Removal, Store, Undone};
+use postrider_sql::{Due, SqlStore, Taken, Wakes, find_dead, get_dead, health};
 
 use crate::PROVIDER;
 use crate::claim::Chores;
@@ -17,13 +18,7 @@ use crate::names;
 use crate::store::PgmqStore;
 
 impl SqlStore for PgmqStore {
-    const PROVIDER: &'static str = PROVIDER;
-
     type Chores = Chores;
-
-    fn capabilities(&self) -> &Capabilities {
-        &self.shared.capabilities
-    }
 
     fn wakes(&self) -> &Arc<Wakes> {
         &self.shared.wakes
@@ -33,28 +28,10 @@ impl SqlStore for PgmqStore {
         self.shared.options.poll_interval
     }
 
-    fn creates_queues(&self) -> bool {
-        self.shared.options.create_queues
-    }
-
-    fn listen(&self, queues: &[QueueName]) {
+    fn hear(&self, queues: &[QueueName]) {
         if let Some(notifier) = &self.shared.notifier {
             notifier.listen(queues.iter().map(|queue| (names::channel(queue), queue.clone())));
         }
-    }
-
-    async fn flush(&self, deadline: Deadline) {
-        if let Some(notifier) = &self.shared.notifier {
-            notifier.flush(deadline).await;
-        }
-    }
-
-    async fn health_check(&self, deadline: Deadline) -> Result<(), Undone> {
-        self.shared.ask("health check", deadline, "select 1", Vec::new()).await.map(drop)
-    }
-
-    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
-        self.shared.ensure_queue(queue, deadline).await
     }
 
     async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
@@ -88,26 +65,50 @@ impl SqlStore for PgmqStore {
         self.shared.do_chores(queue, chores).await
     }
 
+    async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
+        self.shared.next_due(queue).await
+    }
+}
+
+impl Store for PgmqStore {
+    const PROVIDER: &'static str = PROVIDER;
+
+    postrider_sql::database!();
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    fn creates_queues(&self) -> bool {
+        self.shared.options.create_queues
+    }
+
+    async fn health_check(&self, deadline: Deadline) -> Result<(), Undone> {
+        self.shared.ask("health check", deadline, "select 1", Vec::new()).await.map(drop)
+    }
+
+    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
+        self.shared.ensure_queue(queue, deadline).await
+    }
+
     async fn claim_by_id(
         &self,
         queue: &QueueName,
         id: MessageId,
         options: &ReceiveOptions,
+        deliver: &Deliver,
         deadline: Deadline,
-    ) -> Result<Option<Claimed>, Undone> {
-        self.shared.claim_by_id(queue, id, options, deadline).await
-    }
-
-    async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
-        self.shared.next_due(queue).await
+    ) -> Result<Option<QueuedMessage>, Undone> {
+        let claimed = self.shared.claim_by_id(queue, id, options, deadline).await?;
+        Ok(claimed.map(|claimed| deliver.message(claimed)))
     }
 
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
         self.shared.list_queues(deadline).await
     }
 
-    async fn queues_exist(&self, queues: &[QueueName], deadline: Deadline) -> Result<HashSet<String>, Undone> {
-        self.shared.queues_exist(queues, deadline).await
+    async fn verify_queues(&self, queues: &[QueueName], deadline: Deadline) -> Result<QueueHealthReport, Undone> {
+        Ok(health(queues, &self.shared.queues_exist(queues, deadline).await?))
     }
 
     async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {
@@ -118,12 +119,21 @@ impl SqlStore for PgmqStore {
         self.shared.peek(queue, limit, deadline).await
     }
 
+    async fn archived(
+        &self,
+        queue: &QueueName,
+        query: &ArchiveQuery,
+        deadline: Deadline,
+    ) -> Result<ArchivePage, Undone> {
+        self.shared.archived(queue, query, deadline).await
+    }
+
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), Undone> {
         self.shared.set_paused(queue, is_paused, deadline).await
     }
 
-    async fn unlist(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
-        self.shared.drop_queue(queue, deadline).await
+    async fn unlist(&self, queue: &QueueName, deadline: Deadline) -> Result<bool, Undone> {
+        self.shared.drop_queue(queue, deadline).await.map(|()| true)
     }
 
     async fn present(
@@ -131,7 +141,7 @@ impl SqlStore for PgmqStore {
         operation: &'static str,
         queue: &QueueName,
         deadline: Deadline,
-    ) -> Result<Vec<Vec<Present>>, Undone> {
+    ) -> Result<Vec<Self::Chunk>, Undone> {
         self.shared.present(operation, queue, deadline).await
     }
 
@@ -139,40 +149,66 @@ impl SqlStore for PgmqStore {
         &self,
         operation: &'static str,
         queue: &QueueName,
-        chosen: &[Present],
+        chunk: Self::Chunk,
         removal: Removal,
+        _: Deadline,
     ) -> Result<u64, Undone> {
-        self.shared.remove_some(operation, queue, chosen, removal).await
+        self.shared.remove_some(operation, queue, &chunk, removal).await
     }
 
     async fn list_dead(
         &self,
         queue: &QueueName,
         query: &DeadLetterQuery,
+        _: bool,
         deadline: Deadline,
     ) -> Result<DeadLetterPage, Undone> {
         self.shared.list_dead(queue, query, deadline).await
+    }
+
+    async fn find_dead(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Option<Vec<MessageId>>, Undone> {
+        find_dead(selection, error, |reason, error| self.shared.find_dead(queue, reason, error, deadline)).await
     }
 
     async fn edit_dead(
         &self,
         queue: &QueueName,
         id: MessageId,
-        edit: &DeadLetterEdit,
+        edit: DeadLetterEdit,
         deadline: Deadline,
-    ) -> Result<(), Undone> {
-        self.shared.edit_dead(queue, id, edit, deadline).await
+    ) -> Result<DeadLetter, Undone> {
+        self.shared.edit_dead(queue, id, &edit, deadline).await?;
+        get_dead(self, queue, id, deadline).await
     }
 
-    async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+    async fn rehearse(&self, part: &DeadPart, target: &QueueName, _: Deadline) -> Result<RedriveReport, Undone> {
         self.shared.rehearse(part, target).await
     }
 
-    async fn redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+    async fn redrive(
+        &self,
+        part: &DeadPart,
+        target: &QueueName,
+        _: Deadline,
+    ) -> Result<(RedriveReport, Option<i64>), Undone> {
         self.shared.redrive(part, target).await
     }
 
-    async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+    async fn purge_dead(&self, part: &DeadPart, _: Deadline) -> Result<(u64, Option<i64>), Undone> {
         self.shared.purge_dead(part).await
+    }
+
+    async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        if let Some(notifier) = &self.shared.notifier {
+            // What has not been told yet is told at once.
+            deadline.limit(notifier.flush(deadline)).await.unwrap_or_default();
+        }
+        Ok(())
     }
 }

@@ -1,13 +1,14 @@
 //! How dead messages come back, change, or go for good.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use postrider_core::{
     ArchivePolicy, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName,
 };
 use postrider_core::{RedriveReport, RedriveSkip};
+use postrider_provider::{DeadPart, Undone, persist};
 use postrider_sql::stripes::{in_order, stripe};
-use postrider_sql::{Part, Undone, persist};
 
 use crate::Session;
 use crate::codec::rewrite;
@@ -21,7 +22,7 @@ struct Fates {
     skipped: Vec<(MessageId, RedriveSkip)>,
 }
 
-fn part_end(part: &Part, chosen: &[Dead]) -> Option<i64> {
+fn part_end(part: &DeadPart, chosen: &[Dead]) -> Option<i64> {
     part.next(chosen.len(), chosen.last().map(|dead| dead.msg_id))
 }
 
@@ -54,7 +55,7 @@ impl Shared {
     }
 
     /// What a redrive would do.
-    pub(crate) async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+    pub(crate) async fn rehearse(&self, part: &DeadPart, target: &QueueName) -> Result<RedriveReport, Undone> {
         let chosen = self.select_dead("redrive", Deadline::default(), part).await?;
         let look = || async {
             let mut session = self.database.session("redrive", Deadline::default()).await?;
@@ -72,15 +73,16 @@ impl Shared {
     /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
     pub(crate) async fn redrive(
         &self,
-        part: &Part,
+        part: &DeadPart,
         target: &QueueName,
     ) -> Result<(RedriveReport, Option<i64>), Undone> {
         persist(|| self.try_redrive(part, target)).await
     }
 
-    async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
-        let chosen = self.select_dead("redrive", Deadline::default(), part).await?;
+    async fn try_redrive(&self, part: &DeadPart, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+        let mut chosen = self.select_dead("redrive", Deadline::default(), part).await?;
         let next = part_end(part, &chosen);
+        chosen.retain(|dead| !part.revived.contains(&dead.decoded.id));
         if chosen.is_empty() {
             return Ok((RedriveReport::default(), next));
         }
@@ -117,7 +119,7 @@ impl Shared {
     }
 
     /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
-    pub(crate) async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+    pub(crate) async fn purge_dead(&self, part: &DeadPart) -> Result<(u64, Option<i64>), Undone> {
         const PURGE: &str = "purge dead letters";
         let chosen = self.select_dead(PURGE, Deadline::default(), part).await?;
         let rows: Vec<i64> = chosen.iter().filter(|dead| !dead.is_leased).map(|dead| dead.msg_id).collect();
@@ -140,7 +142,8 @@ impl Shared {
         const EDIT: &str = "edit dead letter";
         let (sql, dead_queue) = (self.database.sql.of(&queue.origin()), queue.dead_letters());
         let not_found = || MessagingError::MessageNotFound { queue: queue.dead_letters(), id };
-        let part = Part { queue: queue.clone(), selection: DeadLetterSelection::Ids(vec![id]), after: 0, limit: 1 };
+        let selection = DeadLetterSelection::Ids(vec![id]);
+        let part = DeadPart { queue: queue.clone(), selection, after: 0, limit: 1, revived: Arc::default() };
         let found = self.select_dead(EDIT, deadline, &part).await?;
         let msg_id = found.first().ok_or_else(not_found)?.msg_id;
         let mut session = self.database.session(EDIT, deadline).await?;
@@ -169,12 +172,11 @@ fn edited(
     edit: &DeadLetterEdit,
     limits: &postrider_core::Limits,
 ) -> Result<(String, String), MessagingError> {
-    let mut message = Message::new(edit.body.clone().unwrap_or(dead.decoded.body)).id(dead.decoded.id);
-    message.content_type = edit.content_type.clone().unwrap_or(dead.decoded.content_type);
-    message.headers = edit.headers.clone().unwrap_or(dead.decoded.headers);
+    let mut message = Message::new(dead.decoded.body).id(dead.decoded.id).content_type(dead.decoded.content_type);
+    message.headers = dead.decoded.headers;
     message.ordering_key = dead.decoded.ordering_key;
     message.dedup_key = dead.decoded.dedup_key;
-    message.check(limits)?;
+    let message = edit.apply_to(message, limits)?;
     let rewritten = rewrite(&dead.headers, &message, edit.headers.is_some());
     Ok((rewritten.message, rewritten.headers))
 }

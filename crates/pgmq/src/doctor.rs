@@ -1,9 +1,9 @@
 //! What can be wrong with a database that has PGMQ in it.
 
-use postrider_core::{Deadline, Finding, MessagingError, QueueName, Severity};
+use postrider_core::{BoxFuture, Deadline, Finding, MessagingError, QueueName, Severity};
 use postrider_pg::Step;
 use postrider_pg::doctor::{examine, examine_tables, rights};
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 
 use crate::options::PgmqOptions;
 use crate::store::{database, migrations};
@@ -18,25 +18,32 @@ const BUSY: &[&str] = &["dedup", "delayed"];
 impl PgmqStore {
     /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
     /// Fails only where there is nothing to look at: for a URL or options that nobody could use.
-    pub async fn examine(url: &str, options: PgmqOptions, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
-        let database = database(url, &options)?;
-        let mut findings = examine(&database, &migrations(&options), TABLES, BUSY, deadline).await;
-        if findings.iter().any(|finding| finding.check == "connection" && finding.severity == Severity::Problem) {
-            return Ok(findings);
-        }
-        match install::check(&database, "examine", deadline).await {
-            Ok(()) => findings.extend(match queues(&database, deadline).await {
-                Ok(found) => found,
-                Err(error) => vec![Finding::unseen("pgmq", error.into_harmless())],
-            }),
-            Err(error) => {
-                let fix = "do that first, then apply `postrider migrate URL`";
-                // Whoever works through the fixes meets this one first.
-                let schema = findings.iter().position(|finding| finding.check == "schema").unwrap_or(findings.len());
-                findings.insert(schema, Finding::new("pgmq", Severity::Problem, error.to_string(), fix));
+    pub fn examine(
+        url: &str,
+        options: PgmqOptions,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
+        Box::pin(async move {
+            let database = database(url, &options)?;
+            let mut findings = examine(&database, &migrations(&options), TABLES, BUSY, deadline).await;
+            if findings.iter().any(|finding| finding.check == "connection" && finding.severity == Severity::Problem) {
+                return Ok(findings);
             }
-        }
-        Ok(findings)
+            match install::check(&database, "examine", deadline).await {
+                Ok(()) => findings.extend(match queues(&database, deadline).await {
+                    Ok(found) => found,
+                    Err(error) => vec![Finding::unseen("pgmq", error.into_harmless())],
+                }),
+                Err(error) => {
+                    let fix = "do that first, then apply `postrider migrate URL`";
+                    // Whoever works through the fixes meets this one first.
+                    let schema =
+                        findings.iter().position(|finding| finding.check == "schema").unwrap_or(findings.len());
+                    findings.insert(schema, Finding::new("pgmq", Severity::Problem, error.to_string(), fix));
+                }
+            }
+            Ok(findings)
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use postrider_core::{Deadline, QueueName};
 use postrider_pg::tokio_postgres::Row;
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 use tokio::sync::Notify;
 
 use crate::names::Names;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postrider_core::{Deadline, MessagingError};
 use postrider_pg::Step;
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 
 use crate::{Database, PROVIDER};
 

@@ -19,6 +19,7 @@
 //! another. A mark for messages that wait behind the head of their key: when another client deletes the head, nobody
 //! would take it away. PGMQ's trigger for notifications, which is called for every row: it halved the rate of batches.
 
+mod archived;
 mod claim;
 mod codec;
 mod contract;
@@ -42,14 +43,16 @@ mod store;
 mod upkeep;
 
 pub use postrider_pg::{Migration, tokio_postgres};
-pub use postrider_sql::Claimed;
+pub use postrider_provider::Claimed;
 
 pub use options::PgmqOptions;
 pub use postrider_core::ArchivePolicy;
 pub use store::PgmqStore;
 
-/// A connection to a [`PgmqStore`]. Clones are the same connection and close together.
-pub type PgmqProvider = postrider_sql::SqlProvider<PgmqStore>;
+postrider_core::own_provider! {
+    /// A connection to a [`PgmqStore`]. Clones are the same connection and close together.
+    PgmqProvider(postrider_provider::Provider<PgmqStore>)
+}
 
 /// The server, with the statements of this crate.
 type Database = postrider_pg::Database<sql::Sql>;

@@ -1,18 +1,21 @@
 //! What people and tools see of a queue, and what they remove.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, LiveState, Measured,
-    MessagingError, PeekedMessage, Priority, QueueName, QueueStats,
+    MessageId, MessagingError, PeekedMessage, Priority, QueueName, QueueStats,
 };
 use postrider_pg::columns::time;
 use postrider_pg::tokio_postgres::Row;
-use postrider_sql::{Part, Present, Removal, Undone};
+use postrider_provider::{DeadPart, Removal, Undone};
+use postrider_sql::Present;
 
-use crate::names;
-use crate::rows::{self, Dead};
+use crate::rows::{self, Dead, Json};
 use crate::store::Shared;
+use crate::{codec, names};
 
 /// So many messages are removed in one transaction.
 const CHUNK: usize = 2000;
@@ -137,7 +140,7 @@ impl Shared {
         &self,
         operation: &'static str,
         deadline: Deadline,
-        part: &Part,
+        part: &DeadPart,
     ) -> Result<Vec<Dead>, Undone> {
         names::check(&part.queue)?;
         let (origin, dead) = (part.queue.origin(), part.queue.dead_letters());
@@ -162,10 +165,27 @@ impl Shared {
         let rows = self.if_exists(&dead, deadline, look).await?.unwrap_or_default();
         let mut found: Vec<Dead> = rows.iter().map(|row| Dead::read(&dead, row)).collect();
         if let DeadLetterSelection::Ids(ids) = &part.selection {
+            let ids: HashSet<&MessageId> = ids.iter().collect();
             found.retain(|dead| ids.contains(&dead.decoded.id));
             found.truncate(part.limit);
         }
         Ok(found)
+    }
+
+    pub(crate) async fn find_dead(
+        &self,
+        queue: &QueueName,
+        reason: Option<&str>,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageId>, Undone> {
+        names::check(queue)?;
+        let (sql, dead) = (self.database.sql.of(&queue.origin()), queue.dead_letters());
+        let look =
+            || async { self.ask("find dead letters", deadline, &sql.find_dead_letters, vec![&reason, &error]).await };
+        let found = self.if_exists(&dead, deadline, look).await?.unwrap_or_default();
+        let id = |row: &Row| codec::id(&dead, row.get(0), row.get::<_, Option<Json<'_>>>(1).map(|json| json.0));
+        Ok(found.iter().map(id).collect())
     }
 
     pub(crate) async fn list_dead(
@@ -183,7 +203,8 @@ impl Shared {
                 .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
         };
         let limit = query.limit.saturating_add(1);
-        let part = Part { queue: queue.clone(), selection: query.selection.clone(), after, limit };
+        let selection = query.selection.clone();
+        let part = DeadPart { queue: queue.clone(), selection, after, limit, revived: Arc::default() };
         let mut found = self.select_dead("list dead letters", deadline, &part).await?;
         let has_more = found.len() > query.limit;
         found.truncate(query.limit);

@@ -69,6 +69,7 @@ impl Names {
             ("{vt_index}", format!("q_{queue}_vt_idx")),
             ("{group_index}", format!("q_{queue}_pr_group")),
             ("{free_index}", format!("q_{queue}_pr_free")),
+            ("{archive_primary_key}", format!("a_{queue}_pkey")),
             ("{archive_index}", format!("archived_at_idx_{queue}")),
         ]
         .iter()

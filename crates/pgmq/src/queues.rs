@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postrider_core::{Deadline, QueueName};
 use postrider_pg::is_missing_table;
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use tokio::time::Instant;
 
 use crate::names;

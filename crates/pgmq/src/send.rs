@@ -8,8 +8,8 @@ use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, MessageId, MessagingError, QueueName, RowResults};
 use postrider_pg::Step;
 use postrider_pg::columns::micros;
+use postrider_provider::{Undone, persist};
 use postrider_sql::stripes::{in_order, stripe};
-use postrider_sql::{Undone, persist};
 
 use crate::codec::{Encoded, encode};
 use crate::rows::Json;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use postgres_types::ToSql;
 use postrider_core::coalescer::ExtendRow;
 use postrider_core::{
     ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
@@ -15,7 +16,7 @@ use postrider_core::{
 use postrider_pg::Step;
 use postrider_pg::columns::micros;
 use postrider_pg::tokio_postgres::Row;
-use postrider_sql::{Others, Undone, past_others, persist};
+use postrider_provider::{Others, Undone, past_others, persist};
 
 use crate::Session;
 use crate::lease::{Lease, Leases, by_queue};
@@ -52,7 +53,8 @@ struct Group {
 pub(crate) struct Settling<'s> {
     results: Vec<Option<Result<(), MessagingError>>>,
     receipts: Vec<&'s ReceiptHandle>,
-    groups: BTreeMap<(QueueName, Kind), Group>,
+    /// By queue, kind, and who is credited with the attempts, where that is not the connection's worker.
+    groups: BTreeMap<(QueueName, Kind, Option<String>), Group>,
     archive: ArchivePolicy,
     worker: &'s str,
 }
@@ -136,11 +138,13 @@ impl<'s> Settling<'s> {
     }
 
     fn sorted(shared: &'s Shared, chosen: Chosen<'s>) -> Self {
-        let mut groups: BTreeMap<(QueueName, Kind), Group> = BTreeMap::new();
+        let mut groups: BTreeMap<_, Group> = BTreeMap::new();
         for (place, lease, settlement) in chosen.rows {
             let queue = settlement.receipt.queue().clone();
             let (kind, delay, reason, error) = meaning(settlement.disposition, &queue);
-            let group = groups.entry((queue.clone(), kind)).or_insert_with(|| Group {
+            let worker = settlement.worker.filter(|_| matches!(kind, Kind::Retry | Kind::DeadLetter));
+            let worker = worker.map(|name| name.to_string());
+            let group = groups.entry((queue.clone(), kind, worker)).or_insert_with(|| Group {
                 sql: shared.database.sql.of(&queue),
                 name: queue.as_str().to_owned(),
                 is_mortal: !queue.holds_dead_letters(),
@@ -169,10 +173,10 @@ impl<'s> Settling<'s> {
 
     /// What to carry out in one transaction.
     pub(crate) fn steps(&self) -> Vec<Step<'_>> {
-        self.groups.iter().map(|((_, kind), group)| self.step(*kind, group)).collect()
+        self.groups.iter().map(|((_, kind, worker), group)| self.step(*kind, worker.as_ref(), group)).collect()
     }
 
-    fn step<'p>(&'p self, kind: Kind, group: &'p Group) -> Step<'p> {
+    fn step<'p>(&'p self, kind: Kind, worker: Option<&'p String>, group: &'p Group) -> Step<'p> {
         let sql = &group.sql;
         let text = match kind {
             Kind::Complete if self.archive == ArchivePolicy::All => &sql.archive,
@@ -183,18 +187,22 @@ impl<'s> Settling<'s> {
             Kind::Refuse => &sql.held,
         };
         let step = lease_step(text, &group.leases);
+        let worker: &(dyn ToSql + Sync) = match worker {
+            Some(worker) => worker,
+            None => &self.worker,
+        };
         match kind {
             Kind::Complete => step.and([&group.name]),
             Kind::Release | Kind::Refuse => step,
-            Kind::Retry => step.and([&group.delays, &group.errors, &self.worker, &group.is_mortal]),
-            Kind::DeadLetter => step.and([&group.ids, &group.reasons, &group.errors, &group.name, &self.worker]),
+            Kind::Retry => step.and([&group.delays, &group.errors, worker, &group.is_mortal]),
+            Kind::DeadLetter => step.and([&group.ids, &group.reasons, &group.errors, &group.name, worker]),
         }
     }
 
     /// What each settlement came to, from what the statements answered; and the queues in which something changed.
     pub(crate) fn finish(mut self, answers: &[Vec<Row>]) -> (RowResults<()>, Vec<QueueName>) {
         let mut touched = Vec::new();
-        for (((queue, kind), group), rows) in self.groups.iter().zip(answers) {
+        for (((queue, kind, _), group), rows) in self.groups.iter().zip(answers) {
             let done: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
             let keyed = rows.iter().any(|row| row.get::<_, bool>(1));
             for (place, msg_id) in group.places.iter().zip(&group.leases.msg_ids) {

@@ -52,6 +52,8 @@ statements! {
     /// What is asked of a queue's table, its archive or its dead letters.
     OfQueue {
         archive,
+        archived_get,
+        archived_walk,
         bury,
         bury_expired,
         claim,
@@ -63,6 +65,7 @@ statements! {
         edit_dead_letter,
         extend,
         find_by_id,
+        find_dead_letters,
         get_dead_letters,
         give_up,
         held,

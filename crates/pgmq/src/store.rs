@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postgres_types::ToSql;
-use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, ReceiveOptions, Support};
+use postrider_core::{BoxFuture, Capabilities, Deadline, Feature, MessagingError, QueueName, ReceiveOptions, Support};
 use postrider_pg::tokio_postgres::Row;
 use postrider_pg::{Hint, Known, Migration, Migrations, Notifier, Schema, Step, worker_name};
-use postrider_sql::{Claimed, Undone, Wakes};
+use postrider_provider::Provider;
+use postrider_provider::{Claimed, Undone};
+use postrider_sql::Wakes;
 
 use crate::indexes::Unindexed;
 use crate::options::PgmqOptions;
@@ -64,32 +66,34 @@ pub(crate) fn database(url: &str, options: &PgmqOptions) -> Result<Database, Mes
 
 impl PgmqStore {
     /// Opens a database; makes the schema beside PGMQ's and applies missing migrations unless `auto_migrate` is off.
-    pub async fn open(url: &str, options: PgmqOptions) -> Result<Self, MessagingError> {
-        const OPEN: &str = "open the database";
-        let patient = PgmqOptions { pool_size: 1, statement_timeout: INDEX_TIMEOUT, ..options.clone() };
-        let (indexing, database) = (database(url, &patient)?, Arc::new(database(url, &options)?));
-        let deadline = Deadline::default();
-        install::check(&database, OPEN, deadline).await?;
-        migrations(&options).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
-        let (wakes, schema) = (Arc::new(Wakes::default()), Schema::new(&options.schema));
-        let notifier = options
-            .enable_pg_notify
-            .then(|| Notifier::start(database.clone(), wakes.clone(), schema.channel(), |_, _| ()));
-        let shared = Arc::new(Shared {
-            capabilities: capabilities(&options),
-            worker: worker_name(options.worker.as_deref()),
-            database,
-            schema,
-            options,
-            wakes,
-            notifier,
-            queues: Queues::default(),
-            indexing,
-            unindexed: Arc::default(),
-            swept: upkeep::Swept::default(),
-        });
-        shared.queues.keep(Upkeep::start(&shared));
-        Ok(Self { shared })
+    pub fn open(url: &str, options: PgmqOptions) -> BoxFuture<'_, Result<Self, MessagingError>> {
+        Box::pin(async move {
+            const OPEN: &str = "open the database";
+            let patient = PgmqOptions { pool_size: 1, statement_timeout: INDEX_TIMEOUT, ..options.clone() };
+            let (indexing, database) = (database(url, &patient)?, Arc::new(database(url, &options)?));
+            let deadline = Deadline::default();
+            install::check(&database, OPEN, deadline).await?;
+            migrations(&options).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
+            let (wakes, schema) = (Arc::new(Wakes::default()), Schema::new(&options.schema));
+            let notifier = options
+                .enable_pg_notify
+                .then(|| Notifier::start(database.clone(), wakes.clone(), schema.channel(), |_, _| ()));
+            let shared = Arc::new(Shared {
+                capabilities: capabilities(&options),
+                worker: worker_name(options.worker.as_deref()),
+                database,
+                schema,
+                options,
+                wakes,
+                notifier,
+                queues: Queues::default(),
+                indexing,
+                unindexed: Arc::default(),
+                swept: upkeep::Swept::default(),
+            });
+            shared.queues.keep(Upkeep::start(&shared));
+            Ok(Self { shared })
+        })
     }
 
     /// Every migration that this program knows, for a schema.
@@ -98,24 +102,31 @@ impl PgmqStore {
     }
 
     /// The migrations that a database lacks. Changes nothing.
-    pub async fn pending_migrations(url: &str, options: PgmqOptions) -> Result<Vec<Migration>, MessagingError> {
-        const LOOK: &str = "look at the schema";
-        let (database, deadline) = (database(url, &options)?, Deadline::default());
-        install::check(&database, LOOK, deadline).await?;
-        migrations(&options).pending(&database, LOOK, deadline).await
+    pub fn pending_migrations(
+        url: &str,
+        options: PgmqOptions,
+    ) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
+        Box::pin(async move {
+            const LOOK: &str = "look at the schema";
+            let (database, deadline) = (database(url, &options)?, Deadline::default());
+            install::check(&database, LOOK, deadline).await?;
+            migrations(&options).pending(&database, LOOK, deadline).await
+        })
     }
 
     /// Applies what a database lacks, and answers what that was.
-    pub async fn migrate(url: &str, options: PgmqOptions) -> Result<Vec<Migration>, MessagingError> {
-        const MIGRATE: &str = "migrate the schema";
-        let (database, deadline) = (database(url, &options)?, Deadline::default());
-        install::check(&database, MIGRATE, deadline).await?;
-        migrations(&options).apply(&database, MIGRATE, deadline).await
+    pub fn migrate(url: &str, options: PgmqOptions) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
+        Box::pin(async move {
+            const MIGRATE: &str = "migrate the schema";
+            let (database, deadline) = (database(url, &options)?, Deadline::default());
+            install::check(&database, MIGRATE, deadline).await?;
+            migrations(&options).apply(&database, MIGRATE, deadline).await
+        })
     }
 
     /// One more connection, in the sense of the contract: each is closed by itself, and they share a pool.
     pub fn connect(&self) -> Result<PgmqProvider, MessagingError> {
-        PgmqProvider::new(self.clone())
+        Ok(PgmqProvider(Provider::new(self.clone())?))
     }
 
     /// Leases the message that PGMQ has under this number, if it may be received now: what an event that names it leads
@@ -165,12 +176,17 @@ fn capabilities(options: &PgmqOptions) -> Capabilities {
         ),
         (Feature::Expiry, "a time in the headers; other clients do not look at it"),
         (Feature::Pause, "a list beside the queues; other clients do not look at it"),
+        (Feature::Archive, "PGMQ's archives have no index for ids, so a search by id reads them from the newest end"),
         (Feature::ReceiveById, "PGMQ has no index for ids, so all messages of the queue are looked at"),
     ];
     let capabilities = Capabilities::native(PROVIDER).with_limits(options.limits.clone());
     let capabilities = emulated
         .into_iter()
         .fold(capabilities, |capabilities, (feature, cost)| capabilities.with(feature, Support::emulated(cost)))
+        .with(
+            Feature::WaitingMessages,
+            Support::refused("PGMQ's own set_vt, archive and delete act on one message, by its msg_id"),
+        )
         .with(Feature::Priority, Support::refused("PGMQ has one order, and no index for another"))
         .with(
             Feature::AttemptHistory,

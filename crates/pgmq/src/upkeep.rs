@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use postrider_core::{Deadline, QueueName, Timestamp};
+use postrider_core::{Deadline, QueueName, Timestamp, spawn};
 use postrider_pg::columns::{Time, micros, time};
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 use tokio::task::AbortHandle;
 
 use crate::indexes::index_all;
@@ -24,9 +24,9 @@ pub(crate) struct Upkeep([AbortHandle; 3]);
 
 impl Upkeep {
     pub(crate) fn start(shared: &Arc<Shared>) -> Self {
-        let sweeping = tokio::spawn(sweep(Arc::downgrade(shared))).abort_handle();
-        let moving = tokio::spawn(move_all(Arc::downgrade(shared))).abort_handle();
-        let indexing = tokio::spawn(index_all(Arc::downgrade(shared))).abort_handle();
+        let sweeping = spawn(sweep(Arc::downgrade(shared))).abort_handle();
+        let moving = spawn(move_all(Arc::downgrade(shared))).abort_handle();
+        let indexing = spawn(index_all(Arc::downgrade(shared))).abort_handle();
         Self([sweeping, moving, indexing])
     }
 }

@@ -14,7 +14,8 @@ kept as (
          last_attempt_at, {schema}.clock(), message_id, ordering_key, content_type, headers, last_error, payload
   from gone where $5::boolean),
 attempts as (
-  delete from {schema}.message_attempt a using gone where a.message_id = gone.message_id and not $5::boolean),
+  delete from {schema}.failed_attempt a using gone
+  where a.queue = regexp_replace(gone.queue, '_dlq$', '') and a.message_id = gone.message_id and not $5::boolean),
 forgotten as (
   delete from {schema}.dead_letter d using gone where d.id = gone.id and gone.queue like '%\_dlq'),
 unplaced as (

@@ -20,9 +20,9 @@ record as (
          first_attempt_at, last_attempt_at, {schema}.clock(), dedup_key
   from gone order by place),
 noted as (
-  insert into {schema}.message_attempt (message_id, attempt, started_at, failed_at, worker, error)
-  select message_id, attempts_count + 1, last_attempt_at, {schema}.clock(), $9, error from gone where is_read
-  on conflict (message_id, attempt) do update
+  insert into {schema}.failed_attempt (queue, message_id, attempt, started_at, failed_at, worker, error)
+  select queue, message_id, attempts_count + 1, last_attempt_at, {schema}.clock(), $9, error from gone where is_read
+  on conflict (queue, message_id, attempt) do update
   set started_at = excluded.started_at, failed_at = excluded.failed_at, worker = excluded.worker,
       error = excluded.error),
 moved as (

@@ -10,7 +10,9 @@ with free as materialized (
 gone as (
   delete from {schema}.message m using free where m.id = free.id returning m.id, m.message_id),
 forgotten as (delete from {schema}.dead_letter d using gone where d.id = gone.id),
-attempts as (delete from {schema}.message_attempt a using gone where a.message_id = gone.message_id)
+attempts as (
+  delete from {schema}.failed_attempt a using gone
+  where a.queue = regexp_replace($2, '_dlq$', '') and a.message_id = gone.message_id)
 select id, true from gone
 union all
 select m.id, false from unnest($1::bigint[]) as wanted (id) join {schema}.message m on m.id = wanted.id

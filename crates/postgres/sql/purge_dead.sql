@@ -13,5 +13,6 @@ kept as (
          gone.ordering_key, gone.content_type, gone.headers, record.error, gone.payload
   from gone join record on record.id = gone.id where $2::boolean),
 attempts as (
-  delete from {schema}.message_attempt a using gone where a.message_id = gone.message_id and not $2::boolean)
+  delete from {schema}.failed_attempt a using gone
+  where a.queue = regexp_replace(gone.queue, '_dlq$', '') and a.message_id = gone.message_id and not $2::boolean)
 select id from gone

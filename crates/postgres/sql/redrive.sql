@@ -3,8 +3,8 @@
 -- stripes. What somebody has leased meanwhile stays, and so does what has a dedup key that a living message has.
 -- Plan: Index Scan using message_pkey on message m
 with chosen as materialized (
-  select m.id, m.priority, m.expires_at, m.message_id, m.ordering_key, d.dedup_key, m.content_type, m.headers,
-         m.payload, wanted.place
+  select m.id, m.priority, m.expires_at, m.message_id, m.ordering_key, d.queue, d.dedup_key, m.content_type,
+         m.headers, m.payload, wanted.place
   from unnest($1::bigint[]) with ordinality as wanted (id, place)
   join {schema}.message m on m.id = wanted.id
   join {schema}.dead_letter d on d.id = wanted.id
@@ -20,11 +20,12 @@ revived as (
   on conflict (queue, dedup_key) where dedup_key is not null do nothing
   returning message_id, dedup_key),
 done as materialized (
-  select chosen.id, chosen.message_id from chosen
+  select chosen.id, chosen.queue, chosen.message_id from chosen
   where chosen.dedup_key is null
      or exists (select 1 from revived
                 where revived.dedup_key = chosen.dedup_key and revived.message_id = chosen.message_id)),
 forgotten as (delete from {schema}.dead_letter d using done where d.id = done.id),
-attempts as (delete from {schema}.message_attempt a using done where a.message_id = done.message_id),
+attempts as (
+  delete from {schema}.failed_attempt a using done where a.queue = done.queue and a.message_id = done.message_id),
 removed as (delete from {schema}.message m using done where m.id = done.id)
 select id from done

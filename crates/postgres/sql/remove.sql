@@ -11,8 +11,9 @@ gone as (
     and m.next_attempt_at > {schema}.clock()
   returning m.id, m.queue, m.attempts_count, m.message_id, m.ordering_key, s.is_placed),
 attempts as (
-  delete from {schema}.message_attempt a using gone
-  where a.message_id = gone.message_id and (gone.attempts_count > 0 or gone.queue like '%\_dlq')),
+  delete from {schema}.failed_attempt a using gone
+  where a.queue = regexp_replace(gone.queue, '_dlq$', '') and a.message_id = gone.message_id
+    and (gone.attempts_count > 0 or gone.queue like '%\_dlq')),
 forgotten as (
   delete from {schema}.dead_letter d using gone where d.id = gone.id and gone.queue like '%\_dlq'),
 next as materialized (

@@ -10,6 +10,6 @@ gone as (
     and m.queue || '' = $3 and m.next_attempt_at > {schema}.clock()
   returning m.id, m.attempts_count, m.message_id),
 attempts as (
-  delete from {schema}.message_attempt a using gone
-  where gone.attempts_count > 0 and a.message_id = gone.message_id)
+  delete from {schema}.failed_attempt a using gone
+  where gone.attempts_count > 0 and a.queue = $3 and a.message_id = gone.message_id)
 select id, false from gone

@@ -12,14 +12,14 @@ failed as (
     and m.next_attempt_at > {schema}.clock()
   returning m.id, m.queue, m.message_id, m.attempts_count, m.last_attempt_at, s.error),
 noted as (
-  insert into {schema}.message_attempt (message_id, attempt, started_at, failed_at, worker, error)
-  select message_id, attempts_count, last_attempt_at, {schema}.clock(), $7, error from failed
+  insert into {schema}.failed_attempt (queue, message_id, attempt, started_at, failed_at, worker, error)
+  select queue, message_id, attempts_count, last_attempt_at, {schema}.clock(), $7, error from failed
   where queue not like '%\_dlq'
-  on conflict (message_id, attempt) do update
+  on conflict (queue, message_id, attempt) do update
   set started_at = excluded.started_at, failed_at = excluded.failed_at, worker = excluded.worker,
       error = excluded.error),
 trimmed as (
-  delete from {schema}.message_attempt a using failed
+  delete from {schema}.failed_attempt a using failed
   where failed.queue not like '%\_dlq' and failed.attempts_count > 10
-    and a.message_id = failed.message_id and a.attempt <= failed.attempts_count - 10)
+    and a.queue = failed.queue and a.message_id = failed.message_id and a.attempt <= failed.attempts_count - 10)
 select id, false from failed

@@ -1,4 +1,4 @@
--- Ends attempts that failed for good, and tells of it.
+-- Ends attempts that failed for good, and tells of it; on request only those that were the last of their task.
 -- Plan: Index Scan using task_identity on task t
 with dead as (
   update {schema}.task t
@@ -8,6 +8,7 @@ with dead as (
        as s (task_id, lease_token, reason, error, message_id)
   where t.task_id = s.task_id and t.state::text = 'PROCESSING' and t.lease_token = s.lease_token
     and (not $7::boolean or t.lease_expires_at <= {schema}.clock())
+    and (not $12::boolean or t.attempt_count >= t.max_attempts)
   returning t.id, t.task_id, s.lease_token, t.task_type, t.ordering_key, t.replay_count, t.attempt_count, t.worker_id,
             t.started_at, s.error, s.message_id,
             case when $10::text is not null then {schema}.dead_task_event(t, $11::int) end as event),

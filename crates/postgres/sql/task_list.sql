@@ -13,4 +13,5 @@ where t.id < $1 and t.id >= $2
   and ($8::text is null or strpos(t.last_error, $8::text) > 0)
   and ($9::timestamptz is null or t.created_at >= $9::timestamptz)
   and ($10::timestamptz is null or t.created_at < $10::timestamptz)
+  and ($12::text[] is null or t.task_type like any ($12::text[]))
 order by t.id desc limit $11

@@ -1,4 +1,4 @@
--- Ends attempts that failed and are followed by another. The task keeps its key. Where workers are delivered, the message
+-- Ends attempts that failed and are followed by another, if one is left. The task keeps its key. Where workers are delivered, the message
 -- that delivers it goes with it.
 -- Plan: Index Scan using task_identity on task t
 with failed as (
@@ -10,6 +10,7 @@ with failed as (
        as s (task_id, lease_token, delay, error, message_id)
   where t.task_id = s.task_id and t.state::text = 'PROCESSING' and t.lease_token = s.lease_token
     and (not $6::boolean or t.lease_expires_at <= {schema}.clock())
+    and t.attempt_count < t.max_attempts
   returning t.id, t.task_id, s.lease_token, t.task_type, t.priority, t.scheduled_for, t.replay_count, t.attempt_count,
             t.worker_id, t.started_at, s.error, s.message_id),
 noted as (

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use postrider_core::{
-    DeadLetterReason, Deadline, Envelope, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, RowResults,
-    Settlement,
+    DeadLetterReason, Deadline, Envelope, MessageId, MessagingError, NativeRef, QueueName, ReceiptHandle,
+    ReceiveOptions, RowResults, Settlement,
 };
+use postrider_provider::{Claimed, Undone, persist};
 use postrider_sql::stripes::{in_order, stripe, token};
-use postrider_sql::{Claimed, Due, Taken, Undone, persist};
+use postrider_sql::{Due, Taken};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -301,6 +302,33 @@ impl Shared {
         let bury = bury.and([&is_placed, &reasons, &errors, &is_read, &self.worker]);
         session.query(bury.sql, &bury.parameters).await?;
         session.commit().await
+    }
+
+    /// Buries the first of these rows that is there and that no worker has. It is leased for that first, as what a claim
+    /// buries is: if the burial fails, the lease runs out and the message waits again.
+    pub(crate) async fn lease_and_bury(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        rows: &[i64],
+        reason: DeadLetterReason,
+        error: Option<String>,
+    ) -> Result<(), Undone> {
+        const BURY: &str = "dead-letter";
+        let claim = Claim::new(self, queue, 1, &ReceiveOptions::default(), Reach::none());
+        let statement = &self.database.sql.lease_doomed;
+        let parameters: [&(dyn postgres_types::ToSql + Sync); 5] =
+            [&rows, &claim.name, id.as_uuid(), &claim.lease, &claim.visibility];
+        let found = persist(|| self.ask(BURY, Deadline::default(), statement, parameters.to_vec())).await?;
+        let (row, ordering_key) = match found.first() {
+            None => return Err(MessagingError::MessageNotFound { queue: queue.clone(), id }.into()),
+            Some(row) if row.get(0) => {
+                return Err(MessagingError::MessageLeased { queue: queue.clone(), id }.into());
+            }
+            Some(row) => (row.get(1), row.get(2)),
+        };
+        let doomed = Doomed { row, id: *id.as_uuid(), ordering_key, reason, error };
+        self.bury(&claim, &[doomed]).await
     }
 
     /// Leases one message by its id, if it may be received now.

@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use bytes::Bytes;
 use postrider_core::{
-    ArchivePolicy, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError, QueueName,
-    RedriveReport, RedriveSkip,
+    ArchivePolicy, ContentType, DeadLetterEdit, DeadLetterSelection, Deadline, Message, MessageId, MessagingError,
+    QueueName, RedriveReport, RedriveSkip,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use postrider_provider::{DeadPart, Undone, persist};
 use postrider_sql::stripes::{in_order, stripe};
-use postrider_sql::{Part, Undone, persist};
 
 use crate::Session;
 use crate::rows::{content_type_column, headers_column, message_id};
@@ -51,7 +52,7 @@ struct Fates {
 }
 
 impl Shared {
-    async fn select(&self, session: &Session<'_>, part: &Part) -> Result<Vec<Dead>, Undone> {
+    async fn select(&self, session: &Session<'_>, part: &DeadPart) -> Result<Vec<Dead>, Undone> {
         let (sql, origin) = (session.sql(), part.queue.origin());
         let name = origin.as_str();
         let limit = i64::try_from(part.limit).unwrap_or(i64::MAX);
@@ -95,7 +96,7 @@ impl Shared {
     }
 
     /// What a redrive would do.
-    pub(crate) async fn rehearse(&self, part: &Part, target: &QueueName) -> Result<RedriveReport, Undone> {
+    pub(crate) async fn rehearse(&self, part: &DeadPart, target: &QueueName) -> Result<RedriveReport, Undone> {
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin().await?;
         let chosen = self.select(&session, part).await?;
@@ -108,18 +109,19 @@ impl Shared {
     /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
     pub(crate) async fn redrive(
         &self,
-        part: &Part,
+        part: &DeadPart,
         target: &QueueName,
     ) -> Result<(RedriveReport, Option<i64>), Undone> {
         persist(|| self.try_redrive(part, target)).await
     }
 
-    async fn try_redrive(&self, part: &Part, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
+    async fn try_redrive(&self, part: &DeadPart, target: &QueueName) -> Result<(RedriveReport, Option<i64>), Undone> {
         let began = Instant::now();
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin().await?;
-        let chosen = self.select(&session, part).await?;
+        let mut chosen = self.select(&session, part).await?;
         let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
+        chosen.retain(|dead| !part.revived.contains(&dead.id));
         let fates = self.fates(&session, chosen, target).await?;
         if !fates.expired.is_empty() {
             session.rollback().await?;
@@ -156,11 +158,11 @@ impl Shared {
     }
 
     /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
-    pub(crate) async fn purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+    pub(crate) async fn purge_dead(&self, part: &DeadPart) -> Result<(u64, Option<i64>), Undone> {
         persist(|| self.try_purge_dead(part)).await
     }
 
-    async fn try_purge_dead(&self, part: &Part) -> Result<(u64, Option<i64>), Undone> {
+    async fn try_purge_dead(&self, part: &DeadPart) -> Result<(u64, Option<i64>), Undone> {
         let mut session = self.database.session("purge dead letters", Deadline::default()).await?;
         session.begin().await?;
         let chosen = self.select(&session, part).await?;
@@ -214,12 +216,10 @@ fn check_edit(
     row: &Row,
     limits: &postrider_core::Limits,
 ) -> Result<(), MessagingError> {
-    let length = usize::try_from(row.get::<_, i32>(2)).unwrap_or_default();
-    let mut edited = Message::new(edit.body.clone().unwrap_or_else(|| vec![0; length].into())).id(id);
-    edited.headers = match &edit.headers {
-        Some(headers) => headers.clone(),
-        // What is unreadable is not what is changed.
-        None => serde_json::from_str(row.get::<_, &str>(3)).unwrap_or_default(),
-    };
-    edited.check(limits)
+    let mut message = Message::new(Bytes::copy_from_slice(row.get(2))).id(id);
+    // What is unreadable is not what is changed.
+    message.headers = serde_json::from_str(row.get::<_, &str>(3)).unwrap_or_default();
+    let content_type = row.get::<_, Option<&str>>(4).map(ContentType::parse);
+    message.content_type = content_type.and_then(Result::ok).unwrap_or(ContentType::OCTET_STREAM);
+    edit.apply_to(message, limits).map(|_| ())
 }

@@ -1,6 +1,6 @@
 //! What can be wrong with a database that holds queues.
 
-use postrider_core::{Deadline, Finding, MessagingError};
+use postrider_core::{BoxFuture, Deadline, Finding, MessagingError};
 use postrider_pg::doctor::examine;
 
 use crate::options::PostgresOptions;
@@ -10,7 +10,7 @@ use crate::{PostgresStore, migrations};
 const TABLES: &[&str] = &[
     "message",
     "message_archive",
-    "message_attempt",
+    "failed_attempt",
     "dead_letter",
     "queue",
     "queue_pause",
@@ -31,12 +31,14 @@ const BUSY: &[&str] = &["message", "message_archive", "dead_letter", "task", "ta
 impl PostgresStore {
     /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
     /// Fails only where there is nothing to look at: for a URL or options that nobody could use.
-    pub async fn examine(
+    pub fn examine(
         url: &str,
         options: PostgresOptions,
         deadline: Deadline,
-    ) -> Result<Vec<Finding>, MessagingError> {
-        let database = options.database(url)?;
-        Ok(examine(&database, &migrations::of(&database.sql.schema), TABLES, BUSY, deadline).await)
+    ) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
+        Box::pin(async move {
+            let database = options.database(url)?;
+            Ok(examine(&database, &migrations::of(&database.sql.schema), TABLES, BUSY, deadline).await)
+        })
     }
 }

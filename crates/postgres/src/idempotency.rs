@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::{Begun, Deadline, IdempotencyKey, IdempotencyToken, Standing};
-use postrider_sql::{RecordChange, Undone};
+use postrider_provider::{RecordChange, Undone};
 
 use crate::rows::micros;
 use crate::store::Shared;

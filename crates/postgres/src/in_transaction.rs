@@ -14,7 +14,8 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use postrider_pg::undone;
-use postrider_sql::{Lease, Phase};
+use postrider_provider::Phase;
+use postrider_sql::Lease;
 
 use crate::PROVIDER;
 use crate::rows::{Time, content_type_column, headers_column, micros};

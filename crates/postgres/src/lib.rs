@@ -21,6 +21,7 @@
 //! two heads. Waiting for a key's lock inside a caller's own transaction, which may stay open for minutes: what is sent
 //! there is put in order by the next claim. A `NOTIFY` in every sender's transaction: commits would wait for each other.
 
+mod archived;
 mod claim;
 mod contract;
 mod dead_letters;
@@ -42,6 +43,7 @@ mod state_records;
 mod store;
 mod tasks;
 mod upkeep;
+mod waiting;
 
 pub use postrider_pg::tokio_postgres;
 
@@ -52,8 +54,14 @@ pub use state_records::PostgresStateRecords;
 pub use store::PostgresStore;
 pub use tasks::PostgresTasks;
 
-/// A connection to a [`PostgresStore`]. Clones are the same connection and close together.
-pub type PostgresProvider = postrider_sql::SqlProvider<PostgresStore>;
+postrider_core::own_provider! {
+    /// A connection to a [`PostgresStore`]. Clones are the same connection and close together.
+    PostgresProvider(postrider_provider::Provider<PostgresStore>)
+}
+
+impl postrider_core::IdempotencyStore for PostgresProvider {
+    postrider_core::hand_on!(IdempotencyStore, shared);
+}
 
 /// The server, with the statements of this crate.
 type Database = postrider_pg::Database<sql::Sql>;

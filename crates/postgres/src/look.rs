@@ -8,7 +8,7 @@ use postrider_core::{
     MessageAttempt, MessageId, MessagingError, PeekedMessage, QueueName, QueueStats,
 };
 use postrider_pg::Step;
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -54,19 +54,21 @@ impl Shared {
         })
     }
 
+    /// The messages behind a row, with the numbers of theirs.
     pub(crate) async fn peek(
         &self,
         queue: &QueueName,
+        after: i64,
         limit: usize,
         deadline: Deadline,
-    ) -> Result<Vec<PeekedMessage>, Undone> {
+    ) -> Result<Vec<(i64, PeekedMessage)>, Undone> {
         let (sql, name) = (&self.database.sql, queue.as_str());
         let some = self.ask("peek", deadline, &sql.count_some, vec![&name, &SHORT]).await?;
         let is_short = some.first().is_none_or(|row| row.get::<_, i64>(0) < SHORT);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let statement = if is_short { &sql.peek } else { &sql.peek_long };
-        let rows = self.ask("peek", deadline, statement, vec![&name, &limit]).await?;
-        Ok(rows.iter().map(peeked).collect())
+        let rows = self.ask("peek", deadline, statement, vec![&name, &limit, &after]).await?;
+        Ok(rows.iter().map(|row| (row.get(14), peeked(row))).collect())
     }
 
     /// The failed attempts that are kept of a message that lives in the queue or is among its dead letters, oldest first.
@@ -79,7 +81,7 @@ impl Shared {
         const READ: &str = "read attempts";
         let (sql, origin, limit) = (&self.database.sql, queue.origin(), i64::from(KEPT_ATTEMPTS));
         let (name, id) = (origin.as_str(), id.as_uuid());
-        let found = self.ask(READ, deadline, &sql.message_attempts, vec![id, &limit]).await?;
+        let found = self.ask(READ, deadline, &sql.message_attempts, vec![&name, id, &limit]).await?;
         if found.is_empty() {
             return Ok(Vec::new());
         }
@@ -100,10 +102,25 @@ impl Shared {
         Ok(found.iter().rev().map(read).collect())
     }
 
+    pub(crate) async fn find_dead(
+        &self,
+        queue: &QueueName,
+        reason: Option<&str>,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageId>, Undone> {
+        let (sql, origin) = (&self.database.sql, queue.origin());
+        let name = origin.as_str();
+        let find = &sql.find_dead_letters;
+        let found = self.ask("find dead letters", deadline, find, vec![&name, &reason, &error]).await?;
+        Ok(found.iter().map(|row| rows::message_id(row, 0)).collect())
+    }
+
     pub(crate) async fn list_dead(
         &self,
         queue: &QueueName,
         query: &DeadLetterQuery,
+        with_bodies: bool,
         deadline: Deadline,
     ) -> Result<DeadLetterPage, Undone> {
         const LIST: &str = "list dead letters";
@@ -123,13 +140,14 @@ impl Shared {
                 let ids: Vec<Uuid> = ids.iter().map(|id| *id.as_uuid()).collect();
                 self.ask(LIST, deadline, &sql.get_dead_letters, vec![&name, &ids, &after, &limit]).await?
             }
-            DeadLetterSelection::All => {
-                let reason: Option<&str> = None;
-                self.ask(LIST, deadline, &sql.list_dead_letters, vec![&name, &after, &reason, &limit]).await?
-            }
-            DeadLetterSelection::Reason(reason) => {
-                let reason = Some(reason.as_str());
-                self.ask(LIST, deadline, &sql.list_dead_letters, vec![&name, &after, &reason, &limit]).await?
+            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
+                let reason = match &query.selection {
+                    DeadLetterSelection::Reason(reason) => Some(reason.as_str()),
+                    DeadLetterSelection::All | DeadLetterSelection::Ids(_) => None,
+                };
+                let values: Vec<&(dyn postgres_types::ToSql + Sync)> =
+                    vec![&name, &after, &reason, &limit, &with_bodies];
+                self.ask(LIST, deadline, &sql.list_dead_letters, values).await?
             }
         };
         let mut letters: Vec<(i64, DeadLetter)> = rows.iter().map(|row| rows::dead_letter(row, &origin)).collect();

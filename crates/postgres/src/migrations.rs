@@ -25,6 +25,24 @@ const STEPS: &[Known] = &[
         sql: include_str!("../sql/migrations/0005_state_record.sql"),
         works_since: 1,
     },
+    Known {
+        version: 6,
+        name: "0006_default_attempts",
+        sql: include_str!("../sql/migrations/0006_default_attempts.sql"),
+        works_since: 1,
+    },
+    Known {
+        version: 7,
+        name: "0007_failed_attempt",
+        sql: include_str!("../sql/migrations/0007_failed_attempt.sql"),
+        works_since: 1,
+    },
+    Known {
+        version: 8,
+        name: "0008_archive_search",
+        sql: include_str!("../sql/migrations/0008_archive_search.sql"),
+        works_since: 1,
+    },
 ];
 
 /// The steps of a schema.

@@ -21,6 +21,7 @@ const TABLES: &[&str] = &[
     "message",
     "dead_letter",
     "message_archive",
+    "failed_attempt",
     "idempotency",
     "unplaced",
     "task",

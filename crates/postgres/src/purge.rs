@@ -6,8 +6,9 @@
 use std::time::Instant;
 
 use postrider_core::{Deadline, QueueName};
+use postrider_provider::{Removal, Undone, persist};
+use postrider_sql::Present;
 use postrider_sql::stripes::{in_order, stripe};
-use postrider_sql::{Present, Removal, Undone, persist};
 
 use crate::store::{Shared, in_the_way};
 

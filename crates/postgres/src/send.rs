@@ -9,8 +9,8 @@ use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, MessageId, MessagingError, QueueName, RowResults};
 use postrider_pg::{Hint, NOTIFY, Ride, Step};
+use postrider_provider::{Undone, persist};
 use postrider_sql::stripes::{in_order, stripe};
-use postrider_sql::{Undone, persist};
 use uuid::Uuid;
 
 use crate::Session;

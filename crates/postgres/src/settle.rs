@@ -8,12 +8,14 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use postgres_types::ToSql;
 use postrider_core::coalescer::ExtendRow;
 use postrider_core::{
     ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
 };
+use postrider_provider::{Others, Undone, past_others, persist};
+use postrider_sql::Lease;
 use postrider_sql::stripes::in_order;
-use postrider_sql::{Lease, Others, Undone, past_others, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -76,6 +78,8 @@ struct Group {
     is_read: Vec<bool>,
     /// Whether the next of the key follows at once.
     is_placed: Vec<bool>,
+    /// Who is credited with the attempts, where some are noted.
+    worker: Option<String>,
 }
 
 /// What others have, and a batch goes without.
@@ -116,6 +120,7 @@ impl Settling {
             });
         }
         chosen.sort_by_key(|(_, lease, _)| lease.row);
+        // In the order of the kinds; attempts of each worker by themselves.
         let mut groups: Vec<(Kind, Group)> = KINDS.iter().map(|kind| (*kind, Group::default())).collect();
         let mut stripes = Vec::new();
         let mut last_plain: Option<(QueueName, i64)> = None;
@@ -139,7 +144,9 @@ impl Settling {
                 stripes.extend(lease.stripe);
             }
             let is_placed = lease.stripe.is_some_and(|stripe| !busy.stripes.contains(&stripe));
-            if let Some((_, group)) = groups.iter_mut().find(|(found, _)| *found == kind) {
+            let worker = settlement.worker.filter(|_| matches!(kind, Kind::Retry | Kind::DeadLetter));
+            let worker = worker.map(|name| name.to_string());
+            if let Some(group) = group_of(&mut groups, kind, worker) {
                 group.places.push(place);
                 group.leases.push(&lease);
                 group.delays.push(micros(delay));
@@ -181,13 +188,15 @@ impl Settling {
             return Step::new(text, [&leases.rows as _, &leases.tokens as _, queue as _]);
         }
         let step = lease_step(text, leases);
+        let worker: &(dyn ToSql + Sync) = match &group.worker {
+            Some(worker) => worker,
+            None => &self.worker,
+        };
         match kind {
             Kind::Complete => step.and([&group.is_placed]),
             Kind::CompletePlain | Kind::Release | Kind::Refuse => step,
-            Kind::Retry => step.and([&group.delays, &group.errors, &self.worker]),
-            Kind::DeadLetter => {
-                step.and([&group.is_placed, &group.reasons, &group.errors, &group.is_read, &self.worker])
-            }
+            Kind::Retry => step.and([&group.delays, &group.errors, worker]),
+            Kind::DeadLetter => step.and([&group.is_placed, &group.reasons, &group.errors, &group.is_read, worker]),
         }
     }
 
@@ -223,6 +232,20 @@ impl Settling {
         let results = self.results.into_iter().enumerate();
         (results.map(|(place, result)| result.unwrap_or_else(|| expired(place))).collect(), touched)
     }
+}
+
+/// The group of a kind and a worker, which is made behind the others of its kind.
+fn group_of(groups: &mut Vec<(Kind, Group)>, kind: Kind, worker: Option<String>) -> Option<&mut Group> {
+    let is_it = |(own, group): &(Kind, Group)| *own == kind && group.worker == worker;
+    let at = match groups.iter().position(is_it) {
+        Some(at) => at,
+        None => {
+            let behind = groups.iter().rposition(|(own, _)| *own == kind)? + 1;
+            groups.insert(behind, (kind, Group { worker, ..Group::default() }));
+            behind
+        }
+    };
+    groups.get_mut(at).map(|(_, group)| group)
 }
 
 /// Whether an acknowledgement can go with the plain one before it, in the order of the rows.

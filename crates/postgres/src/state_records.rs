@@ -9,9 +9,9 @@ use postgres_types::ToSql;
 use postrider_core::state_records::check_record;
 use postrider_core::{
     Bytes, Deadline, MessagingError, Put, RecordCursor, RecordKey, RecordKind, RecordOrder, RecordPage, RecordQuery,
-    StateRecord, StateRecords,
+    StateRecord, StateRecords, async_trait,
 };
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use tokio_postgres::Row;
 
 use crate::PostgresProvider;
@@ -169,6 +169,7 @@ impl PostgresStateRecords {
     }
 }
 
+#[async_trait]
 impl StateRecords for PostgresStateRecords {
     async fn put_new(
         &self,

@@ -4,9 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use postrider_core::{Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
+use postrider_core::{BoxFuture, Capabilities, Deadline, Feature, MessagingError, QueueName, Support};
 use postrider_pg::{Hint, Migration, Missed, Notifier, Schema, Step};
-use postrider_sql::{Undone, Wakes};
+use postrider_provider::Provider;
+use postrider_provider::Undone;
+use postrider_sql::Wakes;
 
 use crate::floor::{Floors, MARGIN};
 use crate::migrations;
@@ -41,31 +43,33 @@ pub(crate) struct Shared {
 
 impl PostgresStore {
     /// Opens a database; makes the schema and applies missing migrations unless `auto_migrate` is off.
-    pub async fn open(url: &str, options: PostgresOptions) -> Result<Self, MessagingError> {
-        const OPEN: &str = "open the database";
-        let database = Arc::new(options.database(url)?);
-        let deadline = Deadline::default();
-        migrations::of(&database.sql.schema).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
-        let (wakes, floors) = (Arc::new(Wakes::default()), Arc::new(Floors::default()));
-        let passed = floors.clone();
-        let on_late = move |queue: Option<&QueueName>, missed| match queue {
-            Some(queue) => passed.miss(queue, missed),
-            None => passed.sweep_all(),
-        };
-        let notifier = (options.wake_up == WakeUpMode::Notify)
-            .then(|| Notifier::start(database.clone(), wakes.clone(), database.sql.schema.channel(), on_late));
-        let shared = Shared {
-            capabilities: capabilities(&options),
-            worker: postrider_pg::worker_name(options.worker.as_deref()),
-            _upkeep: Upkeep::start(database.clone(), options.archive_retention),
-            database,
-            options,
-            wakes,
-            notifier,
-            claims: Mutex::default(),
-            floors,
-        };
-        Ok(Self { shared: Arc::new(shared) })
+    pub fn open(url: &str, options: PostgresOptions) -> BoxFuture<'_, Result<Self, MessagingError>> {
+        Box::pin(async move {
+            const OPEN: &str = "open the database";
+            let database = Arc::new(options.database(url)?);
+            let deadline = Deadline::default();
+            migrations::of(&database.sql.schema).prepare(&database, options.auto_migrate, OPEN, deadline).await?;
+            let (wakes, floors) = (Arc::new(Wakes::default()), Arc::new(Floors::default()));
+            let passed = floors.clone();
+            let on_late = move |queue: Option<&QueueName>, missed| match queue {
+                Some(queue) => passed.miss(queue, missed),
+                None => passed.sweep_all(),
+            };
+            let notifier = (options.wake_up == WakeUpMode::Notify)
+                .then(|| Notifier::start(database.clone(), wakes.clone(), database.sql.schema.channel(), on_late));
+            let shared = Shared {
+                capabilities: capabilities(&options),
+                worker: postrider_pg::worker_name(options.worker.as_deref()),
+                _upkeep: Upkeep::start(database.clone(), options.archive_retention),
+                database,
+                options,
+                wakes,
+                notifier,
+                claims: Mutex::default(),
+                floors,
+            };
+            Ok(Self { shared: Arc::new(shared) })
+        })
     }
 
     /// Every migration that this program knows, for a schema.
@@ -74,20 +78,27 @@ impl PostgresStore {
     }
 
     /// The migrations that a database lacks. Changes nothing.
-    pub async fn pending_migrations(url: &str, options: PostgresOptions) -> Result<Vec<Migration>, MessagingError> {
-        let database = options.database(url)?;
-        migrations::of(&database.sql.schema).pending(&database, "look at the schema", Deadline::default()).await
+    pub fn pending_migrations(
+        url: &str,
+        options: PostgresOptions,
+    ) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
+        Box::pin(async move {
+            let database = options.database(url)?;
+            migrations::of(&database.sql.schema).pending(&database, "look at the schema", Deadline::default()).await
+        })
     }
 
     /// Applies what a database lacks, and answers what that was.
-    pub async fn migrate(url: &str, options: PostgresOptions) -> Result<Vec<Migration>, MessagingError> {
-        let database = options.database(url)?;
-        migrations::of(&database.sql.schema).apply(&database, "migrate the schema", Deadline::default()).await
+    pub fn migrate(url: &str, options: PostgresOptions) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
+        Box::pin(async move {
+            let database = options.database(url)?;
+            migrations::of(&database.sql.schema).apply(&database, "migrate the schema", Deadline::default()).await
+        })
     }
 
     /// One more connection, in the sense of the contract: each is closed by itself, and they share a pool.
     pub fn connect(&self) -> Result<PostgresProvider, MessagingError> {
-        PostgresProvider::new(self.clone())
+        Ok(PostgresProvider(Provider::new(self.clone())?))
     }
 
     /// Removes archived messages that are older than the retention, now, and answers how many. It is also done by

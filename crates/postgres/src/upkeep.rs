@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_core::{Deadline, MessagingError};
-use postrider_sql::Undone;
+use postrider_core::{Deadline, MessagingError, spawn};
+use postrider_provider::Undone;
 use tokio::task::AbortHandle;
 
 use crate::Database;
@@ -22,7 +22,7 @@ pub(crate) struct Upkeep(AbortHandle);
 
 impl Upkeep {
     pub(crate) fn start(database: Arc<Database>, retention: Duration) -> Self {
-        let task = tokio::spawn(async move {
+        let task = spawn(async move {
             loop {
                 // Chance spreads the processes that were started together.
                 tokio::time::sleep(EVERY.mul_f64(rand::random_range(0.5..1.5))).await;

@@ -4,8 +4,14 @@
 //! A breaker counts failures in a row. At the threshold it opens: calls are refused at once, with the time that is left.
 //! Then the next call has the store's health checked first: the probe. When as many probes in a row as
 //! [`success_threshold`](BreakerSettings::success_threshold) says have succeeded the breaker closes and the call goes on
-//! as it was asked for; if one fails, the breaker stays open for as long again. A call itself is never the probe: a probe
-//! must have an end, and a purge that is cut off is half done.
+//! as it was asked for; if one fails, the breaker stays open for twice as long as before, up to
+//! [`timeout`](BreakerSettings::timeout). A call itself is never the probe: a probe must have an end, and a purge that is
+//! cut off is half done.
+//!
+//! **Short.** The first probe comes after 100 ms. A breaker that holds calls back for longer than the store is away makes
+//! the outage longer: with a fixed time of 10 s the next delivery after a restart of PostgreSQL came 2.1 s late in the
+//! median and 9.4 s at most. One health check in half a second costs a dead store nothing. A wake-up hint of the provider
+//! ends the hold at once: the hints come over a connection to the store, so there is one again.
 //!
 //! **What is kept.** A settle or an extend that is refused is work that was done and will be done again. Such a call is
 //! not refused but kept: it waits until the breaker closes, and is then carried out. It waits no longer than its deadline
@@ -37,8 +43,13 @@ mod lease_ends;
 
 pub use guarded::Guarded;
 
-/// What is told to callers while a probe is under way: it may be over at any moment.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long calls are held back when the breaker opens. Doubled by each probe that fails. Also what callers are told
+/// while a probe is under way, which may be over at any moment.
+const FIRST_HOLD: Duration = Duration::from_millis(100);
+
+/// How long a probe may take, unless the time between two probes is longer. A probe whose question or answer was lost
+/// on the way keeps all others back until then, although the link is there again: it ends, and another one asks anew.
+const PROBE_LIMIT: Duration = Duration::from_millis(1500);
 
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +58,13 @@ pub struct BreakerSettings {
     pub failure_threshold: u32,
     /// How many probes in a row must succeed before it closes. Zero counts as one.
     pub success_threshold: u32,
-    /// How long calls are held back before the store is tried again. No probe may take longer either.
+    /// The longest time for which calls are held back before the store is tried again.
     pub timeout: Duration,
 }
 
 impl Default for BreakerSettings {
     fn default() -> Self {
-        Self { failure_threshold: 5, success_threshold: 2, timeout: Duration::from_secs(10) }
+        Self { failure_threshold: 5, success_threshold: 2, timeout: Duration::from_millis(500) }
     }
 }
 
@@ -97,12 +108,14 @@ enum Phase {
     Closed {
         failures: u32,
     },
-    /// From `until` on, the next call is a probe.
+    /// From `until` on, the next call is a probe. `hold` is how long the last failure holds calls back.
     Open {
         until: Instant,
+        hold: Duration,
         successes: u32,
     },
     Probing {
+        hold: Duration,
         successes: u32,
     },
 }
@@ -135,7 +148,7 @@ impl CircuitBreaker {
     fn patience(&self) -> Duration {
         match self.state() {
             BreakerState::Open { retry_after } => retry_after,
-            BreakerState::Closed { .. } | BreakerState::HalfOpen => self.settings.timeout.min(ASK_AGAIN),
+            BreakerState::Closed { .. } | BreakerState::HalfOpen => self.settings.timeout.min(FIRST_HOLD),
         }
     }
 
@@ -145,23 +158,34 @@ impl CircuitBreaker {
         let mut state = self.lock();
         let is_probe = match state.phase {
             Phase::Closed { .. } => false,
-            Phase::Open { until, successes } => {
+            Phase::Open { until, hold, successes } => {
                 let left = until.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
                     return refused(left);
                 }
-                state.enter(Phase::Probing { successes });
+                state.enter(Phase::Probing { hold, successes });
                 true
             }
-            Phase::Probing { .. } => return refused(self.settings.timeout.min(ASK_AGAIN)),
+            Phase::Probing { .. } => return refused(self.settings.timeout.min(FIRST_HOLD)),
         };
-        Ok(Permit { breaker: self, round: state.round, is_probe })
+        Ok(Permit { breaker: self, provider, round: state.round, is_probe })
     }
 
-    fn open(&self) -> Phase {
+    /// The store has given a sign of life: the next call may probe at once.
+    fn sign_of_life(&self) {
+        let mut state = self.lock();
+        if let Phase::Open { until, .. } = &mut state.phase {
+            *until = (*until).min(Instant::now());
+            drop(state);
+            self.probed.notify_waiters();
+        }
+    }
+
+    fn open(&self, hold: Duration) -> Phase {
+        let hold = hold.min(self.settings.timeout);
         // A sum that leaves the clock's range cannot come from the configuration; it is cut to what there is.
         let now = Instant::now();
-        Phase::Open { until: now.checked_add(self.settings.timeout).unwrap_or(now), successes: 0 }
+        Phase::Open { until: now.checked_add(hold).unwrap_or(now), hold, successes: 0 }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -186,11 +210,18 @@ enum Verdict {
     Nothing,
 }
 
+/// What the log is told of a breaker.
+enum Turn {
+    Opened { failures: u32 },
+    Closed,
+}
+
 /// A call that was let through. Dropped without a verdict, because the call was cancelled or panicked, it counts as
 /// nothing.
 #[derive(Debug)]
 struct Permit<'a> {
     breaker: &'a CircuitBreaker,
+    provider: &'static str,
     round: u64,
     is_probe: bool,
 }
@@ -198,32 +229,50 @@ struct Permit<'a> {
 impl Permit<'_> {
     /// How long a probe may take: one that never ends would hold everybody back for ever.
     fn probe_deadline(&self, deadline: Deadline) -> Deadline {
-        deadline.at_most(self.breaker.settings.timeout)
+        deadline.at_most(self.breaker.settings.timeout.max(PROBE_LIMIT))
     }
 
     /// Counts the answer.
     fn answered(self, verdict: Verdict) {
         let mut state = self.breaker.lock();
+        let mut turn = None;
         if state.round == self.round {
             match (state.phase, verdict) {
                 (Phase::Closed { .. }, Verdict::Success) => state.phase = Phase::Closed { failures: 0 },
                 (Phase::Closed { failures }, Verdict::Failure) => {
                     let failures = failures.saturating_add(1);
                     let opens = failures >= self.breaker.settings.failure_threshold;
-                    state.enter(if opens { self.breaker.open() } else { Phase::Closed { failures } });
+                    state.enter(if opens { self.breaker.open(FIRST_HOLD) } else { Phase::Closed { failures } });
+                    turn = opens.then_some(Turn::Opened { failures });
                 }
-                (Phase::Probing { successes }, Verdict::Success) => {
+                (Phase::Probing { hold, successes }, Verdict::Success) => {
                     let successes = successes.saturating_add(1);
                     let closes = successes >= self.breaker.settings.success_threshold;
                     let until = Instant::now();
-                    state.enter(if closes { Phase::Closed { failures: 0 } } else { Phase::Open { until, successes } });
+                    state.enter(if closes {
+                        Phase::Closed { failures: 0 }
+                    } else {
+                        Phase::Open { until, hold, successes }
+                    });
+                    turn = closes.then_some(Turn::Closed);
                 }
-                (Phase::Probing { .. }, Verdict::Failure) => state.enter(self.breaker.open()),
+                (Phase::Probing { hold, .. }, Verdict::Failure) => {
+                    state.enter(self.breaker.open(hold.saturating_mul(2)));
+                }
                 (_, Verdict::Nothing) | (Phase::Open { .. }, _) => {}
             }
         }
-        // Released before the permit is dropped, which takes it again.
+        // Released before the permit is dropped, which takes it again, and before anything is logged.
         drop(state);
+        let provider = self.provider;
+        // Once each, however many probes fail between them.
+        match turn {
+            Some(Turn::Opened { failures }) => {
+                tracing::warn!(provider, failures, "the store keeps failing; calls are held back until it answers");
+            }
+            Some(Turn::Closed) => tracing::warn!(provider, "the store answers again; calls go through"),
+            None => {}
+        }
     }
 }
 
@@ -233,9 +282,9 @@ impl Drop for Permit<'_> {
         // Still probing in this probe's own round: it ended without a verdict. The next call may try at once.
         if self.is_probe
             && state.round == self.round
-            && let Phase::Probing { successes } = state.phase
+            && let Phase::Probing { hold, successes } = state.phase
         {
-            state.enter(Phase::Open { until: Instant::now(), successes });
+            state.enter(Phase::Open { until: Instant::now(), hold, successes });
         }
         drop(state);
         if self.is_probe {

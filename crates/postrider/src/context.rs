@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use postrider_core::{Deadline, MessageClient, MessageRouterKind, MessagingError, MessagingService};
+use postrider_core::{BoxFuture, Deadline, MessageClient, MessageRouterKind, MessagingError, MessagingService};
 use uuid::Uuid;
 
 use crate::breaker::{CircuitBreaker, Guarded};
@@ -56,15 +56,17 @@ pub enum ContextError {
 
 impl SystemContext {
     /// Reads the configuration of this process and connects to the store that it names.
-    pub async fn connect() -> Result<Self, ContextError> {
-        Self::from_config(Config::load(&Sources::of_this_process())?).await
+    pub fn connect() -> BoxFuture<'static, Result<Self, ContextError>> {
+        Box::pin(async move { Self::from_config(Config::load(&Sources::of_this_process())?).await })
     }
 
     /// Connects to the store that the configuration names.
-    pub async fn from_config(config: Config) -> Result<Self, ContextError> {
-        let provider = config.endpoint()?.connect().await?;
-        let router = config.router().clone();
-        Ok(Self::from_parts(config, provider, router))
+    pub fn from_config(config: Config) -> BoxFuture<'static, Result<Self, ContextError>> {
+        Box::pin(async move {
+            let provider = config.endpoint()?.connect().await?;
+            let router = config.router().clone();
+            Ok(Self::from_parts(config, provider, router))
+        })
     }
 
     /// Takes a provider and a router that the application brought, instead of those that the configuration names.

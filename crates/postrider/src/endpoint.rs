@@ -19,13 +19,14 @@ mod spool;
 mod sqlite;
 #[cfg(feature = "sqs")]
 mod sqs;
-#[cfg(test)]
+#[cfg(all(test, feature = "full"))]
 mod tests;
 
 use std::fmt;
 use std::str::FromStr;
 
-use postrider_core::{Deadline, Finding, MemoryStore, MessagingError};
+use postrider_core::masked_url::masked_url;
+use postrider_core::{BoxFuture, Deadline, Finding, MemoryStore, MessagingError};
 #[cfg(feature = "http")]
 use postrider_http::{HttpOptions, HttpStore};
 #[cfg(feature = "mysql")]
@@ -130,9 +131,13 @@ impl Endpoint {
     /// The store that `url` leads to, used as `settings` say.
     pub fn new(url: &str, settings: &MessagingConfig) -> Result<Self, MessagingError> {
         let invalid = |why: String| Err(MessagingError::invalid("URL", why));
-        let shown = url.escape_debug();
+        let shown = masked_url(url);
+        let shown = shown.escape_debug();
         let Some((scheme, rest)) = url.split_once(':') else {
-            return invalid(format!("'{shown}' has no scheme; {}", known_forms()));
+            return invalid(match path_form(url) {
+                Some(form) => format!("'{shown}' has no scheme; did you mean '{form}:{shown}'?"),
+                None => format!("'{shown}' has no scheme; {}", known_forms()),
+            });
         };
         match scheme {
             "memory" if rest.is_empty() => {
@@ -193,10 +198,10 @@ impl Endpoint {
                 options: Box::new(http::options(settings)),
                 store: Arc::default(),
             })),
-            _ if ProviderKind::of_scheme(scheme).is_some() => {
-                invalid(format!("this program has no provider for '{scheme}' URLs; {}", known_forms()))
-            }
-            _ => invalid(format!("scheme '{}' is not known; {}", scheme.escape_debug(), known_forms())),
+            _ => match ProviderKind::of_scheme(scheme) {
+                Some(kind) => invalid(format!("'{scheme}:' {}, or {}", kind.what_it_lacks(), known_forms())),
+                None => invalid(format!("scheme '{}' is not known; {}", scheme.escape_debug(), known_forms())),
+            },
         }
     }
 
@@ -259,114 +264,129 @@ impl Endpoint {
         }
     }
 
-    /// Opens a connection.
-    pub async fn connect(&self) -> Result<MessagingProvider, MessagingError> {
+    /// Whether others than its owner may read or write the embedded file; `None` for other stores. Nothing is opened.
+    pub fn access(&self) -> Option<Finding> {
         match &self.0 {
-            Kind::Memory(store) => Ok(MessagingProvider::Memory(store.open())),
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite { path, options, folder } => {
-                folder.prepare(path)?;
-                let store = SqliteStore::open(path, (**options).clone()).await?;
-                Ok(MessagingProvider::Sqlite(store.connect().await?))
-            }
-            #[cfg(feature = "spool")]
-            Kind::Spool { path, options, store } => {
-                let open = || SpoolStore::open(path, (**options).clone());
-                Ok(MessagingProvider::Spool(store.get_or_try_init(open).await?.connect()?))
-            }
-            #[cfg(feature = "postgres")]
-            Kind::Postgres { url, options, store } => {
-                let open = || PostgresStore::open(url.as_str(), (**options).clone());
-                Ok(MessagingProvider::Postgres(store.get_or_try_init(open).await?.connect()?))
-            }
-            #[cfg(feature = "mysql")]
-            Kind::Mysql { url, options, store } => {
-                let open = || MysqlStore::open(url.as_str(), (**options).clone());
-                Ok(MessagingProvider::Mysql(store.get_or_try_init(open).await?.connect()?))
-            }
-            #[cfg(feature = "pgmq")]
-            Kind::Pgmq { url, options, store } => {
-                let open = || PgmqStore::open(url.as_str(), (**options).clone());
-                Ok(MessagingProvider::Pgmq(store.get_or_try_init(open).await?.connect()?))
-            }
-            #[cfg(feature = "rabbitmq")]
-            Kind::Rabbitmq { url, options } => {
-                let store = RabbitmqStore::new(url.as_str(), (**options).clone())?;
-                Ok(MessagingProvider::Rabbitmq(store.connect().await?))
-            }
-            #[cfg(feature = "sqs")]
-            Kind::Sqs { url, options, store } => {
-                let open = || SqsStore::open(url.as_str(), (**options).clone());
-                Ok(MessagingProvider::Sqs(store.get_or_try_init(open).await?.connect()?))
-            }
-            #[cfg(feature = "http")]
-            Kind::Http { url, options, store } => {
-                let open = || HttpStore::open(url.as_str(), (**options).clone());
-                Ok(MessagingProvider::Http(store.get_or_try_init(open).await?.connect()?))
-            }
+            Kind::Sqlite { path, .. } => Some(SqliteStore::access(path)),
+            _ => None,
         }
+    }
+
+    /// Opens a connection.
+    pub fn connect(&self) -> BoxFuture<'_, Result<MessagingProvider, MessagingError>> {
+        Box::pin(async move {
+            match &self.0 {
+                Kind::Memory(store) => Ok(MessagingProvider::Memory(store.open())),
+                #[cfg(feature = "sqlite")]
+                Kind::Sqlite { path, options, folder } => {
+                    folder.prepare(path)?;
+                    let store = SqliteStore::open(path, (**options).clone()).await?;
+                    Ok(MessagingProvider::Sqlite(store.connect().await?))
+                }
+                #[cfg(feature = "spool")]
+                Kind::Spool { path, options, store } => {
+                    let open = || SpoolStore::open(path, (**options).clone());
+                    Ok(MessagingProvider::Spool(store.get_or_try_init(open).await?.connect()?))
+                }
+                #[cfg(feature = "postgres")]
+                Kind::Postgres { url, options, store } => {
+                    let open = || PostgresStore::open(url.as_str(), (**options).clone());
+                    Ok(MessagingProvider::Postgres(store.get_or_try_init(open).await?.connect()?))
+                }
+                #[cfg(feature = "mysql")]
+                Kind::Mysql { url, options, store } => {
+                    let open = || MysqlStore::open(url.as_str(), (**options).clone());
+                    Ok(MessagingProvider::Mysql(store.get_or_try_init(open).await?.connect()?))
+                }
+                #[cfg(feature = "pgmq")]
+                Kind::Pgmq { url, options, store } => {
+                    let open = || PgmqStore::open(url.as_str(), (**options).clone());
+                    Ok(MessagingProvider::Pgmq(store.get_or_try_init(open).await?.connect()?))
+                }
+                #[cfg(feature = "rabbitmq")]
+                Kind::Rabbitmq { url, options } => {
+                    let store = RabbitmqStore::new(url.as_str(), (**options).clone())?;
+                    Ok(MessagingProvider::Rabbitmq(store.connect().await?))
+                }
+                #[cfg(feature = "sqs")]
+                Kind::Sqs { url, options, store } => {
+                    let open = || SqsStore::open(url.as_str(), (**options).clone());
+                    Ok(MessagingProvider::Sqs(store.get_or_try_init(open).await?.connect()?))
+                }
+                #[cfg(feature = "http")]
+                Kind::Http { url, options, store } => {
+                    let open = || HttpStore::open(url.as_str(), (**options).clone());
+                    Ok(MessagingProvider::Http(store.get_or_try_init(open).await?.connect()?))
+                }
+            }
+        })
     }
 
     /// Looks at the store and says what is wrong with it and what to do about it. Changes nothing: neither makes a file
     /// nor applies a migration. Fails only where there is nothing to look at: for a URL or settings that nobody could
     /// use.
-    pub async fn examine(&self, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
-        let (mut findings, unchanged) = match &self.0 {
-            Kind::Memory(_) => {
-                (vec![Finding::fine("connection", "it is in this process, and ends with it")], self.clone())
+    pub fn examine(&self, deadline: Deadline) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
+        Box::pin(async move {
+            let (mut findings, unchanged) = match &self.0 {
+                Kind::Memory(_) => {
+                    (vec![Finding::fine("connection", "it is in this process, and ends with it")], self.clone())
+                }
+                #[cfg(feature = "sqlite")]
+                Kind::Sqlite { path, options, .. } => {
+                    let options = SqliteOptions { auto_migrate: false, ..(**options).clone() };
+                    let findings = SqliteStore::examine(path, options.clone()).await;
+                    let (path, options, folder) = (path.clone(), Box::new(options), Folder::MustExist);
+                    (findings, Self(Kind::Sqlite { path, options, folder }))
+                }
+                #[cfg(feature = "spool")]
+                Kind::Spool { path, options, .. } => {
+                    (SpoolStore::examine(path, (**options).clone()).await, self.clone())
+                }
+                #[cfg(feature = "postgres")]
+                Kind::Postgres { url, options, .. } => {
+                    let options = PostgresOptions { auto_migrate: false, ..(**options).clone() };
+                    let findings = PostgresStore::examine(url.as_str(), options.clone(), deadline).await?;
+                    let (url, options) = (url.clone(), Box::new(options));
+                    (findings, Self(Kind::Postgres { url, options, store: Arc::default() }))
+                }
+                #[cfg(feature = "pgmq")]
+                Kind::Pgmq { url, options, .. } => {
+                    let options = PgmqOptions { auto_migrate: false, ..(**options).clone() };
+                    let findings = PgmqStore::examine(url.as_str(), options.clone(), deadline).await?;
+                    let (url, options) = (url.clone(), Box::new(options));
+                    (findings, Self(Kind::Pgmq { url, options, store: Arc::default() }))
+                }
+                #[cfg(feature = "mysql")]
+                Kind::Mysql { url, options, .. } => {
+                    let options = MysqlOptions { auto_migrate: false, ..(**options).clone() };
+                    let findings = MysqlStore::examine(url.as_str(), options.clone(), deadline).await?;
+                    let (url, options) = (url.clone(), Box::new(options));
+                    (findings, Self(Kind::Mysql { url, options, store: Arc::default() }))
+                }
+                #[cfg(feature = "rabbitmq")]
+                Kind::Rabbitmq { url, options } => {
+                    (RabbitmqStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
+                }
+                #[cfg(feature = "sqs")]
+                Kind::Sqs { url, options, .. } => {
+                    (SqsStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
+                }
+                #[cfg(feature = "http")]
+                Kind::Http { url, options, .. } => {
+                    (HttpStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
+                }
+            };
+            // A server that was asked has looked at its queues already.
+            let are_queues_seen = findings.iter().any(|finding| finding.check == "queues");
+            if examine::is_usable(&findings) && !are_queues_seen {
+                findings.extend(match unchanged.connect().await {
+                    Ok(provider) => examine::queues(&provider, deadline).await,
+                    Err(error) => vec![Finding::failed("queues", &error)],
+                });
             }
-            #[cfg(feature = "sqlite")]
-            Kind::Sqlite { path, options, .. } => {
-                let options = SqliteOptions { auto_migrate: false, ..(**options).clone() };
-                let findings = SqliteStore::examine(path, options.clone()).await;
-                let (path, options, folder) = (path.clone(), Box::new(options), Folder::MustExist);
-                (findings, Self(Kind::Sqlite { path, options, folder }))
-            }
-            #[cfg(feature = "spool")]
-            Kind::Spool { path, options, .. } => (SpoolStore::examine(path, (**options).clone()).await, self.clone()),
-            #[cfg(feature = "postgres")]
-            Kind::Postgres { url, options, .. } => {
-                let options = PostgresOptions { auto_migrate: false, ..(**options).clone() };
-                let findings = PostgresStore::examine(url.as_str(), options.clone(), deadline).await?;
-                let (url, options) = (url.clone(), Box::new(options));
-                (findings, Self(Kind::Postgres { url, options, store: Arc::default() }))
-            }
-            #[cfg(feature = "pgmq")]
-            Kind::Pgmq { url, options, .. } => {
-                let options = PgmqOptions { auto_migrate: false, ..(**options).clone() };
-                let findings = PgmqStore::examine(url.as_str(), options.clone(), deadline).await?;
-                let (url, options) = (url.clone(), Box::new(options));
-                (findings, Self(Kind::Pgmq { url, options, store: Arc::default() }))
-            }
-            #[cfg(feature = "mysql")]
-            Kind::Mysql { url, options, .. } => {
-                let options = MysqlOptions { auto_migrate: false, ..(**options).clone() };
-                let findings = MysqlStore::examine(url.as_str(), options.clone(), deadline).await?;
-                let (url, options) = (url.clone(), Box::new(options));
-                (findings, Self(Kind::Mysql { url, options, store: Arc::default() }))
-            }
-            #[cfg(feature = "rabbitmq")]
-            Kind::Rabbitmq { url, options } => {
-                (Box::pin(RabbitmqStore::examine(url.as_str(), (**options).clone(), deadline)).await?, self.clone())
-            }
-            #[cfg(feature = "sqs")]
-            Kind::Sqs { url, options, .. } => {
-                (SqsStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
-            }
-            #[cfg(feature = "http")]
-            Kind::Http { url, options, .. } => {
-                (HttpStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
-            }
-        };
-        // A server that was asked has looked at its queues already.
-        let are_queues_seen = findings.iter().any(|finding| finding.check == "queues");
-        if examine::is_usable(&findings) && !are_queues_seen {
-            findings.extend(match unchanged.connect().await {
-                Ok(provider) => examine::queues(&provider, deadline).await,
-                Err(error) => vec![Finding::failed("queues", &error)],
-            });
-        }
-        Ok(findings)
+            Ok(findings)
+        })
     }
 }
 
@@ -383,6 +403,14 @@ impl FromStr for Endpoint {
 #[cfg(any(feature = "spool", feature = "sqlite"))]
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The scheme of what looks like the path of a file or folder.
+fn path_form(text: &str) -> Option<&'static str> {
+    if cfg!(feature = "spool") && std::path::Path::new(text).is_dir() {
+        return Some("spool");
+    }
+    (cfg!(feature = "sqlite") && text.contains(['.', '/'])).then_some("sqlite")
 }
 
 fn known_forms() -> String {
@@ -415,6 +443,6 @@ impl fmt::Display for Endpoint {
 
 /// Connects to the store that `url` leads to. Each `memory:` is a store of its own; connect twice to one of them
 /// through an [`Endpoint`].
-pub async fn connect(url: &str) -> Result<MessagingProvider, MessagingError> {
-    url.parse::<Endpoint>()?.connect().await
+pub fn connect(url: &str) -> BoxFuture<'_, Result<MessagingProvider, MessagingError>> {
+    Box::pin(async move { url.parse::<Endpoint>()?.connect().await })
 }

@@ -1,7 +1,5 @@
 //! Records of done work, in the store that the messages are in.
 
-use std::time::Duration;
-
 use postrider_core::*;
 
 use crate::provider::MessagingProvider;
@@ -52,48 +50,27 @@ impl MessagingProvider {
 
 /// Calls the same method on whichever store it is.
 macro_rules! each {
-    ($self:ident, $method:ident($($argument:expr),*)) => {
+    ($self:ident, $records:ident => $call:expr) => {
         match $self {
-            Self::Memory(records) => IdempotencyStore::$method(records, $($argument),*).await,
+            Self::Memory($records) => $call,
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(records) => IdempotencyStore::$method(records, $($argument),*).await,
+            Self::Sqlite($records) => $call,
             #[cfg(feature = "postgres")]
-            Self::Postgres(records) => IdempotencyStore::$method(records, $($argument),*).await,
+            Self::Postgres($records) => $call,
             #[cfg(feature = "mysql")]
-            Self::Mysql(records) => IdempotencyStore::$method(records, $($argument),*).await,
+            Self::Mysql($records) => $call,
         }
     };
 }
 
 impl IdempotencyStore for IdempotencyRecords {
-    async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError> {
-        each!(self, begin(key, lease, deadline))
-    }
-
-    async fn extend(
-        &self,
-        token: &IdempotencyToken,
-        lease: Duration,
-        deadline: Deadline,
-    ) -> Result<Standing, MessagingError> {
-        each!(self, extend(token, lease, deadline))
-    }
-
-    async fn complete(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
-        each!(self, complete(token, deadline))
-    }
-
-    async fn abandon(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
-        each!(self, abandon(token, deadline))
-    }
-
-    async fn forget(&self, older_than: Duration, deadline: Deadline) -> Result<u64, MessagingError> {
-        each!(self, forget(older_than, deadline))
-    }
+    hand_on!(IdempotencyStore, each);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     async fn knows_what_was_done(url: &str) {

@@ -8,8 +8,8 @@
 //! **The invariant.** Changing the URL changes where messages are kept and nothing else; where a store cannot keep a
 //! promise it says so in its [`Capabilities`] and refuses, it never pretends.
 //!
-//! **What was rejected.** A boxed trait object for every call: the providers are an enum, so the compiler sees through
-//! it, and one variant holds any provider that is not in the enum.
+//! **What was rejected.** A trait object for every provider: the providers are an enum, and one variant holds any provider
+//! that is not in it. What a call returns is a boxed future, so that each call is compiled once, in its provider's crate.
 //!
 //! ```
 //! use postrider::{Deadline, Json, MessagingService, QueueName, ReceiveOptions, TypedMessaging};
@@ -39,7 +39,11 @@ mod context;
 mod endpoint;
 mod examine;
 mod idempotency_records;
+#[cfg(feature = "prometheus")]
+pub mod prometheus;
 mod provider;
+#[cfg(doctest)]
+mod readmes;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod state_storage;
 #[cfg(all(feature = "tasks", any(feature = "http", feature = "postgres", feature = "sqlite")))]

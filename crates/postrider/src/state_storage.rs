@@ -1,7 +1,5 @@
 //! Small records, in the database that the configuration names for everything that is no message.
 
-use std::time::Duration;
-
 use postrider_core::*;
 
 use crate::config::Config;
@@ -46,13 +44,15 @@ impl StateStorage {
 
     /// The records of a system, without its queues where these are elsewhere. Answers the connection that the records
     /// are reached by as well, for whoever closes it.
-    pub async fn connect(config: &Config) -> Result<(Self, MessagingProvider), ContextError> {
-        let endpoint = match config.keeps_state_with_messages() {
-            true => config.endpoint()?,
-            false => config.state_endpoint()?,
-        };
-        let provider = endpoint.connect().await?;
-        Ok((Self::new(&provider)?, provider))
+    pub fn connect(config: &Config) -> BoxFuture<'_, Result<(Self, MessagingProvider), ContextError>> {
+        Box::pin(async move {
+            let endpoint = match config.keeps_state_with_messages() {
+                true => config.endpoint()?,
+                false => config.state_endpoint()?,
+            };
+            let provider = endpoint.connect().await?;
+            Ok((Self::new(&provider)?, provider))
+        })
     }
 }
 
@@ -69,58 +69,13 @@ macro_rules! each {
 }
 
 impl StateRecords for StateStorage {
-    async fn put_new(
-        &self,
-        kind: &RecordKind,
-        key: &RecordKey,
-        value: Bytes,
-        expires_in: Option<Duration>,
-        deadline: Deadline,
-    ) -> Result<Put, MessagingError> {
-        each!(self, store => store.put_new(kind, key, value, expires_in, deadline).await)
-    }
-
-    async fn replace(
-        &self,
-        kind: &RecordKind,
-        key: &RecordKey,
-        version: i64,
-        value: Bytes,
-        expires_in: Option<Duration>,
-        deadline: Deadline,
-    ) -> Result<Option<StateRecord>, MessagingError> {
-        each!(self, store => store.replace(kind, key, version, value, expires_in, deadline).await)
-    }
-
-    async fn get(
-        &self,
-        kind: &RecordKind,
-        key: &RecordKey,
-        deadline: Deadline,
-    ) -> Result<Option<StateRecord>, MessagingError> {
-        each!(self, store => store.get(kind, key, deadline).await)
-    }
-
-    async fn remove(&self, kind: &RecordKind, key: &RecordKey, deadline: Deadline) -> Result<bool, MessagingError> {
-        each!(self, store => store.remove(kind, key, deadline).await)
-    }
-
-    async fn list(
-        &self,
-        kind: &RecordKind,
-        query: &RecordQuery,
-        deadline: Deadline,
-    ) -> Result<RecordPage, MessagingError> {
-        each!(self, store => store.list(kind, query, deadline).await)
-    }
-
-    async fn forget_expired(&self, deadline: Deadline) -> Result<u64, MessagingError> {
-        each!(self, store => store.forget_expired(deadline).await)
-    }
+    hand_on!(StateRecords, each);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::config::Sources;
 

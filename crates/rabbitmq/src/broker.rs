@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::uri::AMQPUri;
-use postrider_broker::{Broker, Claimed, Patience, Stored};
-use postrider_core::coalescer::{BatchFailure, ExtendRow, SendRow};
+use postrider_broker::{Broker, Stored};
+use postrider_core::coalescer::{BatchFailure, ExtendRow, SendRow, with_same_receipts};
 use postrider_core::{
     Capabilities, Deadline, MessageId, MessagingError, QueueName, QueueStats, ReceiptHandle, ReceiveOptions,
-    RowResults, Settlement, WakeUps,
+    RowResults, Settlement, WakeUps, spawn,
 };
+use postrider_provider::{Claimed, Patience};
 use tokio::sync::{mpsc, watch};
 
 use crate::PROVIDER;
@@ -20,7 +21,7 @@ use crate::leases::Leases;
 use crate::link::Link;
 use crate::management::Management;
 use crate::options::RabbitmqOptions;
-use crate::topology::{self, all_levels, partition, waiting_queue};
+use crate::topology::{self, all_levels, check_name, partition, waiting_queue};
 
 /// How many batches are sent at the same time. They share a channel that never waits, so small ones cost no more than
 /// large ones do, and a caller waits for fewer others.
@@ -63,7 +64,7 @@ impl RabbitmqBroker {
             instance: rand::random(),
             _open: open,
         }));
-        tokio::spawn(end_leases(Arc::downgrade(&broker.0), leases, is_open));
+        spawn(end_leases(Arc::downgrade(&broker.0), leases, is_open));
         Ok(broker)
     }
 
@@ -131,7 +132,7 @@ async fn end_leases(broker: std::sync::Weak<Inner>, leases: Arc<Leases>, mut ope
         let Some(broker) = broker.upgrade().map(RabbitmqBroker) else { return };
         let queues: Vec<_> = over.iter().map(|lease| lease.queue.clone()).collect();
         // Not waited for: one channel that does not answer must not keep the others' messages.
-        tokio::spawn(async move {
+        spawn(async move {
             if let Err(error) = broker.give_back(over).await {
                 tracing::debug!(?error, "messages were not given back; the broker does it when the connection ends");
             }
@@ -167,6 +168,7 @@ impl Broker for RabbitmqBroker {
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        check_name(queue)?;
         let live = self.link().live(deadline).await?;
         // Made by us or not, it may have been deleted since.
         live.known.forget(queue);
@@ -200,8 +202,8 @@ impl Broker for RabbitmqBroker {
         self.end_leases(settlements).await
     }
 
-    async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, BatchFailure> {
-        Ok(self.extend_leases(rows))
+    async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<ReceiptHandle>, BatchFailure> {
+        Ok(with_same_receipts(rows, self.extend_leases(rows)))
     }
 
     async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), MessagingError> {
@@ -216,15 +218,17 @@ impl Broker for RabbitmqBroker {
         deadline: Deadline,
         patience: Patience,
     ) -> Result<Vec<Claimed>, MessagingError> {
+        check_name(queue)?;
         self.claim(queue, options, deadline, patience).await
     }
 
     async fn wake_ups(&self, queue: &QueueName, _: Deadline) -> Result<WakeUps, MessagingError> {
+        check_name(queue)?;
         let (broker, queue) = (self.clone(), queue.clone());
         let (tell, hints) = mpsc::channel(1);
         // A task, because whoever listens may look away for long, and a question that nobody goes on with would keep the
         // channel that all questions are asked on.
-        tokio::spawn(async move {
+        spawn(async move {
             loop {
                 tokio::select! {
                     () = tell.closed() => return,
@@ -252,20 +256,26 @@ impl Broker for RabbitmqBroker {
         queue: &QueueName,
         deadline: Deadline,
     ) -> Result<Option<Result<(), String>>, MessagingError> {
+        if let Err(error) = check_name(queue) {
+            return Ok(Some(Err(error.to_string())));
+        }
         let live = self.link().live(deadline).await?;
         Ok(live.counts(queue.as_str()).await?.map(|_| Ok(())))
     }
 
     async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
+        check_name(queue)?;
         self.count(queue, deadline).await
     }
 
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), MessagingError> {
+        check_name(queue)?;
         let live = self.link().live(deadline).await?;
         flags::set(&live, queue, Flag::Paused, is_paused).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
+        check_name(queue)?;
         let live = self.link().live(deadline).await?;
         let mut names = self.sources(&live, queue).await?;
         names.extend(self.waiting(&live, queue).await?);
@@ -277,6 +287,7 @@ impl Broker for RabbitmqBroker {
     }
 
     async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
+        check_name(queue)?;
         let live = self.link().live(deadline).await?;
         let mut names = self.sources(&live, queue).await?;
         names.extend(self.waiting(&live, queue).await?);
@@ -301,6 +312,7 @@ impl Broker for RabbitmqBroker {
     }
 
     async fn hold(&self, queue: &QueueName, deadline: Deadline) -> Result<RabbitmqHold, MessagingError> {
+        check_name(queue)?;
         let live = self.link().live(deadline).await?;
         let sources = self.sources(&live, queue).await?;
         Ok(RabbitmqHold::new(self.clone(), live, queue.clone(), sources))

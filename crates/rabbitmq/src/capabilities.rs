@@ -20,8 +20,9 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
     let emulated = [
         (
             F::SingleLease,
-            "the lease is a timer in the worker; a worker that is frozen and thawed may go on with a message that the \
-             broker has given to another",
+            "the lease is a timer in the worker, and the broker hands a message on as soon as the worker's connection \
+             ends: one that is frozen and thawed, has lost its connection, or was killed and left a command running may \
+             still be at it when another has it",
         ),
         (
             F::Fencing,
@@ -45,8 +46,9 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
         ),
         (
             F::OrderByKey,
-            "keys share partitions, and those that share one wait for each other; a message with a key counts every \
-             delivery before as a failure",
+            "keys share partitions, 8 unless the option `partitions` says otherwise: while the first message of a partition \
+             is leased, delayed or waits for its retry, all keys of that partition wait; a message with a key counts every \
+             delivery before as a failure; what a worker without its connection still does is not waited for",
         ),
         (
             F::Delay,
@@ -60,7 +62,11 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
         ),
         (F::Expiry, "judged by the worker's clock on reading"),
         (F::Pause, "a flag at the broker, which Postrider's workers ask for; other clients do not"),
-        (F::Peek, "the messages are received and returned: hidden for a moment, and counted as delivered"),
+        (
+            F::Peek,
+            "the messages are received and returned: hidden for a moment, and counted as delivered; of the messages with \
+             keys the first of each partition is shown",
+        ),
         (F::WakeUp, "the broker is asked once in a while"),
     ];
     let refused = [
@@ -69,6 +75,8 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
         (F::FreeRelease, "the broker counts every return"),
         (F::Priority, "quorum queues know none; use a queue for what is urgent"),
         (F::AttemptHistory, "a message carries the number of its failures and the last error, and no more"),
+        (F::Archive, "the broker forgets a message that was acknowledged"),
+        (F::WaitingMessages, "the broker reaches no single message of a queue"),
         (F::ReceiveById, "the broker hands out its next message, never a chosen one"),
     ];
     let mut capabilities = Capabilities::native(PROVIDER).with_limits(limits);

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::message::Delivery;
-use postrider_broker::{Claimed, Patience, Stored};
+use postrider_broker::Stored;
 use postrider_core::{
     DeadLetterReason, Deadline, LeaseToken, MessagingError, NativeRef, QueueName, ReceiptHandle, ReceiveOptions,
     Timestamp,
 };
+use postrider_provider::{Claimed, Patience};
 use tokio::time::Instant;
 
 use crate::PROVIDER;
@@ -210,7 +211,7 @@ impl RabbitmqBroker {
         for delivery in deliveries {
             let Arrived { stored, tag } = wire::read(queue, delivery);
             match doom(&stored, queue, options) {
-                Some(reason) => dead.push((stored.buried(&reason, None, Timestamp::now()), tag)),
+                Some(reason) => dead.push((wire::fitted(stored.buried(&reason, None, Timestamp::now())), tag)),
                 None => alive.push((stored, tag)),
             }
         }
@@ -304,7 +305,7 @@ impl RabbitmqBroker {
         head: Head,
         reason: &DeadLetterReason,
     ) -> Result<(), MessagingError> {
-        let letter = head.stored.buried(reason, None, Timestamp::now());
+        let letter = wire::fitted(head.stored.buried(reason, None, Timestamp::now()));
         let (id, target) = (letter.id, queue.dead_letters());
         for fate in self.store(live, &[(target.clone(), letter)]).await {
             accepted("dead-letter", &target, id, fate)?;

@@ -9,7 +9,7 @@ use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel};
 use postrider_broker::Broker;
 use postrider_core::duration_text::show;
-use postrider_core::{Deadline, Finding, MessagingError, Severity};
+use postrider_core::{BoxFuture, Deadline, Finding, MessagingError, Severity};
 
 use crate::RabbitmqStore;
 use crate::broker::RabbitmqBroker;
@@ -20,31 +20,33 @@ impl RabbitmqStore {
     /// Looks at a broker and the queues on it, and says what is wrong and what to do about it. Changes nothing: what it
     /// makes to try the user's rights is gone when it ends. Fails only where there is nothing to look at: for a URL or
     /// options that nobody could use.
-    pub async fn examine(
+    pub fn examine(
         url: &str,
         options: RabbitmqOptions,
         deadline: Deadline,
-    ) -> Result<Vec<Finding>, MessagingError> {
-        let store = Self::new(url, options)?;
-        let connected = RabbitmqBroker::connect(store.uri.clone(), store.options.clone());
-        let broker = match deadline.limit(connected).await {
-            Some(Ok(broker)) => broker,
-            Some(Err(error @ MessagingError::InvalidInput { .. })) => return Err(error),
-            Some(Err(error)) => return Ok(vec![Finding::failed("connection", &error)]),
-            None => return Ok(vec![Finding::failed("connection", &crate::error::silent("connect"))]),
-        };
-        let (authority, vhost) = (&store.uri.authority, &store.uri.vhost);
-        let place = format!("{}:{}, virtual host '{vhost}'", authority.host, authority.port);
-        let mut findings = vec![Finding::fine("connection", place)];
-        findings.push(match deadline.limit(rights(&broker, &store, deadline)).await {
-            Some(found) => found,
-            None => Finding::failed("rights", &crate::error::silent("examine")),
-        });
-        findings.extend(managed(&broker, deadline).await);
-        findings.push(consumer_timeout(&store.options));
-        // What was found stands, whatever becomes of the connection.
-        let _ = broker.close(deadline).await;
-        Ok(findings)
+    ) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
+        Box::pin(async move {
+            let store = Self::new(url, options)?;
+            let connected = RabbitmqBroker::connect(store.uri.clone(), store.options.clone());
+            let broker = match deadline.limit(connected).await {
+                Some(Ok(broker)) => broker,
+                Some(Err(error @ MessagingError::InvalidInput { .. })) => return Err(error),
+                Some(Err(error)) => return Ok(vec![Finding::failed("connection", &error)]),
+                None => return Ok(vec![Finding::failed("connection", &crate::error::silent("connect"))]),
+            };
+            let (authority, vhost) = (&store.uri.authority, &store.uri.vhost);
+            let place = format!("{}:{}, virtual host '{vhost}'", authority.host, authority.port);
+            let mut findings = vec![Finding::fine("connection", place)];
+            findings.push(match deadline.limit(rights(&broker, &store, deadline)).await {
+                Some(found) => found,
+                None => Finding::failed("rights", &crate::error::silent("examine")),
+            });
+            findings.extend(managed(&broker, deadline).await);
+            findings.push(consumer_timeout(&store.options));
+            // What was found stands, whatever becomes of the connection.
+            let _ = broker.close(deadline).await;
+            Ok(findings)
+        })
     }
 }
 

@@ -1,12 +1,14 @@
 //! What the broker's errors mean.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use lapin::ErrorKind;
-use lapin::uri::AMQPScheme;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use postrider_core::{MessagingError, QueueName};
+#[cfg(feature = "tls")]
 use tokio_rustls::rustls;
 
 use crate::PROVIDER;
@@ -17,6 +19,8 @@ pub(crate) const NOT_FOUND: u16 = 404;
 pub(crate) const PRECONDITION_FAILED: u16 = 406;
 /// The broker's words for a right that is missing.
 pub(crate) const ACCESS_REFUSED: u16 = 403;
+/// The broker's words for a virtual host that is not there, or not for this user.
+const NOT_ALLOWED: u16 = 530;
 
 /// The broker's number for an error, if the broker told of it.
 pub(crate) fn code(error: &lapin::Error) -> Option<u16> {
@@ -41,7 +45,8 @@ pub(crate) fn failed(operation: &'static str, error: lapin::Error) -> MessagingE
             let source = Arc::new(Advised {
                 error,
                 advice: "let the user configure, write and read its queues, postrider:.* and amq.default; `postrider doctor` \
-                         names what is missing",
+                         names what is missing"
+                    .into(),
             });
             MessagingError::Provider { provider: PROVIDER, operation, source, retryable: false }
         }
@@ -64,7 +69,7 @@ pub(crate) fn failed(operation: &'static str, error: lapin::Error) -> MessagingE
 #[derive(Debug)]
 struct Advised {
     error: lapin::Error,
-    advice: &'static str,
+    advice: Cow<'static, str>,
 }
 
 impl fmt::Display for Advised {
@@ -80,25 +85,40 @@ impl std::error::Error for Advised {
 }
 
 /// Why a connection was not opened.
-pub(crate) fn unreached(place: &str, scheme: &AMQPScheme, error: lapin::Error) -> MessagingError {
-    let tls = match error.kind() {
-        ErrorKind::IOError(error) => error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()),
-        _ => None,
+pub(crate) fn unreached(place: &str, uri: &AMQPUri, error: lapin::Error) -> MessagingError {
+    let (user, vhost) = (uri.authority.userinfo.username.escape_debug(), uri.vhost.escape_debug());
+    let refused = |error, advice: Cow<'static, str>| MessagingError::Provider {
+        provider: PROVIDER,
+        operation: "connect",
+        source: Arc::new(Advised { error, advice }),
+        retryable: false,
     };
-    if let Some(rustls::Error::InvalidCertificate(_)) = tls {
-        let source = Arc::new(Advised {
-            error,
-            advice: "the broker's certificate is not trusted. Name the host that it was made for, and in \
-                     common.messaging.rabbitmq.ca_file the file of the authority that signed it",
-        });
-        return MessagingError::Provider { provider: PROVIDER, operation: "connect", source, retryable: false };
+    let encryption = Encryption::of(&error);
+    if encryption == Encryption::Distrusted {
+        let advice = "the broker's certificate is not trusted. Name the host that it was made for, and in \
+                      common.messaging.rabbitmq.ca_file the file of the authority that signed it";
+        return refused(error, advice.into());
+    }
+    match code(&error) {
+        Some(ACCESS_REFUSED) => {
+            let advice = format!(
+                "{place} does not accept user '{user}' with this password; correct the URL, or set the password there with \
+                 `rabbitmqctl change_password '{user}'`"
+            );
+            return refused(error, advice.into());
+        }
+        Some(NOT_ALLOWED) => {
+            let advice = format!(
+                "{place} does not let user '{user}' into virtual host '{vhost}'; correct the URL, or make it there with \
+                 `rabbitmqctl add_vhost '{vhost}'` and `rabbitmqctl set_permissions -p '{vhost}' '{user}' '.*' '.*' '.*'`"
+            );
+            return refused(error, advice.into());
+        }
+        _ => {}
     }
     let told = words(&error);
-    let meaning = match (scheme, error.kind()) {
-        (_, ErrorKind::ProtocolError(_)) if code(&error) == Some(ACCESS_REFUSED) => {
-            "; check user, password and virtual host"
-        }
-        (AMQPScheme::AMQPS, _) if tls.is_some() => {
+    let meaning = match (&uri.scheme, error.kind()) {
+        (AMQPScheme::AMQPS, _) if encryption == Encryption::Failed => {
             "; if that port is not for TLS, write amqp:// or the port that is, often 5671"
         }
         (AMQPScheme::AMQP, kind) if is_no_answer(kind) => {
@@ -110,6 +130,37 @@ pub(crate) fn unreached(place: &str, scheme: &AMQPScheme, error: lapin::Error) -
         provider: PROVIDER,
         detail: format!("{place}: {told}{meaning}"),
         source: Some(Arc::new(error)),
+    }
+}
+
+/// What a connection's encryption has to do with its failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encryption {
+    /// Nothing.
+    Uninvolved,
+    /// It was not agreed on.
+    Failed,
+    /// The broker's certificate is not trusted.
+    Distrusted,
+}
+
+impl Encryption {
+    #[cfg(feature = "tls")]
+    fn of(error: &lapin::Error) -> Self {
+        let inner = match error.kind() {
+            ErrorKind::IOError(error) => error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()),
+            _ => None,
+        };
+        match inner {
+            None => Self::Uninvolved,
+            Some(rustls::Error::InvalidCertificate(_)) => Self::Distrusted,
+            Some(_) => Self::Failed,
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn of(_: &lapin::Error) -> Self {
+        Self::Uninvolved
     }
 }
 

@@ -26,6 +26,9 @@ use crate::link::answered;
 /// How long the broker may take to hand over a message that is there, or to show one that was given back.
 pub(crate) const HAND_OVER: Duration = Duration::from_millis(500);
 
+/// How much longer it may take for each of many messages that were given back.
+const PER_MESSAGE: Duration = Duration::from_millis(1);
+
 /// A channel for one queue.
 #[derive(Debug)]
 pub(crate) struct Feed {
@@ -89,14 +92,6 @@ impl Sole {
     /// The next message if it comes in time.
     pub(crate) async fn next_within(&mut self, time: Duration) -> Option<Result<Delivery, MessagingError>> {
         self.consumer.as_mut()?.next_within(time).await
-    }
-
-    /// Up to `count` messages, as long as they come in time.
-    pub(crate) async fn up_to(&mut self, count: usize) -> Result<Vec<Delivery>, MessagingError> {
-        match &mut self.consumer {
-            Some(consumer) => consumer.up_to(count).await,
-            None => Ok(Vec::new()),
-        }
     }
 }
 
@@ -218,8 +213,12 @@ pub(crate) async fn see_again<F>(count: usize, ready: impl Fn() -> F) -> Result<
 where
     F: Future<Output = Result<Option<u32>, MessagingError>>,
 {
-    let end = Instant::now() + HAND_OVER;
-    while ready().await?.is_some_and(|ready| (ready as usize) < count) && Instant::now() < end {
+    let end = Instant::now() + HAND_OVER + PER_MESSAGE.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
+    while ready().await?.is_some_and(|ready| (ready as usize) < count) {
+        if Instant::now() >= end {
+            tracing::debug!(count, "not all messages that were given back are seen yet; others may have taken some");
+            break;
+        }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     Ok(())

@@ -1,4 +1,8 @@
 //! Messages that are held for a moment, to be looked at or moved. Closing their channels puts them back.
+//!
+//! Of a partition only the first message is held. What comes back joins the tail of the broker's list of returned messages,
+//! which is served before all others: if several were in it, the first of them would be overtaken when it is received
+//! and comes back alone, at a retry or with its worker's end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +12,7 @@ use postrider_broker::{Held, Hold, Stored};
 use postrider_core::{MessagingError, QueueName, RowResults};
 
 use crate::broker::RabbitmqBroker;
-use crate::feed::{Feed, NoFeed, Sole, see_again};
+use crate::feed::{Feed, HAND_OVER, NoFeed, Sole, see_again};
 use crate::link::Live;
 use crate::send::accepted;
 use crate::wire;
@@ -16,7 +20,10 @@ use crate::wire;
 /// So many messages are taken with one consumer.
 const MOST: usize = 1000;
 
-/// Messages of a queue that are held: those without a key, then those of its partitions.
+/// So often messages that are ready are asked for.
+const TRIES: usize = 3;
+
+/// Messages of a queue that are held: those without a key, then the first of each of its partitions.
 #[derive(Debug)]
 pub struct RabbitmqHold {
     broker: RabbitmqBroker,
@@ -66,14 +73,15 @@ impl RabbitmqHold {
         }
         match source == self.queue.as_str() {
             true => self.take_plain(source, wanted.min(MOST)).await,
-            false => self.take_partition(source, wanted).await,
+            false => self.take_head(source).await,
         }
     }
 
     async fn take_plain(&mut self, source: &str, wanted: usize) -> Result<Vec<Held>, MessagingError> {
         let index = self.feed(source).await?;
         let feed = self.feeds[index].clone();
-        let mut subscription = match feed.subscribe(allowance(wanted)).await {
+        let allowance = u16::try_from(wanted).unwrap_or(u16::MAX);
+        let mut subscription = match feed.subscribe(allowance).await {
             Ok(subscription) => subscription,
             Err(NoFeed::Missing) => return Ok(Vec::new()),
             Err(NoFeed::Failed(error)) => return Err(error),
@@ -83,24 +91,24 @@ impl RabbitmqHold {
         Ok(self.note(index, deliveries))
     }
 
-    /// All that is wanted of a partition at once: its consumer gets no more while it holds that, and nobody else does.
-    async fn take_partition(&mut self, source: &str, wanted: usize) -> Result<Vec<Held>, MessagingError> {
-        if self.feeds.iter().any(|feed| feed.queue() == source) {
+    async fn take_head(&mut self, source: &str) -> Result<Vec<Held>, MessagingError> {
+        let is_held = self.feeds.iter().any(|feed| feed.queue() == source);
+        if is_held {
             return Ok(Vec::new());
         }
-        let mut sole = match Sole::subscribe(source, self.live.channel("look").await?, allowance(wanted)).await {
+        let mut sole = match Sole::subscribe(source, self.live.channel("look").await?, 1).await {
             Ok(sole) => sole,
             Err(NoFeed::Missing) => return Ok(Vec::new()),
             Err(NoFeed::Failed(error)) => return Err(error),
         };
-        let deliveries = sole.up_to(wanted).await?;
-        if deliveries.is_empty() {
+        let Some(delivery) = sole.next_within(HAND_OVER).await else {
             // A worker is at it. Whatever is handed over when that one leaves must go back at once.
             return sole.feed().close().await.map(|()| Vec::new());
-        }
+        };
+        let delivery = delivery?;
         self.feeds.push(sole.feed().clone());
         self.soles.push(sole);
-        Ok(self.note(self.feeds.len() - 1, deliveries))
+        Ok(self.note(self.feeds.len() - 1, vec![delivery]))
     }
 
     fn note(&mut self, index: usize, deliveries: Vec<Delivery>) -> Vec<Held> {
@@ -114,18 +122,26 @@ impl RabbitmqHold {
     }
 }
 
-fn allowance(wanted: usize) -> u16 {
-    u16::try_from(wanted).unwrap_or(u16::MAX)
-}
-
 impl Hold for RabbitmqHold {
     async fn take(&mut self, count: usize) -> Result<Vec<Held>, MessagingError> {
         while let Some(source) = self.sources.last().cloned() {
-            let held = self.take_from(&source, count).await?;
-            if !held.is_empty() {
-                return Ok(held);
+            for _ in 0..TRIES {
+                let held = self.take_from(&source, count).await?;
+                if !held.is_empty() {
+                    return Ok(held);
+                }
+                // A partition that a worker is at hands over nothing.
+                let is_own = source == self.queue.as_str();
+                if !is_own || self.live.counts(&source).await?.is_none_or(|counts| counts.ready == 0) {
+                    self.sources.pop();
+                    break;
+                }
             }
-            self.sources.pop();
+            if self.sources.last() == Some(&source) {
+                return Err(MessagingError::busy(format!(
+                    "RabbitMQ says that messages of '{source}' are ready, and handed over none in time; try again"
+                )));
+            }
         }
         Ok(Vec::new())
     }
@@ -167,8 +183,13 @@ impl Hold for RabbitmqHold {
         for (index, feed) in self.feeds.iter().enumerate() {
             let left =
                 self.taken.iter().filter(|(of, tag)| *of == index && !self.removed.contains(&(*of, *tag))).count();
+            // The others of a partition are ready all the time.
+            let others = if feed.queue() == self.queue.as_str() { 0 } else { feed.catch_up().await? };
             feed.close().await?;
-            let ready = || async { Ok(self.live.counts(feed.queue()).await?.map(|counts| counts.ready)) };
+            let ready = || async {
+                let counts = self.live.counts(feed.queue()).await?;
+                Ok(counts.map(|counts| counts.ready.saturating_sub(others)))
+            };
             see_again(left, ready).await?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postrider_broker::Stored;
-use postrider_core::{MessageId, MessagingError, QueueName};
+use postrider_core::{MessageId, MessagingError, QueueName, spawn};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
@@ -204,7 +204,7 @@ impl Keyed {
         let (index, due) = (head.place.entered.index, Instant::now() + head.stored.wait);
         lock(&self.partitions[index].hand).kept = Some((due, head));
         let keyed = self.clone();
-        tokio::spawn(async move {
+        spawn(async move {
             tokio::time::sleep_until(due).await;
             keyed.news.notify_waiters();
             tokio::time::sleep(UNWANTED).await;
@@ -272,7 +272,7 @@ impl Place {
         self.consumer.feed().ack(vec![self.tag]).await?;
         self.consumer.feed().catch_up().await?;
         let coming = self.keyed().partitions[self.entered.index].coming.clone().lock_owned().await;
-        tokio::spawn(async move {
+        spawn(async move {
             self.go_on().await;
             drop(coming);
         });
@@ -304,7 +304,7 @@ impl Place {
 
     /// Keeps the message in hand for so long, and its key with it, then puts it back.
     pub(crate) fn give_back_after(self, after: Duration) {
-        tokio::spawn(async move {
+        spawn(async move {
             tokio::time::sleep(after).await;
             if let Err(error) = self.give_back().await {
                 tracing::debug!(?error, "a message was not put back; the broker does it when the connection ends");

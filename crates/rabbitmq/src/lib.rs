@@ -26,12 +26,15 @@ mod line;
 mod link;
 mod management;
 mod options;
+#[cfg(not(feature = "tls"))]
+mod plain;
 mod publish;
 mod send;
 mod settle;
 mod stats;
 mod store;
 mod topology;
+#[cfg(feature = "tls")]
 mod trust;
 mod wire;
 
@@ -45,5 +48,7 @@ pub use store::RabbitmqStore;
 /// The provider's name in receipts and errors.
 const PROVIDER: &str = "rabbitmq";
 
-/// A connection to a broker, in the sense of the contract.
-pub type RabbitmqProvider = postrider_broker::BrokerProvider<RabbitmqBroker>;
+postrider_core::own_provider! {
+    /// A connection to a broker, in the sense of the contract.
+    RabbitmqProvider(postrider_provider::Provider<postrider_broker::Connection<RabbitmqBroker>>)
+}

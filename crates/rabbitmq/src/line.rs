@@ -26,7 +26,7 @@ use postrider_core::MessagingError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::error::{failed, silent};
+use crate::error::{PRECONDITION_FAILED, code, failed, silent, words};
 use crate::link::ANSWER;
 use crate::publish::{Outgoing, Published};
 
@@ -113,6 +113,8 @@ pub(crate) struct Line {
     held: Vec<(Whose, Published)>,
     /// Why the channel can be used no more.
     broken: Option<MessagingError>,
+    /// Not confirmed when it ended.
+    failed: Vec<Whose>,
     ticks: Interval,
 }
 
@@ -137,6 +139,7 @@ impl Line {
             returned: HashSet::new(),
             held: Vec::new(),
             broken: None,
+            failed: Vec::new(),
             ticks,
         }
     }
@@ -251,12 +254,16 @@ impl Line {
             };
             let Open { bytes, whose, .. } = self.open.swap_remove(index);
             self.open_bytes -= bytes;
-            let (fate, back) = confirmed.unwrap_or_else(|error| {
-                self.broken = Some(error.clone());
-                (Published::Unknown(error), None)
-            });
-            self.returned.extend(back);
-            seen.push((whose, fate));
+            match confirmed {
+                Ok((fate, back)) => {
+                    self.returned.extend(back);
+                    seen.push((whose, fate));
+                }
+                Err(error) => {
+                    self.broken = Some(error);
+                    self.failed.push(whose);
+                }
+            }
         }
         seen
     }
@@ -276,17 +283,32 @@ impl Line {
     fn end(&mut self, error: &MessagingError) {
         let held = std::mem::take(&mut self.held).into_iter().map(|(whose, _)| whose);
         let open = std::mem::take(&mut self.open).into_iter().map(|open| open.whose);
-        for whose in held.chain(open).collect::<Vec<_>>() {
+        let failed = std::mem::take(&mut self.failed);
+        let all: Vec<_> = held.chain(open).chain(failed).collect();
+        // With others on their way, nobody knows which of them the broker would not take.
+        let is_alone = all.len() == 1;
+        for whose in all {
             let is_back = self.returned.contains(&whose.name);
-            self.answer(whose, if is_back { Published::Unroutable } else { Published::Unknown(error.clone()) });
+            let fate = match error {
+                _ if is_back => Published::Unroutable,
+                MessagingError::InvalidInput { .. } if is_alone => Published::NotSent(error.clone()),
+                _ => Published::Unknown(error.clone()),
+            };
+            self.answer(whose, fate);
         }
+        let not_sent = match error {
+            MessagingError::InvalidInput { .. } => {
+                MessagingError::busy("the broker closed the channel because of another message; send this one again")
+            }
+            error => error.clone(),
+        };
         self.orders.close();
         while let Ok(order) = self.orders.try_recv() {
             self.accept(order);
         }
         for (order, place, message) in std::mem::take(&mut self.next) {
             let whose = Whose { order, place, name: name(&message.routing_key, &message.properties) };
-            self.answer(whose, Published::NotSent(error.clone()));
+            self.answer(whose, Published::NotSent(not_sent.clone()));
         }
     }
 
@@ -307,14 +329,24 @@ async fn publish(channel: Arc<Channel>, message: Outgoing) -> Result<Confirmed, 
     let Outgoing { exchange, routing_key, properties, body } = message;
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
     let sent = channel.basic_publish(exchange.into(), routing_key.into(), options, &body, properties).await;
-    let (fate, back) = match sent.map_err(|error| failed("send", error))?.await {
+    let (fate, back) = match sent.map_err(refused)?.await {
         Ok(Confirmation::Ack(back)) => (Published::Stored, back),
         Ok(Confirmation::Nack(back)) => (Published::Refused, back),
         // Only a channel without confirms says so, and ours have them.
         Ok(Confirmation::NotRequested) => return Err(silent("send")),
-        Err(error) => return Err(failed("send", error)),
+        Err(error) => return Err(refused(error)),
     };
     Ok((fate, back.map(|back| name(&back.routing_key, &back.properties))))
+}
+
+/// Why a message was not confirmed. All that the broker has against a message itself has this number.
+fn refused(error: lapin::Error) -> MessagingError {
+    match code(&error) {
+        Some(PRECONDITION_FAILED) => {
+            MessagingError::invalid("message", format!("the broker does not take it: {}", words(&error)))
+        }
+        _ => failed("send", error),
+    }
 }
 
 fn name(routing_key: impl ToString, properties: &BasicProperties) -> Name {
@@ -474,6 +506,27 @@ mod tests {
         assert!(matches!(b.await.unwrap()[..], [Published::Unknown(_)]));
         assert!(matches!(c.await.unwrap()[..], [Published::NotSent(_)]));
         line.line.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_message_that_the_broker_does_not_take_is_told_of_if_it_was_alone() {
+        let refused = || MessagingError::invalid("message", "too large");
+        let mut line = ByHand::new();
+        let (a, of_a) = line.one("a").await;
+        of_a.send(Err(refused())).unwrap();
+        assert!(matches!(a.await.unwrap()[..], [Published::NotSent(MessagingError::InvalidInput { .. })]));
+
+        let mut line = ByHand::new();
+        let mut many = line.order((0..WINDOW + 1).map(|n| message(&n.to_string(), 1)).collect());
+        settle().await;
+        let mut confirms: Vec<_> = std::iter::from_fn(|| line.sent.try_recv().ok()).collect();
+        confirms.pop().unwrap().1.send(Err(refused())).unwrap();
+        let mut fates = (&mut many).await.unwrap();
+        assert!(
+            matches!(fates.pop(), Some(Published::NotSent(MessagingError::Busy { .. }))),
+            "it was not on its way, and can be sent again"
+        );
+        assert!(fates.iter().all(|fate| matches!(fate, Published::Unknown(_))), "it may be any of them");
     }
 
     #[tokio::test]

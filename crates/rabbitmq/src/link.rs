@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
-use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, DefaultConnectionBuilder, Event};
 use postrider_core::{Deadline, MessagingError, QueueName};
 use tokio::sync::{Mutex as AsyncMutex, watch};
@@ -23,16 +23,19 @@ use crate::error::{failed, silent, unreached};
 use crate::feed::Feed;
 use crate::management::Management;
 use crate::options::RabbitmqOptions;
+#[cfg(not(feature = "tls"))]
+use crate::plain as trust;
 use crate::publish::Publisher;
 use crate::topology::Known;
+#[cfg(feature = "tls")]
 use crate::trust;
 
 /// How long a call waits for a connection that is being opened again.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The first pause between two tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause between two tries.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause between two tries: what an outage may last longer for us than it does.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long the broker may take to answer one request.
 pub(crate) const ANSWER: Duration = Duration::from_secs(20);
 
@@ -259,10 +262,7 @@ impl Way {
     async fn connect(&self) -> Result<Live, MessagingError> {
         let properties =
             ConnectionProperties::default().with_connection_name(self.options.connection_name.clone().into());
-        let trusted = match self.uri.scheme {
-            AMQPScheme::AMQP => None,
-            AMQPScheme::AMQPS => Some(trust::config(self.options.ca_file.as_deref())?),
-        };
+        let trusted = trust::config(&self.uri, &self.options)?;
         let connect = async {
             let mut builder = DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties);
             if let Some(trusted) = trusted {
@@ -272,7 +272,7 @@ impl Way {
         };
         match tokio::time::timeout(self.options.connection_timeout, connect).await {
             Ok(Ok(connection)) => Ok(Live::new(connection, self.known.clone(), self.management.clone())),
-            Ok(Err(error)) => Err(unreached(&self.place, &self.uri.scheme, error)),
+            Ok(Err(error)) => Err(unreached(&self.place, &self.uri, error)),
             Err(_) => Err(MessagingError::Connection {
                 provider: PROVIDER,
                 detail: format!("{}: no answer within {:?}", self.place, self.options.connection_timeout),
@@ -325,7 +325,7 @@ async fn keep_open(way: Way, first: Arc<Live>, tell: watch::Sender<State>, mut s
                 }
             }
         };
-        tracing::info!(broker = %way.place, "connected again");
+        tracing::warn!(broker = %way.place, "connected again");
         tell.send_replace(State::Up(live.clone()));
     }
 }

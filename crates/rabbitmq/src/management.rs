@@ -1,7 +1,6 @@
 //! The broker's management interface: what AMQP does not tell.
 
 use std::fmt;
-use std::sync::Arc;
 
 use data_encoding::BASE64;
 use http_body_util::{BodyExt, Empty};
@@ -13,12 +12,11 @@ use postrider_core::{Deadline, MessagingError, QueueName};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::Url;
 
 use crate::PROVIDER;
 use crate::options::RabbitmqOptions;
+#[cfg(feature = "tls")]
 use crate::trust;
 
 /// Where it answers when nobody says otherwise.
@@ -30,6 +28,7 @@ pub(crate) struct Management {
     url: Url,
     vhost: String,
     authorization: String,
+    #[cfg(feature = "tls")]
     ca_file: Option<String>,
 }
 
@@ -122,7 +121,13 @@ impl Management {
             user => (decoded(user), decoded(url.password().unwrap_or_default())),
         };
         let authorization = format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes()));
-        Ok(Self { url, vhost: uri.vhost.clone(), authorization, ca_file: options.ca_file.clone() })
+        Ok(Self {
+            url,
+            vhost: uri.vhost.clone(),
+            authorization,
+            #[cfg(feature = "tls")]
+            ca_file: options.ca_file.clone(),
+        })
     }
 
     /// All queues that users have made or named.
@@ -200,9 +205,14 @@ impl Management {
             .body(Empty::<Bytes>::new())
             .map_err(|error| failed(&error))?;
         let answer = match url.scheme() {
+            // A build without TLS connects to no broker with such a URL.
+            #[cfg(feature = "tls")]
             "https" => {
                 let name = host.clone().try_into().map_err(|error| failed(&error))?;
-                let stream = self.tls()?.connect(name, stream).await.map_err(|error| failed(&error))?;
+                let stream = trust::connector(self.ca_file.as_deref())?
+                    .connect(name, stream)
+                    .await
+                    .map_err(|error| failed(&error))?;
                 exchange(TokioIo::new(stream), request).await
             }
             _ => exchange(TokioIo::new(stream), request).await,
@@ -215,21 +225,6 @@ impl Management {
             404 => Err(failed(&"it knows nothing of it")),
             status => Err(failed(&format!("it answered {status}"))),
         }
-    }
-
-    fn tls(&self) -> Result<TlsConnector, MessagingError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in trust::authorities(self.ca_file.as_deref())? {
-            // One that cannot be read is one that nothing is checked against.
-            let _ = roots.add(certificate);
-        }
-        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| MessagingError::invalid("TLS", error.to_string()))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(TlsConnector::from(Arc::new(config)))
     }
 
     fn unreachable(&self, why: String) -> MessagingError {

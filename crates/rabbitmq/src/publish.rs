@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use lapin::options::ConfirmSelectOptions;
 use lapin::{BasicProperties, Channel};
-use postrider_core::MessagingError;
+use postrider_core::{MessagingError, spawn};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::error::silent;
@@ -65,12 +65,31 @@ impl Publisher {
             }
         }
         let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(Line::new(confirming(live).await?, receiver).run());
+        spawn(Line::new(confirming(live).await?, receiver).run());
         // Its receiver was made a moment ago; should it be gone, the order's answer goes with it.
         let _ = sender.send(order);
         *orders = Some(sender);
         Ok(())
     }
+}
+
+/// Larger ones go out alone: a broker that takes no message of that size closes the channel, and what others have sent
+/// on it would be lost sight of.
+const LARGE: usize = 256 * 1024;
+
+/// Sends messages in their order, and answers what became of each.
+pub(crate) async fn publish(live: &Live, messages: Vec<Outgoing>) -> Vec<Published> {
+    let is_large = |message: &Outgoing| message.body.len() > LARGE;
+    if !messages.iter().any(is_large) {
+        return live.publisher.publish(live, messages).await;
+    }
+    let mut fates = Vec::with_capacity(messages.len());
+    for run in messages.chunk_by(|message, next| !is_large(message) && !is_large(next)) {
+        let alone = Publisher::default();
+        let publisher = if is_large(&run[0]) { &alone } else { &live.publisher };
+        fates.extend(publisher.publish(live, run.to_vec()).await);
+    }
+    fates
 }
 
 async fn confirming(live: &Live) -> Result<Channel, MessagingError> {

@@ -7,13 +7,12 @@ use postrider_core::coalescer::{BatchFailure, SendRow};
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, MessageId, MessagingError, QueueName, RowResults, Timestamp};
 
-use crate::PROVIDER;
 use crate::broker::RabbitmqBroker;
 use crate::error::missing;
 use crate::flags::{self, Flag};
 use crate::link::{ANSWER, Live};
-use crate::publish::{Outgoing, Published};
-use crate::topology::{Builder, delay_route, levels, partition, partition_of, steps};
+use crate::publish::{self, Outgoing, Published};
+use crate::topology::{Builder, check_name, delay_route, levels, partition, partition_of, steps};
 use crate::wire;
 
 /// A message, and the queue that it is for.
@@ -50,6 +49,8 @@ impl RabbitmqBroker {
 
     fn check(&self, row: &SendRow) -> Result<(), MessagingError> {
         check_sendable(self.known_capabilities(), &row.queue, &row.message)?;
+        check_name(&row.queue)?;
+        wire::check_headers(&row.message)?;
         let longest = self.options().longest_wait_in_hand();
         if row.message.ordering_key.is_some() && row.message.delay > longest {
             return Err(MessagingError::invalid(
@@ -115,15 +116,24 @@ impl RabbitmqBroker {
     }
 
     async fn put_once(&self, live: &Live, targets: &[Target]) -> Vec<Published> {
-        let mut messages = Vec::with_capacity(targets.len());
-        for (queue, stored) in targets {
+        let (mut messages, mut places) = (Vec::with_capacity(targets.len()), Vec::with_capacity(targets.len()));
+        let mut fates = vec![Published::Unroutable; targets.len()];
+        for (place, (queue, stored)) in targets.iter().enumerate() {
+            if let Err(error) = wire::check_frame(stored) {
+                fates[place] = Published::NotSent(error);
+                continue;
+            }
             match self.route(live, queue, stored).await {
                 Ok(message) => messages.push(message),
                 // Nothing has been sent yet; one way that cannot be made is no reason to guess about the others.
                 Err(error) => return targets.iter().map(|_| Published::NotSent(error.clone())).collect(),
             }
+            places.push(place);
         }
-        live.publisher.publish(live, messages).await
+        for (place, fate) in places.into_iter().zip(publish::publish(live, messages).await) {
+            fates[place] = fate;
+        }
+        fates
     }
 
     /// The way of a message: straight into its queue, into its key's partition, or through what makes it wait.
@@ -195,29 +205,23 @@ pub(crate) fn accepted(
         Published::Unknown(error) => {
             Err(MessagingError::OutcomeUnknown { operation, ids: vec![id], source: Some(std::sync::Arc::new(error)) })
         }
-        Published::Refused => Err(MessagingError::Provider {
-            provider: PROVIDER,
-            operation,
-            source: std::sync::Arc::new(Full { queue: queue.clone() }),
-            retryable: true,
-        }),
+        // The broker answers, so it is no failure of the store.
+        Published::Refused => Err(MessagingError::busy(format!(
+            "RabbitMQ refused a message for '{queue}': a length limit is reached, or the queue has no leader yet; send it \
+             again later"
+        ))),
     }
 }
 
-/// The broker would not take a message.
-#[derive(Debug)]
-struct Full {
-    queue: QueueName,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl std::fmt::Display for Full {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let queue = &self.queue;
-        write!(
-            f,
-            "the broker would not take a message for '{queue}': a length limit is reached, or it has no leader yet"
-        )
+    #[test]
+    fn a_full_queue_is_busy_and_no_failure_of_the_store() {
+        let queue = QueueName::new("orders").unwrap();
+        let error = accepted("send", &queue, MessageId::generate(), Published::Refused).unwrap_err();
+        assert!(matches!(error, MessagingError::Busy { .. }) && error.is_retryable(), "{error:?}");
+        assert!(error.to_string().contains("'orders': a length limit"), "{error}");
     }
 }
-
-impl std::error::Error for Full {}

@@ -22,6 +22,7 @@ use crate::leases::{At, Lease};
 use crate::link::ANSWER;
 use crate::publish::Published;
 use crate::send::{Target, accepted};
+use crate::wire;
 
 /// What is left to do with a message whose lease was taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,10 +83,12 @@ impl RabbitmqBroker {
             Disposition::Nack(Nack::Release) => (Ending::GiveBack, None),
             Disposition::Nack(Nack::DeadLetter { reason, error }) => {
                 let letter = stored.clone().buried(reason, error.as_deref(), Timestamp::now());
-                (Ending::Remove, Some((queue.dead_letters(), letter)))
+                (Ending::Remove, Some((queue.dead_letters(), wire::fitted(letter))))
             }
             Disposition::Nack(Nack::Retry { after, error }) => match &lease.at {
-                At::Feed { .. } => (Ending::Remove, Some((queue, stored.clone().retried(*after, error.as_deref())))),
+                At::Feed { .. } => {
+                    (Ending::Remove, Some((queue, wire::fitted(stored.clone().retried(*after, error.as_deref())))))
+                }
                 At::Partition(_) => {
                     // The broker counts from when it handed the message over.
                     let left = self.options().longest_hold().saturating_sub(lease.since.elapsed());

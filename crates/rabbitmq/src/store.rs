@@ -4,8 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use lapin::uri::AMQPUri;
-use postrider_broker::BrokerProvider;
-use postrider_core::MessagingError;
+use postrider_broker::Connection;
+use postrider_core::{BoxFuture, MessagingError};
+use postrider_provider::Provider;
 use url::Url;
 
 use crate::RabbitmqProvider;
@@ -49,7 +50,10 @@ impl RabbitmqStore {
         let path = Url::parse(url).map_err(|error| invalid(error.to_string()))?;
         let names_one = !matches!(path.path(), "" | "/");
         if let Some(query) = path.query() {
-            let why = format!("'?{}' is not read; use the settings of common.messaging.rabbitmq", query.escape_debug());
+            // Of each parameter its name alone: a value may be a secret.
+            let names: Vec<_> = query.split('&').filter_map(|pair| pair.split('=').next()).collect();
+            let names = names.join("&");
+            let why = format!("'?{}' is not read; use the settings of common.messaging.rabbitmq", names.escape_debug());
             return Err(MessagingError::invalid("URL", why));
         }
         match &options.vhost {
@@ -68,8 +72,11 @@ impl RabbitmqStore {
     }
 
     /// Opens a connection.
-    pub async fn connect(&self) -> Result<RabbitmqProvider, MessagingError> {
-        BrokerProvider::new(RabbitmqBroker::connect(self.uri.clone(), self.options.clone()).await?)
+    pub fn connect(&self) -> BoxFuture<'_, Result<RabbitmqProvider, MessagingError>> {
+        Box::pin(async move {
+            let broker = RabbitmqBroker::connect(self.uri.clone(), self.options.clone()).await?;
+            Ok(RabbitmqProvider(Provider::new(Connection::new(broker))?))
+        })
     }
 }
 
@@ -104,7 +111,8 @@ mod tests {
     fn a_query_is_refused_and_not_ignored() {
         let refused = RabbitmqStore::new("amqp://localhost/%2f?heartbeat=5", RabbitmqOptions::default()).unwrap_err();
         let text = refused.to_string();
-        assert!(text.contains("?heartbeat=5") && text.contains("common.messaging.rabbitmq"), "{text}");
+        assert!(text.contains("'?heartbeat'") && text.contains("common.messaging.rabbitmq"), "{text}");
+        assert!(!text.contains("heartbeat=5"), "a value may be a secret: {text}");
     }
 
     #[test]

@@ -170,6 +170,21 @@ pub(crate) fn all_levels() -> impl Iterator<Item = u32> {
     0..LEVELS
 }
 
+/// How the names begin that the broker keeps for itself.
+const RESERVED: &str = "amq.";
+
+/// Refuses a name under which the broker makes no queue.
+pub(crate) fn check_name(queue: &QueueName) -> Result<(), MessagingError> {
+    if queue.as_str().starts_with(RESERVED) {
+        let why = format!(
+            "'{}': RabbitMQ keeps names that begin with '{RESERVED}' for itself; choose another",
+            queue.origin()
+        );
+        return Err(MessagingError::invalid("queue name", why));
+    }
+    Ok(())
+}
+
 /// Where a message goes that is to wait: the exchange of its highest bit.
 pub(crate) fn delay_route(queue: &QueueName, steps: u32) -> (String, String) {
     let bits = (0..LEVELS).rev().map(|level| if steps & (1 << level) != 0 { "1" } else { "0" });
@@ -434,6 +449,13 @@ mod tests {
         assert_eq!(key.split('.').count(), 30);
         assert_eq!(pattern(27, "1", "#.orders:eu"), "*.1.#.orders:eu");
         assert_eq!(waiting_queue(&queue, 4), "orders.eu:delay:160ms");
+    }
+
+    #[test]
+    fn names_of_the_brokers_own_are_refused() {
+        for (name, is_fine) in [("amq.orders", false), ("amq.", false), ("amq", true), ("Amq.orders", true)] {
+            assert_eq!(check_name(&QueueName::new(name).unwrap()).is_ok(), is_fine, "{name}");
+        }
     }
 
     #[test]

@@ -1,10 +1,17 @@
 //! Whose certificates a broker's own is checked against.
 
+use std::sync::Arc;
+
 use data_encoding::BASE64;
 use lapin::tcp::OwnedTLSConfig;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use postrider_core::MessagingError;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::options::RabbitmqOptions;
 
 /// The authorities of a file and of nobody else, or without one those of this machine.
 pub(crate) fn authorities(ca_file: Option<&str>) -> Result<Vec<CertificateDer<'static>>, MessagingError> {
@@ -25,14 +32,34 @@ pub(crate) fn authorities(ca_file: Option<&str>) -> Result<Vec<CertificateDer<'s
     }
 }
 
-/// The same for lapin, which reads text. It is built to trust nobody by itself: it would add this machine's authorities to
-/// those of the file.
-pub(crate) fn config(ca_file: Option<&str>) -> Result<OwnedTLSConfig, MessagingError> {
+/// Encrypts connections to the management interface.
+pub(crate) fn connector(ca_file: Option<&str>) -> Result<TlsConnector, MessagingError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities(ca_file)? {
+        // One that cannot be read is one that nothing is checked against.
+        let _ = roots.add(certificate);
+    }
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| MessagingError::invalid("TLS", error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// The authorities, as the text that lapin reads; `None` where the URL asks for no encryption.
+///
+/// The build of lapin trusts nobody by itself: it would add the authorities of this machine to those of the file.
+pub(crate) fn config(uri: &AMQPUri, options: &RabbitmqOptions) -> Result<Option<OwnedTLSConfig>, MessagingError> {
+    if uri.scheme == AMQPScheme::AMQP {
+        return Ok(None);
+    }
     let of = |certificate: &CertificateDer<'_>| {
         format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", BASE64.encode(certificate))
     };
-    let chain = authorities(ca_file)?.iter().map(of).collect();
-    Ok(OwnedTLSConfig { identity: None, cert_chain: Some(chain) })
+    let chain = authorities(options.ca_file.as_deref())?.iter().map(of).collect();
+    Ok(Some(OwnedTLSConfig { identity: None, cert_chain: Some(chain) }))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use postrider::{
     Deadline, Endpoint, Guarded, MessagingError, MessagingProvider, MessagingService, StateStorage, SystemContext,
     TaskStorage,
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -16,11 +17,13 @@ use crate::access::Access;
 use crate::access::rate::Rate;
 use crate::audit::Audit;
 use crate::history::History;
+use crate::in_flight::Budget;
 use crate::jobs::Jobs;
 use crate::line::Lines;
 use crate::live::Live;
 use crate::meter::Meter;
 use crate::options::ServerOptions;
+use crate::percentiles::Durations;
 use crate::portions::{Portions, Surplus};
 use crate::readiness::Readiness;
 use crate::receipts::Seal;
@@ -44,6 +47,8 @@ pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) access: Access,
     pub(crate) rate: Option<Rate>,
+    /// Of memory.
+    pub(crate) budget: Arc<Budget>,
     pub(crate) seal: Seal,
     pub(crate) workers: Workers,
     pub(crate) lines: Lines,
@@ -52,6 +57,9 @@ pub(crate) struct App {
     pub(crate) portions_of_tasks: Portions,
     pub(crate) readiness: Readiness,
     pub(crate) meter: Meter,
+    /// When tasks are counted again for the metrics. A lock, held while they are.
+    pub(crate) count_tasks_again: tokio::sync::Mutex<Option<Instant>>,
+    pub(crate) durations: Durations,
     pub(crate) history: History,
     pub(crate) live: Arc<Live>,
     pub(crate) jobs: Jobs,
@@ -81,6 +89,7 @@ impl App {
             tasks,
             access: Access::new(records.clone(), options.listen.ip().is_loopback(), options.tls.is_some()),
             rate: options.requests_per_second.map(|rate| Rate::new(rate, rate)),
+            budget: Arc::new(Budget::new(options.max_bytes_in_flight, options.max_request_bytes)),
             seal,
             workers: Workers::default(),
             lines: Lines::default(),
@@ -88,11 +97,13 @@ impl App {
             portions_of_tasks: Portions::new(Surplus::IsFree),
             readiness: Readiness::default(),
             meter: Meter::new(provider.provider_name()),
+            count_tasks_again: tokio::sync::Mutex::default(),
+            durations: Durations::default(),
             history: History::default(),
             jobs: Jobs::new(live.clone(), stop.clone(), begun.clone()),
             live,
             audit: Audit::new(records.clone(), begun.clone()),
-            traces: options.otlp_endpoint.as_deref().map(Traces::new).transpose()?,
+            traces: options.otlp_endpoint.as_ref().map(|url| Traces::new(url.as_str())).transpose()?,
             records,
             options,
             stop,

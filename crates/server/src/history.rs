@@ -76,10 +76,12 @@ impl History {
     /// The past of the queues that `wanted` names, in at most `most` numbers each.
     pub(crate) fn show(&self, wanted: impl Fn(&QueueName) -> bool, most: usize) -> Shown {
         let past = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let longest = past.values().map(|past| past.moments.len()).max().unwrap_or_default();
+        // Of those alone that are shown: the others, which may be hidden, must not make a difference.
+        let shown: Vec<_> = past.iter().filter(|(queue, _)| wanted(queue)).collect();
+        let longest = shown.iter().map(|(_, past)| past.moments.len()).max().unwrap_or_default();
         let size = longest.div_ceil(most.max(1)).max(1);
-        let shown = past.iter().filter(|(queue, _)| wanted(queue));
         let queues = shown
+            .into_iter()
             .map(|(queue, past)| {
                 let of = |number: &dyn Fn(&Moment) -> Option<u64>, join: fn(u64, u64) -> u64| {
                     let missing = longest - past.moments.len();
@@ -90,7 +92,7 @@ impl History {
                 let depth = |number: &dyn Fn(&Moment) -> Option<u64>| of(number, u64::max);
                 let happened = |at: usize| of(&|moment| Some(moment.happened[at]), u64::saturating_add);
                 QueueHistory {
-                    queue: queue.clone(),
+                    queue: QueueName::clone(queue),
                     ready: depth(&|moment| moment.ready),
                     in_flight: depth(&|moment| moment.in_flight),
                     delayed: depth(&|moment| moment.delayed),
@@ -104,6 +106,15 @@ impl History {
             })
             .collect();
         Shown { queues, looks_per_point: size }
+    }
+
+    /// The bytes that an answer of these queues needs, while it is made.
+    pub(crate) fn bytes(&self, wanted: impl Fn(&QueueName) -> bool, most: usize) -> usize {
+        /// Of a number, in memory and as text.
+        const NUMBER: usize = 24;
+        let past = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let numbers = past.iter().filter(|(queue, _)| wanted(queue)).map(|(_, past)| past.moments.len().min(most));
+        numbers.sum::<usize>() * 9 * NUMBER
     }
 
     /// What was seen: answers the queues that are different, and those that are gone.
@@ -199,7 +210,9 @@ mod tests {
         let ready: Vec<_> = shown.iter().map(|queue| (queue.queue.as_str(), queue.ready.clone())).collect();
         assert_eq!(ready, [("a", vec![Some(1), Some(1), None, None]), ("b", vec![None, Some(2), Some(3), Some(3)])]);
         assert_eq!(shown[0].delayed, [None, None, None, None], "nobody knows");
-        assert_eq!(history.show(|queue| queue.as_str() == "b", REMEMBERED).queues.len(), 1);
+        // One that is younger has no numbers of a time before it, where an older one is hidden.
+        let of_b = history.show(|queue| queue.as_str() == "b", REMEMBERED).queues;
+        assert_eq!((of_b.len(), &of_b[0].ready[..]), (1, &[Some(2), Some(3), Some(3)][..]));
     }
 
     #[test]

@@ -18,8 +18,9 @@ use uuid::Uuid;
 use crate::access::Caller;
 use crate::live::{Change, Live};
 
-/// So many jobs are remembered.
-const REMEMBERED: usize = 100;
+/// Upper bounds of the jobs that are remembered, of one caller and in all.
+const REMEMBERED_OF_A_CALLER: usize = 100;
+const REMEMBERED: usize = 1000;
 
 /// So many run at once.
 const MOST_RUNNING: usize = 20;
@@ -119,11 +120,8 @@ impl Jobs {
         {
             let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
             check_room(&jobs)?;
-            while jobs.len() >= REMEMBERED
-                && let Some(old) = jobs.iter().position(|job| job.view().state != JobState::Running)
-            {
-                jobs.remove(old);
-            }
+            make_room(&mut jobs, REMEMBERED_OF_A_CALLER, |job| job.began_by == caller.key);
+            make_room(&mut jobs, REMEMBERED, |_| true);
             jobs.push_back(job.clone());
         }
         let work = work(job.clone());
@@ -157,6 +155,15 @@ impl Jobs {
     /// Newest first.
     pub(crate) fn list(&self) -> Vec<Job> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+    }
+}
+
+/// Forgets the oldest of some jobs, but for those that run, until there is room for one more.
+fn make_room(jobs: &mut VecDeque<Job>, most: usize, is_one: impl Fn(&Job) -> bool) {
+    while jobs.iter().filter(|job| is_one(job)).count() >= most
+        && let Some(old) = jobs.iter().position(|job| is_one(job) && job.view().state != JobState::Running)
+    {
+        jobs.remove(old);
     }
 }
 

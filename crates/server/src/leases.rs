@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,8 +21,10 @@ use postrider::{
     Timestamp,
 };
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::app::App;
+use crate::in_flight::InFlight;
 use crate::meter::Happened;
 
 /// Leases that somebody shall have, and that go back if nobody gets them.
@@ -69,6 +71,7 @@ impl Handover {
         let Leases::Messages(messages) = std::mem::take(&mut self.leases) else { return };
         for Delivery { receipt, waited } in messages {
             self.app.meter.count(receipt.queue(), Happened::Received, 1);
+            self.app.durations.handed_over(&receipt, waited);
             if let Some(waited) = waited {
                 self.app.meter.waited(receipt.queue(), waited);
             }
@@ -160,19 +163,58 @@ pub(crate) async fn to_its_end<T: Send + 'static>(
     receiver.await.ok()
 }
 
-/// What a connection has been given to write and has not flushed yet.
+/// What a connection has been given to write and has not flushed yet. Locks, held for a look.
 #[derive(Default)]
-pub(crate) struct Unflushed(Mutex<Vec<Handover>>);
+pub(crate) struct Unflushed {
+    leases: Mutex<Vec<Handover>>,
+    /// Answers that are counted, and since when the first of them has been written.
+    answers: Mutex<Option<(Instant, Vec<InFlight>)>>,
+    /// Called after a flush of something: the connection may be idle now.
+    on_flush: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Unflushed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Unflushed")
+    }
+}
 
 impl Unflushed {
     fn add(&self, handover: Handover) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(handover);
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).push(handover);
+    }
+
+    /// Counts an answer until it is flushed.
+    pub(crate) fn hold(&self, answer: InFlight) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.get_or_insert_with(|| (Instant::now(), Vec::new())).1.push(answer);
+    }
+
+    /// How long a large answer has been on its way.
+    pub(crate) fn since(&self) -> Option<Duration> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(since, _)| since.elapsed())
+    }
+
+    /// Whether nothing of it is waited for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).is_empty() && self.since().is_none()
     }
 
     /// Everything that was written has left the process.
     pub(crate) fn flushed(&self) {
-        let handed = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let handed = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let is_something = !handed.is_empty() || answers.is_some();
         handed.into_iter().for_each(Handover::done);
+        drop(answers);
+        if is_something && let Some(on_flush) = self.on_flush.get() {
+            on_flush();
+        }
+    }
+
+    /// Calls this after each flush of something. The first one that is named is kept: a connection has one place.
+    pub(crate) fn on_flush(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_flush.set(Box::new(call));
     }
 }
 

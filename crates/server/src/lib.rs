@@ -18,6 +18,7 @@ mod app;
 mod audit;
 mod edge;
 mod history;
+mod in_flight;
 mod jobs;
 mod leases;
 mod line;
@@ -25,6 +26,7 @@ mod live;
 mod looking;
 mod meter;
 mod options;
+mod percentiles;
 mod portions;
 mod readiness;
 mod receipts;
@@ -33,6 +35,11 @@ mod routes;
 mod server;
 mod traces;
 mod workers;
+
+/// The example of the README is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub use access::{NewToken, QueuePattern, Role, Tokens, role_name, role_named};
 pub use options::{ServerOptions, TlsFiles};

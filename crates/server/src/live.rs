@@ -3,11 +3,12 @@
 //! Changes that say what is different wait for a slow reader, and one who misses some is told so. That something about
 //! tasks or schedules may be different is a hint: many are one, and they push nothing else out.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use postrider::{QueueName, QueueStats};
+use postrider::{QueueName, QueueStats, TaskType};
 use postrider_http::wire::job::Job;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
@@ -35,12 +36,48 @@ pub(crate) enum Change {
     Missed,
 }
 
+/// Upper bound of the types whose changes are counted by themselves.
+const MOST_TYPES: usize = 10_000;
+
+/// What changes of the tasks or schedules of each type: how often, so that whoever may see some types only can tell
+/// whether it was one of those. A lock, held for a look.
+#[derive(Debug, Default)]
+struct ByType {
+    counts: Mutex<HashMap<TaskType, u64>>,
+    hint: watch::Sender<()>,
+}
+
+impl ByType {
+    fn tell<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
+        {
+            let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+            for task_type in types {
+                match counts.get_mut(task_type) {
+                    Some(count) => *count += 1,
+                    None => {
+                        if counts.len() >= MOST_TYPES {
+                            counts.clear();
+                        }
+                        counts.insert(task_type.clone(), 1);
+                    }
+                }
+            }
+        }
+        self.hint.send_replace(());
+    }
+
+    fn count(&self, may_see: impl Fn(&TaskType) -> bool) -> u64 {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.iter().filter(|(task_type, _)| may_see(task_type)).map(|(_, count)| count).sum()
+    }
+}
+
 /// Tells changes to those who listen.
 #[derive(Debug)]
 pub(crate) struct Live {
     changes: broadcast::Sender<Change>,
-    tasks: watch::Sender<()>,
-    schedules: watch::Sender<()>,
+    tasks: ByType,
+    schedules: ByType,
     listening: Arc<AtomicUsize>,
 }
 
@@ -79,8 +116,8 @@ impl Default for Live {
     fn default() -> Self {
         Self {
             changes: broadcast::Sender::new(KEPT),
-            tasks: watch::Sender::default(),
-            schedules: watch::Sender::default(),
+            tasks: ByType::default(),
+            schedules: ByType::default(),
             listening: Arc::default(),
         }
     }
@@ -88,12 +125,23 @@ impl Default for Live {
 
 impl Live {
     pub(crate) fn tell(&self, change: Change) {
-        match change {
-            Change::Tasks => self.tasks.send_replace(()),
-            Change::Schedules => self.schedules.send_replace(()),
-            // Nobody listening is nothing wrong.
-            change => drop(self.changes.send(change)),
-        }
+        // Nobody listening is nothing wrong.
+        drop(self.changes.send(change));
+    }
+
+    /// Something about tasks of these types is different. Without a type it is told to those alone who may see all.
+    pub(crate) fn tell_of_tasks<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
+        self.tasks.tell(types);
+    }
+
+    /// The same of schedules.
+    pub(crate) fn tell_of_schedules<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
+        self.schedules.tell(types);
+    }
+
+    /// How often something was told of tasks, and of schedules, that somebody may see.
+    pub(crate) fn counts(&self, may_see: impl Fn(&TaskType) -> bool) -> (u64, u64) {
+        (self.tasks.count(&may_see), self.schedules.count(&may_see))
     }
 
     pub(crate) fn is_watched(&self) -> bool {
@@ -104,8 +152,8 @@ impl Live {
         self.listening.fetch_add(1, Ordering::Relaxed);
         Listener {
             changes: self.changes.subscribe(),
-            tasks: Hints::of(&self.tasks),
-            schedules: Hints::of(&self.schedules),
+            tasks: Hints::of(&self.tasks.hint),
+            schedules: Hints::of(&self.schedules.hint),
             listening: self.listening.clone(),
         }
     }
@@ -162,18 +210,31 @@ mod tests {
         let mut listener = live.listen();
         live.tell(gone(1));
         for _ in 0..1000 {
-            live.tell(Change::Tasks);
+            live.tell_of_tasks(&[TaskType::new("mail").unwrap()]);
         }
         live.tell(gone(2));
         let mut all = heard(&mut listener);
         all.sort();
         assert_eq!(all, ["Tasks", "q1", "q2"]);
         // The next hint waits a little; what says more does not.
-        live.tell(Change::Tasks);
+        live.tell_of_tasks([]);
         live.tell(gone(3));
         assert_eq!(heard(&mut listener), ["q3"]);
         tokio::time::advance(BETWEEN_HINTS).await;
         assert_eq!(heard(&mut listener), ["Tasks"]);
+    }
+
+    #[test]
+    fn changes_are_counted_by_type() {
+        let (live, mail) = (Live::default(), TaskType::new("mail").unwrap());
+        live.tell_of_tasks([&mail, &TaskType::new("sms").unwrap()]);
+        live.tell_of_schedules([&mail]);
+        live.tell_of_tasks([]);
+        assert_eq!((live.counts(|_| true), live.counts(|kind| *kind == mail)), ((2, 1), (1, 1)));
+        for number in 0..MOST_TYPES * 2 {
+            live.tell_of_tasks([&TaskType::new(format!("t{number}")).unwrap()]);
+        }
+        assert!(live.tasks.counts.lock().unwrap().len() <= MOST_TYPES);
     }
 
     #[tokio::test]

@@ -119,7 +119,7 @@ pub(crate) async fn watch(app: Arc<App>) -> Infallible {
         match seen {
             Ok(seen) => {
                 if !was_up {
-                    tracing::info!("the queues can be looked at again");
+                    tracing::warn!("the store answers again: the queues can be looked at");
                 }
                 was_up = true;
                 note(&app, &seen, is_kept);
@@ -127,7 +127,7 @@ pub(crate) async fn watch(app: Arc<App>) -> Infallible {
             Err(error) => {
                 // Once, and not at every look for as long as it lasts.
                 if was_up {
-                    tracing::warn!(%error, "the queues cannot be looked at");
+                    tracing::warn!(%error, "the store does not answer: the queues cannot be looked at");
                 }
                 was_up = false;
                 if is_kept {
@@ -148,6 +148,7 @@ fn note(app: &App, seen: &Seen, is_kept: bool) {
     gone.iter().for_each(|queue| app.meter.gone(queue.as_str()));
     // Dead letters are listed by the name of their queue.
     app.meter.keep(|queue| seen.listed.contains(&queue.origin()));
+    app.durations.keep(|queue| seen.listed.contains(&queue.origin()));
     if !changed.is_empty() {
         app.live.tell(Change::Queues(changed.into()));
     }

@@ -3,12 +3,13 @@
 //! Labels are bounded: a queue beyond the first thousand is counted as `(other)`, a route is named by its pattern and never
 //! by a path, and nothing is ever labelled by an id.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use postrider::{QueueName, QueueStats};
+use postrider::task::TaskCount;
+use postrider::{QueueName, QueueStats, TaskState, TaskType};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -21,6 +22,9 @@ use tokio::time::Instant;
 
 /// So many queues have a label of their own.
 const MOST_QUEUES: usize = 1000;
+
+/// So many types of tasks have.
+const MOST_TYPES: usize = 500;
 
 /// The label of all others. No queue has such a name.
 const OTHER: &str = "(other)";
@@ -60,6 +64,7 @@ pub(crate) enum Happened {
 pub(crate) struct QueueCounts {
     counters: [Counter; 7],
     waited: Histogram,
+    handled: Histogram,
     /// Whether it is counted under a name of its own.
     has_name: bool,
     /// Since when the queue is not listed. A lock, held for a look.
@@ -88,14 +93,63 @@ fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.0005, 2.0, 18))
 }
 
+/// Bounds of times that people wait for: of queues, of work, of delays on purpose.
+const LONG: [f64; 20] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0,
+    43_200.0, 86_400.0,
+];
+
+fn hours() -> Histogram {
+    Histogram::new(LONG)
+}
+
+/// How an attempt at a task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Succeeded,
+    Retried,
+    Dead,
+    Released,
+}
+
+impl Ended {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Succeeded, "succeeded"),
+        (Self::Retried, "retried"),
+        (Self::Dead, "dead"),
+        (Self::Released, "released"),
+    ];
+}
+
+/// What is counted of a type of tasks.
+#[derive(Debug)]
+struct TypeCounts {
+    created: Counter,
+    claimed: Counter,
+    /// In the order of [`Ended::ALL`].
+    ended: [Counter; 4],
+    lag: Histogram,
+    attempt: Histogram,
+}
+
 /// Counts, and shows what it has counted.
 pub(crate) struct Meter {
     registry: Registry,
     /// Locks, held for a look.
     counts: RwLock<HashMap<QueueName, Arc<QueueCounts>>>,
     routes: RwLock<HashMap<(String, &'static str), Arc<RouteCounts>>>,
+    types: RwLock<HashMap<TaskType, Arc<TypeCounts>>>,
     messages: [Family<Labels, Counter>; 7],
     waited: Family<Labels, Histogram, NewHistogram>,
+    handled: Family<Labels, Histogram, NewHistogram>,
+    tasks: Family<Labels, Gauge>,
+    /// The types of which `tasks` tells. A lock, held while they are set.
+    types_with_tasks: Mutex<BTreeSet<String>>,
+    tasks_created: Family<Labels, Counter>,
+    tasks_claimed: Family<Labels, Counter>,
+    attempts: Family<Labels, Counter>,
+    lag: Family<Labels, Histogram, NewHistogram>,
+    attempt_seconds: Family<Labels, Histogram, NewHistogram>,
     depth: Family<Labels, Gauge>,
     oldest: Family<Labels, Gauge<f64, AtomicU64>>,
     requests: Family<Labels, Counter>,
@@ -133,9 +187,26 @@ impl Meter {
             registry.register(name, about, family.clone());
             family
         });
-        let waited = Family::new_with_constructor(seconds as NewHistogram);
+        let waited = Family::new_with_constructor(hours as NewHistogram);
         let about = "How long messages had been in their queue when they were first delivered";
         registry.register_with_unit("message_age_at_delivery", about, Unit::Seconds, waited.clone());
+        let handled = Family::new_with_constructor(hours as NewHistogram);
+        let about = "How long clients had messages before they acknowledged, failed or gave them up";
+        registry.register_with_unit("message_handling", about, Unit::Seconds, handled.clone());
+        let tasks = Family::<Labels, Gauge>::default();
+        registry.register("tasks", "Tasks in the store, by type and state", tasks.clone());
+        let tasks_created = Family::<Labels, Counter>::default();
+        registry.register("tasks_created", "Tasks that were made by requests", tasks_created.clone());
+        let tasks_claimed = Family::<Labels, Counter>::default();
+        registry.register("tasks_claimed", "Attempts that were begun by clients", tasks_claimed.clone());
+        let attempts = Family::<Labels, Counter>::default();
+        registry.register("task_attempts", "Attempts that clients ended, by how", attempts.clone());
+        let lag = Family::new_with_constructor(hours as NewHistogram);
+        let about = "How long tasks had been due when they were claimed";
+        registry.register_with_unit("task_lag", about, Unit::Seconds, lag.clone());
+        let attempt_seconds = Family::new_with_constructor(hours as NewHistogram);
+        let about = "How long attempts took";
+        registry.register_with_unit("task_attempt_duration", about, Unit::Seconds, attempt_seconds.clone());
         let depth = Family::<Labels, Gauge>::default();
         registry.register("queue_messages", "Messages in a queue, by what they wait for", depth.clone());
         let oldest = Family::<Labels, Gauge<f64, AtomicU64>>::default();
@@ -154,8 +225,17 @@ impl Meter {
             registry,
             counts: RwLock::default(),
             routes: RwLock::default(),
+            types: RwLock::default(),
             messages,
             waited,
+            handled,
+            tasks,
+            types_with_tasks: Mutex::default(),
+            tasks_created,
+            tasks_claimed,
+            attempts,
+            lag,
+            attempt_seconds,
             depth,
             oldest,
             requests,
@@ -176,6 +256,7 @@ impl Meter {
         let made = Arc::new(QueueCounts {
             counters: self.messages.each_ref().map(|family| family.get_or_create(&labels).clone()),
             waited: self.waited.get_or_create(&labels).clone(),
+            handled: self.handled.get_or_create(&labels).clone(),
             has_name,
             absent: Mutex::default(),
         });
@@ -193,6 +274,83 @@ impl Meter {
     /// A message was delivered for the first time, so long after it was sent.
     pub(crate) fn waited(&self, queue: &QueueName, age: Duration) {
         self.of(queue).waited.observe(age.as_secs_f64());
+    }
+
+    /// A client had a message for so long.
+    pub(crate) fn handled(&self, queue: &QueueName, took: Duration) {
+        self.of(queue).handled.observe(took.as_secs_f64());
+    }
+
+    fn of_type(&self, task_type: &TaskType) -> Arc<TypeCounts> {
+        if let Some(counts) = self.types.read().unwrap_or_else(PoisonError::into_inner).get(task_type) {
+            return counts.clone();
+        }
+        let mut types = self.types.write().unwrap_or_else(PoisonError::into_inner);
+        let has_name = types.len() < MOST_TYPES;
+        let name = || ("type", if has_name { task_type.as_str() } else { OTHER }.to_owned());
+        let labels = Labels(vec![name()]);
+        let ended = |(_, outcome): (Ended, &'static str)| {
+            self.attempts.get_or_create(&Labels(vec![name(), ("outcome", outcome.to_owned())])).clone()
+        };
+        let made = Arc::new(TypeCounts {
+            created: self.tasks_created.get_or_create(&labels).clone(),
+            claimed: self.tasks_claimed.get_or_create(&labels).clone(),
+            ended: Ended::ALL.map(ended),
+            lag: self.lag.get_or_create(&labels).clone(),
+            attempt: self.attempt_seconds.get_or_create(&labels).clone(),
+        });
+        // What has no name of its own is not remembered by one, or memory would grow with every name.
+        if has_name { types.entry(task_type.clone()).or_insert(made).clone() } else { made }
+    }
+
+    /// A task was made.
+    pub(crate) fn task_created(&self, task_type: &TaskType) {
+        self.of_type(task_type).created.inc();
+    }
+
+    /// A task was claimed, so long after it was due.
+    pub(crate) fn task_claimed(&self, task_type: &TaskType, lag: Duration) {
+        let counts = self.of_type(task_type);
+        counts.claimed.inc();
+        counts.lag.observe(lag.as_secs_f64());
+    }
+
+    /// An attempt has ended, after so long if that is known.
+    pub(crate) fn task_ended(&self, task_type: &TaskType, how: Ended, took: Option<Duration>) {
+        let counts = self.of_type(task_type);
+        counts.ended[how as usize].inc();
+        // What was released was never begun.
+        if let Some(took) = took.filter(|_| how != Ended::Released) {
+            counts.attempt.observe(took.as_secs_f64());
+        }
+    }
+
+    /// The store has these tasks now. A type that is not among them is shown no more.
+    pub(crate) fn tasks_counted(&self, counts: &[TaskCount]) {
+        let mut by_type: BTreeMap<&TaskType, [u64; TaskState::ALL.len()]> = BTreeMap::new();
+        for task in counts {
+            by_type.entry(&task.task_type).or_default()[task.state as usize] += task.count.value().unwrap_or_default();
+        }
+        let mut shown: BTreeMap<&str, [u64; TaskState::ALL.len()]> = BTreeMap::new();
+        for (place, (task_type, counts)) in by_type.into_iter().enumerate() {
+            let name = if place < MOST_TYPES { task_type.as_str() } else { OTHER };
+            shown.entry(name).or_default().iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        let labels = |name: &str, state: TaskState| {
+            Labels(vec![("type", name.to_owned()), ("state", state.as_str().to_owned())])
+        };
+        let mut before = self.types_with_tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, counts) in &shown {
+            for (state, count) in TaskState::ALL.into_iter().zip(counts) {
+                self.tasks.get_or_create(&labels(name, state)).set(i64::try_from(*count).unwrap_or(i64::MAX));
+            }
+        }
+        for gone in before.iter().filter(|name| !shown.contains_key(name.as_str())) {
+            for state in TaskState::ALL {
+                self.tasks.remove(&labels(gone, state));
+            }
+        }
+        *before = shown.into_keys().map(str::to_owned).collect();
     }
 
     /// The counts of a queue so far; `None` when nothing of it went through here.
@@ -243,6 +401,7 @@ impl Meter {
                 family.remove(&labels);
             }
             self.waited.remove(&labels);
+            self.handled.remove(&labels);
             false
         });
     }
@@ -282,7 +441,7 @@ impl Meter {
         self.store_up.set(is_up.into());
     }
 
-    /// Everything, as Prometheus reads it.
+    /// Everything, as OpenMetrics.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -291,8 +450,47 @@ impl Meter {
     }
 }
 
+/// The same in the older format, which every scraper reads: without units and an end, and with the names of samples where
+/// OpenMetrics has those of their families.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut kinds: HashMap<&str, &str> = HashMap::new();
+    // The type of a family stands behind its help.
+    for line in text.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            kinds.insert(name, kind);
+        }
+    }
+    for line in text.lines() {
+        let rest = line.strip_prefix("# ");
+        let told = rest.and_then(|rest| {
+            let (what, rest) = rest.split_once(' ')?;
+            let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            Some((what, name, rest))
+        });
+        match told {
+            None if rest.is_some() => {}
+            None => plain.extend([line, "\n"]),
+            Some((what @ ("HELP" | "TYPE"), name, rest)) => {
+                let (ending, kind) = match kinds.get(name) {
+                    Some(&"counter") => ("_total", "counter"),
+                    Some(&"info") => ("_info", "gauge"),
+                    Some(kind) => ("", *kind),
+                    None => ("", "untyped"),
+                };
+                let rest = if what == "TYPE" { kind } else { rest };
+                plain.extend(["# ", what, " ", name, ending, " ", rest, "\n"]);
+            }
+            Some(_) => {}
+        }
+    }
+    plain
+}
+
 #[cfg(test)]
 mod tests {
+    use postrider::Measured;
+
     use super::*;
 
     #[test]
@@ -308,6 +506,73 @@ mod tests {
         assert_eq!(text.matches("postrider_messages_sent_total{").count(), MOST_QUEUES + 1);
         assert!(text.lines().filter(|line| !line.starts_with('#')).all(|line| line.starts_with("postrider_")));
         assert!(QueueName::new(OTHER).is_err(), "a queue of that name would be counted with the others");
+    }
+
+    #[test]
+    fn types_of_tasks_are_counted_up_to_a_bound() {
+        let meter = Meter::new("memory");
+        for number in 0..MOST_TYPES + 5 {
+            meter.task_created(&TaskType::new(format!("t{number}")).unwrap());
+        }
+        let mail = TaskType::new("t0").unwrap();
+        meter.task_claimed(&mail, Duration::from_secs(7200));
+        meter.task_ended(&mail, Ended::Dead, Some(Duration::from_secs(2)));
+        meter.task_ended(&mail, Ended::Released, Some(Duration::from_secs(2)));
+        let text = meter.text();
+        for line in [
+            "postrider_tasks_created_total{type=\"(other)\"} 5",
+            "postrider_task_attempts_total{type=\"t0\",outcome=\"dead\"} 1",
+            "postrider_task_attempt_duration_seconds_count{type=\"t0\"} 1",
+            "postrider_task_lag_seconds_bucket{le=\"3600.0\",type=\"t0\"} 0",
+            "postrider_task_lag_seconds_bucket{le=\"14400.0\",type=\"t0\"} 1",
+        ] {
+            assert!(text.contains(line), "{line}");
+        }
+        assert_eq!(text.matches("postrider_tasks_created_total{").count(), MOST_TYPES + 1);
+    }
+
+    #[test]
+    fn tasks_of_the_store_are_shown_by_type_up_to_a_bound_and_as_long_as_there_are_any() {
+        let meter = Meter::new("memory");
+        let of = |number: usize, state, count| TaskCount {
+            task_type: TaskType::new(format!("t{number:03}")).unwrap(),
+            state,
+            count: Measured::Exact(count),
+        };
+        let mut counts: Vec<_> = (0..MOST_TYPES + 5).map(|number| of(number, TaskState::Dead, 2)).collect();
+        counts.push(of(0, TaskState::Pending, 3));
+        meter.tasks_counted(&counts);
+        let text = meter.text();
+        for line in [
+            "postrider_tasks{type=\"t000\",state=\"DEAD\"} 2",
+            "postrider_tasks{type=\"t000\",state=\"PENDING\"} 3",
+            "postrider_tasks{type=\"t000\",state=\"ENQUEUED\"} 0",
+            "postrider_tasks{type=\"(other)\",state=\"DEAD\"} 10",
+        ] {
+            assert!(text.contains(line), "{line}");
+        }
+        assert_eq!(text.matches("postrider_tasks{").count(), (MOST_TYPES + 1) * TaskState::ALL.len());
+        meter.tasks_counted(&[of(1, TaskState::Pending, 1)]);
+        let text = meter.text();
+        assert!(text.contains("postrider_tasks{type=\"t001\",state=\"DEAD\"} 0"));
+        assert_eq!(text.matches("postrider_tasks{").count(), TaskState::ALL.len());
+    }
+
+    #[test]
+    fn the_older_format_names_samples_and_has_no_units() {
+        let meter = Meter::new("memory");
+        meter.count(&QueueName::new("orders").unwrap(), Happened::Sent, 1);
+        let text = plain(&meter.text());
+        for line in [
+            "# TYPE postrider_messages_sent_total counter\n",
+            "# HELP postrider_messages_sent_total Messages that were accepted.\n",
+            "# TYPE postrider_build_info gauge\n",
+            "# TYPE postrider_message_age_at_delivery_seconds histogram\n",
+            "postrider_messages_sent_total{queue=\"orders\"} 1\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("# EOF") && !text.contains("# UNIT") && text.ends_with('\n'), "{text}");
     }
 
     #[tokio::test(start_paused = true)]

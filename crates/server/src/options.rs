@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use postrider::config::StoreUrl;
+
 /// A certificate and its key, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -22,6 +24,8 @@ pub struct ServerOptions {
     pub tls: Option<TlsFiles>,
     /// The largest body of a request.
     pub max_request_bytes: usize,
+    /// The bytes of all bodies that are read and all answers that are written at once; more wait for room.
+    pub max_bytes_in_flight: usize,
     /// So many connections at once; more wait until one ends.
     pub max_connections: usize,
     /// So many requests a second of each token, or address where there is none; `None` is no limit.
@@ -37,7 +41,7 @@ pub struct ServerOptions {
     /// How often queues are looked at, for the charts, the metrics and the live page.
     pub sample_interval: Duration,
     /// Where traces are sent to by OTLP over HTTP, like `http://127.0.0.1:4318`.
-    pub otlp_endpoint: Option<String>,
+    pub otlp_endpoint: Option<StoreUrl>,
 }
 
 impl Default for ServerOptions {
@@ -46,6 +50,7 @@ impl Default for ServerOptions {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8025)),
             tls: None,
             max_request_bytes: 16 * 1024 * 1024,
+            max_bytes_in_flight: 256 * 1024 * 1024,
             max_connections: 4096,
             requests_per_second: None,
             head_timeout: Duration::from_secs(10),

@@ -19,8 +19,17 @@ const MOST_READ: usize = 128 * 1024 * 1024;
 /// Rows of so many bytes are large: a thousand of them are no answer.
 const LARGE: usize = MOST_ANSWERED / 1000;
 
-/// So many queues with large messages are remembered.
+/// Upper bound of the names that are remembered.
 const REMEMBERED: usize = 10_000;
+
+/// The most bytes that a question may bring which waits for rows: while it waits, no room is kept for them.
+const MOST_WAITED_FOR: usize = 1024 * 1024;
+
+/// Bytes for each byte of a row that is answered by itself: its own, and six of JSON, which a control character takes.
+pub(crate) const READ_AND_WRITTEN: usize = 7;
+
+/// What the sizes of tasks are remembered by that are named by their ids, before their types are known.
+pub(crate) const BY_ID: &str = "";
 
 /// What becomes of rows that were leased and do not fit into an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,23 +51,35 @@ impl Surplus {
 #[derive(Debug)]
 pub(crate) struct Portions {
     surplus: Surplus,
-    /// The largest row that was lately seen, of names that have large ones. A lock, held for a look.
-    large: Mutex<HashMap<String, usize>>,
+    /// The largest row that was lately seen of each name, but [`LARGE`] for smaller ones. A lock, held for a look.
+    largest: Mutex<HashMap<String, usize>>,
 }
 
 impl Portions {
     pub(crate) fn new(surplus: Surplus) -> Self {
-        Self { surplus, large: Mutex::default() }
+        Self { surplus, largest: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.large.lock().unwrap_or_else(PoisonError::into_inner)
+        self.largest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The largest that is known of these names.
-    fn known<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Option<usize> {
-        let large = self.lock();
-        if large.is_empty() { None } else { names.into_iter().filter_map(|name| large.get(name).copied()).max() }
+    /// The size that rows of these names are expected to have: that of the largest lately, and the largest that there can
+    /// be where nothing is known. No row has more bytes than `most`.
+    pub(crate) fn size<'n>(&self, names: impl IntoIterator<Item = &'n str>, most: usize) -> usize {
+        let largest = self.lock();
+        let known = names.into_iter().filter_map(|name| largest.get(name).copied());
+        known.max().unwrap_or(usize::MAX).clamp(1, most.max(1))
+    }
+
+    /// Whether what was read and is not wanted costs nothing.
+    pub(crate) fn is_free(&self) -> bool {
+        self.surplus == Surplus::IsFree
+    }
+
+    /// How many rows to look at, of those that are wanted, where nothing is leased by it.
+    pub(crate) fn rows_to_look_at(&self, name: &str, wanted: usize, most: usize) -> usize {
+        wanted.min(Room::default().fits(self.size([name], most))).min(readable(most))
     }
 
     /// How many rows to ask for, of those that are wanted of these names: none if no other is likely to fit. No row has
@@ -71,33 +92,48 @@ impl Portions {
         answer: &Room,
     ) -> usize {
         let size = match self.surplus {
-            Surplus::IsFree => self.known(names),
-            Surplus::Counts => Some(most.max(1)),
+            Surplus::IsFree => self.size(names, most),
+            Surplus::Counts => most.max(1),
         };
-        let fit = size.map_or(wanted, |size| answer.fits(size));
-        wanted.min(fit).min(readable(most))
+        wanted.min(answer.fits(size)).min(readable(most))
+    }
+
+    /// The same for a question that waits for the first row. The rest is asked for when it is there.
+    pub(crate) fn rows_to_wait_for<'n>(
+        &self,
+        names: impl IntoIterator<Item = &'n str>,
+        wanted: usize,
+        most: usize,
+    ) -> usize {
+        let size = self.size(names, most);
+        // Small rows are not worth a second question.
+        if size <= LARGE { wanted.min(readable(most)) } else { wanted.min((MOST_WAITED_FOR / size).max(1)) }
     }
 
     /// Rows of these names and sizes were read.
     pub(crate) fn saw<'n>(&self, rows: impl IntoIterator<Item = (&'n str, usize)>) {
-        let mut largest: HashMap<&str, usize> = HashMap::new();
+        let mut seen: HashMap<&str, usize> = HashMap::new();
         for (name, size) in rows {
-            let known = largest.entry(name).or_default();
+            let known = seen.entry(name).or_insert(LARGE);
             *known = size.max(*known);
         }
-        let mut large = self.lock();
-        for (name, size) in largest {
-            if size <= LARGE {
-                large.remove(name);
-            } else if large.len() < REMEMBERED || large.contains_key(name) {
-                large.insert(name.to_owned(), size);
+        let mut largest = self.lock();
+        for (name, size) in seen {
+            match largest.get_mut(name) {
+                Some(known) => *known = size,
+                None => {
+                    if largest.len() >= REMEMBERED {
+                        largest.clear();
+                    }
+                    largest.insert(name.to_owned(), size);
+                }
             }
         }
     }
 }
 
 /// How many rows may be read at once, if none has more bytes than `most`.
-pub(crate) fn readable(most: usize) -> usize {
+fn readable(most: usize) -> usize {
     (MOST_READ / most.max(1)).max(1)
 }
 
@@ -144,11 +180,16 @@ mod tests {
     #[test]
     fn large_rows_come_in_smaller_portions_and_small_ones_do_not() {
         let (portions, room) = (Portions::new(Surplus::IsFree), Room::default());
-        assert_eq!(portions.rows(["a"], 1000, MIB, &room), 128, "nothing is known, so memory decides");
+        assert_eq!(portions.rows(["a"], 1000, MIB, &room), 16, "nothing is known, so each may be the largest");
         portions.saw([("a", 100), ("a", MIB), ("b", 100)]);
         assert_eq!(portions.rows(["a"], 1000, MIB, &room), 16);
-        assert_eq!(portions.rows(["b"], 1000, MIB, &room), 128);
+        assert_eq!(portions.rows(["b"], 1000, MIB, &room), 128, "memory decides");
         assert_eq!(portions.rows(["b", "a"], 1000, MIB, &room), 16);
+        assert_eq!(portions.rows(["b", "c"], 1000, MIB, &room), 128, "nothing is known of one of them");
+        assert_eq!(
+            (portions.size(["a"], MIB), portions.size(["b"], MIB), portions.size(["c"], MIB)),
+            (MIB, LARGE, MIB)
+        );
         assert_eq!(portions.rows(["a"], 3, MIB, &room), 3);
         portions.saw([("a", 100 * MIB)]);
         assert_eq!(portions.rows(["a"], 1000, 100 * MIB, &room), 1);
@@ -170,7 +211,28 @@ mod tests {
         for (used, asked) in [(4 * MIB, 4), (13 * MIB, 1), (13 * MIB + 1, 0), (20 * MIB, 0)] {
             assert_eq!(portions.rows(["a"], 1000, 3 * MIB, &with(used)), asked, "beside {used} bytes");
         }
-        assert_eq!(portions.rows(["b"], 30, 3 * MIB, &with(15 * MIB)), 30, "of which nothing is known");
+        assert_eq!(portions.rows(["b"], 30, 3 * MIB, &with(15 * MIB)), 0, "of which nothing is known");
+        portions.saw([("b", 1)]);
+        assert_eq!(portions.rows(["b"], 30, 3 * MIB, &with(15 * MIB)), 30);
+    }
+
+    #[test]
+    fn a_question_that_waits_brings_little() {
+        let portions = Portions::new(Surplus::IsFree);
+        assert_eq!(portions.rows_to_wait_for(["a"], 100, MIB), 1, "nothing is known");
+        portions.saw([("a", 100), ("b", MIB / 4)]);
+        assert_eq!(portions.rows_to_wait_for(["a"], 100, MIB), 100);
+        assert_eq!(portions.rows_to_wait_for(["b"], 100, MIB), 4);
+        assert_eq!(portions.rows_to_wait_for(["b"], 100, 100 * MIB), 4);
+    }
+
+    #[test]
+    fn no_more_names_are_remembered_than_there_is_room_for() {
+        let portions = Portions::new(Surplus::IsFree);
+        for number in 0..REMEMBERED * 2 + 5 {
+            portions.saw([(format!("q{number}").as_str(), 1)]);
+        }
+        assert!(portions.lock().len() <= REMEMBERED);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Readiness {
         match &answer {
             // Once, however often it is asked.
             Err(error) if was_up => tracing::warn!(%error, "the store does not answer"),
-            Ok(()) if !was_up => tracing::info!("the store answers again"),
+            Ok(()) if !was_up => tracing::warn!("the store answers again"),
             _ => {}
         }
         let is_up = answer.is_ok();

@@ -4,17 +4,49 @@
 //! that receipt with a mark that only servers of the same state can make: whoever shows it was given it. It names its
 //! queue in the open, so that a token's limits can be checked before anything else.
 
+use std::sync::Arc;
+
 use data_encoding::BASE64URL_NOPAD;
 use hmac::{Hmac, Mac};
 use postrider::task::TaskLease;
-use postrider::{LeaseToken, MessagingError, NativeRef, ReceiptHandle, TaskId, TaskType};
+use postrider::{MessagingError, NativeRef, ReceiptHandle, TaskId, TaskType, Timestamp};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
+
+use crate::access::Caller;
 
 /// The kind of provider that receipts of a server are of.
 const PROVIDER: &str = "http";
 
 const LEASE_PREFIX: &str = "prl1.";
+
+const CURSOR_PREFIX: &str = "prc1.";
+
+/// Length that the texts of cursors are filled up to, or to a multiple of it.
+const CURSOR_BLOCK: usize = 64;
+
+/// End of a cursor's text. It is in no text that is UTF-8.
+const END: u8 = 0xff;
+
+/// What is in a receipt that a client showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Opened {
+    /// The store's receipt.
+    pub(crate) own: ReceiptHandle,
+    /// How often a handler had failed before.
+    pub(crate) attempts_count: u32,
+    /// Who received the message.
+    pub(crate) worker: Option<Arc<str>>,
+}
+
+/// What is in a lease on a task that a client showed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OpenedLease {
+    pub(crate) lease: TaskLease,
+    pub(crate) task_type: TaskType,
+    /// When the task was claimed.
+    pub(crate) began: Option<Timestamp>,
+}
 
 /// What marks receipts, and knows its own marks.
 pub(crate) struct Seal {
@@ -26,57 +58,129 @@ impl Seal {
         Self { key }
     }
 
-    fn mark(&self, what: &[u8], text: &[u8]) -> [u8; 16] {
+    fn code(&self, what: &[u8], text: &[u8]) -> [u8; 32] {
         // A key of any length is taken, so this cannot fail; a seal without a key would be no seal.
         let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(&self.key).unwrap_or_else(|_| unreachable!("any length"));
         mac.update(what);
         mac.update(text);
+        mac.finalize().into_bytes().into()
+    }
+
+    fn mark(&self, what: &[u8], text: &[u8]) -> [u8; 16] {
         let mut mark = [0; 16];
-        mark.copy_from_slice(&mac.finalize().into_bytes()[..16]);
+        mark.copy_from_slice(&self.code(what, text)[..16]);
         mark
     }
 
-    /// The receipt that a client is given. It carries how often a handler has failed on the message, so that a client
-    /// which leaves the delay of a retry to the server is backed off like any other.
-    pub(crate) fn seal(&self, own: &ReceiptHandle, attempts_count: u32) -> ReceiptHandle {
-        let mut bytes = attempts_count.to_be_bytes().to_vec();
-        bytes.extend_from_slice(own.to_string().as_bytes());
-        let token = LeaseToken(u128::from_be_bytes(self.mark(b"receipt", &bytes)));
-        let native = NativeRef::Handle(bytes.into_boxed_slice());
-        ReceiptHandle::new(PROVIDER, own.queue().clone(), own.message_id(), token, native)
+    /// A store's cursor of a listing, as those are given it who may not see every row: it can be a number of a row, and
+    /// would tell how many there are of others. Encrypted under its own mark, so that a cursor is always the same text,
+    /// and as long as any other.
+    pub(crate) fn hide_cursor(&self, listing: &str, cursor: &str) -> String {
+        let mut text = cursor.as_bytes().to_vec();
+        text.push(END);
+        text.resize(text.len().next_multiple_of(CURSOR_BLOCK), 0);
+        let mark = self.mark(format!("cursor of {listing}:").as_bytes(), &text);
+        self.encrypt(&mark, &mut text);
+        format!("{CURSOR_PREFIX}{}", BASE64URL_NOPAD.encode(&[&mark[..], &text].concat()))
     }
 
-    /// The store's receipt in one that a client showed, and how often a handler had failed before.
-    pub(crate) fn open(&self, shown: &ReceiptHandle) -> Result<(ReceiptHandle, u32), MessagingError> {
+    /// The store's cursor in what a client showed.
+    pub(crate) fn read_cursor(&self, listing: &str, shown: &str) -> Result<String, MessagingError> {
+        let foreign =
+            || MessagingError::invalid("cursor", "it is not from this listing; pass 'next' of the page before");
+        let encoded = shown.strip_prefix(CURSOR_PREFIX).ok_or_else(foreign)?;
+        let bytes = BASE64URL_NOPAD.decode(encoded.as_bytes()).map_err(|_| foreign())?;
+        let (mark, text) = bytes.split_first_chunk::<16>().ok_or_else(foreign)?;
+        let mut text = text.to_vec();
+        self.encrypt(mark, &mut text);
+        if !bool::from(self.mark(format!("cursor of {listing}:").as_bytes(), &text).ct_eq(mark)) {
+            return Err(foreign());
+        }
+        let end = text.iter().rposition(|byte| *byte == END).ok_or_else(foreign)?;
+        text.truncate(end);
+        String::from_utf8(text).map_err(|_| foreign())
+    }
+
+    /// A store's cursor of a listing as a caller may see it: hidden from one who may not see every queue.
+    pub(crate) fn cursor_to_show(&self, caller: &Caller, listing: &str, cursor: String) -> String {
+        if caller.queues.is_some() { self.hide_cursor(listing, &cursor) } else { cursor }
+    }
+
+    /// The store's cursor in what a caller showed.
+    pub(crate) fn shown_cursor(
+        &self,
+        caller: &Caller,
+        listing: &str,
+        shown: Option<&str>,
+    ) -> Result<Option<String>, MessagingError> {
+        let read = |shown: &str| match caller.queues.is_some() {
+            true => self.read_cursor(listing, shown),
+            false => Ok(shown.to_owned()),
+        };
+        shown.map(read).transpose()
+    }
+
+    /// Encrypts, and decrypts: a stream that the mark makes is laid over the text.
+    fn encrypt(&self, mark: &[u8; 16], text: &mut [u8]) {
+        for (number, block) in text.chunks_mut(32).enumerate() {
+            let stream = self.code(b"stream", &[&mark[..], &(number as u64).to_be_bytes()].concat());
+            block.iter_mut().zip(stream).for_each(|(byte, over)| *byte ^= over);
+        }
+    }
+
+    /// The receipt that a client is given. It carries how often a handler has failed on the message, so that a client
+    /// which leaves the delay of a retry to the server is backed off like any other, and who received it, so that a failed
+    /// attempt is noted as that worker's. Its token is the store's: receipts of one lease have one token here too.
+    pub(crate) fn seal(&self, own: &ReceiptHandle, attempts_count: u32, worker: &str) -> ReceiptHandle {
+        let mut sealed = attempts_count.to_be_bytes().to_vec();
+        // A receipt's own text has no line break in it, nor has the name of a worker.
+        sealed.extend_from_slice(format!("{own}\n{worker}").as_bytes());
+        let mut bytes = self.mark(b"receipt", &sealed).to_vec();
+        bytes.append(&mut sealed);
+        let native = NativeRef::Handle(bytes.into_boxed_slice());
+        ReceiptHandle::new(PROVIDER, own.queue().clone(), own.message_id(), own.token(), native)
+    }
+
+    /// The store's receipt in one that a client showed, and what else it carries.
+    pub(crate) fn open(&self, shown: &ReceiptHandle) -> Result<Opened, MessagingError> {
         shown.check_provider(PROVIDER)?;
         let foreign = || MessagingError::invalid_receipt("it was not issued by this server");
         let NativeRef::Handle(bytes) = shown.native() else { return Err(foreign()) };
-        let mark = self.mark(b"receipt", bytes);
-        if !bool::from(mark.ct_eq(&shown.token().0.to_be_bytes())) {
-            return Err(foreign());
-        }
-        let (attempts, text) = bytes.split_first_chunk::<4>().ok_or_else(foreign)?;
-        let own: ReceiptHandle = std::str::from_utf8(text).map_err(|_| foreign())?.parse()?;
+        let is_mark = |mark: &[u8], sealed: &[u8]| bool::from(self.mark(b"receipt", sealed).ct_eq(mark));
+        let (sealed, token) = match bytes.split_first_chunk::<16>() {
+            Some((mark, sealed)) if is_mark(mark, sealed) => (sealed, Some(shown.token())),
+            // The version before this one handed out receipts whose token is the mark.
+            _ if is_mark(&shown.token().0.to_be_bytes(), bytes) => (&bytes[..], None),
+            _ => return Err(foreign()),
+        };
+        let (attempts, text) = sealed.split_first_chunk::<4>().ok_or_else(foreign)?;
+        let text = std::str::from_utf8(text).map_err(|_| foreign())?;
+        // One that was issued before receipts named workers ends with itself.
+        let (own, worker) = text.split_once('\n').unwrap_or((text, ""));
+        let worker = (!worker.is_empty()).then(|| worker.into());
+        let own: ReceiptHandle = own.parse()?;
         // The mark is of the inner receipt alone; what stands in the open must say the same.
-        if own.queue() != shown.queue() || own.message_id() != shown.message_id() {
+        let is_same = (own.queue(), own.message_id()) == (shown.queue(), shown.message_id());
+        if !is_same || token.is_some_and(|token| token != own.token()) {
             return Err(foreign());
         }
-        Ok((own, u32::from_be_bytes(*attempts)))
+        Ok(Opened { own, attempts_count: u32::from_be_bytes(*attempts), worker })
     }
 
-    /// The lease on a task as a client is given it.
+    /// The lease on a task as a client is given it. It carries when that was, so that the attempt's length is known at its
+    /// end.
     pub(crate) fn seal_lease(&self, lease: &TaskLease, task_type: &TaskType) -> String {
-        let mut bytes = Vec::with_capacity(48 + task_type.as_str().len());
+        let mut bytes = Vec::with_capacity(64 + task_type.as_str().len());
         bytes.extend_from_slice(lease.id.as_uuid().as_bytes());
         bytes.extend_from_slice(&lease.token.to_be_bytes());
-        bytes.extend_from_slice(task_type.as_str().as_bytes());
+        bytes.extend_from_slice(format!("{task_type}\n{}", Timestamp::now().as_micros()).as_bytes());
         let mark = self.mark(b"lease", &bytes);
         bytes.extend_from_slice(&mark);
         format!("{LEASE_PREFIX}{}", BASE64URL_NOPAD.encode(&bytes))
     }
 
-    /// The lease in what a client showed, and the type of its task.
-    pub(crate) fn open_lease(&self, shown: &str) -> Result<(TaskLease, TaskType), MessagingError> {
+    /// The lease in what a client showed, and what else it carries.
+    pub(crate) fn open_lease(&self, shown: &str) -> Result<OpenedLease, MessagingError> {
         let foreign = || MessagingError::invalid("lease", "it was not issued by this server; use it as it was given");
         let encoded = shown.trim().strip_prefix(LEASE_PREFIX).ok_or_else(foreign)?;
         let bytes = BASE64URL_NOPAD.decode(encoded.as_bytes()).map_err(|_| foreign())?;
@@ -86,9 +190,14 @@ impl Seal {
         }
         let (id, rest) = fields.split_first_chunk::<16>().ok_or_else(foreign)?;
         let (token, name) = rest.split_first_chunk::<8>().ok_or_else(foreign)?;
-        let task_type = TaskType::new(std::str::from_utf8(name).map_err(|_| foreign())?)?;
+        let text = std::str::from_utf8(name).map_err(|_| foreign())?;
+        let (name, began) = text.split_once('\n').map_or((text, None), |(name, began)| (name, began.parse().ok()));
         let id = TaskId::from_uuid(uuid::Uuid::from_bytes(*id));
-        Ok((TaskLease { id, token: i64::from_be_bytes(*token) }, task_type))
+        Ok(OpenedLease {
+            lease: TaskLease { id, token: i64::from_be_bytes(*token) },
+            task_type: TaskType::new(name)?,
+            began: began.map(Timestamp::from_micros),
+        })
     }
 }
 
@@ -100,7 +209,7 @@ impl std::fmt::Debug for Seal {
 
 #[cfg(test)]
 mod tests {
-    use postrider::{MessageId, QueueName};
+    use postrider::{LeaseToken, MessageId, QueueName};
 
     use super::*;
 
@@ -113,15 +222,18 @@ mod tests {
     fn what_was_sealed_opens_and_nothing_else_does() {
         let (seal, other) = (Seal::new([1; 32]), Seal::new([2; 32]));
         let own = receipt("orders", 3);
-        let shown: ReceiptHandle = seal.seal(&own, 5).to_string().parse().unwrap();
+        let shown: ReceiptHandle = seal.seal(&own, 5, "host:7").to_string().parse().unwrap();
         assert_eq!(shown.queue().as_str(), "orders");
-        assert_eq!(seal.open(&shown).unwrap(), (own.clone(), 5));
+        assert_eq!(
+            seal.open(&shown).unwrap(),
+            Opened { own: own.clone(), attempts_count: 5, worker: Some("host:7".into()) }
+        );
         assert!(other.open(&shown).is_err(), "of another server");
         assert!(seal.open(&own).is_err(), "the store's own receipt is worth nothing here");
 
         // The inner receipt of another queue under the mark of this one, and the other way around.
         let elsewhere = receipt("mail", 4);
-        let NativeRef::Handle(inner) = seal.seal(&elsewhere, 0).native().clone() else { panic!() };
+        let NativeRef::Handle(inner) = seal.seal(&elsewhere, 0, "w").native().clone() else { panic!() };
         let spliced = ReceiptHandle::new(
             "http",
             own.queue().clone(),
@@ -134,10 +246,49 @@ mod tests {
             "http",
             own.queue().clone(),
             elsewhere.message_id(),
-            seal.seal(&elsewhere, 0).token(),
+            seal.seal(&elsewhere, 0, "w").token(),
             NativeRef::Handle(inner),
         );
         assert!(seal.open(&renamed).is_err(), "the queue in the open is not the one that the receipt is for");
+    }
+
+    #[test]
+    fn a_receipt_of_the_version_before_opens() {
+        // Under the key of ones: of the row 3, after five failed attempts.
+        let text = "pr1.BGh0dHAGb3JkZXJzAZAWPYaUc5uupZZsJvitkUkUqcqrTE_F4DEyqMRS3k0BAAAABXByMS5Cbk54YkdsMFpRWnZjbVJsY25N\
+                          QmtCWTlocFJ6bTY2bGxtd20tSzJSQUFBQUFBQUFBQUFBQUFBQUFBQUFCd0FBQUFBQUFBQUFBeVNmbC1jcYq3aw";
+        let (seal, shown) = (Seal::new([1; 32]), text.parse::<ReceiptHandle>().unwrap());
+        let id = "0190163d-8694-739b-aea5-966c26f8ad91".parse().unwrap();
+        let own = ReceiptHandle::new("sqlite", shown.queue().clone(), id, LeaseToken(7), NativeRef::Row(3));
+        assert_eq!(seal.open(&shown).unwrap(), Opened { own: own.clone(), attempts_count: 5, worker: None });
+        assert!(Seal::new([2; 32]).open(&shown).is_err(), "of another server");
+        let with = |queue: &str, token: LeaseToken| {
+            let queue = QueueName::new(queue).unwrap();
+            ReceiptHandle::new("http", queue, id, token, shown.native().clone())
+        };
+        assert!(seal.open(&with("mail", shown.token())).is_err(), "the queue in the open is another");
+        assert!(seal.open(&with("orders", own.token())).is_err(), "without its mark");
+    }
+
+    #[test]
+    fn a_hidden_cursor_says_nothing_and_is_read_back() {
+        let seal = Seal::new([1; 32]);
+        let hidden: Vec<_> = ["1", "2", "1000000000", ""].map(|cursor| seal.hide_cursor("tasks", cursor)).into();
+        for (cursor, hidden) in ["1", "2", "1000000000", ""].into_iter().zip(&hidden) {
+            assert_eq!(seal.read_cursor("tasks", hidden).unwrap(), cursor);
+            assert_eq!(hidden.len(), seal.hide_cursor("tasks", "7").len(), "its length says nothing");
+            assert!(
+                seal.read_cursor("letters", hidden).is_err()
+                    && Seal::new([2; 32]).read_cursor("tasks", hidden).is_err()
+            );
+        }
+        let alike = hidden[0].bytes().zip(hidden[1].bytes()).skip(CURSOR_PREFIX.len()).filter(|(a, b)| a == b).count();
+        assert!(alike < 20, "{hidden:?}");
+        let long = "x".repeat(200);
+        assert_eq!(seal.read_cursor("tasks", &seal.hide_cursor("tasks", &long)).unwrap(), long);
+        for made_up in ["1", "", "prc1.", "prc1.AAAA", &format!("{}A", hidden[0])] {
+            assert!(seal.read_cursor("tasks", made_up).is_err(), "{made_up}");
+        }
     }
 
     #[test]
@@ -145,7 +296,9 @@ mod tests {
         let seal = Seal::new([1; 32]);
         let (lease, kind) = (TaskLease { id: TaskId::generate(), token: -5 }, TaskType::new("mail.send").unwrap());
         let shown = seal.seal_lease(&lease, &kind);
-        assert_eq!(seal.open_lease(&shown).unwrap(), (lease, kind));
+        let opened = seal.open_lease(&shown).unwrap();
+        assert_eq!((opened.lease, opened.task_type), (lease, kind));
+        assert!(Timestamp::now().since(opened.began.unwrap()) < std::time::Duration::from_secs(60));
         for at in LEASE_PREFIX.len()..shown.len() {
             let mut bytes = shown.clone().into_bytes();
             bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };

@@ -29,8 +29,9 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::access::{Caller, Proof};
-use crate::api::{ApiError, Code, answer_with, read_body};
+use crate::api::{ApiError, Code, WholeBody, answer_with, read_body};
 use crate::app::App;
+use crate::in_flight::InFlight;
 use crate::leases::to_its_end;
 
 static KIND: RecordKind = RecordKind::constant("answer");
@@ -125,11 +126,12 @@ pub(crate) async fn once(State(app): State<Arc<App>>, request: Request, next: Ne
     let Some(key) = key.filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic())).map(str::to_owned) else {
         return Err(ApiError::malformed(format!("Idempotency-Key: use 1 to {LONGEST} visible ASCII characters")));
     };
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     // An open server knows its callers by their address, which may change between two tries.
     let caller = parts.extensions.get::<Caller>().filter(|caller| caller.proof != Proof::Open);
     let who = caller.map_or_else(String::new, |caller| caller.key.to_string());
-    let body = read_body(body, &app.options).await?;
+    let in_flight = parts.extensions.get::<InFlight>().cloned();
+    let body = read_body(body, &app.options, in_flight.as_ref()).await?;
     let digest = |parts: &[&[u8]]| {
         let mut hash = Sha256::new();
         for part in parts {
@@ -145,7 +147,8 @@ pub(crate) async fn once(State(app): State<Arc<App>>, request: Request, next: Ne
     let keyed = Keyed { name: RecordKey::new(&record)?, again, sha256, app: app.clone() };
     // A client that gives up must not leave a record without a request, nor a request without its answer.
     let lost = || ApiError::from(MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None });
-    let carried = keyed.carry_out(Request::from_parts(parts, Body::from(body)), next);
+    parts.extensions.insert(WholeBody(body));
+    let carried = keyed.carry_out(Request::from_parts(parts, Body::empty()), next);
     to_its_end(&app, carried).await.unwrap_or_else(|| Err(lost()))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use postrider::config::ConfigError;
 use postrider::state_records::StateRecords;
 use postrider::tasks::{Shutdown, TaskKeeperOptions};
-use postrider::{ContextError, Deadline, MessagingError, StateStorage, SystemContext};
+use postrider::{BoxFuture, ContextError, Deadline, MessagingError, StateStorage, SystemContext};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::Tokens;
 use crate::app::App;
 use crate::options::ServerOptions;
+use crate::workers::SWEEP;
 use crate::{edge, looking, routes};
 
 /// How long chores, jobs and leases that go back have when no connection is left.
@@ -75,22 +76,28 @@ pub struct Server {
 
 impl Server {
     /// Listens, with the store and the state that the context names.
-    pub async fn bind(context: SystemContext, state: StateStorage, options: ServerOptions) -> Result<Self, ServeError> {
-        if !options.listen.ip().is_loopback() && !Tokens::new(state.clone()).any(Deadline::default()).await? {
-            return Err(ServeError::Open { address: options.listen });
-        }
-        let tls = options.tls.as_ref().map(edge::acceptor).transpose()?;
-        let refused = |source| ServeError::Listen { address: options.listen, source };
-        let listener = TcpListener::bind(options.listen).await.map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
-        let tasks = context.config.tasks();
-        let keeper = TaskKeeperOptions {
-            grace: tasks.grace,
-            retention: Some(tasks.retention).filter(|retention| !retention.is_zero()),
-            ..TaskKeeperOptions::default()
-        };
-        let app = App::new(context, state, options, CancellationToken::new()).await?;
-        Ok(Self { app: Arc::new(app), listener, tls, address, keeper })
+    pub fn bind(
+        context: SystemContext,
+        state: StateStorage,
+        options: ServerOptions,
+    ) -> BoxFuture<'static, Result<Self, ServeError>> {
+        Box::pin(async move {
+            if !options.listen.ip().is_loopback() && !Tokens::new(state.clone()).any(Deadline::default()).await? {
+                return Err(ServeError::Open { address: options.listen });
+            }
+            let tls = options.tls.as_ref().map(edge::acceptor).transpose()?;
+            let refused = |source| ServeError::Listen { address: options.listen, source };
+            let listener = TcpListener::bind(options.listen).await.map_err(refused)?;
+            let address = listener.local_addr().map_err(refused)?;
+            let tasks = context.config.tasks();
+            let keeper = TaskKeeperOptions {
+                grace: tasks.grace,
+                retention: Some(tasks.retention).filter(|retention| !retention.is_zero()),
+                ..TaskKeeperOptions::default()
+            };
+            let app = App::new(context, state, options, CancellationToken::new()).await?;
+            Ok(Self { app: Arc::new(app), listener, tls, address, keeper })
+        })
     }
 
     /// Where it listens.
@@ -111,6 +118,7 @@ impl Server {
         // Nothing is lost where these are left in the middle.
         others.spawn(app.stop.clone().run_until_cancelled_owned(looking::watch(app.clone())));
         others.spawn(app.stop.clone().run_until_cancelled_owned(forget(app.clone())));
+        others.spawn(app.stop.clone().run_until_cancelled_owned(sweep(app.clone())));
         let chores = Shutdown::new();
         let keeper = app.tasks.keeper(keeper).run(chores.clone());
         let keeping = others.spawn(async move {
@@ -159,6 +167,14 @@ async fn forget(app: Arc<App>) -> Infallible {
             tracing::warn!(%error, "records that have ended could not be removed");
         }
         tokio::time::sleep(Duration::from_secs(600)).await;
+    }
+}
+
+/// Forgets workers that are gone, now and then.
+async fn sweep(app: Arc<App>) -> Infallible {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        app.workers.sweep();
     }
 }
 

@@ -12,6 +12,7 @@ use http_body_util::Full;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use postrider::masked_url::masked_url;
 use postrider::subscriber::layers::TraceContext;
 use postrider::{Headers, MessagingError};
 use serde_json::{Value, json};
@@ -69,7 +70,7 @@ impl Collector {
             let why = format!(
                 "'{}' is no address of a collector; use http://host:4318, and let a collector beside this server go on by \
                  TLS",
-                endpoint.escape_debug()
+                masked_url(endpoint).escape_debug()
             );
             MessagingError::invalid("server.otlp_endpoint", why)
         })?;

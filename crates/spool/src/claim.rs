@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use postrider_core::{
     DeadLetterReason, Envelope, LeaseToken, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, Timestamp,
     failpoint,
 };
+
+use postrider_provider::Claimed;
 
 use crate::PROVIDER;
 use crate::content::{Content, Reading, Unusable};
@@ -19,10 +20,20 @@ use crate::index::{Foreign, Row};
 use crate::name::{Due, FileName, Kind, Lease, hash};
 use crate::record::{FileNameText, Note};
 use crate::scan::mtime;
-use crate::session::{Session, Side};
+use crate::session::{Session, Side, UnusableFile};
 
 /// So many messages are buried, and so many keys of files read, while the lock is held for one claim.
 const MOST_BESIDES: usize = 500;
+/// So many files are read before they are leased, while the lock is held for one claim. A long one counts as several.
+const MOST_READ: usize = 2000;
+/// What counts as one file that is read.
+const A_READ: usize = 16 * 1024;
+/// So many files of others are read before they are leased after one that was no message: it is seldom alone.
+const READS_BEFORE_LEASE: usize = 100;
+/// So many files that are no messages are buried beside every claim.
+const BURIED_BESIDES: usize = 100;
+/// A file that is about to be buried is not looked at again that soon.
+const UNTIL_BURIED: Duration = Duration::from_secs(3600);
 /// So long a file is left alone that cannot be moved.
 const SET_ASIDE: Duration = Duration::from_secs(5);
 
@@ -37,12 +48,13 @@ pub(crate) struct Taken {
     original: Vec<u8>,
 }
 
-/// A message that was leased and read.
-#[derive(Debug)]
-pub(crate) struct Claimed {
-    pub(crate) body: Bytes,
-    pub(crate) envelope: Envelope,
-    pub(crate) receipt: ReceiptHandle,
+/// What came of the row that was next in turn.
+enum Next {
+    Taken(Box<Taken>),
+    /// Something was found out, and the choice is made anew.
+    Again,
+    /// It is no message.
+    Unusable,
 }
 
 impl Session<'_> {
@@ -56,17 +68,18 @@ impl Session<'_> {
         let so_far = self.claims_so_far();
         self.index(side).count_from(so_far);
         // What is done besides is bounded, because others wait for the lock.
-        let mut patience = MOST_BESIDES;
+        let (mut patience, mut reads) = (MOST_BESIDES, MOST_READ);
         while taken.len() < max {
             let now = self.now;
             let Some(row) = self.index(side).next_due(now).cloned() else { break };
-            if patience == 0 {
+            if patience == 0 || reads == 0 {
                 self.is_cut_short = true;
                 break;
             }
-            match self.claim_next(side, &row, options) {
-                Ok(Some(claimed)) => taken.push(claimed),
-                Ok(None) => patience -= 1,
+            match self.claim_next(side, &row, options, &mut reads) {
+                Ok(Next::Taken(claimed)) => taken.push(*claimed),
+                Ok(Next::Unusable) => {}
+                Ok(Next::Again) => patience -= 1,
                 // What was leased before is handed out, whatever is wrong with the next one.
                 Err(_) if !taken.is_empty() => break,
                 Err(Failure::Disk(error)) if error.concerns_one_file() => {
@@ -77,15 +90,91 @@ impl Session<'_> {
                 Err(failure) => return Err(failure),
             }
         }
+        if side == Side::Dead {
+            return Ok(taken);
+        }
+        // Beside messages few are buried, and more when there is nothing else to do.
+        let most = if taken.is_empty() && !self.is_cut_short { MOST_BESIDES } else { BURIED_BESIDES };
+        match self.bury_unusable_files(most) {
+            Err(_) if !taken.is_empty() => {}
+            buried => buried?,
+        }
+        self.is_cut_short |= !self.known.unusable.is_empty();
         Ok(taken)
     }
 
     /// Leases a row that is due, if nothing is found out about it that makes the choice anew.
-    fn claim_next(&mut self, side: Side, row: &Row, options: &ReceiveOptions) -> Result<Option<Taken>, Failure> {
-        match self.look_closer(side, row)? {
-            true => self.claim_row(side, row, options),
-            false => Ok(None),
+    fn claim_next(
+        &mut self,
+        side: Side,
+        row: &Row,
+        options: &ReceiveOptions,
+        reads: &mut usize,
+    ) -> Result<Next, Failure> {
+        if !self.look_closer(side, row)? {
+            return Ok(Next::Again);
         }
+        let is_read_first = row.foreign.is_some() && side == Side::Live && self.known.reads_before_lease > 0;
+        if is_read_first && !self.is_usable(row, reads)? {
+            return Ok(Next::Unusable);
+        }
+        Ok(self.claim_row(side, row, options)?.map_or(Next::Again, |taken| Next::Taken(Box::new(taken))))
+    }
+
+    /// Whether somebody's file is a message. One that is none waits to be buried.
+    fn is_usable(&mut self, row: &Row, reads: &mut usize) -> Result<bool, Failure> {
+        let (place, name) = (row.slot.place, row.name());
+        let Some(parsed) = row.parsed(self.queue) else { return Ok(true) };
+        let read = self.shared.reading.read(self.known.dirs.folder(place), name, &parsed.kind, name)?;
+        let length = match &read {
+            None => 0,
+            Some(Ok(content)) => content.body.len(),
+            Some(Err(unusable)) => unusable.bytes.len(),
+        };
+        *reads = reads.saturating_sub(1 + length / A_READ);
+        let Some(Err(Unusable { reason, error, .. })) = read else {
+            self.known.reads_before_lease -= 1;
+            return Ok(true);
+        };
+        self.known.reads_before_lease = READS_BEFORE_LEASE;
+        let until = self.now.saturating_add(UNTIL_BURIED);
+        self.known.live.set_aside(row, until);
+        self.known.unusable.push_back(UnusableFile { row: row.clone(), reason, error });
+        Ok(false)
+    }
+
+    /// Dead-letters up to `most` of the files that turned out to be no messages. They were never delivered.
+    fn bury_unusable_files(&mut self, most: usize) -> Result<(), Failure> {
+        for _ in 0..most {
+            let Some(UnusableFile { row, reason, error }) = self.known.unusable.pop_front() else { break };
+            let (place, name) = (row.slot.place, row.name());
+            let found = self.known.dirs.folder(place).stat(name)?;
+            let is_the_same = row.foreign.is_some_and(|foreign| {
+                found.as_ref().is_some_and(|found| mtime(found) == foreign.mtime)
+                    && self.known.live.get(place, name).and_then(|row| row.foreign).is_some_and(|now| now == foreign)
+            });
+            let Some(parsed) = row.parsed(self.queue).filter(|_| is_the_same) else {
+                // Written to meanwhile, or taken away.
+                self.known.live.remove(place, name);
+                if found.is_some() {
+                    self.take_in(place, name.clone(), false, None)?;
+                    // It may be a message now.
+                    self.is_cut_short = true;
+                }
+                continue;
+            };
+            self.will_change()?;
+            match self.bury(place, name, &parsed, reason, Some(error)) {
+                Err(Failure::Disk(error)) if error.concerns_one_file() => {
+                    tracing::warn!(queue = %self.queue, %error, "a file that is no message cannot be moved");
+                    let until = self.now.saturating_add(SET_ASIDE);
+                    self.known.live.set_aside(&row, until);
+                }
+                buried => buried?,
+            }
+            self.buried += 1;
+        }
+        Ok(())
     }
 
     /// Leases one message by its id, if it may be received now.
@@ -213,6 +302,7 @@ impl Session<'_> {
             return Ok(());
         }
         self.will_change()?;
+        self.known.reads_before_lease = READS_BEFORE_LEASE;
         let before = FileName { is_noted: taken.leased.is_noted, ..taken.before.clone() };
         let (reason, error) = (unusable.reason.clone(), Some(unusable.error.clone()));
         self.bury(Side::Live.leased(), &taken.name, &before, reason, error)

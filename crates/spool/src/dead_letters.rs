@@ -3,16 +3,15 @@
 
 use std::collections::HashSet;
 
-use bytes::Bytes;
 use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
-    DeadLetterSelection, Key, Message, MessageId, MessagingError, Redrive, RedriveReport, RedriveSkip,
+    DeadLetterSelection, Key, Message, MessageId, MessagingError, Redrive, RedriveReport, RedriveSkip, failpoint,
 };
 
 use crate::content::Content;
 use crate::disk::Name;
 use crate::error::Failure;
-use crate::index::{Place, Row, time};
+use crate::index::{Grave, Place, Row, time};
 use crate::letter;
 use crate::name::{FileName, Kind};
 use crate::record::{self, Death, FileNameText};
@@ -21,11 +20,20 @@ use crate::session::{Session, Side};
 /// The reason of a file that somebody else put into `failed/`.
 const PUT_THERE: &str = "put_into_failed";
 
+/// So many dead letters are looked at together.
+const CHUNK: usize = 100;
+
 /// A file in `failed/`, and what its name says.
 #[derive(Debug, Clone)]
 struct Corpse {
     row: Row,
     name: FileName,
+}
+
+impl Corpse {
+    fn grave(&self) -> Grave {
+        (self.row.slot.turn.position, self.name.id)
+    }
 }
 
 impl Session<'_> {
@@ -76,19 +84,34 @@ impl Session<'_> {
 
     /// The dead letters that are meant, oldest death first.
     fn corpses(&mut self, selection: &DeadLetterSelection) -> Result<Vec<Corpse>, Failure> {
+        self.corpses_after(selection, None, usize::MAX)
+    }
+
+    /// The next of them, at most so many.
+    fn corpses_after(
+        &mut self,
+        selection: &DeadLetterSelection,
+        after: Option<Grave>,
+        most: usize,
+    ) -> Result<Vec<Corpse>, Failure> {
         self.know(Side::Dead)?;
-        let ids: Option<HashSet<MessageId>> = match selection {
-            DeadLetterSelection::Ids(ids) => Some(ids.iter().copied().collect()),
-            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => None,
+        let (queue, dead) = (self.queue, &self.known.dead);
+        let corpse = |row: &Row| {
+            failpoint::reach("spool.dead_letter");
+            Some(Corpse { name: row.parsed(queue)?, row: row.clone() })
         };
-        let mut corpses: Vec<Corpse> = self
-            .known
-            .dead
-            .rows()
-            .filter_map(|row| Some(Corpse { name: row.parsed(self.queue)?, row: row.clone() }))
-            .filter(|corpse| ids.as_ref().is_none_or(|ids| ids.contains(&corpse.name.id)))
-            .collect();
-        corpses.sort_by(|a, b| (&a.row.slot.turn.position, a.name.id).cmp(&(&b.row.slot.turn.position, b.name.id)));
+        let corpses = |files: Vec<&Row>| files.into_iter().filter_map(corpse).collect::<Vec<_>>();
+        let corpses: Vec<Corpse> = match selection {
+            DeadLetterSelection::Ids(ids) => {
+                let ids: HashSet<MessageId> = ids.iter().copied().collect();
+                let is_after = |corpse: &Corpse| after.is_none_or(|after| corpse.grave() > after);
+                let all = dead.deaths_of(&ids).into_iter().map(corpses);
+                all.filter(|corpses| corpses.first().is_some_and(is_after)).take(most).flatten().collect()
+            }
+            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
+                dead.deaths_after(after).take(most).flat_map(corpses).collect()
+            }
+        };
         // An edit that was cut off leaves two files of one message; the one that was edited counts.
         let mut whole: Vec<Corpse> = Vec::with_capacity(corpses.len());
         for corpse in corpses {
@@ -180,26 +203,28 @@ impl Session<'_> {
         query.check()?;
         let after = query.after.as_ref().map(read_cursor).transpose()?;
         let mut page = DeadLetterPage { letters: Vec::new(), next: None };
-        let mut last = None;
-        for corpse in self.corpses(&query.selection)? {
-            let here = (corpse.row.slot.turn.position, corpse.name.id);
-            if after.is_some_and(|after| here <= after) {
-                continue;
+        let (mut last, mut seen) = (None, after);
+        loop {
+            let corpses = self.corpses_after(&query.selection, seen, CHUNK)?;
+            if corpses.is_empty() {
+                return Ok(page);
             }
-            // The reason is in the record, which is small; the file may be large.
-            if !query.selection.includes(corpse.name.id, &self.reason(&corpse, &query.selection)) {
-                continue;
-            }
-            if page.letters.len() == query.limit {
-                page.next = last.map(write_cursor);
-                break;
-            }
-            if let Some(letter) = self.letter(&corpse)? {
-                page.letters.push(letter);
-                last = Some(here);
+            for corpse in corpses {
+                seen = Some(corpse.grave());
+                // The reason is in the record, which is small; the file may be large.
+                if !query.selection.includes(corpse.name.id, &self.reason(&corpse, &query.selection)) {
+                    continue;
+                }
+                if page.letters.len() == query.limit {
+                    page.next = last.map(write_cursor);
+                    return Ok(page);
+                }
+                if let Some(letter) = self.letter(&corpse)? {
+                    page.letters.push(letter);
+                    last = seen;
+                }
             }
         }
-        Ok(page)
     }
 
     /// Why it died; nobody asks when all are meant.
@@ -210,10 +235,12 @@ impl Session<'_> {
         }
     }
 
-    pub(crate) fn get_dead(&mut self, id: MessageId) -> Result<DeadLetter, Failure> {
-        let corpse = self.one(id)?;
-        let missing = || MessagingError::MessageNotFound { queue: self.queue.dead_letters(), id };
-        Ok(self.letter(&corpse)?.ok_or_else(missing)?)
+    pub(crate) fn get_dead(&mut self, id: MessageId) -> Result<Option<DeadLetter>, Failure> {
+        match self.one(id) {
+            Ok(corpse) => self.letter(&corpse),
+            Err(Failure::Law(MessagingError::MessageNotFound { .. })) => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     pub(crate) fn edit_dead(&mut self, id: MessageId, edit: DeadLetterEdit) -> Result<DeadLetter, Failure> {
@@ -229,16 +256,11 @@ impl Session<'_> {
             return Err(MessagingError::invalid("edit", why).into());
         }
         let is_rewritten = edit.content_type.is_some() || edit.headers.is_some();
-        let body: Bytes = edit.body.unwrap_or(body);
-        if let Some(content_type) = edit.content_type {
-            head.content_type = content_type;
-        }
-        if let Some(headers) = edit.headers {
-            head.headers = headers;
-        }
-        let mut edited = Message::new(body.clone());
-        edited.headers = head.headers.clone();
-        edited.check(&self.shared.capabilities.limits)?;
+        let mut message = Message::new(body).id(id).content_type(head.content_type);
+        message.headers = head.headers;
+        let edited = edit.apply_to(message, &self.shared.capabilities.limits)?;
+        let body = edited.body;
+        (head.content_type, head.headers) = (edited.content_type, edited.headers);
         death.revision = death.revision.saturating_add(1);
         self.will_change()?;
         // A file of somebody's becomes a message of ours when it gets what only those have, and a name of ours when it
@@ -262,7 +284,7 @@ impl Session<'_> {
         }
         self.unsynced.add(Place::Failed);
         self.learn(Row::ours(Place::Failed, file, &name, self.now));
-        self.get_dead(id)
+        Ok(self.get_dead(id)?.ok_or_else(missing)?)
     }
 
     /// The ids of the dead letters that are meant, oldest death first, each once.
@@ -340,18 +362,24 @@ impl Session<'_> {
 
     /// Removes up to `most` of the dead letters that are meant.
     pub(crate) fn purge_dead(&mut self, selection: &DeadLetterSelection, most: u64) -> Result<u64, Failure> {
-        let mut purged = 0;
-        for corpse in self.corpses(selection)? {
-            if purged == most {
-                break;
+        let (mut purged, mut seen) = (0, None);
+        loop {
+            let corpses = self.corpses_after(selection, seen, CHUNK)?;
+            if corpses.is_empty() {
+                return Ok(purged);
             }
-            let is_meant = selection.includes(corpse.name.id, &self.reason(&corpse, selection));
-            if is_meant && !corpse.name.is_leased(self.now) && self.remove_row(Side::Dead, &corpse.row)? {
-                self.remove_death(&corpse.name);
-                purged += 1;
+            for corpse in corpses {
+                if purged == most {
+                    return Ok(purged);
+                }
+                seen = Some(corpse.grave());
+                let is_meant = selection.includes(corpse.name.id, &self.reason(&corpse, selection));
+                if is_meant && !corpse.name.is_leased(self.now) && self.remove_row(Side::Dead, &corpse.row)? {
+                    self.remove_death(&corpse.name);
+                    purged += 1;
+                }
             }
         }
-        Ok(purged)
     }
 
     /// Removes a file for good. Answers whether it was there.
@@ -378,11 +406,11 @@ impl Dead {
     }
 }
 
-fn write_cursor((position, id): (i64, MessageId)) -> DeadLetterCursor {
+fn write_cursor((position, id): Grave) -> DeadLetterCursor {
     DeadLetterCursor(format!("{position}.{id}"))
 }
 
-fn read_cursor(cursor: &DeadLetterCursor) -> Result<(i64, MessageId), MessagingError> {
+fn read_cursor(cursor: &DeadLetterCursor) -> Result<Grave, MessagingError> {
     let parts = || {
         let (position, id) = cursor.0.split_once('.')?;
         Some((position.parse().ok()?, id.parse().ok()?))

@@ -38,6 +38,8 @@ pub(crate) struct Folder {
     fd: OwnedFd,
     /// For errors only.
     path: PathBuf,
+    /// Who may do what with it. What is made in it is as open as it is itself, within the umask.
+    permissions: Mode,
 }
 
 /// What tells a folder from another that takes its name.
@@ -66,7 +68,7 @@ impl Folder {
         step();
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = nix::fcntl::open(path, flags, Mode::empty()).map_err(|errno| DiskError::new("open", path, errno))?;
-        Ok(Self { fd, path: path.to_owned() })
+        Self::of(fd, path.to_owned())
     }
 
     /// What a path leads to now, if anything.
@@ -78,13 +80,27 @@ impl Folder {
     pub(crate) fn open(&self, name: &str) -> Result<Self, DiskError> {
         step();
         let fd = openat(&self.fd, name, FOLDER, Mode::empty()).map_err(|errno| self.failed("open", name, errno))?;
-        Ok(Self { fd, path: self.path.join(name) })
+        Self::of(fd, self.path.join(name))
+    }
+
+    fn of(fd: OwnedFd, path: PathBuf) -> Result<Self, DiskError> {
+        let found = fstat(&fd).map_err(|errno| DiskError::new("look at", &path, errno))?;
+        Ok(Self { fd, path, permissions: Mode::from_bits_truncate(found.st_mode & 0o777) })
+    }
+
+    /// Who may do what with it.
+    pub(crate) fn permissions(&self) -> Mode {
+        self.permissions
+    }
+
+    fn permissions_of_files(&self) -> Mode {
+        (self.permissions & Mode::from_bits_truncate(0o666)) | Mode::S_IRUSR | Mode::S_IWUSR
     }
 
     /// Makes a folder in this one, unless it is there.
     pub(crate) fn make(&self, name: &str) -> Result<(), DiskError> {
         step();
-        match mkdirat(&self.fd, name, Mode::from_bits_truncate(0o777)) {
+        match mkdirat(&self.fd, name, self.permissions | Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => Ok(()),
             Err(errno) => Err(self.failed("make", name, errno)),
         }
@@ -150,7 +166,7 @@ impl Folder {
             Err(Errno::ENOENT) => return Ok(false),
             Err(errno) => return Err(failed(errno)),
         };
-        let folder = Self { fd, path: self.path.join(os(name)) };
+        let folder = Self::of(fd, self.path.join(os(name)))?;
         // Somebody who had it open may put a file into it meanwhile.
         for tries_left in (0..REMOVALS).rev() {
             for (name, kind) in folder.names()? {
@@ -192,7 +208,7 @@ impl Folder {
     /// Writes a new file, which is on the disk when somebody has waited for that.
     pub(crate) fn create_unsynced(&self, name: &[u8], parts: &[&[u8]]) -> Result<File, DiskError> {
         step();
-        let mode = Mode::from_bits_truncate(0o666);
+        let mode = self.permissions_of_files();
         let fd = openat(&self.fd, os(name), CREATE, mode).map_err(|errno| self.failed("create", os(name), errno))?;
         let mut file = File::from(fd);
         for part in parts {
@@ -227,7 +243,7 @@ impl Folder {
     pub(crate) fn open_state(&self, name: &str) -> Result<File, DiskError> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         step();
-        let fd = openat(&self.fd, name, flags, Mode::from_bits_truncate(0o666))
+        let fd = openat(&self.fd, name, flags, self.permissions_of_files())
             .map_err(|errno| self.failed("open", name, errno))?;
         Ok(File::from(fd))
     }

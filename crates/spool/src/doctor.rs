@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nix::errno::Errno;
-use postrider_core::{Finding, QueueName, Severity, Timestamp, file_system};
+use postrider_core::{BoxFuture, Finding, QueueName, Severity, Timestamp, file_system};
 
 use crate::disk::{Folder, file_type};
 use crate::error::DiskError;
@@ -13,10 +13,12 @@ use crate::store::SpoolStore;
 
 impl SpoolStore {
     /// Looks at a spool and says what is wrong with it and what to do about it. Changes nothing, and makes no folder.
-    pub async fn examine(path: impl AsRef<Path>, options: SpoolOptions) -> Vec<Finding> {
+    pub fn examine(path: impl AsRef<Path>, options: SpoolOptions) -> BoxFuture<'static, Vec<Finding>> {
         let path = path.as_ref().to_owned();
-        let looked = tokio::task::spawn_blocking(move || examine(&path, &options)).await;
-        looked.unwrap_or_else(|error| vec![Finding::unseen("connection", error)])
+        Box::pin(async move {
+            let looked = tokio::task::spawn_blocking(move || examine(&path, &options)).await;
+            looked.unwrap_or_else(|error| vec![Finding::unseen("connection", error)])
+        })
     }
 }
 
@@ -33,6 +35,7 @@ fn examine(path: &Path, options: &SpoolOptions) -> Vec<Finding> {
     };
     let mut findings = vec![Finding::fine("connection", format!("'{shown}' is there")), wake_up(path, options)];
     findings.push(writable(path));
+    findings.extend(readable_by_others(path, &root));
     match queues(&root, options) {
         Ok(found) => findings.extend(found),
         Err(error) => findings.push(Finding::unseen("folders", error)),
@@ -64,6 +67,20 @@ fn writable(path: &Path) -> Finding {
         Ok(()) => Finding::fine("permissions", "it may be written"),
         Err(errno) => Finding::failed("permissions", &DiskError::new("write to", path, errno).into_error("write")),
     }
+}
+
+/// Whether users of the machine that have nothing to do with the spool can read messages.
+fn readable_by_others(path: &Path, root: &Folder) -> Option<Finding> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let may_enter = |folder: &Path| nix::sys::stat::stat(folder).is_ok_and(|found| found.st_mode & 0o001 != 0);
+    let mode = root.permissions().bits() & 0o777;
+    path.ancestors().all(may_enter).then(|| {
+        let shown = path.display();
+        let found = format!("every user of this machine can read the messages: '{shown}' has mode {mode:04o}");
+        let fix =
+            format!("chmod 700 '{shown}'; for producers of a group: chgrp GROUP '{shown}' and chmod 770 '{shown}'");
+        Finding::new("permissions", Severity::Warning, found, fix)
+    })
 }
 
 /// What lies about in the folders of each queue and nobody will ever take.

@@ -45,6 +45,10 @@ impl DiskError {
 
     /// As the answer to a call in which nothing was done.
     pub(crate) fn into_error(self, operation: &'static str) -> MessagingError {
+        if matches!(self.errno, Errno::ENOSPC | Errno::EDQUOT) {
+            // The store is well, and what needs no room goes on.
+            return MessagingError::Busy { source: Arc::new(self) };
+        }
         let retryable = !matches!(
             self.errno,
             Errno::EACCES

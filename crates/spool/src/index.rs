@@ -5,7 +5,8 @@
 //! that has run out therefore needs nobody's help. `schedule` has these times, a set for each priority, and only for rows
 //! that may be received at all: a row with an ordering key enters when it becomes the head of its key.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use postrider_core::{LeaseToken, MessageId, Priority, QueueName, Timestamp};
@@ -99,6 +100,46 @@ pub(crate) struct Index {
     settling: BTreeSet<Slot>,
     /// How many claims there have been; nobody knows yet where to begin.
     claims: Option<u64>,
+    /// The order of dead letters; `None` for messages that live.
+    deaths: Option<Deaths>,
+}
+
+/// Where a dead letter stands among others: by its time, and by its id among those of one time.
+pub(crate) type Grave = (i64, MessageId);
+
+/// Dead letters in the order in which they are listed, so that a page costs no more than what is on it.
+#[derive(Debug)]
+struct Deaths {
+    queue: QueueName,
+    /// Two files of one message are an edit that was cut off.
+    in_order: BTreeMap<Grave, Vec<Name>>,
+    times: HashMap<MessageId, BTreeSet<i64>>,
+}
+
+impl Deaths {
+    fn insert(&mut self, row: &Row) {
+        let Some(parsed) = row.parsed(&self.queue) else { return };
+        let time = row.slot.turn.position;
+        self.in_order.entry((time, parsed.id)).or_default().push(row.name().clone());
+        self.times.entry(parsed.id).or_default().insert(time);
+    }
+
+    fn remove(&mut self, row: &Row) {
+        let Some(parsed) = row.parsed(&self.queue) else { return };
+        let grave = (row.slot.turn.position, parsed.id);
+        let Some(names) = self.in_order.get_mut(&grave) else { return };
+        names.retain(|name| name != row.name());
+        if !names.is_empty() {
+            return;
+        }
+        self.in_order.remove(&grave);
+        if let Some(times) = self.times.get_mut(&grave.1) {
+            times.remove(&grave.0);
+            if times.is_empty() {
+                self.times.remove(&grave.1);
+            }
+        }
+    }
 }
 
 pub(crate) fn nanos(time: Timestamp) -> i64 {
@@ -172,8 +213,34 @@ pub(crate) fn foreign_id(queue: &QueueName, name: &[u8], mtime: i64) -> MessageI
 }
 
 impl Index {
-    pub(crate) fn new(orders_keys: bool) -> Self {
-        Self { orders_keys, ..Self::default() }
+    /// Of messages that live.
+    pub(crate) fn live() -> Self {
+        Self { orders_keys: true, ..Self::default() }
+    }
+
+    /// Of the dead letters of a queue.
+    pub(crate) fn dead(queue: &QueueName) -> Self {
+        let deaths = Deaths { queue: queue.clone(), in_order: BTreeMap::new(), times: HashMap::new() };
+        Self { deaths: Some(deaths), ..Self::default() }
+    }
+
+    /// The files of dead letters that come after that place in the order of deaths, message by message.
+    pub(crate) fn deaths_after(&self, after: Option<Grave>) -> impl Iterator<Item = Vec<&Row>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let graves = self.deaths.iter().flat_map(move |deaths| deaths.in_order.range((from, Bound::Unbounded)));
+        graves.map(|(_, names)| self.files(names))
+    }
+
+    /// The same of these messages.
+    pub(crate) fn deaths_of(&self, ids: &HashSet<MessageId>) -> Vec<Vec<&Row>> {
+        let Some(deaths) = &self.deaths else { return Vec::new() };
+        let times = |id: &MessageId| deaths.times.get(id).into_iter().flatten().copied().collect::<Vec<_>>();
+        let graves: BTreeSet<Grave> = ids.iter().flat_map(|id| times(id).into_iter().map(|time| (time, *id))).collect();
+        graves.iter().filter_map(|grave| deaths.in_order.get(grave)).map(|names| self.files(names)).collect()
+    }
+
+    fn files(&self, names: &[Name]) -> Vec<&Row> {
+        names.iter().filter_map(|name| self.get(Place::Failed, name)).collect()
     }
 
     /// Goes on counting claims where other processes were, so that those that each claim once do not starve the less
@@ -245,6 +312,9 @@ impl Index {
         if becomes_head {
             self.schedule[usize::from(row.priority)].insert(row.slot.clone());
         }
+        if let Some(deaths) = &mut self.deaths {
+            deaths.insert(&row);
+        }
         self.rows[place as usize].insert(name, row);
     }
 
@@ -253,6 +323,9 @@ impl Index {
         let row = self.rows[place as usize].remove(name)?;
         self.schedule[usize::from(row.priority)].remove(&row.slot);
         self.misplaced.remove(name);
+        if let Some(deaths) = &mut self.deaths {
+            deaths.remove(&row);
+        }
         if row.foreign.is_none()
             && let Some(FileName { lease: Some(lease), .. }) = FileName::parse(name)
             && self.tokens.get(&lease.token.0).is_some_and(|(at, holder)| *at == place && **holder == *name)
@@ -377,7 +450,7 @@ mod tests {
 
     #[test]
     fn only_the_head_of_a_key_is_next_whatever_order_it_came_in() {
-        let mut index = Index::new(true);
+        let mut index = Index::live();
         let second = insert(&mut index, Place::Incoming, &keyed(2, 7), at(9));
         assert_eq!(next(&index, 9), Some(second.clone()));
         let first = keyed(1, 7);
@@ -399,7 +472,7 @@ mod tests {
 
     #[test]
     fn a_place_ahead_of_the_clock_is_due_and_keeps_its_turn() {
-        let mut index = Index::new(true);
+        let mut index = Index::live();
         let hour = 3_600_000_000;
         let later = insert(&mut index, Place::Incoming, &keyed(hour + 1, 1), at(5));
         let earlier = insert(&mut index, Place::Incoming, &keyed(hour, 2), at(5));
@@ -412,7 +485,7 @@ mod tests {
 
     #[test]
     fn files_of_one_time_go_by_name_and_keep_their_turn_when_they_come_back() {
-        let mut index = Index::new(true);
+        let mut index = Index::live();
         let queue = QueueName::new("orders").unwrap();
         let file = |name: &str| {
             let foreign = Foreign { mtime: nanos(at(3)) + 7, is_settled: true, is_read: true };
@@ -441,7 +514,7 @@ mod tests {
 
     #[test]
     fn nothing_overtakes_what_was_begun_whatever_its_time() {
-        let mut index = Index::new(true);
+        let mut index = Index::live();
         let lease = Lease { until: at(50), token: LeaseToken(1) };
         let begun = FileName { deliveries: 1, ..keyed(10, 7) };
         let leased = insert(&mut index, Place::Processing, &FileName { lease: Some(lease), ..begun.clone() }, at(20));

@@ -35,9 +35,10 @@
 //! # }
 //! ```
 
-mod admin;
 mod claim;
+mod connection;
 mod content;
+mod contract;
 mod dead_letters;
 mod dirs;
 mod disk;
@@ -50,8 +51,8 @@ mod look;
 mod name;
 mod options;
 mod ordering_field;
-mod provider;
 mod queue;
+mod queues;
 mod record;
 mod redrive;
 mod scan;
@@ -61,14 +62,18 @@ mod settle;
 mod store;
 mod time_text;
 mod unsynced;
-mod wait;
 mod watch;
 mod work;
 
+pub use connection::Connection;
 pub use options::{Files, SpoolOptions, Watch};
 pub use ordering_field::OrderingField;
-pub use provider::SpoolProvider;
 pub use store::SpoolStore;
+
+postrider_core::own_provider! {
+    /// A connection to a [`SpoolStore`]. Clones are the same connection and close together.
+    SpoolProvider(postrider_provider::Provider<Connection>)
+}
 
 /// The provider's name in receipts and errors.
 const PROVIDER: &str = "spool";

@@ -79,7 +79,7 @@ impl Queue {
             let known = match &mut *known {
                 Some(known) => known,
                 empty => match Dirs::open(&root, &self.name)? {
-                    Some(dirs) => empty.insert(Known::new(dirs)),
+                    Some(dirs) => empty.insert(Known::new(dirs, &self.name)),
                     None => return Ok(None),
                 },
             };
@@ -124,14 +124,14 @@ impl Queue {
             // Somebody else may have made it a moment ago, and died before it was on the disk.
             dirs.home.sync()?;
             root.sync()?;
-            return Ok(known.insert(Known::new(dirs)).dirs.clone());
+            return Ok(known.insert(Known::new(dirs, &self.name)).dirs.clone());
         }
         if !shared.options.create_queues {
             return Err(MessagingError::QueueNotFound { queue: self.name.clone() }.into());
         }
         Dirs::make(&root, &self.name)?;
         match Dirs::open(&root, &self.name)? {
-            Some(dirs) => Ok(known.insert(Known::new(dirs)).dirs.clone()),
+            Some(dirs) => Ok(known.insert(Known::new(dirs, &self.name)).dirs.clone()),
             None => Err(MessagingError::busy(format!("queue '{}' was deleted meanwhile; try again", self.name)).into()),
         }
     }

@@ -4,37 +4,48 @@ use std::collections::HashSet;
 
 use postrider_core::{DeadLetterSelection, Key, MessagingError, QueueName, Redrive, RedriveReport, RedriveSkip};
 
-use crate::admin::with;
 use crate::dead_letters::Dead;
 use crate::error::Failure;
+use crate::queues::with;
 use crate::session::Session;
 use crate::store::Shared;
 
 /// So many dead letters come back under one lock.
 const CHUNK: usize = 500;
 
-/// Brings dead letters of a queue back, or tells which ones would come.
-pub(crate) fn redrive(shared: &Shared, queue: &QueueName, redrive: &Redrive) -> Result<RedriveReport, MessagingError> {
-    let target = redrive.target(queue)?;
-    shared.check_name(&target)?;
-    if target != queue.origin() && !redrive.dry_run {
+/// What a redrive would do.
+pub(crate) fn rehearse(
+    shared: &Shared,
+    queue: &QueueName,
+    selection: &DeadLetterSelection,
+    target: &QueueName,
+) -> Result<RedriveReport, MessagingError> {
+    shared.check_name(target)?;
+    let redrive = Redrive { selection: selection.clone(), to: Some(target.clone()), dry_run: true };
+    redrive_some(shared, queue, target, &redrive)
+}
+
+/// Revives dead letters of a queue.
+pub(crate) fn redrive(
+    shared: &Shared,
+    queue: &QueueName,
+    selection: &DeadLetterSelection,
+    target: &QueueName,
+) -> Result<RedriveReport, MessagingError> {
+    shared.check_name(target)?;
+    if *target != queue.origin() {
         // Makes it, or says that it is not there.
-        shared.queue(&target)?.dirs(shared).map_err(|failure| failure.into_error("redrive"))?;
+        shared.queue(target)?.dirs(shared).map_err(|failure| failure.into_error("redrive"))?;
     }
     let mut report = RedriveReport::default();
-    if redrive.dry_run {
-        report = redrive_some(shared, queue, &target, redrive)?;
-    } else {
-        let meant = |session: &mut Session<'_>| session.meant(&redrive.selection);
-        let ids = with(shared, "redrive", queue, || Ok(Vec::new()), meant)?;
-        for chunk in ids.chunks(CHUNK) {
-            let selection = DeadLetterSelection::Ids(chunk.to_vec());
-            let part = redrive_some(shared, queue, &target, &Redrive { selection, ..redrive.clone() })?;
-            report.redriven.extend(part.redriven);
-            report.skipped.extend(part.skipped);
-        }
+    let ids = with(shared, "redrive", queue, || Ok(Vec::new()), |session: &mut Session<'_>| session.meant(selection))?;
+    for chunk in ids.chunks(CHUNK) {
+        let selection = DeadLetterSelection::Ids(chunk.to_vec());
+        let redrive = Redrive { selection, to: Some(target.clone()), dry_run: false };
+        let part = redrive_some(shared, queue, target, &redrive)?;
+        report.redriven.extend(part.redriven);
+        report.skipped.extend(part.skipped);
     }
-    report.add_missing(&redrive.selection);
     Ok(report)
 }
 

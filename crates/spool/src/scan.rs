@@ -131,7 +131,13 @@ impl Session<'_> {
     }
 
     /// A name that is in a folder. `is_complete` when it came there by a rename; `before` is what was known of it.
-    fn take_in(&mut self, place: Place, name: Name, is_complete: bool, before: Option<Row>) -> Result<(), Failure> {
+    pub(crate) fn take_in(
+        &mut self,
+        place: Place,
+        name: Name,
+        is_complete: bool,
+        before: Option<Row>,
+    ) -> Result<(), Failure> {
         if name.first() == Some(&b'.') || (place == Place::Failed && record::stem(&name, record::DEATH).is_some()) {
             return Ok(());
         }

@@ -1,10 +1,11 @@
 //! A queue with its lock held: what is in its folders is known here, and changes only by whoever has this.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::inotify::WatchDescriptor;
-use postrider_core::{QueueName, Timestamp};
+use postrider_core::{DeadLetterReason, QueueName, Timestamp};
 
 use crate::dirs::Dirs;
 use crate::disk::Name;
@@ -66,6 +67,18 @@ pub(crate) struct Known {
     pub(crate) last_position: Timestamp,
     /// When `incoming/` was last read where nobody tells of changes.
     pub(crate) scan: Option<Scan>,
+    /// Files of others that were read and are no messages. They go to the dead letters, so many at a time.
+    pub(crate) unusable: VecDeque<UnusableFile>,
+    /// So many more files of others are read before they are leased: one that was read last was no message.
+    pub(crate) reads_before_lease: usize,
+}
+
+/// A file of somebody else's that is no message, and why.
+#[derive(Debug)]
+pub(crate) struct UnusableFile {
+    pub(crate) row: Row,
+    pub(crate) reason: DeadLetterReason,
+    pub(crate) error: String,
 }
 
 #[derive(Debug)]
@@ -79,17 +92,19 @@ pub(crate) struct Scan {
 }
 
 impl Known {
-    pub(crate) fn new(dirs: Dirs) -> Self {
+    pub(crate) fn new(dirs: Dirs, queue: &QueueName) -> Self {
         Self {
             dirs: Arc::new(dirs),
-            live: Index::new(true),
-            dead: Index::new(false),
+            live: Index::live(),
+            dead: Index::dead(queue),
             is_loaded: [false; 3],
             watches: [None; 3],
             generation: None,
             last_now: Timestamp::EPOCH,
             last_position: Timestamp::EPOCH,
             scan: None,
+            unusable: VecDeque::new(),
+            reads_before_lease: 0,
         }
     }
 
@@ -99,10 +114,11 @@ impl Known {
     }
 
     /// The same, and what was known of times that lay ahead does not count any more.
-    fn forget_times(&mut self) {
+    fn forget_times(&mut self, queue: &QueueName) {
         self.forget();
-        self.live = Index::new(true);
-        self.dead = Index::new(false);
+        self.live = Index::live();
+        self.dead = Index::dead(queue);
+        self.unusable.clear();
     }
 
     /// Stops watching.
@@ -128,6 +144,8 @@ pub(crate) struct Session<'s> {
     pub(crate) is_fresh: [bool; 3],
     /// Whether a claim ended because others wait for the lock.
     pub(crate) is_cut_short: bool,
+    /// How many files that are no messages a claim has moved to the dead letters.
+    pub(crate) buried: usize,
     pub(crate) unsynced: Unsynced,
     /// What others may be waiting for, and from when on it can be received.
     pub(crate) told: Vec<(QueueName, Timestamp)>,
@@ -137,7 +155,7 @@ impl<'s> Session<'s> {
     pub(crate) fn new(shared: &'s Shared, queue: &'s QueueName, known: &'s mut Known, held: Held<'s>) -> Self {
         let now = shared.options.clock.now();
         if now.saturating_add(STEP_BACK) < known.last_now {
-            known.forget_times();
+            known.forget_times(queue);
         }
         known.last_now = now;
         let is_stale = match (held.line, known.generation) {
@@ -158,6 +176,7 @@ impl<'s> Session<'s> {
             has_changed: false,
             is_fresh: [false; 3],
             is_cut_short: false,
+            buried: 0,
             unsynced: Unsynced::default(),
             told: Vec::new(),
         }
@@ -326,7 +345,8 @@ impl<'s> Session<'s> {
 
     pub(crate) fn write_death(&mut self, name: &FileName, death: &Death) -> Result<(), Failure> {
         let file = death_name(name);
-        let on_disk = if death.file_name.is_some() { OnDisk::Before } else { OnDisk::Later };
+        // A name that is nowhere else is not put at risk; a short one is part of the new name.
+        let on_disk = if name.kind == Kind::LongNamed { OnDisk::Before } else { OnDisk::Later };
         record::write(&self.known.dirs.tmp, &self.known.dirs.failed, &file, death, on_disk)?;
         self.unsynced.add_record(Recorded::Death, file);
         Ok(())

@@ -16,7 +16,7 @@ use crate::session::{Session, Side, given_back};
 impl Session<'_> {
     pub(crate) fn settle(&mut self, settlement: &Settlement) -> Result<(), Failure> {
         let settlement = settlement.clone().checked(&self.shared.capabilities.limits)?;
-        let Settlement { receipt, disposition } = settlement;
+        let Settlement { receipt, disposition, .. } = settlement;
         let (side, name, held) = self.held(&receipt)?;
         match disposition {
             Disposition::Ack => self.ack(side, &receipt, &name, &held),

@@ -1,20 +1,26 @@
 //! What all connections to one spool share.
 
 use std::collections::HashMap;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider_core::wakes::Wakes;
-use postrider_core::{Capabilities, Feature, MessagingError, QueueName, Support, file_system};
+use postrider_core::{BoxFuture, Capabilities, Feature, MessagingError, QueueName, Support, file_system};
 
-use crate::PROVIDER;
+use postrider_provider::Provider;
+
+use crate::connection::Connection;
 use crate::content::Reading;
 use crate::disk::Folder;
 use crate::error::{DiskError, Failure};
 use crate::options::{SpoolOptions, Watch};
-use crate::provider::SpoolProvider;
 use crate::queue::Queue;
 use crate::watch::Watcher;
+use crate::{PROVIDER, SpoolProvider};
+
+/// Permissions of a spool's folder that is made here: messages are nobody else's business. What is in it follows.
+const PRIVATE: u32 = 0o700;
 
 /// So many queues are kept open. Each has six folders, and a process may have a thousand files open, or fewer.
 const MOST_OPEN: usize = 64;
@@ -46,10 +52,12 @@ pub(crate) struct Shared {
 
 impl SpoolStore {
     /// Opens a spool; makes its folder when it is not there.
-    pub async fn open(path: impl AsRef<Path>, options: SpoolOptions) -> Result<Self, MessagingError> {
+    pub fn open(path: impl AsRef<Path>, options: SpoolOptions) -> BoxFuture<'static, Result<Self, MessagingError>> {
         let path = path.as_ref().to_owned();
-        let opened = tokio::task::spawn_blocking(move || Self::open_now(&path, options)).await;
-        opened.unwrap_or(Err(MessagingError::Closed { provider: PROVIDER }))
+        Box::pin(async move {
+            let opened = tokio::task::spawn_blocking(move || Self::open_now(&path, options)).await;
+            opened.unwrap_or(Err(MessagingError::Closed { provider: PROVIDER }))
+        })
     }
 
     fn open_now(path: &Path, options: SpoolOptions) -> Result<Self, MessagingError> {
@@ -57,7 +65,8 @@ impl SpoolStore {
             DiskError::new(action, path, crate::disk::errno_of(&error)).into_error("open the spool")
         };
         if !path.exists() {
-            std::fs::create_dir_all(path).map_err(|error| failed("make", error))?;
+            let made = std::fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(path);
+            made.map_err(|error| failed("make", error))?;
             // The folder above it, and those above that may be new, too.
             for folder in path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()).take(3) {
                 let synced = Folder::open_path(folder).and_then(|folder| folder.sync());
@@ -80,7 +89,7 @@ impl SpoolStore {
 
     /// One more connection. Each is closed by itself.
     pub fn connect(&self) -> Result<SpoolProvider, MessagingError> {
-        SpoolProvider::new(self.clone())
+        Ok(SpoolProvider(Provider::new(Connection::new(self.shared.clone()))?))
     }
 
     /// The folder's full path.
@@ -128,6 +137,11 @@ fn capabilities(why_not_watched: Option<&str>, options: &SpoolOptions) -> Capabi
             Feature::AttemptHistory,
             Support::refused("a message is one file, which keeps the number of its failures and the last error"),
         )
+        .with(
+            Feature::WaitingMessages,
+            Support::refused("only a lease changes the file of a message; receive it by its id and settle it"),
+        )
+        .with(Feature::Archive, Support::refused("the file of a message is removed when it is acknowledged or purged"))
         .with(
             Feature::Recovery,
             Support::emulated("a folder that was taken away and put back is found again by its path"),

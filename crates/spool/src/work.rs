@@ -10,7 +10,9 @@ use postrider_core::{
     MessageId, MessagingError, QueueName, ReceiptHandle, ReceiveOptions, RowResults, Settlement, Timestamp,
 };
 
-use crate::claim::{Claimed, Read, Taken};
+use postrider_provider::Claimed;
+
+use crate::claim::{Read, Taken};
 use crate::dirs::Dirs;
 use crate::error::{DiskError, Failure};
 use crate::queue::Done;
@@ -20,6 +22,10 @@ use crate::store::Shared;
 
 /// A folder that is watched is looked at so often all the same, in case something was missed: it was renamed, say.
 const SAFETY_LOOK: Duration = Duration::from_secs(5);
+
+/// So many files that are no messages are buried by one look that finds nothing else; the receive looks again. Between
+/// looks a receive sees that its deadline has passed or that the connection is closed.
+const MOST_BURIED: usize = if cfg!(test) { 1 } else { 10_000 };
 
 /// What was done is in the folders, and may or may not be on the disk.
 fn unknown(operation: &'static str, ids: Vec<MessageId>, error: DiskError) -> MessagingError {
@@ -172,6 +178,8 @@ pub(crate) struct Claim {
     pub(crate) next: Timestamp,
     /// Whether files are there that may still be written to.
     pub(crate) is_settling: bool,
+    /// Whether something is due that was not looked at.
+    pub(crate) is_cut_short: bool,
 }
 
 /// Leases what is due in a queue, at most `max` messages.
@@ -183,6 +191,7 @@ pub(crate) fn claim(
 ) -> Result<Claim, MessagingError> {
     let queue = shared.queue(name)?;
     let side = Side::of(name);
+    let mut buried = 0;
     loop {
         let take = |session: &mut Session<'_>| {
             let taken = session.claim(side, options, max)?;
@@ -193,20 +202,22 @@ pub(crate) fn claim(
                 false => session.next_look(side, session.now),
             };
             let is_settling = !is_paused && session.index(side).is_settling();
-            Ok((taken, next, is_settling, session.is_cut_short))
+            Ok((taken, next, is_settling, session.is_cut_short, session.buried))
         };
         let done = queue.locked(shared, take).map_err(|failure| failure.into_error("receive"))?;
         let Some(done) = done else {
             // Nobody tells when it is made.
             let next = look_again(shared, Timestamp::MAX);
-            return Ok(Claim { messages: Vec::new(), next, is_settling: false });
+            return Ok(Claim { messages: Vec::new(), next, is_settling: false, is_cut_short: false });
         };
         let (next, is_settling) = (done.value.1, done.value.2);
         let is_all = done.value.0.is_empty() && !done.value.3;
+        buried += done.value.4;
         let messages = deliverable(shared, name, done.map(|(taken, ..)| taken))?;
+        let is_cut_short = !is_all && messages.is_empty() && buried >= MOST_BURIED;
         // What turned out to be no message does not count: then others are looked for.
-        if is_all || !messages.is_empty() {
-            return Ok(Claim { messages, next, is_settling });
+        if is_all || is_cut_short || !messages.is_empty() {
+            return Ok(Claim { messages, next, is_settling, is_cut_short });
         }
     }
 }

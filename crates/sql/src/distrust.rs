@@ -2,8 +2,15 @@
 
 use std::error::Error;
 
+/// Without TLS no server shows a certificate.
+#[cfg(not(feature = "tls"))]
+pub fn is_distrust(_: &(dyn Error + 'static)) -> bool {
+    false
+}
+
 /// Whether an error, or what caused it, is that the server's certificate is not trusted: nothing will mend it but
 /// another certificate or another URL.
+#[cfg(feature = "tls")]
 pub fn is_distrust(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -18,7 +25,7 @@ pub fn is_distrust(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 mod tests {
     use std::io;
 

@@ -1,28 +1,86 @@
 //! What the providers on database servers share.
 //!
-//! **The idea.** A database differs from the next in how it claims, settles and buries. Everything around that is the
-//! same: many callers share batches, a caller may leave at any time, a receiver waits and is woken, a long removal goes
-//! in chunks. So a database implements [`SqlStore`], one method an operation, and [`SqlProvider`] makes the contract of
-//! it.
+//! **The idea.** The frame is [`postrider_provider`]. A database adds to it that a claim is a transaction which leaves
+//! chores behind (dead messages to bury, keys to put in order), that others hold locks for a moment, and that waiting
+//! receivers of a process share one look.
 //!
-//! **The invariant.** What a store was asked to do is brought to its end, whether or not the caller is still there; what
-//! was leased for nobody is given back; and whoever waits was registered before the look that found nothing.
+//! **The invariant.** Two leases of one message never share a statement. A row whose lock others hold delays no other row
+//! of its batch for longer than a moment.
 
-mod admin;
+mod batches;
+mod dead_letters;
 mod distrust;
 mod lease;
-mod provider;
-mod records;
 mod rounds;
 mod store;
 pub mod stripes;
-mod undone;
 mod wait;
 mod wakes;
 
+pub use batches::{batches, release, returns};
+pub use dead_letters::{find_dead, findable, get_dead, health};
 pub use distrust::is_distrust;
 pub use lease::Lease;
-pub use provider::SqlProvider;
-pub use store::{Claimed, Due, Part, Present, RecordChange, Removal, SqlRecords, SqlStore, Taken};
-pub use undone::{Blame, Others, Phase, Undone, past_others, persist};
+pub use store::{Due, Present, SqlStore, Taken};
+pub use wait::{hints, listen, look, news, wake_ups};
 pub use wakes::{Listener, Wakes};
+
+/// What [`Store`](postrider_provider::Store) asks of every database alike: a part of its `impl`.
+#[macro_export]
+macro_rules! database {
+    () => {
+        /// Settlements that share a transaction with a claim; more go in batches before it.
+        const MOST_TOGETHER: usize = 1000;
+
+        const DEAD_CHUNK: usize = 500;
+
+        type Listener = $crate::Listener;
+
+        type Chunk = Vec<$crate::Present>;
+
+        fn batches(&self) -> Result<Vec<::postrider_core::coalescer::Coalescer>, ::postrider_core::MessagingError> {
+            $crate::batches(self)
+        }
+
+        fn returns(&self) -> ::std::sync::Arc<dyn ::postrider_core::ReturnLease> {
+            $crate::returns(self)
+        }
+
+        async fn release(&self, receipts: Vec<::postrider_core::ReceiptHandle>) {
+            $crate::release(self, receipts).await;
+        }
+
+        fn listen(&self, queues: &[::postrider_core::QueueName]) -> Option<$crate::Listener> {
+            Some($crate::listen(self, queues))
+        }
+
+        async fn look(
+            &self,
+            look: ::postrider_provider::Look,
+        ) -> Result<::postrider_provider::Looked, ::postrider_provider::Undone> {
+            $crate::look(self, look).await
+        }
+
+        async fn news(
+            &self,
+            listener: &$crate::Listener,
+            queues: &[::postrider_core::QueueName],
+            _: ::postrider_core::Timestamp,
+        ) {
+            $crate::news(self, listener, queues).await;
+        }
+
+        async fn wake_ups(
+            &self,
+            queue: &::postrider_core::QueueName,
+            closing: ::tokio::sync::watch::Receiver<bool>,
+            _: ::postrider_core::Deadline,
+        ) -> Result<::postrider_core::WakeUps, ::postrider_core::MessagingError> {
+            Ok($crate::wake_ups(self, queue, closing))
+        }
+
+        fn findable(selection: &::postrider_core::DeadLetterSelection) -> ::postrider_core::DeadLetterSelection {
+            $crate::findable(selection)
+        }
+    };
+}

@@ -6,15 +6,10 @@ use std::collections::HashMap;
 
 use postrider_core::{MessageId, MessagingError, ReceiptHandle, RowResults};
 
-use crate::undone::Undone;
+use postrider_provider::Undone;
 
 /// Where the receipt of a row is.
 pub(crate) type Receipt<T> = fn(&T) -> &ReceiptHandle;
-
-/// Whether some of the rows are of different leases of one message.
-pub(crate) fn needs_rounds<T>(rows: &[T], receipt: Receipt<T>) -> bool {
-    !divide(rows, receipt, (0..rows.len()).collect()).1.is_empty()
-}
 
 /// Those of the places that can go together, and those that must follow.
 fn divide<T>(rows: &[T], receipt: Receipt<T>, places: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
@@ -97,7 +92,6 @@ mod tests {
         let (results, asked) = carried_out(&rows).await;
         let accepted: Vec<bool> = results.unwrap().iter().map(Result::is_ok).collect();
         assert_eq!((accepted, asked), (vec![false, true, true, false], vec![3, 1]));
-        assert!(needs_rounds(&rows, |row| row) && !needs_rounds(&rows[..2], |row| row));
     }
 
     #[tokio::test]

@@ -1,16 +1,16 @@
 //! Who waits for which queue in this process.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use postrider_core::QueueName;
+use postrider_provider::Undone;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::store::Due;
-use crate::undone::Undone;
 
 /// Everybody who waits in this process.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Wakes {
             registered.entry(queue.clone()).or_default().called.push(called.clone());
         }
         drop(registered);
-        Listener { wakes: self.clone(), queues: queues.to_vec(), called }
+        Listener { wakes: self.clone(), queues: queues.to_vec(), called, in_vain: AtomicU32::new(0) }
     }
 
     /// Something in these queues can be received, now or earlier than was known.
@@ -89,6 +89,8 @@ pub struct Listener {
     wakes: Arc<Wakes>,
     queues: Vec<QueueName>,
     called: Arc<Notify>,
+    /// Looks in a row that found something due which the claim did not get.
+    pub(crate) in_vain: AtomicU32,
 }
 
 impl Listener {
@@ -176,7 +178,12 @@ mod tests {
         let patience = Duration::from_secs(1);
         let look = |listener: &Listener, found: Due| {
             let (looks, queue) = (&looks, queue.clone());
-            let listener = Listener { wakes: listener.wakes.clone(), queues: Vec::new(), called: Arc::default() };
+            let listener = Listener {
+                wakes: listener.wakes.clone(),
+                queues: Vec::new(),
+                called: Arc::default(),
+                in_vain: AtomicU32::new(0),
+            };
             async move {
                 let look = || async move {
                     looks.fetch_add(1, Ordering::SeqCst);

@@ -1,1 +1,1 @@
-delete from message_attempt where message_id = ?1
+delete from failed_attempt where queue = ?1 and message_id = ?2

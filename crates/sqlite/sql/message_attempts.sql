@@ -1,4 +1,4 @@
 -- The last ones, newest first.
--- Plan: SEARCH message_attempt USING PRIMARY KEY (message_id=?)
-select attempt, started_at, failed_at, worker, error from message_attempt where message_id = ?1
-order by attempt desc limit ?2
+-- Plan: SEARCH failed_attempt USING PRIMARY KEY (queue=? AND message_id=?)
+select attempt, started_at, failed_at, worker, error from failed_attempt where queue = ?1 and message_id = ?2
+order by attempt desc limit ?3

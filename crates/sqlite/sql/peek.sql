@@ -3,4 +3,4 @@
 -- Plan: USE TEMP B-TREE FOR ORDER BY
 select message_id, payload, content_type, headers, ordering_key, priority, state, lease_token is not null,
        deliveries_count, attempts_count, created_at, next_attempt_at, last_error, id
-from message indexed by message_claim where queue = ?1 order by id limit ?2
+from message indexed by message_claim where queue = ?1 and id > ?3 order by id limit ?2

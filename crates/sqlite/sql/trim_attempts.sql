@@ -1,1 +1,1 @@
-delete from message_attempt where message_id = ?1 and attempt <= ?2
+delete from failed_attempt where queue = ?1 and message_id = ?2 and attempt <= ?3

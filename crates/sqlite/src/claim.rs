@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
 use postrider_core::{
     DeadLetterReason, Envelope, LeaseToken, MessageId, NativeRef, QueueName, ReceiptHandle, ReceiveOptions, Timestamp,
 };
+use postrider_provider::Claimed;
 use rusqlite::OptionalExtension;
 use rusqlite::types::ValueRef;
 
@@ -22,14 +22,6 @@ const MOST_DEATHS: usize = 500;
 
 /// So many messages are leased in one claim at most, whatever was asked for: every other process waits for the lock.
 const MOST_LEASES: usize = 1000;
-
-/// A message that was leased.
-#[derive(Debug)]
-pub(crate) struct Claimed {
-    pub(crate) body: Bytes,
-    pub(crate) envelope: Envelope,
-    pub(crate) receipt: ReceiptHandle,
-}
 
 /// What a claim found.
 #[derive(Debug)]

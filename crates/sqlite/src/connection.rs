@@ -7,6 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::{FileError, Trouble, is_busy};
+use crate::location;
 use crate::options::{Durability, SqliteOptions};
 use crate::turns::Turns;
 
@@ -41,6 +42,7 @@ pub(crate) fn open_reader(path: &Path, patience: Duration) -> Result<Connection,
 fn open(path: &Path, missing: Missing, patience: Duration) -> Result<Connection, FileError> {
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     if missing == Missing::Create {
+        location::make(path);
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
     }
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, patience, error))?;
@@ -120,7 +122,8 @@ pub(crate) fn explain(path: &Path, patience: Duration, error: rusqlite::Error) -
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => FileError::NotADatabase(path),
         Some(ErrorCode::ReadOnly) => FileError::ReadOnly(path),
-        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => FileError::Disk { path, detail: error.to_string() },
+        Some(ErrorCode::DiskFull) => FileError::NoRoom(path),
+        Some(ErrorCode::SystemIoFailure) => FileError::Disk { path, detail: error.to_string() },
         Some(ErrorCode::DatabaseCorrupt) => FileError::Damaged { path, detail: error.to_string() },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FileError::Locked { path, waited: patience },
         _ => FileError::CannotOpen { path, detail: error.to_string() },

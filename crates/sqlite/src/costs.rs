@@ -34,6 +34,7 @@ impl Bench {
         };
         connection.progress_handler(1, Some(count)).unwrap();
         let rules = Rules {
+            headroom: 0,
             capabilities: Capabilities::native(PROVIDER),
             create_queues: true,
             archive: ArchivePolicy::All,

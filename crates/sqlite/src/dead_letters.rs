@@ -1,11 +1,13 @@
 //! Where dead messages lie, and how they come back.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use postrider_core::{
-    ArchivePolicy, ContentType, DeadLetter, DeadLetterEdit, DeadLetterReason, DeadLetterSelection, Limits, Message,
-    MessageId, MessagingError, QueueName, RedriveReport, RedriveSkip, Timestamp,
+    ArchivePolicy, DeadLetter, DeadLetterEdit, DeadLetterReason, DeadLetterSelection, Limits, Message, MessageId,
+    MessagingError, QueueName, RedriveReport, RedriveSkip, Timestamp,
 };
+use postrider_provider::DeadPart;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::Failure;
@@ -13,9 +15,6 @@ use crate::rows::{self, content_type_column, headers_column};
 use crate::send::dedup_holder;
 use crate::session::Session;
 use crate::sql;
-
-/// So many dead letters are redriven or purged in one transaction.
-pub(crate) const CHUNK: usize = 500;
 
 /// A dead letter, as a redrive or a purge sees it.
 #[derive(Debug)]
@@ -35,19 +34,10 @@ impl Dead {
     }
 }
 
-/// A part of a selection: what died after `after`, in the order of deaths.
-#[derive(Debug, Clone)]
-pub(crate) struct Part<'a> {
-    pub(crate) queue: &'a QueueName,
-    pub(crate) selection: &'a DeadLetterSelection,
-    pub(crate) after: i64,
-    pub(crate) limit: usize,
-}
-
 /// The dead letters that a part of a selection means.
-pub(crate) fn select(connection: &Connection, part: &Part<'_>, now: i64) -> rusqlite::Result<Vec<Dead>> {
+pub(crate) fn select(connection: &Connection, part: &DeadPart, now: i64) -> rusqlite::Result<Vec<Dead>> {
     let origin = part.queue.origin();
-    let reason = match part.selection {
+    let reason = match &part.selection {
         DeadLetterSelection::Ids(ids) => {
             let mut dead = Vec::new();
             let mut statement = connection.prepare_cached(sql::SELECT_DEAD_BY_ID)?;
@@ -73,7 +63,7 @@ pub(crate) fn select(connection: &Connection, part: &Part<'_>, now: i64) -> rusq
 /// What a redrive would do, told by a connection that only reads.
 pub(crate) fn rehearse(
     connection: &Connection,
-    part: &Part<'_>,
+    part: &DeadPart,
     target: &QueueName,
     now: Timestamp,
 ) -> rusqlite::Result<RedriveReport> {
@@ -144,21 +134,19 @@ impl Session<'_> {
     ) -> Result<DeadLetter, Failure> {
         let missing = || MessagingError::MessageNotFound { queue: queue.dead_letters(), id };
         let selection = DeadLetterSelection::Ids(vec![id]);
-        let part = Part { queue, selection: &selection, after: 0, limit: 1 };
+        let part = DeadPart { queue: queue.clone(), selection, after: 0, limit: 1, revived: Arc::default() };
         let dead = select(self.connection, &part, self.now.as_micros())?.into_iter().next().ok_or_else(missing)?;
         if dead.is_leased {
             return Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id }.into());
         }
         let (_, letter) = get(self.connection, queue, id)?.ok_or_else(missing)?;
-        let mut edited = Message::new(edit.body.clone().unwrap_or(letter.body)).id(id);
-        edited.headers = edit.headers.clone().unwrap_or(letter.headers);
-        edited.check(limits)?;
-        let content_type: ContentType = edit.content_type.clone().unwrap_or(letter.content_type);
+        let message = Message::new(letter.body).id(id).content_type(letter.content_type);
+        let edited = edit.apply_to(Message { headers: letter.headers, ..message }, limits)?;
         let headers = edit.headers.as_ref().map(headers_column);
         self.connection.prepare_cached(sql::EDIT_DEAD_LETTER)?.execute((
             dead.id,
             edit.body.as_deref(),
-            content_type_column(&content_type),
+            content_type_column(&edited.content_type),
             headers.as_deref(),
         ))?;
         self.connection.prepare_cached(sql::COUNT_REVISION)?.execute([dead.id])?;
@@ -169,13 +157,13 @@ impl Session<'_> {
     /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
     pub(crate) fn redrive(
         &mut self,
-        part: &Part<'_>,
+        part: &DeadPart,
         target: &QueueName,
     ) -> Result<(RedriveReport, Option<i64>), Failure> {
         let mut report = RedriveReport::default();
         let chosen = select(self.connection, part, self.now.as_micros())?;
-        let next = next_part(part, &chosen);
-        for dead in chosen {
+        let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
+        for dead in chosen.into_iter().filter(|dead| !part.revived.contains(&dead.message_id)) {
             if dead.is_leased {
                 report.skipped.push((dead.message_id, RedriveSkip::Leased));
                 continue;
@@ -188,7 +176,7 @@ impl Session<'_> {
                 report.skipped.push((dead.message_id, RedriveSkip::DedupKeyTaken));
             } else {
                 self.require_queue(target)?;
-                self.revive(part.queue, &dead, target)?;
+                self.revive(&part.queue, &dead, target)?;
                 report.redriven.push(dead.message_id);
             }
         }
@@ -199,19 +187,19 @@ impl Session<'_> {
     fn revive(&mut self, queue: &QueueName, dead: &Dead, target: &QueueName) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(sql::REDRIVE)?;
         statement.execute((dead.id, target.as_str(), self.now.as_micros()))?;
-        self.forget_attempts(dead.message_id)?;
+        self.forget_attempts(queue, dead.message_id)?;
         self.remove(&queue.dead_letters(), dead.id, None)?;
         self.touch(target, self.now);
         Ok(())
     }
 
     /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
-    pub(crate) fn purge_dead(&mut self, part: &Part<'_>) -> rusqlite::Result<(u64, Option<i64>)> {
+    pub(crate) fn purge_dead(&mut self, part: &DeadPart) -> rusqlite::Result<(u64, Option<i64>)> {
         let chosen = select(self.connection, part, self.now.as_micros())?;
-        let next = next_part(part, &chosen);
+        let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
         let mut purged = 0;
         for dead in chosen.into_iter().filter(|dead| !dead.is_leased) {
-            self.throw_away(part.queue, &dead)?;
+            self.throw_away(&part.queue, &dead)?;
             purged += 1;
         }
         Ok((purged, next))
@@ -223,17 +211,8 @@ impl Session<'_> {
                 self.connection.prepare_cached(sql::ARCHIVE_DEAD)?.execute((dead.id, self.now.as_micros()))?;
                 self.archived += 1;
             }
-            ArchivePolicy::None => self.forget_attempts(dead.message_id)?,
+            ArchivePolicy::None => self.forget_attempts(queue, dead.message_id)?,
         }
         self.remove(&queue.dead_letters(), dead.id, None)
-    }
-}
-
-fn next_part(part: &Part<'_>, chosen: &[Dead]) -> Option<i64> {
-    match part.selection {
-        DeadLetterSelection::Ids(_) => None,
-        DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
-            chosen.last().filter(|_| chosen.len() >= part.limit).map(|last| last.death)
-        }
     }
 }

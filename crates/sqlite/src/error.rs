@@ -38,11 +38,19 @@ pub(crate) enum FileError {
     #[error("'{}' cannot be opened ({detail}); check the permissions of the file and of its folder", path.display())]
     CannotOpen { path: PathBuf, detail: String },
     #[error(
-        "'{}' cannot be used because the disk is full or failed ({detail}); check its free space, its limits and the \
+        "'{}' cannot be used because the disk or its file system failed ({detail}); check its free space, its limits and the \
          system's log, then try again",
         path.display()
     )]
     Disk { path: PathBuf, detail: String },
+    #[error(
+        "'{}': the disk is full, and what is left of it is kept for receives and acks; free some space, and sends go \
+         on by themselves",
+        .0.display()
+    )]
+    Full(PathBuf),
+    #[error("'{}' cannot be opened because the disk is full; free some space and try again", .0.display())]
+    NoRoom(PathBuf),
     #[error("'{}' does not support the write-ahead log; put it on a local disk", .0.display())]
     NoWriteAheadLog(PathBuf),
     #[error(
@@ -79,12 +87,17 @@ impl FileError {
 pub(crate) struct Trouble {
     source: ErrorSource,
     retryable: bool,
+    /// Whether all that is wrong is that the disk is full: the file is well, and can be read.
+    is_full: bool,
 }
 
 impl Trouble {
     /// As the answer to a call.
     pub(crate) fn error(&self, operation: &'static str) -> MessagingError {
         let (source, retryable) = (self.source.clone(), self.retryable);
+        if self.is_full {
+            return MessagingError::Busy { source };
+        }
         MessagingError::Provider { provider: PROVIDER, operation, source, retryable }
     }
 }
@@ -92,7 +105,7 @@ impl Trouble {
 impl From<FileError> for Trouble {
     fn from(error: FileError) -> Self {
         let retryable = matches!(error, FileError::Locked { .. } | FileError::Gone(_) | FileError::Disk { .. });
-        Self { source: Arc::new(error), retryable }
+        Self { is_full: matches!(error, FileError::Full(_) | FileError::NoRoom(_)), source: Arc::new(error), retryable }
     }
 }
 
@@ -116,7 +129,8 @@ impl Trouble {
             Some(ErrorCode::TooBig) => ("it is larger than SQLite can hold", false),
             _ => ("SQLite refused it", false),
         };
-        Self { source: Arc::new(SqlError { path: path.to_owned(), meaning, source: error }), retryable }
+        let is_full = is_full(&error);
+        Self { source: Arc::new(SqlError { path: path.to_owned(), meaning, source: error }), retryable, is_full }
     }
 }
 
@@ -153,6 +167,11 @@ pub(crate) fn concerns_everybody(error: &rusqlite::Error) -> bool {
                 | ErrorCode::OperationInterrupted
         )
     )
+}
+
+/// Whether SQLite has found no room for what it was to write.
+pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {

@@ -5,10 +5,12 @@ use std::time::Duration;
 use postrider_core::idempotency::check_lease;
 use postrider_core::{
     Begun, Deadline, IdempotencyKey, IdempotencyStore, IdempotencyToken, MessagingError, Standing, Timestamp,
+    async_trait,
 };
+use postrider_provider::Provider;
 use rusqlite::OptionalExtension;
 
-use crate::provider::SqliteProvider;
+use crate::SqliteProvider;
 use crate::session::Session;
 use crate::sql;
 
@@ -84,9 +86,10 @@ impl Session<'_> {
     }
 }
 
+#[async_trait]
 impl IdempotencyStore for SqliteProvider {
     async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError> {
-        self.begin("begin", deadline)?;
+        Provider::begin(self, "begin", deadline)?;
         check_lease(lease)?;
         let key = key.clone();
         self.lease("begin", Vec::new(), deadline, move |session| Ok(session.begin_work(&key, lease)?)).await
@@ -98,26 +101,26 @@ impl IdempotencyStore for SqliteProvider {
         lease: Duration,
         deadline: Deadline,
     ) -> Result<Standing, MessagingError> {
-        self.begin("extend", deadline)?;
+        Provider::begin(self, "extend", deadline)?;
         check_lease(lease)?;
         let token = token.clone();
         self.write("extend", deadline, move |session| Ok(session.extend_work(&token, lease)?)).await
     }
 
     async fn complete(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
-        self.begin("complete", deadline)?;
+        Provider::begin(self, "complete", deadline)?;
         let token = token.clone();
         self.write("complete", deadline, move |session| Ok(session.complete_work(&token)?)).await
     }
 
     async fn abandon(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
-        self.begin("abandon", deadline)?;
+        Provider::begin(self, "abandon", deadline)?;
         let token = token.clone();
         self.write("abandon", deadline, move |session| Ok(session.abandon_work(&token)?)).await
     }
 
     async fn forget(&self, older_than: Duration, deadline: Deadline) -> Result<u64, MessagingError> {
-        self.begin("forget", deadline)?;
+        Provider::begin(self, "forget", deadline)?;
         let mut forgotten = 0;
         loop {
             let chunk = self.write("forget", deadline, move |session| Ok(session.forget_work(older_than)?)).await?;

@@ -41,10 +41,11 @@
 
 pub use rusqlite;
 
-mod admin;
 mod archive;
+mod archived;
 mod claim;
 mod connection;
+mod contract;
 #[cfg(test)]
 mod costs;
 mod dead_letters;
@@ -61,6 +62,7 @@ mod plans;
 mod provider;
 mod purge;
 mod readers;
+mod room;
 mod rows;
 mod send;
 mod session;
@@ -70,17 +72,21 @@ mod state_records;
 mod store;
 mod tasks;
 mod turns;
-mod wait;
+mod waiting;
 mod writer;
 
 pub use migrations::Migration;
 pub use options::{Durability, SqliteOptions};
 pub use postrider_core::ArchivePolicy;
 pub use postrider_core::WallClock;
-pub use provider::SqliteProvider;
 pub use state_records::SqliteStateRecords;
 pub use store::SqliteStore;
 pub use tasks::SqliteTasks;
+
+postrider_core::own_provider! {
+    /// A connection to a [`SqliteStore`]. Clones are the same connection and close together.
+    SqliteProvider(postrider_provider::Provider<provider::Connection>)
+}
 
 /// The example of the operators' page is compiled.
 #[cfg(doctest)]

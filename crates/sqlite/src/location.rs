@@ -3,6 +3,7 @@
 //! The file itself is never opened here. POSIX drops all of a process's locks on a file when the process closes any
 //! descriptor of it, so a look by other means than SQLite's would take the locks of connections that are already open.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,52 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FileError> {
     Ok(full)
 }
 
+/// Who may read and write a file that is made here: its owner. SQLite gives the log beside it the same rights.
+const OWNER_ONLY: u32 = 0o600;
+
+/// Makes a file that is missing, empty, for its owner alone; what is there is left as it is. SQLite makes what this could
+/// not make, or says why it cannot.
+///
+/// Made under another name, because a file that another thread may have open must not be closed here, and given its name
+/// only if that is still free.
+pub(crate) fn make(path: &Path) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let Some(name) = path.file_name().filter(|_| !path.exists()) else { return };
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!("-{:016x}", rand::random::<u64>()));
+    let new = path.with_file_name(hidden);
+    if fs::OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&new).is_ok() {
+        // Fails when another process was faster, and where files have one name only.
+        if fs::hard_link(&new, path).is_err() {
+            make_unopened(path);
+        }
+        let _ = fs::remove_file(&new);
+    }
+}
+
+/// Makes an empty file for its owner alone without opening it; what is there is left as it is. Not every system can.
+fn make_unopened(path: &Path) {
+    use nix::sys::stat::{Mode, SFlag, mknod};
+    let _ = mknod(path, SFlag::S_IFREG, Mode::S_IRUSR | Mode::S_IWUSR, 0);
+}
+
+/// The files of a database that others than their owner may read or write, with their rights.
+pub(crate) fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
+    use std::os::unix::fs::PermissionsExt;
+    let beside = |ending: &str| {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(ending);
+        path.with_file_name(name)
+    };
+    let files = ["", "-wal", "-shm"].map(beside).into_iter();
+    let rights = |file: PathBuf| {
+        let mode = fs::metadata(&file).ok()?.permissions().mode() & 0o777;
+        (mode & 0o066 != 0).then_some((file, mode))
+    };
+    files.filter_map(rights).collect()
+}
+
 /// What tells a file from another that takes its name: the device and the number on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity(u64, u64);
@@ -51,5 +98,25 @@ fn refuse_network(path: &Path) -> Result<(), FileError> {
     match file_system::network_kind(path.parent().unwrap_or(path)) {
         Some(kind) => Err(FileError::Network { path: path.to_owned(), kind }),
         None => Ok(()),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_with_one_name_is_made_for_its_owner_too_and_one_that_is_there_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (new, old) = (folder.path().join("new.db"), folder.path().join("old.db"));
+        fs::write(&old, "kept").unwrap();
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).unwrap();
+        for file in [&new, &old] {
+            make_unopened(file);
+        }
+        let found = |file: &Path| (fs::metadata(file).unwrap().permissions().mode() & 0o777, fs::read(file).unwrap());
+        assert_eq!((found(&new), found(&old)), ((OWNER_ONLY, Vec::new()), (0o640, b"kept".to_vec())));
     }
 }

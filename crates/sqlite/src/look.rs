@@ -1,5 +1,7 @@
 //! What people and tools see of a queue, through connections that only read.
 
+use std::collections::HashSet;
+
 use postrider_core::service::KEPT_ATTEMPTS;
 use postrider_core::{
     DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, LiveState, Measured, MessageAttempt,
@@ -7,7 +9,6 @@ use postrider_core::{
 };
 use rusqlite::Connection;
 
-use crate::dead_letters;
 use crate::error::Failure;
 use crate::rows::{self, Label};
 use crate::session::{is_paused, queue_exists};
@@ -77,7 +78,7 @@ pub(crate) fn attempts(
 ) -> rusqlite::Result<Vec<MessageAttempt>> {
     let (origin, bytes) = (queue.origin(), id.as_uuid().as_bytes());
     let mut statement = connection.prepare_cached(sql::MESSAGE_ATTEMPTS)?;
-    let found = statement.query_map((bytes, KEPT_ATTEMPTS), |row| {
+    let found = statement.query_map((origin.as_str(), bytes, KEPT_ATTEMPTS), |row| {
         Ok(MessageAttempt {
             attempt: rows::count(row, 0)?,
             started_at: rows::optional_time(row, 1)?,
@@ -104,16 +105,18 @@ fn is_short(connection: &Connection, queue: &QueueName) -> rusqlite::Result<bool
     statement.query_row((queue.as_str(), SHORT), |row| row.get::<_, i64>(0)).map(|some| some < SHORT)
 }
 
+/// The messages behind a row, with the numbers of theirs.
 pub(crate) fn peek(
     connection: &Connection,
     queue: &QueueName,
+    after: i64,
     limit: usize,
     now: Timestamp,
-) -> rusqlite::Result<Vec<PeekedMessage>> {
+) -> rusqlite::Result<Vec<(i64, PeekedMessage)>> {
     let statement = if is_short(connection, queue)? { sql::PEEK } else { sql::PEEK_LONG };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection.prepare_cached(statement)?;
-    let rows = statement.query_map((queue.as_str(), limit), |row| {
+    let rows = statement.query_map((queue.as_str(), limit, after), |row| {
         let next_attempt_at = rows::time(row, 11).unwrap_or(Timestamp::MAX);
         let is_leased = row.get::<_, bool>(7)?;
         let state: String = row.get(6).unwrap_or_default();
@@ -124,8 +127,9 @@ pub(crate) fn peek(
         } else {
             LiveState::Pending
         };
-        let label = Label::read_leniently(row, [0, 2, 3, 4, 5], row.get(13)?);
-        Ok(PeekedMessage {
+        let number = row.get(13)?;
+        let label = Label::read_leniently(row, [0, 2, 3, 4, 5], number);
+        let message = PeekedMessage {
             id: label.id,
             body: rows::bytes(row, 1)?,
             content_type: label.content_type,
@@ -138,7 +142,8 @@ pub(crate) fn peek(
             enqueued_at: rows::time(row, 10).unwrap_or(Timestamp::from_micros(0)),
             next_attempt_at,
             last_error: row.get(12).unwrap_or_default(),
-        })
+        };
+        Ok((number, message))
     })?;
     rows.collect()
 }
@@ -147,6 +152,7 @@ pub(crate) fn list_dead(
     connection: &Connection,
     queue: &QueueName,
     query: &DeadLetterQuery,
+    with_bodies: bool,
 ) -> Result<DeadLetterPage, Failure> {
     query.check()?;
     let after = match &query.after {
@@ -177,8 +183,8 @@ pub(crate) fn list_dead(
         };
         let limit = i64::try_from(query.limit.saturating_add(1)).unwrap_or(i64::MAX);
         let mut statement = connection.prepare_cached(sql::LIST_DEAD_LETTERS)?;
-        let found =
-            statement.query_map((origin.as_str(), after, reason, limit), |row| rows::dead_letter(row, &origin))?;
+        let found = statement
+            .query_map((origin.as_str(), after, reason, limit, with_bodies), |row| rows::dead_letter(row, &origin))?;
         for found in found {
             letters.push(found?);
         }
@@ -192,12 +198,26 @@ pub(crate) fn list_dead(
     })
 }
 
-pub(crate) fn get_dead(
+/// The ids of dead letters, oldest death first.
+pub(crate) fn find_dead(
     connection: &Connection,
     queue: &QueueName,
-    id: MessageId,
-) -> Result<postrider_core::DeadLetter, Failure> {
-    let found = dead_letters::get(connection, queue, id)?;
-    let missing = || MessagingError::MessageNotFound { queue: queue.dead_letters(), id };
-    Ok(found.map(|(_, letter)| letter).ok_or_else(missing)?)
+    selection: &DeadLetterSelection,
+    error: Option<&str>,
+) -> rusqlite::Result<Vec<MessageId>> {
+    let (reason, wanted) = match selection {
+        DeadLetterSelection::All => (None, None),
+        DeadLetterSelection::Reason(reason) => (Some(reason.as_str()), None),
+        DeadLetterSelection::Ids(ids) => (None, Some(ids.iter().collect::<HashSet<_>>())),
+    };
+    let mut statement = connection.prepare_cached(sql::FIND_DEAD_LETTERS)?;
+    let found = statement.query_map((queue.origin().as_str(), reason, error), |row| {
+        let row_number = row.get(1)?;
+        Ok(rows::message_id(row, 0, row_number))
+    })?;
+    let mut found = found.collect::<rusqlite::Result<Vec<MessageId>>>()?;
+    if let Some(wanted) = wanted {
+        found.retain(|id| wanted.contains(id));
+    }
+    Ok(found)
 }

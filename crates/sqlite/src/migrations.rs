@@ -47,6 +47,18 @@ const ALL: &[Migration] = &[
         sql: include_str!("../sql/migrations/0004_state_record.sql"),
         works_since: 1,
     },
+    Migration {
+        version: 5,
+        name: "0005_failed_attempt",
+        sql: include_str!("../sql/migrations/0005_failed_attempt.sql"),
+        works_since: 1,
+    },
+    Migration {
+        version: 6,
+        name: "0006_archive_search",
+        sql: include_str!("../sql/migrations/0006_archive_search.sql"),
+        works_since: 1,
+    },
 ];
 
 const KNOWN: i64 = ALL[ALL.len() - 1].version;

@@ -1,75 +1,70 @@
-//! A connection: what callers use.
+//! A connection to a file: what the writer does for it, and how its callers get their answers.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer, CoalescerConfig, Lanes};
-use postrider_core::receive_options::check_visibility;
 use postrider_core::{
-    Capabilities, Deadline, Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage,
-    ReceiptHandle, ReceiveOptions, ReturnLease, RowResults, SettledAndReceived, Settlement, WakeUps,
+    Deadline, MessageId, MessagingError, QueueName, ReceiptHandle, ReturnLease, Timestamp, WakeUps, async_trait,
 };
+use postrider_provider::hints;
 use tokio::sync::watch;
 
-use crate::PROVIDER;
-use crate::claim::Claimed;
 use crate::error::{Failure, by_law};
-use crate::look;
 use crate::session::Session;
 use crate::store::{Shared, SqliteStore};
 use crate::writer::work::Unclaimed;
 use crate::writer::{Call, Note, Reply, Undone, WriterHandle};
+use crate::{PROVIDER, SqliteProvider};
 
-/// So many settlements share a transaction with a claim; more go in batches before it.
-const MOST_TOGETHER: usize = 1000;
-
-/// A connection to a [`SqliteStore`]. Clones are the same connection and close together.
+/// A connection to a [`SqliteStore`]. Clones are the same connection.
 #[derive(Debug, Clone)]
-pub struct SqliteProvider {
-    pub(crate) inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
+pub struct Connection {
     store: SqliteStore,
-    coalescer: Coalescer,
-    returns: Arc<Returns>,
     /// `None` once closed. A lock, because close takes it away while calls use it; it is held for a clone.
-    writer: Mutex<Option<Arc<WriterHandle>>>,
-    /// A watch channel, because close must reach calls that already wait as well as those that come later.
-    pub(crate) closed: watch::Sender<bool>,
+    writer: Arc<Mutex<Option<Arc<WriterHandle>>>>,
 }
 
-impl SqliteProvider {
-    pub(crate) fn new(store: SqliteStore, writer: Arc<WriterHandle>) -> Result<Self, MessagingError> {
-        let config = CoalescerConfig { lanes: Lanes::Merged, ..CoalescerConfig::new(PROVIDER) };
-        let (coalescer, drivers) = Coalescer::new(ToWriter { inbox: writer.inbox() }, config)?;
-        writer.drive(drivers);
-        let returns = Arc::new(Returns { writer: Arc::downgrade(&writer) });
-        let closed = watch::Sender::new(false);
-        Ok(Self { inner: Arc::new(Inner { store, coalescer, returns, writer: Mutex::new(Some(writer)), closed }) })
-    }
+/// Finds the next time, after the given one, at which something becomes due by itself.
+pub(crate) type NextDue = Arc<dyn Fn(&rusqlite::Connection, Timestamp) -> rusqlite::Result<Timestamp> + Send + Sync>;
 
-    /// The store behind this connection, to open another.
-    pub fn store(&self) -> &SqliteStore {
-        &self.inner.store
+impl Connection {
+    pub(crate) fn new(store: SqliteStore, writer: Arc<WriterHandle>) -> Self {
+        Self { store, writer: Arc::new(Mutex::new(Some(writer))) }
     }
 
     pub(crate) fn shared(&self) -> &Shared {
-        &self.inner.store.shared
-    }
-
-    /// What every call asks before it does anything.
-    pub(crate) fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
-        if *self.inner.closed.borrow() {
-            return Err(closed());
-        }
-        deadline.check(operation)
+        &self.store.shared
     }
 
     pub(crate) fn writer(&self) -> Result<Arc<WriterHandle>, MessagingError> {
-        let writer = self.inner.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.clone().ok_or_else(closed)
+    }
+
+    /// The batches of callers, made on the writer's thread and each in one transaction.
+    pub(crate) fn coalescer(&self) -> Result<Coalescer, MessagingError> {
+        let writer = self.writer()?;
+        let config = CoalescerConfig { lanes: Lanes::Merged, ..CoalescerConfig::new(PROVIDER) };
+        let (coalescer, drivers) = Coalescer::new(ToWriter { inbox: writer.inbox() }, config)?;
+        writer.drive(drivers);
+        Ok(coalescer)
+    }
+
+    pub(crate) fn return_leases(&self) -> Arc<dyn ReturnLease> {
+        Arc::new(Returns { writer: self.writer().map(|writer| Arc::downgrade(&writer)).unwrap_or_default() })
+    }
+
+    /// Ends the writer, if this was its last connection.
+    pub(crate) async fn end(&self, deadline: Deadline) -> Result<(), MessagingError> {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(last) = writer.and_then(Arc::into_inner) {
+            // Before the writer: of two that close at the same time neither would work the log into the file.
+            self.shared().readers.close();
+            let unknown = || MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None };
+            deadline.limit(last.end()).await.ok_or_else(unknown)?;
+        }
+        Ok(())
     }
 
     /// Has the writer do something in its next transaction, and waits for the answer.
@@ -98,11 +93,95 @@ impl SqliteProvider {
         answer(operation, ids, deadline.limit(reply).await)
     }
 
-    pub(crate) fn deliver(&self) -> impl Fn(Claimed) -> QueuedMessage + Send + Sync + 'static {
-        let returns: Arc<dyn ReturnLease> = self.inner.returns.clone();
-        move |claimed| QueuedMessage::new(claimed.body, claimed.envelope, claimed.receipt, returns.clone())
+    /// Runs a look in one read transaction.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        look: impl FnOnce(&rusqlite::Connection) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        self.shared().readers.read(operation, deadline, look).await
+    }
+
+    /// Hints for what is told under these names, and for the next time that `next` finds.
+    pub(crate) fn hints(
+        &self,
+        names: &[QueueName],
+        next: NextDue,
+        closing: watch::Receiver<bool>,
+    ) -> Result<WakeUps, MessagingError> {
+        let listener = self.shared().desk.wakes.listen(names);
+        self.writer()?.tell(Note::Listen);
+        let (readers, clock) = (self.shared().readers.clone(), self.shared().desk.options.clock.clone());
+        Ok(hints(listener, clock, closing, move |after| -> BoxFuture<'static, Timestamp> {
+            let (readers, next) = (readers.clone(), next.clone());
+            Box::pin(async move {
+                let look = move |connection: &rusqlite::Connection| Ok(next(connection, after)?);
+                // A look that failed promises nothing: the next hint comes by a call, or the stream's owner polls anyway.
+                readers.read("subscribe", Deadline::default(), look).await.unwrap_or(Timestamp::MAX)
+            })
+        }))
     }
 }
+
+/// What tasks and records in the same file use of their connection.
+impl SqliteProvider {
+    /// The store behind this connection, to open another.
+    pub fn store(&self) -> &SqliteStore {
+        &self.connection().store
+    }
+
+    fn connection(&self) -> &Connection {
+        postrider_provider::Provider::store(self)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        self.connection().shared()
+    }
+
+    pub(crate) async fn write<T: Unclaimed + Send + 'static>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        step: impl FnMut(&mut Session<'_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        self.connection().write(operation, deadline, step).await
+    }
+
+    pub(crate) async fn lease<T: Unclaimed + Send + 'static>(
+        &self,
+        operation: &'static str,
+        ids: Vec<MessageId>,
+        deadline: Deadline,
+        step: impl FnMut(&mut Session<'_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, MessagingError> {
+        self.connection().lease(operation, ids, deadline, step).await
+    }
+
+    pub(crate) fn hints(&self, names: &[QueueName], next: NextDue) -> Result<WakeUps, MessagingError> {
+        self.connection().hints(names, next, self.closing())
+    }
+
+    /// Removes archived messages that are older than the retention, now, and answers how many. The writer does the
+    /// same by itself, a little at a time.
+    pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
+        self.begin("sweep the archive", deadline)?;
+        let retention = self.shared().desk.options.archive_retention;
+        let (mut removed, mut after) = (0, 0);
+        loop {
+            let sweep = self.write("sweep the archive", deadline, move |session| {
+                Ok(session.sweep_archive(retention, SWEPT, after)?)
+            });
+            let sweep = sweep.await?;
+            removed += sweep.removed;
+            let Some(next) = sweep.next else { return Ok(removed) };
+            after = next;
+        }
+    }
+}
+
+/// Archived messages of one transaction of a sweep.
+const SWEPT: usize = 500;
 
 fn closed() -> MessagingError {
     MessagingError::Closed { provider: PROVIDER }
@@ -129,6 +208,7 @@ struct ToWriter {
     inbox: std::sync::mpsc::Sender<Note>,
 }
 
+#[async_trait]
 impl BatchExecutor for ToWriter {
     async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
         let batch = batch.clone();
@@ -148,7 +228,8 @@ impl BatchExecutor for ToWriter {
 fn carry_out(session: &mut Session<'_>, batch: &Batch) -> Result<BatchReply, Failure> {
     let mut reply = BatchReply::default();
     for row in &batch.extends {
-        reply.extends.push(by_law(session.extend(&row.receipt, row.extension))?);
+        let extended = by_law(session.extend(&row.receipt, row.extension))?;
+        reply.extends.push(extended.map(|()| row.receipt.clone()));
     }
     for settlement in &batch.settles {
         reply.settles.push(by_law(session.settle(settlement))?);
@@ -174,129 +255,5 @@ impl ReturnLease for Returns {
             Ok(()) | Err(Failure::Law(_)) => Ok(()),
         });
         writer.tell(Note::Work(work));
-    }
-}
-
-impl MessagingService for SqliteProvider {
-    fn provider_name(&self) -> &'static str {
-        PROVIDER
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        &self.shared().desk.rules.capabilities
-    }
-
-    async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.begin("ensure_queue", deadline)?;
-        let queue = queue.origin();
-        self.write("ensure_queue", deadline, move |session| Ok(session.ensure_queue(&queue)?)).await
-    }
-
-    async fn send_batch(
-        &self,
-        queue: &QueueName,
-        messages: Vec<Message>,
-        deadline: Deadline,
-    ) -> Result<RowResults<MessageId>, MessagingError> {
-        self.begin("send", deadline)?;
-        self.inner.coalescer.send(queue, messages, deadline).await
-    }
-
-    async fn receive_messages(
-        &self,
-        queue: &QueueName,
-        options: &ReceiveOptions,
-        deadline: Deadline,
-    ) -> Result<Vec<QueuedMessage>, MessagingError> {
-        self.begin("receive", deadline)?;
-        options.check(&self.capabilities().limits)?;
-        self.claim_or_wait(std::slice::from_ref(queue), options, deadline).await
-    }
-
-    async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
-        self.begin("settle", deadline)?;
-        self.inner.coalescer.settle(settlements, deadline).await
-    }
-
-    async fn settle_and_receive(
-        &self,
-        settlements: Vec<Settlement>,
-        queues: &[QueueName],
-        options: &ReceiveOptions,
-        deadline: Deadline,
-    ) -> Result<SettledAndReceived, MessagingError> {
-        self.begin("settle", deadline)?;
-        let unusable = options.check(&self.capabilities().limits).err();
-        if !queues.is_empty() && unusable.is_none() && settlements.len() <= MOST_TOGETHER {
-            return self.settle_and_claim(settlements, queues, options, deadline).await;
-        }
-        let settled = if settlements.is_empty() { Vec::new() } else { self.settle(settlements, deadline).await? };
-        let received = match unusable {
-            Some(error) => Err(error),
-            None if queues.is_empty() => Ok(Vec::new()),
-            None => self.claim_or_wait(queues, options, deadline).await,
-        };
-        Ok(SettledAndReceived { settled, received })
-    }
-
-    async fn extend_visibility(
-        &self,
-        queue: &QueueName,
-        receipt: &ReceiptHandle,
-        extension: Duration,
-        deadline: Deadline,
-    ) -> Result<(), MessagingError> {
-        self.begin("extend", deadline)?;
-        receipt.check_queue(queue)?;
-        check_visibility(extension, &self.capabilities().limits)?;
-        self.inner.coalescer.extend(receipt.clone(), extension, deadline).await
-    }
-
-    async fn receive_by_id(
-        &self,
-        queue: &QueueName,
-        id: MessageId,
-        options: &ReceiveOptions,
-        deadline: Deadline,
-    ) -> Result<Option<QueuedMessage>, MessagingError> {
-        self.begin("receive", deadline)?;
-        options.check(&self.capabilities().limits)?;
-        // Looked for by a reader, because there is no index for it, and the writer must not walk a queue.
-        let name = queue.clone();
-        let find = move |connection: &rusqlite::Connection| Ok(look::find(connection, &name, id)?);
-        let rows = self.shared().readers.read("receive", deadline, find).await?;
-        if rows.is_empty() {
-            return Ok(None);
-        }
-        let (queue, options, deliver) = (queue.clone(), options.clone(), self.deliver());
-        let claim = move |session: &mut Session<'_>| {
-            let claimed = session.claim_by_id(&queue, id, &rows, &options)?;
-            Ok(claimed.map(&deliver).into_iter().collect::<Vec<_>>())
-        };
-        Ok(self.lease("receive", Vec::new(), deadline, claim).await?.pop())
-    }
-
-    async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
-        self.begin("subscribe", deadline)?;
-        self.wake_ups(queue)
-    }
-
-    async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        self.begin("health check", deadline)?;
-        // An empty transaction: the lock can be had and the file can be read.
-        self.write("health check", deadline, |session| Ok(session.last_id().map(|_| ())?)).await
-    }
-
-    async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        self.inner.closed.send_replace(true);
-        let closed = self.inner.coalescer.close(deadline).await;
-        let writer = self.inner.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(last) = writer.and_then(Arc::into_inner) {
-            // Before the writer: of two that close at the same time neither would work the log into the file.
-            self.shared().readers.close();
-            let unknown = || MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None };
-            deadline.limit(last.end()).await.ok_or_else(unknown)?;
-        }
-        closed
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use postrider_core::{QueueName, Timestamp};
+use postrider_provider::Removal;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::session::Session;
@@ -26,15 +27,6 @@ pub(crate) fn present(connection: &Connection, queue: &QueueName) -> rusqlite::R
     rows.collect()
 }
 
-/// Which messages of a queue go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Removal {
-    /// Those that nobody has leased.
-    Unleased,
-    /// Every one.
-    Everything,
-}
-
 impl Session<'_> {
     /// The newest message's row number.
     pub(crate) fn last_id(&mut self) -> rusqlite::Result<i64> {
@@ -50,7 +42,7 @@ impl Session<'_> {
         removal: Removal,
     ) -> rusqlite::Result<u64> {
         let unleased_at = (removal == Removal::Unleased).then_some(self.now).map(Timestamp::as_micros);
-        let mut keys = HashSet::new();
+        let (origin, mut keys) = (queue.origin(), HashSet::new());
         let mut removed = 0;
         {
             let mut find = self.connection.prepare_cached(sql::REMOVABLE)?;
@@ -65,7 +57,7 @@ impl Session<'_> {
                 if queue.holds_dead_letters() {
                     forget_death.execute([id])?;
                 }
-                forget.execute([message])?;
+                forget.execute((origin.as_str(), message))?;
                 keys.extend(key);
                 removed += 1;
             }

@@ -13,6 +13,12 @@ impl Session<'_> {
     /// Accepts a message, or answers the living one that has its dedup key.
     pub(crate) fn send(&mut self, queue: &QueueName, message: &Message) -> Result<MessageId, Failure> {
         check_sendable(&self.rules.capabilities, queue, message)?;
+        self.require_room(message.body.len().saturating_add(message.headers.byte_len()))?;
+        self.accept(queue, message)
+    }
+
+    /// The same for a message that belongs to what is done beside it, and may use the last of the room.
+    pub(crate) fn accept(&mut self, queue: &QueueName, message: &Message) -> Result<MessageId, Failure> {
         self.require_queue(queue)?;
         if let Some(key) = &message.dedup_key
             && let Some(holder) = self.living_holder(queue, key.as_str())?

@@ -9,6 +9,7 @@ use postrider_core::{ArchivePolicy, Capabilities, MessagingError, QueueName, Tim
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use crate::error::Failure;
+use crate::room::Room;
 use crate::sql;
 
 /// What the file is used with; the same for all transactions of a store.
@@ -18,6 +19,8 @@ pub(crate) struct Rules {
     pub(crate) create_queues: bool,
     pub(crate) archive: ArchivePolicy,
     pub(crate) worker: String,
+    /// How many bytes of the disk sends leave to receives and acks.
+    pub(crate) headroom: u64,
 }
 
 /// So many queues are remembered. One process may meet any number of names.
@@ -30,6 +33,7 @@ pub(crate) struct Memory {
     pub(crate) queues: HashSet<QueueName>,
     /// How many messages were claimed from each queue, for the turns of the oldest.
     pub(crate) claims: HashMap<QueueName, u64>,
+    pub(crate) room: Room,
     /// Has the commit answer a failure of the disk, although it was done: nothing else can bring one about.
     #[cfg(test)]
     pub(crate) commit_fails: bool,
@@ -105,6 +109,11 @@ impl<'c> Session<'c> {
             Some((_, earliest)) => *earliest = due.min(*earliest),
             None => self.touched.push((queue.clone(), due)),
         }
+    }
+
+    /// Refuses to add a row of so many bytes when the disk is almost full.
+    pub(crate) fn require_room(&mut self, bytes: usize) -> Result<(), Failure> {
+        self.memory.room.take(self.connection, self.rules.headroom, bytes as u64)
     }
 
     /// Makes a queue that is missing, or refuses to.

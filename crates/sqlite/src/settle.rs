@@ -27,7 +27,7 @@ struct Held {
 impl Session<'_> {
     pub(crate) fn settle(&mut self, settlement: &Settlement) -> Result<(), Failure> {
         let checked;
-        let Settlement { receipt, disposition } = match &settlement.disposition {
+        let Settlement { receipt, disposition, worker } = match &settlement.disposition {
             Disposition::Ack => settlement,
             Disposition::Nack(_) => {
                 checked = settlement.clone().checked(&self.rules.capabilities.limits)?;
@@ -39,7 +39,7 @@ impl Session<'_> {
         match disposition {
             Disposition::Ack => self.complete(queue, &held)?,
             Disposition::Nack(Nack::Retry { after, error }) => {
-                self.note_attempt(queue, &held, error.as_deref())?;
+                self.note_attempt(queue, &held, worker.as_deref(), error.as_deref())?;
                 let due = self.now.saturating_add(*after);
                 self.connection.prepare_cached(sql::RETRY)?.execute((held.id, due.as_micros(), error))?;
                 self.touch(queue, due);
@@ -56,7 +56,7 @@ impl Session<'_> {
                     )
                     .into());
                 }
-                self.note_attempt(queue, &held, error.as_deref())?;
+                self.note_attempt(queue, &held, worker.as_deref(), error.as_deref())?;
                 self.bury(queue, held.id, held.ordering_key.as_deref(), reason, error.as_deref())?;
             }
         }
@@ -108,7 +108,7 @@ impl Session<'_> {
             self.hot.archive.get(self.connection, sql::ARCHIVE)?.execute((held.id, self.now.as_micros()))?;
             self.archived += 1;
         } else if held.attempts_count > 0 || queue.holds_dead_letters() {
-            self.forget_attempts(held.message_id)?;
+            self.forget_attempts(queue, held.message_id)?;
         }
         self.remove(queue, held.id, held.ordering_key.as_deref())
     }
@@ -124,29 +124,37 @@ impl Session<'_> {
         Ok(())
     }
 
-    pub(crate) fn forget_attempts(&mut self, message: MessageId) -> rusqlite::Result<()> {
-        self.connection.prepare_cached(sql::FORGET_ATTEMPTS)?.execute([message.as_uuid().as_bytes()])?;
+    /// Forgets the failed attempts of a message of a queue or of its dead letters.
+    pub(crate) fn forget_attempts(&mut self, queue: &QueueName, message: MessageId) -> rusqlite::Result<()> {
+        let mut forget = self.connection.prepare_cached(sql::FORGET_ATTEMPTS)?;
+        forget.execute((queue.origin().as_str(), message.as_uuid().as_bytes()))?;
         Ok(())
     }
 
     /// Writes a failed attempt down. A dead letter's are not: its story is over.
-    fn note_attempt(&mut self, queue: &QueueName, held: &Held, error: Option<&str>) -> rusqlite::Result<()> {
+    fn note_attempt(
+        &mut self,
+        queue: &QueueName,
+        held: &Held,
+        worker: Option<&str>,
+        error: Option<&str>,
+    ) -> rusqlite::Result<()> {
         if queue.holds_dead_letters() {
             return Ok(());
         }
         let attempt = held.attempts_count.saturating_add(1);
         self.connection.prepare_cached(sql::NOTE_ATTEMPT)?.execute((
+            queue.as_str(),
             held.message_id.as_uuid().as_bytes(),
             attempt,
             held.last_attempt_at.map(Timestamp::as_micros),
             self.now.as_micros(),
-            &self.rules.worker,
+            worker.unwrap_or(&self.rules.worker),
             error,
         ))?;
         if let Some(oldest) = attempt.checked_sub(KEPT_ATTEMPTS).filter(|oldest| *oldest > 0) {
-            self.connection
-                .prepare_cached(sql::TRIM_ATTEMPTS)?
-                .execute((held.message_id.as_uuid().as_bytes(), oldest))?;
+            let mut trim = self.connection.prepare_cached(sql::TRIM_ATTEMPTS)?;
+            trim.execute((queue.as_str(), held.message_id.as_uuid().as_bytes(), oldest))?;
         }
         Ok(())
     }

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use postrider_core::state_records::check_record;
 use postrider_core::{
     Deadline, MessagingError, Put, RecordCursor, RecordKey, RecordKind, RecordOrder, RecordPage, RecordQuery,
-    StateRecord, StateRecords, Timestamp,
+    StateRecord, StateRecords, Timestamp, async_trait,
 };
 use rusqlite::{Connection, OptionalExtension, Row};
 
+use crate::SqliteProvider;
 use crate::error::Failure;
-use crate::provider::SqliteProvider;
 use crate::rows;
 use crate::session::Session;
 use crate::sql;
@@ -152,6 +152,7 @@ impl SqliteStateRecords {
     }
 }
 
+#[async_trait]
 impl StateRecords for SqliteStateRecords {
     async fn put_new(
         &self,

@@ -3,19 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use postrider_core::{Capabilities, Feature, MessagingError, Support};
+use postrider_core::{BoxFuture, Capabilities, Feature, MessagingError, Support};
+use postrider_provider::Provider;
 use rusqlite::Connection;
 
-use crate::PROVIDER;
 use crate::connection::{Missing, open_writer};
 use crate::error::FileError;
 use crate::location;
 use crate::migrations::{self, Migration};
 use crate::options::SqliteOptions;
-use crate::provider::SqliteProvider;
+use crate::provider;
 use crate::readers::Readers;
 use crate::session::Rules;
 use crate::writer::{Desk, WriterHandle};
+use crate::{PROVIDER, SqliteProvider};
 use postrider_core::wakes::Wakes;
 
 const OPEN: &str = "open the file";
@@ -40,9 +41,9 @@ pub(crate) struct Shared {
 
 impl SqliteStore {
     /// Opens a file; creates it and applies missing migrations unless `auto_migrate` is off.
-    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, MessagingError> {
+    pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> BoxFuture<'static, Result<Self, MessagingError>> {
         let path = path.as_ref().to_owned();
-        blocking(OPEN, move || Self::open_now(&path, options)).await
+        Box::pin(async move { blocking(OPEN, move || Self::open_now(&path, options)).await })
     }
 
     fn open_now(path: &Path, options: SqliteOptions) -> Result<Self, FileError> {
@@ -65,6 +66,8 @@ impl SqliteStore {
             create_queues: options.create_queues,
             archive: options.archive,
             worker: options.worker_name(),
+            // As much as the log can grow by before it is worked into the file.
+            headroom: options.wal_limit_bytes,
         };
         let desk = Desk { path: path.clone(), options, rules: Arc::new(rules), wakes: Arc::new(Wakes::default()) };
         let readers = Arc::new(Readers::new(path, desk.options.lock_timeout));
@@ -78,38 +81,47 @@ impl SqliteStore {
     }
 
     /// The migrations that a file lacks; all of them when it does not exist. Changes nothing.
-    pub async fn pending_migrations(
+    pub fn pending_migrations(
         path: impl AsRef<Path>,
         options: SqliteOptions,
-    ) -> Result<Vec<Migration>, MessagingError> {
+    ) -> BoxFuture<'static, Result<Vec<Migration>, MessagingError>> {
         let path = path.as_ref().to_owned();
-        blocking(OPEN, move || {
-            let path = location::check(&path)?;
-            if !path.exists() {
-                return Ok(migrations::all().to_vec());
-            }
-            let connection = crate::connection::open_reader(&path, options.lock_timeout)?;
-            migrations::pending(&connection, &path, &options)
+        Box::pin(async move {
+            blocking(OPEN, move || {
+                let path = location::check(&path)?;
+                if !path.exists() {
+                    return Ok(migrations::all().to_vec());
+                }
+                let connection = crate::connection::open_reader(&path, options.lock_timeout)?;
+                migrations::pending(&connection, &path, &options)
+            })
+            .await
         })
-        .await
     }
 
     /// Creates a file that is missing, applies what it lacks, and answers what that was.
-    pub async fn migrate(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Vec<Migration>, MessagingError> {
+    pub fn migrate(
+        path: impl AsRef<Path>,
+        options: SqliteOptions,
+    ) -> BoxFuture<'static, Result<Vec<Migration>, MessagingError>> {
         let path = path.as_ref().to_owned();
-        blocking("migrate the file", move || {
-            let path = location::check(&path)?;
-            let connection = open_checked(&path, &options)?;
-            migrations::apply(&connection, &path, &options)
+        Box::pin(async move {
+            blocking("migrate the file", move || {
+                let path = location::check(&path)?;
+                let connection = open_checked(&path, &options)?;
+                migrations::apply(&connection, &path, &options)
+            })
+            .await
         })
-        .await
     }
 
     /// One more connection. Each is closed by itself; the file is closed with the last one.
-    pub async fn connect(&self) -> Result<SqliteProvider, MessagingError> {
-        let store = self.clone();
-        let writer = blocking(OPEN, move || store.writer()).await?;
-        SqliteProvider::new(self.clone(), writer)
+    pub fn connect(&self) -> BoxFuture<'_, Result<SqliteProvider, MessagingError>> {
+        Box::pin(async move {
+            let store = self.clone();
+            let writer = blocking(OPEN, move || store.writer()).await?;
+            Ok(SqliteProvider(Provider::new(provider::Connection::new(self.clone(), writer))?))
+        })
     }
 
     /// The file's full path.

@@ -1,12 +1,13 @@
 //! SQS as a broker.
 
 use futures_util::stream;
-use postrider_broker::{Broker, Claimed, Hold, Patience, Stored};
+use postrider_broker::{Broker, Hold, Stored};
 use postrider_core::coalescer::{BatchFailure, ExtendRow, SendRow};
 use postrider_core::{
     Capabilities, Deadline, MessageId, MessagingError, QueueName, QueueStats, ReceiptHandle, ReceiveOptions,
     RowResults, Settlement, WakeUps,
 };
+use postrider_provider::{Claimed, Patience};
 
 use crate::hold::SqsHold;
 use crate::names::Side;
@@ -42,7 +43,7 @@ impl Broker for SqsStore {
         Ok(self.shared.settle_rows(settlements).await)
     }
 
-    async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, BatchFailure> {
+    async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<ReceiptHandle>, BatchFailure> {
         Ok(self.shared.extend_rows(rows).await)
     }
 

@@ -31,8 +31,8 @@ pub(crate) fn of(options: &SqsOptions) -> Capabilities {
         ),
         (
             Feature::PortableReceipts,
-            "in another process ack, release and extend work until the end that the lease had when it was received; a \
-             retry there counts no failure and waits 12 hours at most, and a dead-letter is refused, because only the \
+            "in another process ack, release and extend work until the end that the receipt says: an extend answers a new \
+             receipt with the new end, and the old one is good until the old end; a retry there counts no failure and waits 12 hours at most, and a dead-letter is refused, because only the \
              process that received the message has its body",
         ),
         (
@@ -77,6 +77,8 @@ pub(crate) fn of(options: &SqsOptions) -> Capabilities {
         (Feature::FreeRelease, "SQS counts every receive, and nobody can lower its count"),
         (Feature::Priority, "SQS has one order; use a queue for each priority"),
         (Feature::AttemptHistory, "a message carries the number of its failures and the last error, and no more"),
+        (Feature::Archive, "SQS forgets a message that was deleted, and a deletion is its acknowledgement"),
+        (Feature::WaitingMessages, "SQS reaches no single message of a queue"),
         (Feature::ReceiveById, "SQS hands out what it chooses"),
         (
             Feature::WakeUp,

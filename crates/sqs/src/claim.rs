@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use postrider_broker::{Claimed, Patience, Stored};
+use postrider_broker::Stored;
 use postrider_core::{DeadLetterReason, Deadline, MessagingError, QueueName, ReceiveOptions};
+use postrider_provider::{Claimed, Patience};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -270,10 +271,11 @@ impl Shared {
         let now = self.clock.now();
         stored.delivered(now);
         let ends_at = now.saturating_add(ends.saturating_duration_since(Instant::now()));
-        let receipt = Ticket { side, ends_at, receipt }.issue(queue, stored.id);
+        let ticket = Ticket { side, ends_at, set_at: now, receipt };
+        let receipt = ticket.issue(queue, stored.id);
         let claimed =
             Claimed { body: stored.body.clone(), envelope: stored.envelope(queue, ends_at), receipt: receipt.clone() };
-        lease::add(receipt.token(), url, stored, asked, ends);
+        lease::add(&receipt, &ticket, url, stored, asked, ends);
         claimed
     }
 

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
+use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::{BehaviorVersion, Region};
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::retry::RetryConfig;
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
 use aws_sdk_sqs::config::{Intercept, SharedCredentialsProvider};
-use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
-use aws_smithy_http_client::{Builder, tls};
 use postrider_core::MessagingError;
 
 use crate::clock::SqsClock;
+use crate::transport::Transport;
 use crate::url::{DEFAULT_REGION, SqsUrl};
 
 /// A plain client for the place that a URL names, with the credentials of the environment, a profile or a role. It repeats
 /// nothing by itself.
 pub async fn client(url: &str, connect_timeout: Duration) -> Result<Client, MessagingError> {
-    Ok(build(&SqsUrl::parse(url)?, connect_timeout, None::<SqsClock>).await.0)
+    Ok(build(&SqsUrl::parse(url)?, connect_timeout, None::<SqsClock>).await?.0)
 }
 
 /// The client, and what it gets its credentials from.
@@ -25,14 +25,15 @@ pub(crate) async fn build(
     url: &SqsUrl,
     connect_timeout: Duration,
     intercept: Option<impl Intercept + 'static>,
-) -> (Client, Option<SharedCredentialsProvider>) {
-    let http = Builder::new().tls_provider(tls::Provider::Rustls(CryptoMode::Ring)).build_https();
+) -> Result<(Client, Option<SharedCredentialsProvider>), MessagingError> {
     let timeouts = TimeoutConfig::builder().connect_timeout(connect_timeout).build();
     let mut loader = aws_config::defaults(BehaviorVersion::latest())
-        .http_client(http)
+        .http_client(Transport::new()?)
         // A call whose answer was lost may have been carried out: whether it is made again is not the driver's to decide.
         .retry_config(RetryConfig::disabled())
-        .timeout_config(timeouts);
+        .timeout_config(timeouts)
+        // It takes a connection that is slow to open for an answer that stands still. The time-outs are ours.
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
     if let Some(region) = &url.region {
         loader = loader.region(Region::new(region.clone()));
     }
@@ -47,5 +48,5 @@ pub(crate) async fn build(
     if let Some(intercept) = intercept {
         config = config.interceptor(intercept);
     }
-    (Client::from_conf(config.build()), shared.credentials_provider())
+    Ok((Client::from_conf(config.build()), shared.credentials_provider()))
 }

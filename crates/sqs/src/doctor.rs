@@ -1,6 +1,6 @@
 //! What can be wrong with queues of SQS.
 
-use postrider_core::{Deadline, Finding, MessagingError, QueueName, Severity};
+use postrider_core::{BoxFuture, Deadline, Finding, MessagingError, QueueName, Severity};
 
 use crate::attributes::judge;
 use crate::error::Failure;
@@ -16,26 +16,32 @@ const MOST_QUEUES: usize = 200;
 impl SqsStore {
     /// Looks at the queues that a URL leads to, and says what is wrong and what to do about it. Changes nothing. Fails
     /// only where there is nothing to look at: for a URL or options that nobody could use.
-    pub async fn examine(url: &str, options: SqsOptions, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
-        let place = SqsUrl::parse(url)?.place();
-        let creates = options.create_queues;
-        let shared = Self::prepare(url, options).await?.shared;
-        let mut findings = vec![shared.who_asks().await];
-        if let Err(error) = shared.look(deadline).await {
-            findings.insert(0, Finding::failed("connection", &error));
-            return Ok(findings);
-        }
-        findings.insert(0, shared.connection(&place));
-        let mut lacking = Lacking::default();
-        match shared.list().await {
-            Ok(queues) => {
-                let queues: Vec<_> = queues.into_iter().collect();
-                findings.extend(shared.examine_queues(&queues, creates, &mut lacking, deadline).await);
+    pub fn examine(
+        url: &str,
+        options: SqsOptions,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
+        Box::pin(async move {
+            let place = SqsUrl::parse(url)?.place();
+            let creates = options.create_queues;
+            let shared = Self::prepare(url, options).await?.shared;
+            let mut findings = vec![shared.who_asks().await];
+            if let Err(error) = shared.look(deadline).await {
+                findings.insert(0, Finding::failed("connection", &error));
+                return Ok(findings);
             }
-            Err(error) => lacking.add(Right::ListQueues, None, error),
-        }
-        findings.extend(lacking.into_findings());
-        Ok(findings)
+            findings.insert(0, shared.connection(&place));
+            let mut lacking = Lacking::default();
+            match shared.list().await {
+                Ok(queues) => {
+                    let queues: Vec<_> = queues.into_iter().collect();
+                    findings.extend(shared.examine_queues(&queues, creates, &mut lacking, deadline).await);
+                }
+                Err(error) => lacking.add(Right::ListQueues, None, error),
+            }
+            findings.extend(lacking.into_findings());
+            Ok(findings)
+        })
     }
 }
 

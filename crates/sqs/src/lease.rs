@@ -33,6 +33,8 @@ struct Lease {
     /// The queue in SQS.
     url: String,
     ends: Instant,
+    /// When that end was set, by SQS's clock: a receipt that was issued later knows better.
+    set_at: Timestamp,
     /// Until then a receipt can seem to be valid.
     remembered: Instant,
     state: State,
@@ -42,7 +44,7 @@ struct Lease {
 enum State {
     /// Received here, by a call that was made at that moment.
     Ours { stored: Box<Stored>, asked: Instant },
-    /// Received by another process, and extended by this one.
+    /// Received by another process, and extended or checked by this one.
     Theirs,
     /// Settled or released.
     Over,
@@ -94,6 +96,15 @@ impl Fence {
 }
 
 impl Lease {
+    /// A receipt may know of an extension that another process made.
+    fn hear(&mut self, ticket: &Ticket, now: Timestamp) {
+        if ticket.set_at > self.set_at {
+            self.set_at = ticket.set_at;
+            self.ends = Instant::now() + left_elsewhere(ticket, now);
+            self.remembered = self.remembered.max(self.ends + MARGIN_ELSEWHERE);
+        }
+    }
+
     fn is_over(&self, now: Instant) -> bool {
         self.ends <= now || matches!(self.state, State::Over)
     }
@@ -111,24 +122,25 @@ pub(crate) fn margin(visibility: Duration, took: Duration, wait: Duration) -> Du
     took.saturating_sub(wait).max(in_a_poll)
 }
 
-/// Notes a lease: of a message in the queue with this URL, from a call that was made at `asked` and leases until
-/// `ends`.
-pub(crate) fn add(token: LeaseToken, url: &str, stored: Stored, asked: Instant, ends: Instant) {
+/// Notes the lease of a receipt: of a message in the queue with this URL, from a call that was made at `asked` and leases
+/// until `ends`.
+pub(crate) fn add(handle: &ReceiptHandle, ticket: &Ticket, url: &str, stored: Stored, asked: Instant, ends: Instant) {
     let mut leases = lock();
     let now = Instant::now();
     if leases.all.len() >= leases.next_look {
         leases.all.retain(|_, lease| lease.remembered > now);
         leases.next_look = (leases.all.len() * 2).max(1024);
     }
-    let lease =
-        Lease { url: url.to_owned(), ends, remembered: ends, state: State::Ours { stored: Box::new(stored), asked } };
-    leases.all.insert(token, lease);
+    let state = State::Ours { stored: Box::new(stored), asked };
+    let lease = Lease { url: url.to_owned(), ends, set_at: ticket.set_at, remembered: ends, state };
+    leases.all.insert(handle.token(), lease);
 }
 
 /// The lease of a receipt, if it is valid. `now` is SQS's time, by which a receipt of another process is judged.
 pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> Result<Held, MessagingError> {
-    match lock().all.get(&handle.token()) {
+    match lock().all.get_mut(&handle.token()) {
         Some(lease) => {
+            lease.hear(ticket, now);
             let ends = lease.ends;
             match &lease.state {
                 _ if lease.is_over(Instant::now()) => Err(handle.expired()),
@@ -139,7 +151,7 @@ pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> 
             }
         }
         None => {
-            let left = ticket.ends_at.since(now).saturating_sub(MARGIN_ELSEWHERE);
+            let left = left_elsewhere(ticket, now);
             match left.is_zero() {
                 true => Err(handle.expired()),
                 false => Ok(Held { stored: None, asked: None, ends: Instant::now() + left }),
@@ -148,18 +160,27 @@ pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> 
     }
 }
 
-/// A lease now ends at another time.
-pub(crate) fn extended(handle: &ReceiptHandle, ticket: &Ticket, ends: Instant, now: Timestamp) {
+/// What is left of a lease of which only its receipt is known.
+fn left_elsewhere(ticket: &Ticket, now: Timestamp) -> Duration {
+    ticket.ends_at.since(now).saturating_sub(MARGIN_ELSEWHERE)
+}
+
+/// A lease now ends at another time. Answers the receipt that says so in every process.
+pub(crate) fn extended(handle: &ReceiptHandle, ticket: &Ticket, ends: Instant, now: Timestamp) -> ReceiptHandle {
     let mut leases = lock();
     let lease = leases.all.entry(handle.token()).or_insert_with(|| of_another(ticket, State::Theirs, now));
-    lease.ends = ends;
+    // Also when two are made at the same moment, the second is the later one.
+    let set_at = now.max(lease.set_at.saturating_add(Duration::from_micros(1)));
+    (lease.ends, lease.set_at) = (ends, set_at);
     lease.remembered = lease.remembered.max(ends);
+    let ends_at = now.saturating_add(ends.saturating_duration_since(Instant::now()));
+    Ticket { ends_at, set_at, ..ticket.clone() }.issue(handle.queue(), handle.message_id())
 }
 
 /// A lease that another process has received, remembered for as long as its receipt says that it is valid.
 fn of_another(ticket: &Ticket, state: State, now: Timestamp) -> Lease {
     let ends = Instant::now() + ticket.ends_at.since(now) + MARGIN_ELSEWHERE;
-    Lease { url: String::new(), ends, remembered: ends, state }
+    Lease { url: String::new(), ends, set_at: ticket.set_at, remembered: ends, state }
 }
 
 /// A lease is over. That is remembered as long as its receipt says that it is valid.
@@ -198,7 +219,7 @@ mod tests {
 
     fn lease(ends: Duration) -> (ReceiptHandle, Ticket) {
         let (receipt, ends_at) = (MessageId::generate().to_string(), Timestamp::EPOCH.saturating_add(ends));
-        let ticket = Ticket { side: Side::Standard, ends_at, receipt };
+        let ticket = Ticket { side: Side::Standard, ends_at, set_at: Timestamp::EPOCH, receipt };
         (ticket.issue(&QueueName::new("q").unwrap(), MessageId::generate()), ticket)
     }
 
@@ -212,7 +233,7 @@ mod tests {
         let url = MessageId::generate().to_string();
         let leased_for = |time| {
             let (handle, ticket) = lease(time);
-            add(handle.token(), &url, stored.clone(), Instant::now(), Instant::now() + time);
+            add(&handle, &ticket, &url, stored.clone(), Instant::now(), Instant::now() + time);
             (handle, ticket)
         };
         let (handle, ticket) = leased_for(MINUTE);
@@ -245,6 +266,37 @@ mod tests {
         assert!(check(&handle, &ticket, at(MINUTE * 2)).is_ok(), "extended here, it is valid here");
         over(&handle, &ticket, at(MINUTE / 2));
         assert!(is_over(check(&handle, &ticket, at(MINUTE / 2))), "settled here, it is over here");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_receipt_that_was_issued_last_says_when_a_lease_ends() {
+        let second = Duration::from_secs(1);
+        let (handle, ticket) = lease(MINUTE);
+        let at = |time| Timestamp::EPOCH.saturating_add(time);
+        let stored = Stored::new(&Message::new("x"), Timestamp::EPOCH);
+        add(&handle, &ticket, "", stored, Instant::now(), Instant::now() + MINUTE);
+        let elsewhere = |ends_at, set_at| {
+            let ticket = Ticket { ends_at: at(ends_at), set_at: at(set_at), ..ticket.clone() };
+            (ticket.issue(handle.queue(), handle.message_id()), ticket)
+        };
+        let (longer, longer_ticket) = elsewhere(MINUTE * 3, second * 10);
+        let (shorter, shorter_ticket) = elsewhere(MINUTE, second * 20);
+        tokio::time::advance(MINUTE * 2).await;
+        assert!(is_over(check(&handle, &ticket, at(MINUTE * 2))), "this process knows of no extension");
+        let held = check(&longer, &longer_ticket, at(MINUTE * 2)).unwrap();
+        assert_eq!(held.left(), MINUTE - MARGIN_ELSEWHERE);
+        assert!(held.stored.is_some(), "the message is still at hand");
+        assert!(check(&handle, &ticket, at(MINUTE * 2)).is_ok(), "now it does");
+        assert!(is_over(check(&shorter, &shorter_ticket, at(MINUTE * 2))), "it was shortened after that");
+        assert!(is_over(check(&longer, &longer_ticket, at(MINUTE * 2))));
+
+        let (handle, ticket) = lease(MINUTE);
+        let next = extended(&handle, &ticket, Instant::now() + MINUTE * 5, Timestamp::EPOCH);
+        let next_ticket = Ticket::read(&next).unwrap();
+        assert_eq!((next.token(), next_ticket.ends_at), (handle.token(), at(MINUTE * 5)));
+        assert!(next_ticket.set_at > ticket.set_at);
+        over(&next, &next_ticket, at(MINUTE));
+        assert!(is_over(check(&handle, &ticket, Timestamp::EPOCH)), "it is one lease, by whichever receipt it ended");
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod send;
 mod settle;
 mod stats;
 mod store;
+mod transport;
 mod url;
 mod waiting;
 
@@ -43,8 +44,10 @@ pub use store::SqsStore;
 /// The driver, for programs that speak to SQS beside Postrider.
 pub use {aws_sdk_sqs, connect::client};
 
-/// A connection to SQS. Clones are the same connection and close together.
-pub type SqsProvider = postrider_broker::BrokerProvider<SqsStore>;
+postrider_core::own_provider! {
+    /// A connection to SQS. Clones are the same connection and close together.
+    SqsProvider(postrider_provider::Provider<postrider_broker::Connection<SqsStore>>)
+}
 
 /// The provider's name in receipts and errors.
 const PROVIDER: &str = "sqs";

@@ -113,7 +113,7 @@ impl Shared {
 
     /// What a settlement asks for.
     fn plan(&self, number: usize, settlement: &Settlement) -> Result<(Row, Step), MessagingError> {
-        let Settlement { receipt, disposition } = settlement.clone().checked(&self.capabilities.limits)?;
+        let Settlement { receipt, disposition, .. } = settlement.clone().checked(&self.capabilities.limits)?;
         let (ticket, held) = self.held(&receipt)?;
         let queue = receipt.queue().clone();
         let step = match disposition {
@@ -279,9 +279,9 @@ impl Shared {
         results
     }
 
-    /// Extends leases.
-    pub(crate) async fn extend_rows(&self, rows: &[ExtendRow]) -> RowResults<()> {
-        let mut results: RowResults<()> = rows.iter().map(|_| Ok(())).collect();
+    /// Extends leases, and answers receipts that say so.
+    pub(crate) async fn extend_rows(&self, rows: &[ExtendRow]) -> RowResults<ReceiptHandle> {
+        let mut results: RowResults<ReceiptHandle> = rows.iter().map(|row| Ok(row.receipt.clone())).collect();
         let mut todo: HashMap<Place, Vec<(Row, i32)>> = HashMap::new();
         for (number, ExtendRow { receipt, extension }) in rows.iter().enumerate() {
             let planned = self.held(receipt).and_then(|(ticket, held)| {
@@ -313,8 +313,8 @@ impl Shared {
             for ((row, seconds), answer) in rows.into_iter().zip(self.calls.hide(&url, hidden).await) {
                 results[row.number] = match answer {
                     Ok(()) => {
-                        lease::extended(&row.handle, &row.ticket, started + whole(seconds), self.clock.now());
-                        Ok(())
+                        let ends = started + whole(seconds);
+                        Ok(lease::extended(&row.handle, &row.ticket, ends, self.clock.now()))
                     }
                     Err(failure) => Err(self.refused(&place, "extend", &row, failure)),
                 };

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use aws_sdk_sqs::config::SharedCredentialsProvider;
-use postrider_core::{Capabilities, Deadline, MessagingError};
+use postrider_broker::Connection;
+use postrider_core::{BoxFuture, Capabilities, Deadline, MessagingError};
+use postrider_provider::Provider;
 
 use crate::calls::Calls;
 use crate::clock::SqsClock;
@@ -52,17 +54,19 @@ impl Shared {
 impl SqsStore {
     /// Opens the place that a URL names, `sqs://region[/prefix]` or `sqs+http://host:port[/prefix]`, with the credentials
     /// of the environment, a profile or a role. Fails when nobody answers there.
-    pub async fn open(url: &str, options: SqsOptions) -> Result<Self, MessagingError> {
-        let store = Self::prepare(url, options).await?;
-        store.shared.look(Deadline::default()).await?;
-        Ok(store)
+    pub fn open(url: &str, options: SqsOptions) -> BoxFuture<'_, Result<Self, MessagingError>> {
+        Box::pin(async move {
+            let store = Self::prepare(url, options).await?;
+            store.shared.look(Deadline::default()).await?;
+            Ok(store)
+        })
     }
 
     /// The same without asking whether anybody is there.
     pub(crate) async fn prepare(url: &str, options: SqsOptions) -> Result<Self, MessagingError> {
         options.check()?;
         let (place, clock) = (SqsUrl::parse(url)?, SqsClock::new());
-        let (client, credentials) = connect::build(&place, options.connect_timeout, Some(clock.clone())).await;
+        let (client, credentials) = connect::build(&place, options.connect_timeout, Some(clock.clone())).await?;
         if client.config().region().is_none() {
             return Err(MessagingError::invalid(
                 "URL",
@@ -86,6 +90,6 @@ impl SqsStore {
 
     /// One more connection, in the sense of the contract: each is closed by itself.
     pub fn connect(&self) -> Result<SqsProvider, MessagingError> {
-        SqsProvider::new(self.clone())
+        Ok(SqsProvider(Provider::new(Connection::new(self.clone()))?))
     }
 }

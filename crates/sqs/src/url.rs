@@ -1,6 +1,7 @@
 //! What a URL says: where SQS is, and what the queues' names begin with there.
 
 use postrider_core::MessagingError;
+use postrider_core::masked_url::masked_url;
 
 /// The region of an endpoint whose URL and environment name none: what emulators expect.
 pub(crate) const DEFAULT_REGION: &str = "us-east-1";
@@ -20,7 +21,8 @@ impl SqsUrl {
     /// Reads `sqs://region[/prefix]`, `sqs+http://host:port[/prefix]` or `sqs+https://host[:port][/prefix]`.
     pub(crate) fn parse(url: &str) -> Result<Self, MessagingError> {
         let invalid = |why: &str| {
-            let shown = url.split_once('@').map_or(url, |(_, behind)| behind).escape_debug().to_string();
+            let shown = masked_url(url);
+            let shown = shown.escape_debug();
             let forms = "write sqs://region/prefix or sqs+http://host:port/prefix; the prefix may be left out";
             MessagingError::invalid("URL", format!("'{shown}' {why}; {forms}"))
         };
@@ -46,6 +48,7 @@ impl SqsUrl {
             }
             "sqs" => Err(invalid("names no region of AWS, like eu-central-1")),
             "sqs+http" | "sqs+https" if place.is_empty() => Err(invalid("names no host")),
+            "sqs+http" | "sqs+https" if !has_usable_port(place) => Err(invalid("has a port that is none")),
             "sqs+http" => Ok(Self { region: None, endpoint: Some(format!("http://{place}")), prefix }),
             "sqs+https" => Ok(Self { region: None, endpoint: Some(format!("https://{place}")), prefix }),
             _ => Err(invalid("is no URL of SQS")),
@@ -59,6 +62,15 @@ impl SqsUrl {
             (None, Some(region)) => format!("SQS in {region}"),
             (None, None) => "SQS in the environment's region".to_owned(),
         }
+    }
+}
+
+/// A client takes the scheme's own port where it can read none.
+fn has_usable_port(place: &str) -> bool {
+    match place.rsplit_once(':') {
+        // The end of an address in brackets is no port.
+        Some((_, port)) if !port.ends_with(']') => port.parse::<u16>().is_ok_and(|port| port > 0),
+        _ => true,
     }
 }
 
@@ -79,6 +91,8 @@ mod tests {
         assert_eq!(parse("sqs:///app_"), place(None, None, "app_"));
         assert_eq!(parse("sqs+http://127.0.0.1:4566/"), place(None, Some("http://127.0.0.1:4566"), ""));
         assert_eq!(parse("sqs+https://sqs.example/a/"), place(None, Some("https://sqs.example"), "a"));
+        assert_eq!(parse("sqs+http://[::1]"), place(None, Some("http://[::1]"), ""));
+        assert_eq!(parse("sqs+http://[::1]:4566"), place(None, Some("http://[::1]:4566"), ""));
     }
 
     #[test]
@@ -88,7 +102,15 @@ mod tests {
         {
             assert!(SqsUrl::parse(url).is_err(), "{url}");
         }
+        for url in ["sqs+http://h:99999/x", "sqs+http://h:0", "sqs+https://h:", "sqs+https://h:443x/x"] {
+            let error = SqsUrl::parse(url).unwrap_err().to_string();
+            assert!(error.contains("a port that is none"), "{url}: {error}");
+        }
         let error = SqsUrl::parse("sqs+http://key:secret@host/").unwrap_err().to_string();
         assert!(error.contains("AWS environment") && !error.contains("secret"), "{error}");
+        for url in ["sqs+http://key:se@cret@host/", "sqs://eu?secret=cret"] {
+            let error = SqsUrl::parse(url).unwrap_err().to_string();
+            assert!(error.contains("***") && !error.contains("cret@") && !error.contains("=cret"), "{error}");
+        }
     }
 }

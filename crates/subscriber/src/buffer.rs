@@ -62,14 +62,15 @@ pub(crate) struct Unleased {
     pub(crate) control: Control,
     id: MessageId,
     receive_count: u32,
+    attempt: u32,
     received: Instant,
 }
 
 impl Unleased {
     /// What an observer is told of it.
     pub(crate) fn ended(self, outcome: Outcome) -> Ended {
-        let Self { queue, id, receive_count, received, .. } = self;
-        Ended { id, queue, receive_count, outcome, disposition: Some(Disposition::Ack), received }
+        let Self { queue, id, receive_count, attempt, received, .. } = self;
+        Ended { id, queue, receive_count, attempt, outcome, disposition: Some(Disposition::Ack), received }
     }
 }
 
@@ -225,12 +226,14 @@ impl Buffer {
     /// The message is settled and its handler goes on without a lease.
     pub(crate) fn run_unleased(&mut self, job: &Job, worker: &Arc<Notify>) {
         let envelope = &job.letter.envelope;
+        job.control.needs_no_lease();
         let unleased = Unleased {
             queue: envelope.queue.clone(),
             worker: worker.clone(),
             control: job.control.clone(),
             id: envelope.id,
             receive_count: envelope.receive_count,
+            attempt: envelope.attempts_count.saturating_add(1),
             received: job.received,
         };
         self.unleased.insert(job.token, unleased);
@@ -263,7 +266,7 @@ impl Buffer {
         if !self.unleased.is_empty()
             && let Some(unleased) = self.unleased.remove(&token)
         {
-            self.to_tell.add(|| unleased.ended(Outcome::Acked));
+            self.to_tell.add(Outcome::Acked, || unleased.ended(Outcome::Acked));
         }
         let Some(held) = self.held.get_mut(&token) else { return };
         match held.phase {
@@ -278,7 +281,7 @@ impl Buffer {
             }
             Phase::Lost(_) => {
                 if let Some(held) = self.held.remove(&token) {
-                    self.to_tell.add(|| held.ended(Outcome::Lost, None));
+                    self.to_tell.add(Outcome::Lost, || held.ended(Outcome::Lost, None));
                     held.disarm();
                 }
             }

@@ -1,8 +1,9 @@
 //! Settling a message by hand.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use postrider_core::{DeadLetterReason, Disposition, Nack};
+use postrider_core::{DeadLetterReason, Disposition, Moment, Nack};
 use tokio_util::sync::CancellationToken;
 
 /// Settles a message from inside its handler, whatever the ack policy says. The first call counts; later ones change
@@ -11,16 +12,19 @@ use tokio_util::sync::CancellationToken;
 /// It decides; the message is settled when its handler has returned. The handler's result is then only counted.
 #[derive(Debug, Clone, Default)]
 pub struct Control {
-    // One allocation for both, because every message has one. Each is set once and then only read, by any number of
-    // tasks that a handler may have started: no lock is needed.
+    // One allocation for all, because every message has one.
     shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
+    // Set once and then only read, by any number of tasks that a handler may have started: no lock is needed.
     decided: OnceLock<Disposition>,
     // Made when somebody asks: most handlers are done before anybody does.
     cancellation: OnceLock<CancellationToken>,
+    /// When the store was last asked for the lease, and for how long. `None` where none is needed. A lock, held for a
+    /// copy.
+    lease: Mutex<Option<(Moment, Duration)>>,
 }
 
 impl Control {
@@ -31,13 +35,32 @@ impl Control {
 
     /// The same, for a handler that is told to give up by a token that is there already.
     pub(crate) fn with_cancellation(cancellation: CancellationToken) -> Self {
-        let shared = Shared { decided: OnceLock::new(), cancellation: cancellation.into() };
+        let shared = Shared { cancellation: cancellation.into(), ..Shared::default() };
         Self { shared: Arc::new(shared) }
     }
 
     /// Tells the handler to give up.
     pub(crate) fn cancellation(&self) -> &CancellationToken {
         self.shared.cancellation.get_or_init(CancellationToken::new)
+    }
+
+    /// The lease surely lasts for that time, counted from when the store was asked for it.
+    pub(crate) fn is_leased_for(&self, lease: Duration, asked: Moment) {
+        *self.lease() = Some((asked, lease));
+    }
+
+    /// The message was acknowledged before its handler began, and no lease is needed any more.
+    pub(crate) fn needs_no_lease(&self) {
+        *self.lease() = None;
+    }
+
+    pub(crate) fn is_leased(&self) -> bool {
+        let lease = *self.lease();
+        lease.is_none_or(|(asked, lease)| asked.elapsed() < lease)
+    }
+
+    fn lease(&self) -> MutexGuard<'_, Option<(Moment, Duration)>> {
+        self.shared.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handled.
@@ -72,8 +95,6 @@ impl Control {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

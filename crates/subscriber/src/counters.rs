@@ -119,6 +119,12 @@ pub trait Metrics: Send + Sync + 'static {
     fn handled(&self, queue: &QueueName, took: Duration) {
         let _ = (queue, took);
     }
+
+    /// A message had been in the queue for that long, by the store's clock, when its handler was given it for the first
+    /// time.
+    fn waited(&self, queue: &QueueName, age: Duration) {
+        let _ = (queue, age);
+    }
 }
 
 /// Counts, and tells the hook.
@@ -140,6 +146,11 @@ impl Counters {
     /// A handler took that long.
     pub(crate) fn handled(&self, queue: &QueueName, took: Duration) {
         self.tell(|hook| hook.handled(queue, took));
+    }
+
+    /// A handler was given a message of that age.
+    pub(crate) fn waited(&self, queue: &QueueName, age: Duration) {
+        self.tell(|hook| hook.waited(queue, age));
     }
 
     /// A hook that panics must not take a loop with it.

@@ -39,7 +39,7 @@ impl Buffer {
         }
         tally.add(held.queue(), outcome);
         if let Some(held) = self.held.remove(&token) {
-            self.to_tell.add(|| held.ended(outcome, disposition));
+            self.to_tell.add(outcome, || held.ended(outcome, disposition));
             held.disarm();
         }
     }
@@ -56,7 +56,7 @@ impl Buffer {
             if let Phase::Lost(lost) = &held.phase {
                 lost.worker.notify_one();
             }
-            self.to_tell.add(|| held.ended(Outcome::Stuck, None));
+            self.to_tell.add(Outcome::Stuck, || held.ended(Outcome::Stuck, None));
             held.disarm();
         }
         stuck.len()
@@ -86,12 +86,12 @@ impl Buffer {
                     running.control.cancellation().cancel();
                     tally.add(held.queue(), Outcome::Abandoned);
                     running.worker.notify_one();
-                    self.to_tell.add(|| held.ended(Outcome::Abandoned, None));
+                    self.to_tell.add(Outcome::Abandoned, || held.ended(Outcome::Abandoned, None));
                     abandoned.push(*held);
                 }
                 Phase::Lost(lost) => {
                     lost.worker.notify_one();
-                    self.to_tell.add(|| held.ended(Outcome::Lost, None));
+                    self.to_tell.add(Outcome::Lost, || held.ended(Outcome::Lost, None));
                     held.disarm();
                 }
                 _ => {}
@@ -101,7 +101,7 @@ impl Buffer {
             unleased.control.cancellation().cancel();
             tally.add(&unleased.queue, Outcome::Abandoned);
             unleased.worker.notify_one();
-            self.to_tell.add(|| unleased.ended(Outcome::Abandoned));
+            self.to_tell.add(Outcome::Abandoned, || unleased.ended(Outcome::Abandoned));
         }
         abandoned
     }

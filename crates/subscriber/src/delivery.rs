@@ -66,6 +66,13 @@ impl Delivery {
         &self.control
     }
 
+    /// Whether the message is surely still leased, by the clock of this process. To be looked at before something begins
+    /// that must not be done twice at a time: a process that stood still may find its lease over before it hears of it by
+    /// [`cancellation`](Self::cancellation).
+    pub fn is_leased(&self) -> bool {
+        self.control.is_leased()
+    }
+
     /// Cancelled when the lease is lost, when a time-out is over, and when a stop runs out of patience.
     pub fn cancellation(&self) -> &CancellationToken {
         self.control.cancellation()

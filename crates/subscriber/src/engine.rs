@@ -109,6 +109,7 @@ impl Desk {
         }
         self.counters.add_all(tally);
         for message in to_tell {
+            message.log();
             self.tell(|observer| observer.ended(message));
         }
         answer
@@ -117,11 +118,15 @@ impl Desk {
     /// Says what the answer to a settle means for the store's health.
     pub(crate) fn settling_went(&self, trouble: Option<MessagingError>) {
         let Some(error) = trouble else {
-            self.health.settled();
+            if self.health.settled() {
+                tracing::warn!("the store takes settlements again");
+            }
             return;
         };
-        let failures = self.health.settle_failed(error.clone());
-        tracing::warn!(%error, failures, "cannot settle; trying again while the leases are kept");
+        match self.health.settle_failed(error.clone()) {
+            1 => tracing::warn!(%error, "cannot settle messages; trying again while the leases are kept"),
+            failures => tracing::debug!(%error, failures, "still cannot settle messages"),
+        }
         self.tell(|observer| observer.settle_failed(&error));
     }
 

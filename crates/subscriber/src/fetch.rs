@@ -9,14 +9,15 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::SelectAll;
 use postrider_core::{
-    Deadline, Feature, MessagingError, MessagingService, QueuedMessage, ReceiveOptions, SettledAndReceived, WakeUps,
+    Deadline, Feature, MessagingError, MessagingService, Moment, QueueName, QueuedMessage, ReceiveOptions,
+    SettledAndReceived, WakeUps,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Engine, answered};
 use crate::held::{LeaseTimes, later};
-use crate::outbox::{FetchPlan, MOST_ROWS, pause_after};
+use crate::outbox::{FetchPlan, LONGEST_PAUSE, MOST_ROWS, pause_after};
 
 /// How long to do without hints after they ended or could not be had.
 const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(30);
@@ -124,7 +125,7 @@ impl<P: MessagingService> FetchLoop<P> {
         let FetchPlan { rows, max, was_idle } = plan;
         let options =
             ReceiveOptions::batch(max).visibility(settings.visibility).max_receive_count(settings.max_deliveries);
-        let asked = Instant::now();
+        let asked = Moment::now();
         let call = engine.provider.settle_and_receive(rows.settlements, &engine.queues, &options, Deadline::default());
         let answer = answered(call, "receive").await;
         let answered = Instant::now();
@@ -138,7 +139,9 @@ impl<P: MessagingService> FetchLoop<P> {
             self.failed(error);
         } else {
             self.failures = 0;
-            engine.desk.health.fetched(answered);
+            if engine.desk.health.fetched(answered) {
+                tracing::warn!(queues = %named(&engine.queues), "the store answers again");
+            }
         }
         engine.desk.tell(|observer| match &received {
             Ok(messages) => observer.fetched(messages.len()),
@@ -155,7 +158,7 @@ impl<P: MessagingService> FetchLoop<P> {
         let (is_empty, trouble) = engine.desk.change(|buffer, now, tally| {
             let trouble = if settled_any { buffer.settled(rows.tokens, settled, now, tally) } else { None };
             buffer.fetch.is_calling = false;
-            buffer.fetch.not_before = later(if failure.is_some() { now } else { asked }, pause);
+            buffer.fetch.not_before = later(if failure.is_some() { now } else { asked.instant() }, pause);
             // A full batch leaves the question open whether there is more, and so does a large one: a store may hand out
             // fewer than it is asked for, so that others are not kept waiting.
             let full = max.min(MOST_ROWS);
@@ -177,18 +180,29 @@ impl<P: MessagingService> FetchLoop<P> {
 
     fn failed(&mut self, error: &MessagingError) {
         self.failures = self.engine.desk.health.fetch_failed(error.clone());
-        tracing::warn!(%error, failures = self.failures, "cannot fetch");
+        // Once, however long it lasts.
+        match self.failures {
+            1 => tracing::warn!(queues = %named(&self.engine.queues), %error, "cannot receive; trying again"),
+            failures => tracing::debug!(%error, failures, "still cannot receive"),
+        }
         if matches!(error, MessagingError::Closed { .. }) {
             self.engine.closed.cancel();
         }
     }
 
     fn pause(&self, error: &MessagingError) -> Duration {
-        let pause = match error {
-            MessagingError::CircuitBreakerOpen { retry_after, .. } => pause_after(1).max(*retry_after),
-            _ => pause_after(self.failures),
-        };
         // Spread, so that many subscribers do not come back at the same moment.
-        pause.mul_f64(rand::random_range(0.75..1.0)).max(self.engine.plan.min_fetch_interval)
+        let pause = match error {
+            // Not before its time, when the breaker would refuse again; but it may close earlier than it said.
+            MessagingError::CircuitBreakerOpen { retry_after, .. } => {
+                (*retry_after).clamp(pause_after(1), LONGEST_PAUSE).mul_f64(rand::random_range(1.0..1.25))
+            }
+            _ => pause_after(self.failures).mul_f64(rand::random_range(0.75..1.0)),
+        };
+        pause.max(self.engine.plan.min_fetch_interval)
     }
+}
+
+fn named(queues: &[QueueName]) -> String {
+    queues.iter().map(QueueName::as_str).collect::<Vec<_>>().join(", ")
 }

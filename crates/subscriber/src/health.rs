@@ -44,6 +44,7 @@ struct Facts {
     last_fetch: Option<Instant>,
     fetch_errors: u32,
     settle_errors: u32,
+    cannot_renew: bool,
     last_error: Option<MessagingError>,
     end: Option<HealthState>,
 }
@@ -63,11 +64,12 @@ impl HealthCell {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn fetched(&self, now: Instant) {
+    /// Answers whether fetches had failed before.
+    pub(crate) fn fetched(&self, now: Instant) -> bool {
         self.change(|facts| {
             facts.last_fetch = Some(now);
-            facts.fetch_errors = 0;
-        });
+            std::mem::take(&mut facts.fetch_errors) > 0
+        })
     }
 
     /// Answers how many fetches in a row have failed.
@@ -79,8 +81,14 @@ impl HealthCell {
         })
     }
 
-    pub(crate) fn settled(&self) {
-        self.change(|facts| facts.settle_errors = 0);
+    /// Answers whether settles had failed before.
+    pub(crate) fn settled(&self) -> bool {
+        self.change(|facts| std::mem::take(&mut facts.settle_errors) > 0)
+    }
+
+    /// A lease was renewed, or could not be. Answers whether that was different with the one before.
+    pub(crate) fn renewed(&self, is_renewed: bool) -> bool {
+        self.change(|facts| std::mem::replace(&mut facts.cannot_renew, !is_renewed) == is_renewed)
     }
 
     /// Answers how many settles in a row have failed.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::{
-    Disposition, Lease, LeaseToken, MessagingError, QueueName, QueuedMessage, ReceiptHandle, Settlement,
+    Disposition, Lease, LeaseToken, MessagingError, Moment, QueueName, QueuedMessage, ReceiptHandle, Settlement,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -65,6 +65,7 @@ pub(crate) struct Held {
     /// Whether the store orders it by a key.
     pub(crate) is_keyed: bool,
     receive_count: u32,
+    attempt: u32,
     pub(crate) phase: Phase,
     pub(crate) lease: LeaseTimes,
     /// What `max_per_key` counts it under.
@@ -75,12 +76,13 @@ impl Held {
     pub(crate) fn new(message: QueuedMessage, lease: LeaseTimes, group: Option<String>) -> Box<Self> {
         let (body, envelope, message) = message.into_leased_parts();
         let is_keyed = envelope.ordering_key.is_some();
-        let receive_count = envelope.receive_count;
+        let (receive_count, attempt) = (envelope.receive_count, envelope.attempts_count.saturating_add(1));
         Box::new(Self {
             message,
             letter: Some(Box::new(Letter { body, envelope })),
             is_keyed,
             receive_count,
+            attempt,
             phase: Phase::Waiting,
             lease,
             group,
@@ -98,6 +100,7 @@ impl Held {
             id: receipt.message_id(),
             queue: receipt.queue().clone(),
             receive_count: self.receive_count,
+            attempt: self.attempt,
             outcome,
             disposition,
             received: self.lease.received,
@@ -105,7 +108,7 @@ impl Held {
     }
 
     pub(crate) fn settlement(&self, disposition: &Disposition) -> Settlement {
-        Settlement { receipt: self.receipt(), disposition: disposition.clone() }
+        Settlement::new(self.receipt(), disposition.clone())
     }
 
     pub(crate) fn receipt(&self) -> ReceiptHandle {
@@ -118,30 +121,38 @@ impl Held {
     }
 }
 
-/// When a lease began and ends, by this process's monotonic clock.
+/// When a lease began and ends, by this process's clocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaseTimes {
     /// When the message was received.
     pub(crate) received: Instant,
     /// When to renew it, or to try again.
     pub(crate) renew_at: Instant,
-    /// Until then it is surely alive: counted from before the store was asked.
-    pub(crate) alive_until: Instant,
+    /// When the store was asked for it.
+    pub(crate) asked: Moment,
+    /// Until when it surely lasts, counted from then.
+    pub(crate) visibility: Duration,
     /// From then on it is surely over: counted from after the store has answered.
     pub(crate) over_at: Instant,
 }
 
 impl LeaseTimes {
-    pub(crate) fn granted(asked: Instant, answered: Instant, visibility: Duration, resolution: Duration) -> Self {
-        let mut times = Self { received: answered, renew_at: asked, alive_until: asked, over_at: answered };
+    pub(crate) fn granted(asked: Moment, answered: Instant, visibility: Duration, resolution: Duration) -> Self {
+        let renew_at = asked.instant();
+        let mut times = Self { received: answered, renew_at, asked, visibility, over_at: answered };
         times.renewed(asked, answered, visibility, resolution);
         times
     }
 
-    pub(crate) fn renewed(&mut self, asked: Instant, answered: Instant, visibility: Duration, resolution: Duration) {
-        self.renew_at = later(asked, visibility / 3);
-        self.alive_until = later(asked, visibility);
+    pub(crate) fn renewed(&mut self, asked: Moment, answered: Instant, visibility: Duration, resolution: Duration) {
+        self.renew_at = later(asked.instant(), visibility / 3);
+        (self.asked, self.visibility) = (asked, visibility);
         self.over_at = later(answered, visibility.saturating_add(resolution));
+    }
+
+    /// Whether it surely lasts.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.asked.elapsed() < self.visibility
     }
 }
 

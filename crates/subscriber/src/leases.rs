@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use postrider_core::{Deadline, LeaseToken, MessagingError, MessagingService, ReceiptHandle};
+use postrider_core::{Deadline, LeaseToken, MessagingError, MessagingService, Moment, ReceiptHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -111,8 +111,8 @@ impl<P: MessagingService> LeaseLoop<P> {
 
     async fn renew_one(&self, token: LeaseToken, receipt: ReceiptHandle, over_at: Instant) {
         let Engine { provider, plan, desk, .. } = &*self.engine;
-        let asked = Instant::now();
-        let patience = over_at.saturating_duration_since(asked).min(plan.visibility / 3);
+        let asked = Moment::now();
+        let patience = over_at.saturating_duration_since(asked.instant()).min(plan.visibility / 3);
         let deadline = Deadline::after(patience);
         let call = provider.extend_visibility(receipt.queue(), &receipt, plan.visibility, deadline);
         // Limited here too: a provider that ignores its deadline must not keep the other leases from being renewed.
@@ -120,10 +120,17 @@ impl<P: MessagingService> LeaseLoop<P> {
             deadline.limit(call).await.unwrap_or(Err(MessagingError::DeadlineExceeded { operation: "extend" }));
         let answered = Instant::now();
         match answer {
-            Ok(()) => {
+            Ok(next) => {
+                if desk.health.renewed(true) {
+                    tracing::warn!(queue = %receipt.queue(), "leases can be renewed again");
+                }
                 let mut buffer = desk.buffer();
                 if let Some(held) = buffer.held.get_mut(&token) {
+                    held.message.goes_on_by(next);
                     held.lease.renewed(asked, answered, plan.visibility, plan.resolution);
+                    if let Phase::Running(running) = &held.phase {
+                        running.control.is_leased_for(plan.visibility, asked);
+                    }
                 }
             }
             Err(MessagingError::VisibilityExpired { .. }) => {
@@ -131,7 +138,13 @@ impl<P: MessagingService> LeaseLoop<P> {
                 desk.change(|buffer, _, tally| buffer.lose(token, tally));
             }
             Err(error) => {
-                tracing::warn!(queue = %receipt.queue(), id = %receipt.message_id(), %error, "cannot renew the lease");
+                let (queue, id) = (receipt.queue(), receipt.message_id());
+                match desk.health.renewed(false) {
+                    true => {
+                        tracing::warn!(%queue, %id, %error, "cannot renew leases; trying again until they are over")
+                    }
+                    false => tracing::debug!(%queue, %id, %error, "cannot renew the lease"),
+                }
                 try_again(&mut desk.buffer(), token, answered, plan.visibility);
             }
         }

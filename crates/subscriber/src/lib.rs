@@ -71,15 +71,11 @@ mod release_stuck;
 mod report;
 mod router;
 mod run;
-#[cfg(test)]
-mod servers;
 mod shutdown;
 mod stop;
 mod subscriber;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod through;
 mod work;
 
 pub use batch::{BatchFn, BatchResults, IntoBatchHandler, IntoBatchResults, batch_handler};

@@ -88,7 +88,8 @@ pub struct SubscriberOptions {
     /// the visibility if that is longer, by default.
     pub release_stuck_timeout: Option<Duration>,
     /// How often a message is delivered before it is dead-lettered unseen. By default the larger of the provider's
-    /// default and the strategy's attempts + 2; without end when the strategy is.
+    /// default and the strategy's attempts + 2; without end when the strategy is. A lower number than the strategy's
+    /// attempts limits those too: the last delivery is the last attempt.
     pub max_deliveries: Option<u32>,
     /// How long running handlers may go on after a stop was asked for. 30 s by default.
     pub graceful_timeout: Duration,
@@ -207,7 +208,7 @@ impl SubscriberOptions {
             workers: self.max_workers,
             at_a_time,
             capacity: self.capacity(at_a_time, capabilities)?,
-            retry_strategy: self.retry_strategy.clone(),
+            retry_strategy: self.strategy(),
             ack_policy: self.ack_policy,
             fetch_batch_size: self.fetch_batch_size,
             min_fetch_interval: self.min_fetch_interval,
@@ -255,18 +256,20 @@ impl SubscriberOptions {
         }
     }
 
+    /// With no more attempts than deliveries: after the last one there is nothing to wait for.
+    fn strategy(&self) -> RetryStrategy {
+        let strategy = self.retry_strategy.clone();
+        match (self.max_deliveries, strategy.max_attempts()) {
+            (Some(most), Some(attempts)) if most < attempts.get() => strategy.with_max_attempts(most),
+            _ => strategy,
+        }
+    }
+
     fn deliveries(&self) -> Result<u32, MessagingError> {
         match (self.max_deliveries, self.retry_strategy.max_attempts()) {
             (Some(0), _) => Err(MessagingError::invalid(
                 "max_deliveries",
                 "0 would dead-letter every message unseen; 1 delivers each once",
-            )),
-            (Some(most), Some(attempts)) if most < attempts.get() => Err(MessagingError::invalid(
-                "max_deliveries",
-                format!(
-                    "{most} is fewer than the retry strategy's {attempts} attempts, which could never be made; raise it \
-                     or lower max_attempts"
-                ),
             )),
             (Some(most), _) => Ok(most),
             // Two more, for deliveries that were cut short by a crash and are no attempt of the strategy's.

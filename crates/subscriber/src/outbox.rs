@@ -13,9 +13,10 @@ use crate::work::MOST_IN_A_ROW;
 /// No settle has more rows: a batch that fails is repeated whole, and a store's limits are never reached.
 pub(crate) const MOST_ROWS: usize = 1000;
 
-/// The pause after the first failed settle; doubled with each further one.
+/// The pause after the first failed call; doubled with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// What an outage may last longer for a subscriber than it does.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The pause after so many failures in a row.
 pub(crate) fn pause_after(failures: u32) -> Duration {
@@ -214,7 +215,7 @@ impl Buffer {
         tally.add(held.queue(), outcome);
         // An acknowledgement that a handler waits for is told when that has ended.
         if decision.waiting.is_none() || outcome != Outcome::Acked {
-            self.to_tell.add(|| held.ended(outcome, Some(decision.disposition)));
+            self.to_tell.add(outcome, || held.ended(outcome, Some(decision.disposition)));
         }
         if let Some(waiting) = decision.waiting.take() {
             // Whoever waited may have been dropped by a stop.

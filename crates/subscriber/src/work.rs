@@ -246,6 +246,12 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         let engine = self.engine.clone();
         let jobs = self.next.len().min(engine.plan.at_a_time);
         let mut jobs: SmallVec<[Job; 1]> = self.next.drain(..jobs).collect();
+        // The process may have stood still since they were taken, or the message before them took long.
+        if jobs.iter().any(|job| !job.control.is_leased()) {
+            let (leased, over) = jobs.into_iter().partition::<Vec<_>, _>(|job| job.control.is_leased());
+            engine.desk.change(|buffer, now, _| buffer.put_back(over.into(), now));
+            jobs = leased.into();
+        }
         let acks_first = engine.plan.ack_policy == AckPolicy::AckFirst;
         if acks_first {
             jobs = self.acknowledge(jobs).await;
@@ -253,9 +259,13 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         let mut deliveries = Deliveries::new();
         for job in jobs {
             let Job { token, letter, control, received, group } = job;
-            let Envelope { id, attempts_count, first_attempt_at, .. } = letter.envelope;
+            let Envelope { id, attempts_count, first_attempt_at, enqueued_at, receive_count, .. } = letter.envelope;
             let store_time = engine.store_time(&letter.envelope);
             let queue = letter.envelope.queue.clone();
+            if receive_count == 1 {
+                let age = store_time.saturating_add(received.elapsed()).since(enqueued_at);
+                engine.desk.counters.waited(&queue, age);
+            }
             if acks_first {
                 // Later calls must answer that it is too late.
                 control.ack();

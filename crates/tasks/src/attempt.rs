@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use postrider_core::Moment;
 use postrider_core::task::{
-    ClaimedTask, DeadReason, Finish, TaskLease, TaskOutcome, TaskStanding, TaskState, TaskType,
+    ClaimedTask, DeadReason, Finish, TaskLease, TaskMode, TaskOutcome, TaskStanding, TaskState, TaskType,
 };
 use postrider_subscriber::{CancellationToken, HandlerError};
 use tokio::time::Instant;
@@ -43,16 +44,25 @@ pub(crate) struct EndedAttempt {
 }
 
 impl EndedAttempt {
-    /// Whether the store has kept what it was told. Told again after a lost answer, it finds the task as it was told.
-    pub(crate) fn is_kept(&self, standing: TaskStanding) -> bool {
-        let left_in = self.outcome.as_ref().map(|outcome| match outcome {
-            TaskOutcome::Succeeded { .. } => TaskState::Succeeded,
-            TaskOutcome::Dead { .. } => TaskState::Dead,
-            TaskOutcome::Retry { .. } | TaskOutcome::Released => TaskState::Enqueued,
-        });
-        match standing {
-            TaskStanding::Held => left_in.is_some(),
-            TaskStanding::Lost(state) => self.may_be_kept && left_in.is_some() && state == left_in,
+    /// How the attempt has ended for the store; `None` when the task was no longer the worker's. Told again after a lost
+    /// answer, the store finds the task as it left it.
+    pub(crate) fn kept(&self, standing: TaskStanding, mode: TaskMode) -> Option<TaskOutcome> {
+        let outcome = self.outcome.as_ref()?;
+        let was_last = match standing {
+            TaskStanding::Spent => true,
+            // The answer that was lost said so.
+            TaskStanding::Lost(Some(TaskState::Dead)) => self.may_be_kept,
+            TaskStanding::Held | TaskStanding::Lost(_) => false,
+        };
+        match (standing, outcome) {
+            (_, TaskOutcome::Retry { error, .. }) if was_last => {
+                Some(TaskOutcome::Dead { reason: DeadReason::MaxAttempts, error: error.clone() })
+            }
+            (TaskStanding::Held | TaskStanding::Spent, _) => Some(outcome.clone()),
+            (TaskStanding::Lost(state), _) => {
+                let is_left = self.may_be_kept && state == Some(left_in(outcome, mode));
+                is_left.then(|| outcome.clone())
+            }
         }
     }
 
@@ -62,11 +72,22 @@ impl EndedAttempt {
     }
 }
 
+/// The state in which the end of an attempt leaves a task.
+fn left_in(outcome: &TaskOutcome, mode: TaskMode) -> TaskState {
+    match (outcome, mode) {
+        (TaskOutcome::Succeeded { .. }, _) => TaskState::Succeeded,
+        (TaskOutcome::Dead { .. }, _) => TaskState::Dead,
+        (TaskOutcome::Retry { .. }, _) | (TaskOutcome::Released, TaskMode::Queue) => TaskState::Enqueued,
+        (TaskOutcome::Released, TaskMode::Polling) => TaskState::Pending,
+    }
+}
+
 type Answer = Result<Option<Bytes>, HandlerError>;
 
 impl Runner {
-    /// Runs an attempt to its end. `must_stop` is cancelled when the worker cannot wait any longer.
-    pub(crate) async fn run(&self, task: ClaimedTask, must_stop: &CancellationToken) -> EndedAttempt {
+    /// Runs an attempt to its end. The store was `asked` for it at that time; `must_stop` is cancelled when the worker
+    /// cannot wait any longer.
+    pub(crate) async fn run(&self, task: ClaimedTask, asked: Moment, must_stop: &CancellationToken) -> EndedAttempt {
         let began = Instant::now();
         let task = Arc::new(task);
         let ended = |outcome| EndedAttempt {
@@ -81,8 +102,12 @@ impl Runner {
             // Its id came by the queue of another type.
             return ended(Some(TaskOutcome::Released));
         };
-        let place = self.attempts.begin(task.lease);
+        let place = self.attempts.begin(task.lease, asked);
         let running = &*place.running;
+        if !running.is_leased() {
+            // The process stood still, or the store was slow: another may have it by now. If none has, it goes back.
+            return ended(Some(TaskOutcome::Released));
+        }
         let context = TaskContext::new(task.clone(), self.worker.clone(), place.running.clone());
         // Called inside, because a handler may also panic before its first await.
         let work = AssertUnwindSafe(async { handler(context).await }).catch_unwind();
@@ -143,5 +168,109 @@ impl Runner {
             Some(StopReason::TimedOut) => HandlerError::timed_out(self.timeout.unwrap_or_default()),
             _ => HandlerError::retryable("the worker was stopped before it was done"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::Deadline;
+    use postrider_core::task::{ClaimAnswer, ClaimTasks, NewTask, TaskRoutes, TaskStore};
+    use postrider_sqlite::{SqliteOptions, SqliteStore, SqliteTasks};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_end_that_is_told_again_after_a_lost_answer_is_known_by_what_it_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let soon = Deadline::default;
+        let file = SqliteStore::open(folder.path().join("tasks.db"), SqliteOptions::default()).await.unwrap();
+        let task_type = TaskType::new("work").unwrap();
+        for mode in [TaskMode::Polling, TaskMode::Queue] {
+            let routes = TaskRoutes { mode, ..TaskRoutes::default() };
+            let store = SqliteTasks::new(file.connect().await.unwrap(), routes).unwrap();
+            let error = || "no".to_owned();
+            for outcome in [
+                TaskOutcome::Succeeded { result: None },
+                TaskOutcome::Dead { reason: DeadReason::Permanent, error: error() },
+                TaskOutcome::Retry { after: Duration::from_secs(3600), error: error() },
+                TaskOutcome::Released,
+            ] {
+                let task = NewTask::of(task_type.clone(), "{}");
+                let id = store.create(vec![task], soon()).await.unwrap().remove(0).unwrap().id;
+                let lease = Duration::from_secs(60);
+                let claim = ClaimTasks { types: vec![task_type.clone()], max: 10, lease, worker: "w".into() };
+                let claimed = match mode {
+                    TaskMode::Polling => store.claim(claim, soon()).await.unwrap().claimed,
+                    TaskMode::Queue => {
+                        let answers = store.claim_by_id(&[id], lease, "w", soon()).await.unwrap();
+                        let claimed = answers.into_iter().filter_map(|answer| match answer {
+                            ClaimAnswer::Claimed(task) => Some(*task),
+                            _ => None,
+                        });
+                        claimed.collect()
+                    }
+                };
+                let lease = claimed.iter().map(|task| task.lease).find(|lease| lease.id == id).unwrap();
+                let ended = EndedAttempt {
+                    lease,
+                    task_type: task_type.clone(),
+                    attempt_count: 1,
+                    took: Duration::ZERO,
+                    outcome: Some(outcome.clone()),
+                    may_be_kept: true,
+                };
+                let tell = async || store.finish(vec![ended.finish().unwrap()], soon()).await.unwrap().remove(0);
+                assert_eq!(ended.kept(tell().await, mode), Some(outcome.clone()));
+                let again = tell().await;
+                assert!(matches!(again, TaskStanding::Lost(_)), "{mode}: {outcome:?}: {again:?}");
+                assert_eq!(ended.kept(again, mode), Some(outcome.clone()), "{mode}: {again:?}");
+                // Without a doubt about the first answer, somebody else has ended it.
+                let certain = EndedAttempt { may_be_kept: false, ..ended };
+                assert_eq!(certain.kept(again, mode), None);
+                if outcome == TaskOutcome::Released {
+                    drop(store.cancel(&[id], soon()).await.unwrap());
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_retry_of_the_last_attempt_that_is_told_again_after_a_lost_answer_is_a_death() {
+        let folder = tempfile::tempdir().unwrap();
+        let soon = Deadline::default;
+        let file = SqliteStore::open(folder.path().join("tasks.db"), SqliteOptions::default()).await.unwrap();
+        let store = SqliteTasks::new(file.connect().await.unwrap(), TaskRoutes::default()).unwrap();
+        let task_type = TaskType::new("work").unwrap();
+        let task = NewTask::of(task_type.clone(), "{}").max_attempts(1);
+        drop(store.create(vec![task], soon()).await.unwrap());
+        let lease = Duration::from_secs(60);
+        let claim = ClaimTasks { types: vec![task_type.clone()], max: 1, lease, worker: "w".into() };
+        let lease = store.claim(claim, soon()).await.unwrap().claimed[0].lease;
+        let retry = TaskOutcome::Retry { after: Duration::ZERO, error: "no".into() };
+        let took = Duration::ZERO;
+        let ended = EndedAttempt { lease, task_type, attempt_count: 1, took, outcome: Some(retry), may_be_kept: true };
+        let dead = TaskOutcome::Dead { reason: DeadReason::MaxAttempts, error: "no".into() };
+        for standing in [TaskStanding::Spent, TaskStanding::Lost(Some(TaskState::Dead))] {
+            let told = store.finish(vec![ended.finish().unwrap()], soon()).await.unwrap().remove(0);
+            assert_eq!(told, standing);
+            assert_eq!(ended.kept(told, TaskMode::Polling), Some(dead.clone()), "{told:?}");
+        }
+        let certain = EndedAttempt { may_be_kept: false, ..ended };
+        assert_eq!(certain.kept(TaskStanding::Lost(Some(TaskState::Dead)), TaskMode::Polling), None);
+    }
+
+    #[test]
+    fn a_retry_of_the_last_attempt_is_a_death() {
+        let retry = TaskOutcome::Retry { after: Duration::ZERO, error: "no".into() };
+        let ended = EndedAttempt {
+            lease: TaskLease { id: postrider_core::TaskId::generate(), token: 1 },
+            task_type: TaskType::new("work").unwrap(),
+            attempt_count: 3,
+            took: Duration::ZERO,
+            outcome: Some(retry),
+            may_be_kept: false,
+        };
+        let dead = TaskOutcome::Dead { reason: DeadReason::MaxAttempts, error: "no".into() };
+        assert_eq!(ended.kept(TaskStanding::Spent, TaskMode::Polling), Some(dead));
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(5);
+/// An outage lasts hardly longer for a worker than for the store: as the pauses of a subscriber.
+const LONGEST: Duration = Duration::from_millis(500);
 
 /// How long to wait after the next failure.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use postrider_core::message::MAX_DURATION;
 use postrider_core::task::{ClaimAnswer, Finish, TaskId, TaskMessage, TaskStanding, TaskStore};
-use postrider_core::{Deadline, MessagingError, MessagingService, Nack, RetryStrategy};
+use postrider_core::{Deadline, MessagingError, MessagingService, Moment, Nack, RetryStrategy};
 use postrider_subscriber::{CancellationToken, Delivery, HandlerError, Shutdown, StopCause, Subscriber};
 use tokio_util::task::TaskTracker;
 
@@ -144,9 +144,12 @@ impl<S: TaskStore + Clone> Counter<S> {
     }
 
     async fn see_to(self: Arc<Self>, id: TaskId) -> Result<Settled, HandlerError> {
-        match self.claims.call(id).await.inspect_err(|error| self.desk.trouble(error))? {
+        let asked = Moment::now();
+        let claimed = self.claims.call(id).await.inspect_err(|error| self.desk.trouble(error))?;
+        self.desk.answered();
+        match claimed {
             ClaimAnswer::Claimed(task) => {
-                let ended = self.desk.runner.run(*task, &self.must_stop).await;
+                let ended = self.desk.runner.run(*task, asked, &self.must_stop).await;
                 self.tell(ended).await?;
             }
             ClaimAnswer::NotDue(time) => return Ok(Settled::ComesBack(time)),
@@ -158,7 +161,7 @@ impl<S: TaskStore + Clone> Counter<S> {
     /// Tells the store how an attempt ended, again and again while it cannot be reached: the message is kept meanwhile.
     async fn tell(&self, mut ended: EndedAttempt) -> Result<(), HandlerError> {
         let Some(finish) = ended.finish() else {
-            self.desk.tell(&ended, false);
+            self.desk.tell(&ended, None);
             return Ok(());
         };
         let mut backoff = Backoff::default();
@@ -171,14 +174,15 @@ impl<S: TaskStore + Clone> Counter<S> {
             }
             match told {
                 Ok(standing) => {
-                    self.desk.tell(&ended, ended.is_kept(standing));
+                    self.desk.answered();
+                    self.desk.tell(&ended, ended.kept(standing, self.desk.store.routes().mode));
                     return Ok(());
                 }
                 Err(error @ MessagingError::Closed { .. }) => return Err(error.into()),
                 Err(error) if is_lasting(&error) => {
                     // The store will never take it. The lease runs out, and the task is tried again.
                     tracing::error!(%error, task = %ended.lease.id, "the end of an attempt cannot be kept");
-                    self.desk.tell(&ended, false);
+                    self.desk.tell(&ended, None);
                     return Ok(());
                 }
                 Err(error) => {

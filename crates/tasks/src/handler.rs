@@ -94,6 +94,13 @@ impl TaskContext {
         &self.worker
     }
 
+    /// Whether the task is surely still this attempt's, by the clock of this process. To be looked at before something
+    /// begins that must not be done twice at a time: a process that stood still may find its lease over before it hears
+    /// of it by [`cancellation`](Self::cancellation).
+    pub fn is_leased(&self) -> bool {
+        self.running.is_leased()
+    }
+
     /// Cancelled when the result is not wanted any more: the task was canceled, its deadline or time-out has passed, its
     /// lease was lost, or the worker must stop. A handler that does not listen is dropped a little later.
     pub fn cancellation(&self) -> &CancellationToken {

@@ -102,7 +102,7 @@ async fn go_round<R: Round, S: TaskStore>(mut chore: R, store: S, poll_interval:
             Ok(rest) => {
                 backoff.reset();
                 if std::mem::take(&mut is_failing) {
-                    tracing::info!("could {} again", R::NAME);
+                    tracing::warn!("could {} again", R::NAME);
                 }
                 rest
             }
@@ -198,5 +198,66 @@ where
 impl<S, P> fmt::Debug for TaskKeeper<S, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TaskKeeper").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use postrider_core::task::TaskRoutes;
+    use postrider_sqlite::{SqliteOptions, SqliteStore, SqliteTasks};
+
+    use super::*;
+
+    /// Everything that is logged on this thread.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Fails three times, then does its work once, and ends the loop.
+    struct Flaky {
+        rounds: usize,
+        stop: CancellationToken,
+    }
+
+    impl Round for Flaky {
+        const NAME: &'static str = "do its work";
+
+        async fn round(&mut self) -> Result<Rest, MessagingError> {
+            self.rounds += 1;
+            if self.rounds <= 3 {
+                return Err(MessagingError::busy("the store is away"));
+            }
+            self.stop.cancel();
+            Ok(Rest::None)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_chore_that_fails_and_goes_on_is_logged_once_each() {
+        let log = Log::default();
+        let written = log.clone();
+        let listener = tracing_subscriber::fmt().with_ansi(false).with_writer(move || written.clone());
+        let _listens = tracing::subscriber::set_default(listener.with_max_level(tracing::Level::WARN).finish());
+        let folder = tempfile::tempdir().unwrap();
+        let file = SqliteStore::open(folder.path().join("tasks.db"), SqliteOptions::default()).await.unwrap();
+        let store = SqliteTasks::new(file.connect().await.unwrap(), TaskRoutes::default()).unwrap();
+        let stop = CancellationToken::new();
+        go_round(Flaky { rounds: 0, stop: stop.clone() }, store, Duration::from_secs(1), stop).await;
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<_> = text.lines().filter(|line| line.contains("do its work")).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].contains("could not do its work") && lines[1].contains("could do its work again"), "{text}");
     }
 }

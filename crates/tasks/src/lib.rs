@@ -69,11 +69,25 @@ pub use postrider_subscriber::{CancellationToken, Classify, HandlerError, Shutdo
 pub use replay::{ReplayOptions, ReplayReport};
 pub use running::StopReason;
 pub use tasks::Tasks;
+pub use timing::{NextRun, in_words, next_runs, next_times};
 pub use worker::{TaskMonitor, TaskStopCause, TaskStopReport, TaskWorker, TaskWorkerBuilder, TaskWorkerOptions};
 
-/// What a worker is called that was given no name: the host's name and the process's number.
+/// What a worker is called that was given no name: the host's name, the process's number, and what tells it from others
+/// of the process and from later processes of the number.
 fn default_worker_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let host = host.ok().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    format!("{}:{}", host.as_deref().unwrap_or("unknown"), std::process::id())
+    format!("{}:{}:{:08x}", host.as_deref().unwrap_or("unknown"), std::process::id(), rand::random::<u32>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_workers_of_one_process_have_two_names() {
+        let (one, other) = (default_worker_name(), default_worker_name());
+        assert_ne!(one, other);
+        assert!(one.contains(&format!(":{}:", std::process::id())), "{one}");
+    }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use postrider_core::Timestamp;
 use postrider_core::task::{TaskId, TaskOutcome, TaskType};
 
 /// An attempt whose end the store has taken, or that was lost.
@@ -20,6 +21,21 @@ pub struct TaskEnded {
     pub outcome: Option<TaskOutcome>,
     /// How long the handler ran.
     pub took: Duration,
+}
+
+/// Writes into the log that an attempt of a task failed: a warning when another follows, an error when its task is dead.
+pub(crate) fn log_failure(task_type: Option<&TaskType>, id: TaskId, attempt: u32, outcome: &TaskOutcome) {
+    let task_type = task_type.map(TaskType::as_str);
+    match outcome {
+        TaskOutcome::Retry { after, error } => {
+            let next_attempt_at = Timestamp::now().saturating_add(*after);
+            tracing::warn!(task_type, %id, attempt, error, %next_attempt_at, "a task failed and is tried again");
+        }
+        TaskOutcome::Dead { reason, error } => {
+            tracing::error!(task_type, %id, attempt, error, %reason, "a task is dead");
+        }
+        TaskOutcome::Succeeded { .. } | TaskOutcome::Released => {}
+    }
 }
 
 /// Is told of each attempt by itself. Called by the worker's loops: it must not block.

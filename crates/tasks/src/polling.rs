@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::task::{ClaimTasks, FinishedAndClaimed, TaskNotice, TaskStanding, TaskStore, TaskType};
-use postrider_core::{Deadline, MessagingError, WakeUps};
+use postrider_core::{Deadline, MessagingError, Moment, WakeUps};
 use postrider_subscriber::{CancellationToken, Shutdown};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
@@ -142,14 +142,16 @@ impl<S: TaskStore + Clone> Polling<S> {
         });
         let has_claimed = claim.is_some();
         let finished = told.iter().filter_map(EndedAttempt::finish).collect();
+        let asked = Moment::now();
         let done = self.desk.store.finish_and_claim(finished, claim, Deadline::default()).await;
         match done {
             Ok(done) => {
                 self.backoff.reset();
+                self.desk.answered();
                 self.apart = self.apart.saturating_sub(1);
                 self.alone = false;
                 self.desk.ended(&told, &done.finished);
-                Ok(if has_claimed { self.begin(done, room) } else { Exchanged::GoOn })
+                Ok(if has_claimed { self.begin(done, room, asked) } else { Exchanged::GoOn })
             }
             Err(error) => self.put_back(told, has_claimed, error),
         }
@@ -168,7 +170,7 @@ impl<S: TaskStore + Clone> Polling<S> {
             if !has_claimed && told.len() == 1 && is_lasting(&error) {
                 // The store will never take it. Its lease runs out, and the task is tried again.
                 tracing::error!(%error, task = %told[0].lease.id, "the end of an attempt cannot be kept");
-                self.desk.tell(&told[0], false);
+                self.desk.tell(&told[0], None);
                 self.apart = self.apart.saturating_sub(1);
                 return Ok(Exchanged::GoOn);
             }
@@ -182,7 +184,7 @@ impl<S: TaskStore + Clone> Polling<S> {
     }
 
     /// Starts what was claimed, and says when to look again.
-    fn begin(&mut self, done: FinishedAndClaimed, room: usize) -> Exchanged {
+    fn begin(&mut self, done: FinishedAndClaimed, room: usize, asked: Moment) -> Exchanged {
         let claimed = done.claimed.len();
         let now = Instant::now();
         let wait = done.next_due.unwrap_or(Duration::MAX).min(self.desk.options.poll_interval);
@@ -192,7 +194,7 @@ impl<S: TaskStore + Clone> Polling<S> {
         for task in done.claimed {
             let (desk, must_stop) = (self.desk.clone(), self.must_stop.clone());
             // A task for each attempt: the handlers of a worker run side by side.
-            self.attempts.spawn(async move { desk.runner.run(task, &must_stop).await });
+            self.attempts.spawn(async move { desk.runner.run(task, asked, &must_stop).await });
         }
         if claimed == 0 && self.attempts.is_empty() && self.untold.is_empty() && self.desk.options.stop_when_empty {
             return Exchanged::NothingLeft;
@@ -244,14 +246,14 @@ enum Exchanged {
     NothingLeft,
 }
 
-impl<S> Desk<S> {
+impl<S: TaskStore> Desk<S> {
     /// Counts attempts whose ends the store was told, and tells of them.
     pub(crate) fn ended(&self, told: &[EndedAttempt], standings: &[TaskStanding]) {
-        let mut standings = standings.iter();
+        let (mut standings, mode) = (standings.iter(), self.store.routes().mode);
         for ended in told {
             // Only those that had something to say were told.
             let standing = ended.outcome.as_ref().and_then(|_| standings.next());
-            self.tell(ended, standing.is_some_and(|standing| ended.is_kept(*standing)));
+            self.tell(ended, standing.and_then(|standing| ended.kept(*standing, mode)));
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use postrider_core::task::{Finish, LostLease, TaskOutcome, TaskStanding, TaskStore};
+use postrider_core::task::{DeadReason, Finish, LostLease, TaskId, TaskInfo, TaskOutcome, TaskStore};
 use postrider_core::{Deadline, MessagingError};
 
 use crate::decide::{self, Attempt};
 use crate::keeper::{Rest, Round};
+use crate::observer::log_failure;
 
 /// Tasks whose worker was lost are tried again, or are dead when it was their last attempt; tasks whose deadline has
 /// passed are dead.
@@ -22,8 +23,8 @@ impl<S: TaskStore> Round for Reap<S> {
 
     async fn round(&mut self) -> Result<Rest, MessagingError> {
         // Each is done although the other failed.
-        let (reaped, overdue) = (self.reap().await, self.store.expire_overdue(self.batch, Deadline::default()).await);
-        let is_full = reaped? >= self.batch || overdue?.len() >= self.batch;
+        let (reaped, overdue) = (self.reap().await, self.expire().await);
+        let is_full = reaped? >= self.batch || overdue? >= self.batch;
         Ok(if is_full { Rest::None } else { Rest::For(self.every) })
     }
 }
@@ -35,14 +36,35 @@ impl<S: TaskStore> Reap<S> {
         if lost.is_empty() {
             return Ok(0);
         }
-        let ends = lost.iter().map(|lost| Finish { lease: lost.lease, outcome: outcome(lost) }).collect();
-        let reaped = self.store.reap(ends, Deadline::default()).await?;
-        for (lost, standing) in lost.iter().zip(&reaped) {
-            if *standing == TaskStanding::Held {
-                tracing::warn!(task = %lost.lease.id, worker = %lost.worker, "a worker was lost");
+        let ends: Vec<_> = lost.iter().map(|lost| Finish { lease: lost.lease, outcome: outcome(lost) }).collect();
+        let reaped = self.store.reap(ends.clone(), Deadline::default()).await?;
+        for ((lost, end), standing) in lost.iter().zip(&ends).zip(&reaped) {
+            if standing.is_held() {
+                let id = lost.lease.id;
+                tracing::warn!(task = %id, worker = %lost.worker, "a worker was lost");
+                let info = self.info(id).await;
+                log_failure(info.as_ref().map(|info| &info.task_type), id, lost.attempt_count, &end.outcome);
             }
         }
         Ok(lost.len())
+    }
+
+    /// Ends tasks whose deadline has passed, and answers how many.
+    async fn expire(&self) -> Result<usize, MessagingError> {
+        let overdue = self.store.expire_overdue(self.batch, Deadline::default()).await?;
+        for id in &overdue {
+            let info = self.info(*id).await;
+            let attempt = info.as_ref().map_or(0, |info| info.attempt_count);
+            let error = "the deadline passed before it was done".to_owned();
+            let outcome = TaskOutcome::Dead { reason: DeadReason::Deadline, error };
+            log_failure(info.as_ref().map(|info| &info.task_type), *id, attempt, &outcome);
+        }
+        Ok(overdue.len())
+    }
+
+    /// What the log says of a task beside its id; nothing where the store cannot be asked just now.
+    async fn info(&self, id: TaskId) -> Option<TaskInfo> {
+        Some(self.store.get(id, Deadline::default()).await.ok()??.info)
     }
 }
 

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use postrider_core::task::{Heartbeat, Progress, TaskLease, TaskStanding, TaskState, TaskStore};
-use postrider_core::{Deadline, MessagingError};
+use postrider_core::{Deadline, MessagingError, Moment};
 use postrider_subscriber::CancellationToken;
-use tokio::time::Instant;
 
 /// How often a look is taken at whether running tasks were canceled. A handler is told within a second.
 const LOOK: Duration = Duration::from_millis(400);
@@ -38,10 +37,16 @@ pub(crate) struct Running {
     is_released: AtomicBool,
     // Locks, held for a move: a handler may tell of progress from any of its tasks.
     progress: Mutex<Option<Progress>>,
-    renewed: Mutex<Instant>,
+    renewed: Mutex<Moment>,
+    lasts: Duration,
 }
 
 impl Running {
+    /// Whether its lease surely lasts, by the clock of this process: counted from before the store was last asked for it.
+    pub(crate) fn is_leased(&self) -> bool {
+        lock(&self.renewed).elapsed() < self.lasts
+    }
+
     /// Tells the handler to stop. The first reason counts.
     pub(crate) fn stop(&self, reason: StopReason) {
         let _ = self.reason.set(reason);
@@ -82,8 +87,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The attempts that are under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Attempts {
+    /// How long a lease lasts.
+    lease: Duration,
     // A lock, held for a look: twice an attempt, and by the heartbeat.
     running: Mutex<HashMap<TaskLease, Arc<Running>>>,
 }
@@ -102,15 +109,20 @@ impl Drop for Place<'_> {
 }
 
 impl Attempts {
-    /// From here on the lease is kept.
-    pub(crate) fn begin(&self, lease: TaskLease) -> Place<'_> {
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self { lease, running: Mutex::default() }
+    }
+
+    /// From here on the lease is kept, for which the store was asked at that time.
+    pub(crate) fn begin(&self, lease: TaskLease, asked: Moment) -> Place<'_> {
         let running = Arc::new(Running {
             lease,
             cancel: CancellationToken::new(),
             reason: OnceLock::new(),
             is_released: AtomicBool::new(false),
             progress: Mutex::default(),
-            renewed: Mutex::new(Instant::now()),
+            renewed: Mutex::new(asked),
+            lasts: self.lease,
         });
         lock(&self.running).insert(lease, running.clone());
         Place { attempts: self, running }
@@ -129,6 +141,7 @@ pub(crate) async fn keep_alive<S: TaskStore>(
     end: CancellationToken,
 ) {
     let every = LOOK.min(lease / 4);
+    let mut cannot_renew = false;
     loop {
         tokio::select! {
             () = end.cancelled() => return,
@@ -136,17 +149,17 @@ pub(crate) async fn keep_alive<S: TaskStore>(
         }
         let running = attempts.all();
         if !running.is_empty() {
-            keep_once(&store, &running, lease).await;
+            keep_once(&store, &running, lease, &mut cannot_renew).await;
         }
     }
 }
 
-async fn keep_once<S: TaskStore>(store: &S, running: &[Arc<Running>], lease: Duration) {
-    let now = Instant::now();
+async fn keep_once<S: TaskStore>(store: &S, running: &[Arc<Running>], lease: Duration, cannot_renew: &mut bool) {
+    let now = Moment::now();
     let (mut to_renew, mut to_look_at) = (Vec::new(), Vec::new());
     for running in running {
         let progress = running.take_progress();
-        let age = now.duration_since(*lock(&running.renewed));
+        let age = now.since(*lock(&running.renewed));
         if progress.is_some() || age >= lease / 3 {
             to_renew.push((running, progress));
         } else if age >= LOOK / 2 {
@@ -154,34 +167,48 @@ async fn keep_once<S: TaskStore>(store: &S, running: &[Arc<Running>], lease: Dur
             to_look_at.push(running);
         }
     }
-    renew(store, to_renew, lease).await;
+    renew(store, to_renew, lease, cannot_renew).await;
     look(store, &to_look_at).await;
 }
 
-async fn renew<S: TaskStore>(store: &S, to_renew: Vec<(&Arc<Running>, Option<Progress>)>, lease: Duration) {
+/// `cannot_renew` says whether the store did not answer the last time: what lasts is logged once.
+async fn renew<S: TaskStore>(
+    store: &S,
+    to_renew: Vec<(&Arc<Running>, Option<Progress>)>,
+    lease: Duration,
+    cannot_renew: &mut bool,
+) {
     if to_renew.is_empty() {
         return;
     }
-    let asked = Instant::now();
+    let asked = Moment::now();
     let heartbeats =
         to_renew.iter().map(|(running, progress)| Heartbeat { lease: running.lease, progress: progress.clone() });
     let deadline = Deadline::after(lease / 2);
     match store.heartbeat(heartbeats.collect(), lease, deadline).await {
         Ok(standings) => {
+            if std::mem::take(cannot_renew) {
+                tracing::warn!("leases of tasks can be renewed again");
+            }
             for ((running, _), standing) in to_renew.into_iter().zip(standings) {
                 match standing {
                     // Counted from before the call: the store counted from within it.
-                    TaskStanding::Held => *lock(&running.renewed) = asked,
+                    TaskStanding::Held | TaskStanding::Spent => *lock(&running.renewed) = asked,
                     TaskStanding::Lost(state) => running.stop(reason_of(state)),
                 }
             }
         }
         Err(error) => {
-            tracing::warn!(%error, tasks = to_renew.len(), "leases of tasks could not be renewed; trying again");
+            match std::mem::replace(cannot_renew, true) {
+                false => {
+                    tracing::warn!(%error, tasks = to_renew.len(), "leases of tasks cannot be renewed; trying again")
+                }
+                true => tracing::debug!(%error, tasks = to_renew.len(), "leases of tasks still cannot be renewed"),
+            }
             let is_over = |error: &MessagingError| matches!(error, MessagingError::Closed { .. });
             for (running, progress) in to_renew {
                 running.return_progress(progress);
-                if is_over(&error) || lock(&running.renewed).elapsed() >= lease {
+                if is_over(&error) || !running.is_leased() {
                     // Another worker may have it by now.
                     running.stop(StopReason::LeaseLost);
                 }

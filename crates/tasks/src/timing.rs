@@ -3,11 +3,60 @@
 use croner::Cron;
 use croner::parser::{CronParser, Seconds};
 use jiff::tz::TimeZone;
-use postrider_core::task::{MissedFire, ScheduleTiming};
+use postrider_core::task::{MissedFire, Schedule, ScheduleTiming};
 use postrider_core::{MessagingError, Timestamp};
 
 /// So many tasks are made at most for times that were missed; the rest is made at the next look.
 const MOST_MISSED: usize = 1000;
+
+/// A time at which a schedule will fire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NextRun {
+    /// The time.
+    pub at: Timestamp,
+    /// The same by the clocks of the schedule's time zone: `Fri 20 Nov 2026 09:00 Europe/Berlin`.
+    pub local: String,
+}
+
+/// The next times at which a schedule fires, at most `count`; none while it is paused.
+pub fn next_runs(schedule: &Schedule, count: usize) -> Vec<NextRun> {
+    let Some(first) = schedule.next_run_at.filter(|_| schedule.paused_at.is_none()) else { return Vec::new() };
+    let timing = &schedule.definition.timing;
+    let zone = match Times::read(timing) {
+        Ok(Times::Cron { zone, .. }) => zone,
+        Ok(Times::Every(_)) | Err(_) => TimeZone::UTC,
+    };
+    // One that a newer program has written may be unreadable here, and then only its next time is known.
+    let times = next_times(timing, Some(first), count).unwrap_or_else(|_| vec![first]);
+    times.into_iter().map(|at| NextRun { at, local: local(at, &zone) }).collect()
+}
+
+/// The next `count` times of a schedule that fires for `first` next, or from now on without one.
+pub fn next_times(
+    timing: &ScheduleTiming,
+    first: Option<Timestamp>,
+    count: usize,
+) -> Result<Vec<Timestamp>, MessagingError> {
+    let times = Times::read(timing)?;
+    let first = first.or_else(|| times.after(Timestamp::now()));
+    Ok(std::iter::successors(first, |time| times.after(*time)).take(count).collect())
+}
+
+/// When a schedule fires, in words: `At 09:00, Monday through Friday.`; `None` for an interval, which is words already.
+pub fn in_words(timing: &ScheduleTiming) -> Option<String> {
+    match Times::read(timing).ok()? {
+        Times::Cron { cron, .. } => Some(cron.describe()),
+        Times::Every(_) => None,
+    }
+}
+
+fn local(time: Timestamp, zone: &TimeZone) -> String {
+    let Ok(time_there) = jiff::Timestamp::from_microsecond(time.as_micros()) else { return time.to_string() };
+    let time_there = time_there.to_zoned(zone.clone());
+    let format = if time_there.second() == 0 { "%a %-d %b %Y %H:%M %Q" } else { "%a %-d %b %Y %H:%M:%S %Q" };
+    time_there.strftime(format).to_string()
+}
 
 /// The times of a schedule, ready to be asked.
 #[derive(Debug, Clone)]
@@ -91,16 +140,16 @@ impl Times {
             return firing;
         }
         let last = self.last_by(next, now).unwrap_or(next);
-        if missed == MissedFire::One || now.since(last) <= LATE {
+        if missed == MissedFire::One || now.since(last) <= MOST_LATE {
             firing.times.push(last);
         }
         Firing { next: self.after(last), last: Some(last), ..firing }
     }
 }
 
-/// How late a time may be and still not count as missed: the look for due schedules is taken once a second, and a store
-/// may be busy for some.
-const LATE: std::time::Duration = std::time::Duration::from_secs(15);
+/// How late a time may be and still not count as missed: a keeper may have to be started again, or a store be busy.
+/// `docs/tasks.md` and the texts of [`MissedFire::Skip`] name it.
+const MOST_LATE: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// What is done about the times of a schedule that have come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +165,9 @@ pub(crate) struct Firing {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use postrider_core::TaskType;
+    use postrider_core::task::NewSchedule;
 
     use super::*;
 
@@ -152,6 +204,35 @@ mod tests {
         );
     }
 
+    fn schedule(timing: ScheduleTiming, next: &str) -> Schedule {
+        let template = postrider_core::task::TaskTemplate::new(TaskType::new("report").unwrap(), "{}");
+        Schedule {
+            definition: NewSchedule { name: "nightly".into(), timing, task: template, missed: MissedFire::One },
+            created_at: at("2026-01-01T00:00:00Z"),
+            paused_at: None,
+            next_run_at: Some(at(next)),
+            last_run_at: None,
+            last_task: None,
+            version: 1,
+        }
+    }
+
+    #[test]
+    fn the_next_runs_are_told_by_the_clocks_of_their_zone() {
+        let timing = ScheduleTiming::Cron { expression: "30 9 * * *".into(), time_zone: "Europe/Berlin".into() };
+        assert!(in_words(&timing).unwrap().contains("09:30"), "{:?}", in_words(&timing));
+        let mut daily = schedule(timing, "2026-10-24T07:30:00Z");
+        let runs = next_runs(&daily, 2);
+        assert_eq!((runs[0].at, &*runs[0].local), (at("2026-10-24T07:30:00Z"), "Sat 24 Oct 2026 09:30 Europe/Berlin"));
+        assert_eq!((runs[1].at, &*runs[1].local), (at("2026-10-25T08:30:00Z"), "Sun 25 Oct 2026 09:30 Europe/Berlin"));
+        daily.paused_at = Some(at("2026-10-23T00:00:00Z"));
+        assert_eq!(next_runs(&daily, 5), []);
+        let every = ScheduleTiming::Every(Duration::from_secs(30));
+        assert_eq!(in_words(&every), None);
+        let runs = next_runs(&schedule(every, "2026-10-24T07:30:15Z"), 5);
+        assert_eq!((runs.len(), &*runs[4].local), (5, "Sat 24 Oct 2026 07:32:15 UTC"));
+    }
+
     #[test]
     fn a_time_that_does_not_exist_or_exists_twice_fires_once() {
         let gap = cron("30 2 * * *", "Europe/Berlin");
@@ -161,6 +242,16 @@ mod tests {
         let twice = cron("30 2 * * *", "Europe/Berlin");
         let days = next(&twice, "2026-10-24T12:00:00Z", 2);
         assert!(days[0].starts_with("2026-10-25T0") && days[1] == "2026-10-26T01:30:00Z", "{days:?}");
+    }
+
+    #[test]
+    fn the_next_times_begin_with_the_one_that_is_due() {
+        let timing = ScheduleTiming::Cron { expression: "0 9 * * mon".into(), time_zone: "Europe/Berlin".into() };
+        let due = at("2026-11-23T08:00:00Z");
+        let found: Vec<_> = next_times(&timing, Some(due), 3).unwrap().iter().map(Timestamp::to_string).collect();
+        assert_eq!(found, ["2026-11-23T08:00:00Z", "2026-11-30T08:00:00Z", "2026-12-07T08:00:00Z"]);
+        let every = ScheduleTiming::Every(Duration::from_secs(60));
+        assert_eq!(next_times(&every, None, 2).unwrap().len(), 2);
     }
 
     #[test]
@@ -187,6 +278,10 @@ mod tests {
         }
         let late = hourly.fire(due, at("2026-01-01T04:30:00Z"), MissedFire::Skip);
         assert_eq!((late.times.len(), late.next), (0, Some(at("2026-01-01T05:00:00Z"))));
+        let now = |micros| at("2026-01-01T04:00:15Z").saturating_add(Duration::from_micros(micros));
+        assert_eq!(hourly.fire(due, now(0), MissedFire::Skip).times, all[3..], "late by as much as is allowed");
+        let missed = hourly.fire(due, now(1), MissedFire::Skip);
+        assert_eq!((missed.times.len(), missed.last), (0, Some(all[3])), "and by a microsecond more");
         let early = hourly.fire(due, at("2026-01-01T00:59:59Z"), MissedFire::All);
         assert_eq!(early, Firing { times: vec![], next: Some(due), last: None });
     }

@@ -2,17 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postrider_core::message::MAX_DURATION;
-use postrider_core::task::{TaskMode, TaskStore, TaskType};
+use postrider_core::task::{TaskMode, TaskOutcome, TaskStore, TaskType};
 use postrider_core::{MessagingError, MessagingService};
 use postrider_subscriber::{CancellationToken, HandlerError, Shutdown};
 
 use crate::attempt::{EndedAttempt, Runner};
 use crate::delivered;
 use crate::handler::{Handlers, IntoTaskResult, TaskContext};
-use crate::observer::{Counters, TaskCounts, TaskEnded, TaskObserver};
+use crate::observer::{Counters, TaskCounts, TaskEnded, TaskObserver, log_failure};
 use crate::polling::Polling;
 use crate::running::{Attempts, keep_alive};
 
@@ -173,13 +174,14 @@ where
         let worker = options.name.clone().unwrap_or_else(crate::default_worker_name);
         let runner = Runner {
             handlers,
-            attempts: Arc::new(Attempts::default()),
+            attempts: Arc::new(Attempts::new(options.lease)),
             worker: crate::decide::storable(&worker).into(),
             timeout: options.timeout,
             cancel_timeout: options.cancel_timeout,
             max_result_bytes: store.max_payload_bytes(),
         };
-        let desk = Desk { store, runner, options, counters: Counters::default(), observer };
+        let (counters, is_away) = (Counters::default(), AtomicBool::new(false));
+        let desk = Desk { store, runner, options, counters, observer, is_away };
         Ok(TaskWorker { desk: Arc::new(desk), provider })
     }
 }
@@ -200,28 +202,43 @@ pub(crate) struct Desk<S> {
     pub(crate) options: TaskWorkerOptions,
     pub(crate) counters: Counters,
     observer: Option<Arc<dyn TaskObserver>>,
+    /// Whether the store did not answer when it was last asked.
+    is_away: AtomicBool,
 }
 
 impl<S> Desk<S> {
-    /// The store was told how an attempt ended; `is_kept` says whether it was still the worker's to tell.
-    pub(crate) fn tell(&self, ended: &EndedAttempt, is_kept: bool) {
-        let outcome = ended.outcome.as_ref().filter(|_| is_kept);
-        self.counters.count(outcome);
+    /// The store was told how an attempt ended, and has kept this of it; nothing when it was no longer the worker's.
+    pub(crate) fn tell(&self, ended: &EndedAttempt, kept: Option<TaskOutcome>) {
+        self.counters.count(kept.as_ref());
+        if let Some(outcome) = &kept {
+            log_failure(Some(&ended.task_type), ended.lease.id, ended.attempt_count, outcome);
+        }
         if let Some(observer) = &self.observer {
             observer.ended(&TaskEnded {
                 id: ended.lease.id,
                 task_type: ended.task_type.clone(),
                 attempt: ended.attempt_count,
-                outcome: outcome.cloned(),
+                outcome: kept,
                 took: ended.took,
             });
         }
     }
 
+    /// The store or the queue could not be asked. It is logged once, however long it lasts.
     pub(crate) fn trouble(&self, error: &MessagingError) {
-        match &self.observer {
-            Some(observer) => observer.trouble(error),
-            None => tracing::warn!(%error, "the task store could not be asked; trying again"),
+        match self.is_away.swap(true, Ordering::Relaxed) {
+            false => tracing::warn!(%error, "the store of tasks does not answer; trying again"),
+            true => tracing::debug!(%error, "the store of tasks still does not answer"),
+        }
+        if let Some(observer) = &self.observer {
+            observer.trouble(error);
+        }
+    }
+
+    /// The store has answered.
+    pub(crate) fn answered(&self) {
+        if self.is_away.swap(false, Ordering::Relaxed) {
+            tracing::warn!("the store of tasks answers again");
         }
     }
 }

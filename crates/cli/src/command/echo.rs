@@ -13,6 +13,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::log;
+use crate::text;
+
 /// Pieces that may wait to be written. With those of the commands, about a megabyte.
 const ROOM: usize = 64;
 /// How long a reader may take for a piece before it counts as gone. Until then commands are slowed down to its pace.
@@ -42,6 +45,8 @@ enum Piece {
     /// The command has ended: what comes next begins a line.
     EndOfLine,
     Note(String),
+    /// A line of the log.
+    Log(String),
     /// A result, for a terminal that stdout and stderr share.
     Row(String),
     /// How it goes, drawn over what was last drawn so; `None` takes it away.
@@ -55,7 +60,7 @@ impl Echo {
         Self::to(std::io::stderr())
     }
 
-    fn to(target: impl Write + Send + 'static) -> Self {
+    pub(super) fn to(target: impl Write + Send + 'static) -> Self {
         let (pieces, mut waiting) = mpsc::channel(ROOM);
         let state = Arc::new(State::default());
         let mut writer = Writer { target, at_start_of_line: true, status: None, is_drawn: false, state: state.clone() };
@@ -83,9 +88,32 @@ impl Echo {
 
     /// Says something.
     pub(crate) fn note(&self, text: impl Display) {
-        let text = text.to_string();
+        match log::is_on() {
+            true => tracing::info!(target: log::PROGRAM, "{text}"),
+            false => self.say(text),
+        }
+    }
+
+    /// Says that something is not as it should be.
+    pub(crate) fn warn(&self, text: impl Display) {
+        match log::is_on() {
+            true => tracing::warn!(target: log::PROGRAM, "{text}"),
+            false => self.say(text),
+        }
+    }
+
+    fn say(&self, text: impl Display) {
+        self.send(text::lines(&text.to_string()), Piece::Note);
+    }
+
+    /// Writes a line of the log, with its end.
+    pub(crate) fn log(&self, line: String) {
+        self.send(line, Piece::Log);
+    }
+
+    fn send(&self, text: String, piece: impl FnOnce(String) -> Piece) {
         let length = text.len() as u64;
-        if self.pieces.try_send(Piece::Note(text)).is_err() {
+        if self.pieces.try_send(piece(text)).is_err() {
             self.state.dropped.fetch_add(length, Ordering::Relaxed);
         }
     }
@@ -93,7 +121,7 @@ impl Echo {
     /// Prints a result to a terminal, between what else is drawn there. Waits for the terminal.
     pub(crate) fn row(&self, text: String) {
         // It fails only when the writer is gone, and everything with it.
-        let _ = self.pieces.blocking_send(Piece::Row(text));
+        let _ = self.pieces.blocking_send(Piece::Row(text::lines(&text)));
     }
 
     /// Shows how it goes. What comes while much else is printed may not be shown.
@@ -145,6 +173,10 @@ impl<W: Write> Writer<W> {
             Piece::Output(bytes) => self.bytes(&bytes),
             Piece::EndOfLine => self.start_line(),
             Piece::Note(text) => self.note(&text),
+            Piece::Log(line) => {
+                self.start_line();
+                self.bytes(line.as_bytes());
+            }
             Piece::Row(text) => self.row(&text),
             Piece::Status(text) => {
                 self.state.status_waits.store(false, Ordering::Relaxed);

@@ -1,18 +1,19 @@
 //! One run of the command: a process group, its pipes, its end. Dropped before that, it is killed.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek, Write};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use postrider::Bytes;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin, Command};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::echo::Echo;
+use super::guard::{Guard, RUN, Watch};
 use super::sieve::Sieve;
 use super::tail::Tail;
 
@@ -75,12 +76,12 @@ pub(crate) struct Process {
     group: Pid,
     /// Whoever drops it before that wants nothing of it to run on.
     is_finished: bool,
-    feeding: AbortHandle,
     pumps: JoinSet<()>,
     echo: Echo,
     // Shared with pumps that may never end; held only to copy a few bytes.
     stdout: Arc<Mutex<Kept>>,
     stderr: Arc<Mutex<Tail>>,
+    _watch: Watch,
 }
 
 impl Process {
@@ -88,11 +89,13 @@ impl Process {
     ///
     /// It gets a process group of its own: a Ctrl-C on the terminal is the worker's to handle, and what the command
     /// starts can be ended with it.
-    pub(crate) fn start(mut command: Command, body: Bytes, taps: Taps, echo: Echo) -> io::Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let mut child = command.spawn()?;
+    pub(crate) fn start(mut command: Command, body: &[u8], taps: Taps, echo: Echo, guard: &Guard) -> io::Result<Self> {
+        command.stdin(whole(body)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let watch = guard.watch();
+        let mut child = command.env(RUN, watch.run()).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let group = group.ok_or_else(|| io::Error::other("the process has no id"))?;
+        watch.has_group(group);
         let stdout = Arc::new(Mutex::new(Kept { most: taps.stdout.unwrap_or(0), ..Kept::default() }));
         let stderr = Arc::new(Mutex::new(Tail::default()));
         let mut pumps = JoinSet::new();
@@ -106,8 +109,7 @@ impl Process {
         if let Some(pipe) = child.stderr.take() {
             pumps.spawn(pump(pipe, Sink::Stderr { sieve: taps.stderr, tail: stderr.clone(), echo: echo.clone() }));
         }
-        let feeding = tokio::spawn(feed(child.stdin.take(), body)).abort_handle();
-        Ok(Self { child, group, is_finished: false, feeding, pumps, echo, stdout, stderr })
+        Ok(Self { child, group, is_finished: false, pumps, echo, stdout, stderr, _watch: watch })
     }
 
     /// Waits for the command, not for what it may have left behind. May be dropped and called again.
@@ -173,18 +175,23 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.feeding.abort();
         if !self.is_finished {
             self.signal(Signal::KILL);
         }
     }
 }
 
-/// A command need not read its body, so a pipe that it closed is no error.
-async fn feed(stdin: Option<ChildStdin>, body: Bytes) {
-    if let Some(mut stdin) = stdin {
-        let _ = stdin.write_all(&body).await;
-    }
+/// A file with all of the body, which has no name and is removed when the last process closes it. Not a pipe: when the
+/// worker dies half way through, a command must not take the part that it has got for the whole. On Linux it is in memory,
+/// so that a full disk keeps no command from starting.
+fn whole(body: &[u8]) -> io::Result<Stdio> {
+    #[cfg(target_os = "linux")]
+    let mut file = File::from(rustix::fs::memfd_create("body", rustix::fs::MemfdFlags::CLOEXEC)?);
+    #[cfg(not(target_os = "linux"))]
+    let mut file = tempfile::tempfile()?;
+    file.write_all(body)?;
+    file.rewind()?;
+    Ok(file.into())
 }
 
 /// Where the output of a pipe goes.
@@ -244,7 +251,7 @@ mod tests {
         let mut command = Command::new("sh");
         // The shell is gone by then; what it started is not, and holds no pipe.
         command.args(["-c", "sleep 1000 > /dev/null 2>&1 & echo $! > \"$0\""]).arg(&file);
-        let mut process = Process::start(command, Bytes::new(), Taps::default(), Echo::start()).unwrap();
+        let mut process = Process::start(command, b"", Taps::default(), Echo::start(), &Guard::none()).unwrap();
         process.wait().await.unwrap();
         let pid = std::fs::read_to_string(&file).unwrap().trim().to_owned();
         let state = || {
@@ -266,7 +273,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "printf 12345; printf 6789; echo told >&2; echo 'us: 7' >&2"]);
         let taps = Taps { stdout: Some(6), stderr: Some(Sieve::new("us: ", |text| text == "7")) };
-        let mut process = Process::start(command, Bytes::new(), taps, Echo::start()).unwrap();
+        let mut process = Process::start(command, b"", taps, Echo::start(), &Guard::none()).unwrap();
         process.wait().await.unwrap();
         let output = process.finish().await;
         assert_eq!((output.stdout.bytes, output.stdout.length), (b"123456".to_vec(), 9));

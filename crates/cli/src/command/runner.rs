@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::echo::Echo;
 use super::ending::Ending;
 use super::environment::Store;
+use super::guard::Guard;
 use super::process::{LeftBehind, Output, Process, Taps};
 use super::stop::Stop;
 use crate::failure::Failure;
@@ -33,6 +34,7 @@ pub(crate) struct Runner {
     arguments: Vec<OsString>,
     store: Store,
     echo: Echo,
+    guard: Guard,
     stop: Stop,
     /// In a row.
     failed_starts: AtomicU32,
@@ -51,7 +53,8 @@ pub(crate) enum NotStarted {
 
 impl Runner {
     pub(crate) fn new(program: OsString, arguments: Vec<OsString>, store: Store, echo: Echo, stop: Stop) -> Self {
-        Self { program, arguments, store, echo, stop, failed_starts: AtomicU32::new(0) }
+        let guard = Guard::start(&echo);
+        Self { program, arguments, store, echo, guard, stop, failed_starts: AtomicU32::new(0) }
     }
 
     /// Starts the command with `body` on its stdin and `variables` in its environment, where nothing `shines_through`
@@ -74,7 +77,7 @@ impl Runner {
         }
         self.store.prepare(&mut command);
         command.envs(variables);
-        let started = Process::start(command, body, taps, self.echo.clone());
+        let started = Process::start(command, &body, taps, self.echo.clone(), &self.guard);
         if started.is_ok() {
             self.failed_starts.store(0, Ordering::Relaxed);
         }
@@ -95,7 +98,7 @@ impl Runner {
             _ => {
                 let failures = self.failed_starts.fetch_add(1, Ordering::Relaxed);
                 let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
-                self.echo.note(format_args!("{text}; trying again in {}", duration_text::show(pause)));
+                self.echo.warn(format_args!("{text}; trying again in {}", duration_text::show(pause)));
                 NotStarted::Busy(text, pause)
             }
         }
@@ -134,7 +137,7 @@ impl Runner {
             LeftBehind::Killed => "it was killed",
             LeftBehind::OutOfReach => "it is in another process group and was let run",
         };
-        self.echo.note(format_args!(
+        self.echo.warn(format_args!(
             "the command for {what} ended and left a process behind that held its output open; {became}"
         ));
         output

@@ -9,13 +9,13 @@ use indicatif::ProgressBar;
 use postrider::{DeadLetterSelection, DeadLetters, Deadline, MessageId, QueueName, RedriveReport, RedriveSkip};
 use serde::Serialize;
 
-use super::selection::{Pages, Selection, note_none_of_reason, still_dead};
+use super::selection::{Chosen, Pages, Selection, note_none_found, still_dead};
 use crate::args::Global;
 use crate::confirm::{asks, confirm};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::progress;
-use crate::queues::note_if_missing;
+use crate::queues::must_exist;
 use crate::session::Session;
 use crate::text::counted;
 use crate::values;
@@ -110,9 +110,11 @@ impl<'a> Progress<'a> {
         })
     }
 
-    fn note_if_nothing(&self, selection: &DeadLetterSelection) {
-        if self.done + self.stayed == 0 {
-            note_none_of_reason(&self.queue, selection);
+    fn note_if_nothing(&self, chosen: &Chosen) {
+        if let Chosen::Filter(filter) = chosen
+            && self.done + self.stayed == 0
+        {
+            note_none_found(&self.queue, filter);
         }
     }
 
@@ -152,33 +154,35 @@ fn skip_name(why: RedriveSkip) -> &'static str {
 }
 
 pub(super) async fn redrive(global: &Global, command: Redrive) -> Result<(), Failure> {
-    let selection = command.selection.chosen()?;
+    let chosen = command.selection.chosen()?;
     let session = global.connect().await?;
     let target = command.to.clone().unwrap_or_else(|| command.queue.origin());
-    note_if_missing(&session, &command.queue).await?;
-    let reason = selection.clone();
+    must_exist(&session, &command.queue).await?;
     let mut progress = Progress::begin(&session, command.queue.origin(), Some(target));
-    if command.dry_run {
+    let (outcome, verb) = if command.dry_run { ("would_redrive", "would go back") } else { ("redriven", "went back") };
+    if command.dry_run
+        && let Some(selection) = chosen.selection()
+    {
         // In one look, so that what it tells belongs to one moment.
         let report = call_redrive(&session, &command.queue, command.to.as_ref(), selection, true).await?;
-        progress.tell(&report.redriven, "would_redrive", &report.skipped)?;
-        progress.note_if_nothing(&reason);
-        let result = progress.end("would go back");
+        progress.tell(&report.redriven, outcome, &report.skipped)?;
+        progress.note_if_nothing(&chosen);
+        let result = progress.end(verb);
         return session.close().await.and(result);
     }
-    let mut pages = Pages::begin(&session, &command.queue, selection).await?;
+    let mut pages = Pages::begin(&session, &command.queue, chosen.clone()).await?;
     progress.bar.set_length(pages.most());
     loop {
         let page = match pages.next_ids().await {
-            Ok(Some(ids)) => call_redrive(&session, &command.queue, command.to.as_ref(), ids, false).await,
+            Ok(Some(ids)) => call_redrive(&session, &command.queue, command.to.as_ref(), ids, command.dry_run).await,
             Ok(None) => break,
             Err(failure) => Err(failure),
         };
         let report = page.map_err(|failure| progress.stopped(failure, "brought back"))?;
-        progress.tell(&report.redriven, "redriven", &report.skipped)?;
+        progress.tell(&report.redriven, outcome, &report.skipped)?;
     }
-    progress.note_if_nothing(&reason);
-    let result = progress.end("went back");
+    progress.note_if_nothing(&chosen);
+    let result = progress.end(verb);
     session.close().await.and(result)
 }
 
@@ -195,16 +199,15 @@ async fn call_redrive(
 }
 
 pub(super) async fn purge(global: &Global, command: Purge) -> Result<(), Failure> {
-    let selection = command.selection.chosen()?;
+    let chosen = command.selection.chosen()?;
     let session = global.connect().await?;
-    note_if_missing(&session, &command.queue).await?;
-    let reason = selection.clone();
+    must_exist(&session, &command.queue).await?;
     if !command.dry_run && asks(command.yes) {
-        let letters = counted(count(&session, &command.queue, &selection).await?, "dead letter", "dead letters");
+        let letters = counted(count(&session, &command.queue, &chosen).await?, "dead letter", "dead letters");
         confirm(&format!("Remove {letters} of '{}' for good?", command.queue.origin()), command.yes)?;
     }
     let mut progress = Progress::begin(&session, command.queue.origin(), None);
-    let mut pages = Pages::begin(&session, &command.queue, selection).await?;
+    let mut pages = Pages::begin(&session, &command.queue, chosen.clone()).await?;
     progress.bar.set_length(pages.most());
     loop {
         let page = match pages.next_ids().await {
@@ -215,7 +218,7 @@ pub(super) async fn purge(global: &Global, command: Purge) -> Result<(), Failure
         let (gone, stayed) = page.map_err(|failure| progress.stopped(failure, "removed"))?;
         progress.tell(&gone, if command.dry_run { "would_purge" } else { "purged" }, &stayed)?;
     }
-    progress.note_if_nothing(&reason);
+    progress.note_if_nothing(&chosen);
     let result = progress.end(if command.dry_run { "would be removed" } else { "removed" });
     session.close().await.and(result)
 }
@@ -244,13 +247,13 @@ async fn purge_page(
 }
 
 /// How many dead letters are meant, for the question.
-async fn count(session: &Session, queue: &QueueName, selection: &DeadLetterSelection) -> Result<u64, Failure> {
-    let mut pages = Pages::begin(session, queue, selection.clone()).await?;
+async fn count(session: &Session, queue: &QueueName, chosen: &Chosen) -> Result<u64, Failure> {
+    let mut pages = Pages::begin(session, queue, chosen.clone()).await?;
     let mut count = 0;
     while let Some(DeadLetterSelection::Ids(ids)) = pages.next_ids().await? {
-        count += match selection {
-            DeadLetterSelection::Ids(_) => still_dead(session, queue, &ids).await?.len() as u64,
-            DeadLetterSelection::All | DeadLetterSelection::Reason(_) => ids.len() as u64,
+        count += match chosen {
+            Chosen::Ids(_) => still_dead(session, queue, &ids).await?.len() as u64,
+            Chosen::Filter(_) => ids.len() as u64,
         };
     }
     Ok(count)

@@ -1,5 +1,6 @@
 //! `postrider dlq edit`
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
@@ -30,7 +31,7 @@ pub(super) struct Edit {
     #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
     content_type: Option<ContentType>,
 
-    /// Set a header; may be given several times
+    /// Set a header; may be given several times, each name once
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = values::header)]
     headers: Vec<(String, String)>,
 
@@ -46,6 +47,13 @@ pub(super) async fn run(global: &Global, command: Edit) -> Result<(), Failure> {
         return Err(Failure::usage(
             "there is nothing to change; say --body, --content-type, --header or --remove-header",
         ));
+    }
+    let mut names = HashSet::new();
+    for name in headers.iter().map(|(name, _)| name).chain(&removed_headers) {
+        if !names.insert(name) {
+            let name = name.escape_debug();
+            return Err(Failure::usage(format!("header '{name}' is given twice; set or remove each name once")));
+        }
     }
     let session = global.connect().await?;
     let body = match body {

@@ -1,13 +1,15 @@
 //! `postrider dlq list` and `show`
 
+use postrider::dead_letter::filter::DeadLetterFilter;
+use postrider::dead_letter::fingerprint::ErrorSummary;
 use postrider::{DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Headers, MessageId, QueueName, Timestamp};
 use serde::Serialize;
 
 use super::record::{ForPeople, Record};
-use super::selection::{self, PAGE, note_none_of_reason};
+use super::selection::{Filter, PAGE, note_none_found};
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::queues::note_if_missing;
+use crate::queues::must_exist;
 use crate::table::{Column, Table};
 use crate::text::{self, Body};
 use crate::values;
@@ -23,9 +25,8 @@ pub(super) struct List {
     #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true)]
     max: Option<usize>,
 
-    /// Only those that died for this reason
-    #[arg(long)]
-    reason: Option<String>,
+    #[command(flatten)]
+    filter: Filter,
 }
 
 /// Show a dead letter with its whole record
@@ -72,43 +73,36 @@ impl<'a> Row<'a> {
 pub(super) async fn list(global: &Global, command: List) -> Result<(), Failure> {
     let session = global.connect().await?;
     let mut left = command.max.unwrap_or(usize::MAX);
-    let selection = selection::by_reason(command.reason);
-    let mut query = DeadLetterQuery { selection, limit: PAGE, after: None };
+    let filter = DeadLetterFilter::from(command.filter);
+    let mut query = DeadLetterQuery { selection: filter.selection(), limit: PAGE, after: None };
     let mut is_first = true;
     while left > 0 {
-        query.limit = left.min(PAGE);
-        let page = session.provider.list_dead_letters(&command.queue, &query, Deadline::default()).await?;
-        left -= page.letters.len().min(left);
-        if is_first && page.letters.is_empty() && !note_if_missing(&session, &command.queue).await? {
-            note_none_of_reason(&command.queue, &query.selection);
+        if filter.is_selection() {
+            query.limit = left.min(PAGE);
         }
+        let mut page = session.provider.list_dead_letters(&command.queue, &query, Deadline::default()).await?;
+        page.letters.retain(|letter| filter.includes(letter));
+        page.letters.truncate(left);
+        left -= page.letters.len();
         if session.out.is_json() {
             session.out.rows(page.letters.iter().map(|letter| (Row::of(letter), "")))?;
         } else {
-            session.out.text(table(&page.letters).lines(is_first))?;
+            session.out.text(&table(&page.letters).render_part(is_first))?;
         }
-        is_first = false;
+        is_first &= page.letters.is_empty();
         match page.next {
             Some(cursor) => query.after = Some(cursor),
             None => break,
         }
     }
+    if is_first {
+        must_exist(&session, &command.queue).await?;
+        note_none_found(&command.queue, &filter);
+    }
     session.close().await
 }
 
-/// A page of the table. Only the first has the names of the columns.
-struct Page(String);
-
-impl Page {
-    fn lines(&self, with_names: bool) -> &str {
-        match self.0.split_once('\n') {
-            Some((_, rows)) if !with_names => rows,
-            _ => &self.0,
-        }
-    }
-}
-
-fn table(letters: &[DeadLetter]) -> Page {
+fn table(letters: &[DeadLetter]) -> Table<6> {
     let mut table = Table::new([
         Column::Text("ID"),
         Column::Number("DEAD FOR"),
@@ -124,11 +118,18 @@ fn table(letters: &[DeadLetter]) -> Page {
             text::age(now.since(letter.dead_at)),
             letter.deliveries_count.to_string(),
             text::shortened(letter.reason.as_str(), 20),
-            letter.error.as_deref().map_or_else(|| "-".into(), |error| text::shortened(error, 30)),
+            letter.error.as_deref().map_or_else(|| "-".into(), error_cell),
             text::body_cell(&letter.body, 30),
         ]);
     }
-    Page(table.render())
+    table
+}
+
+/// How a command ended and the line that says most: the beginning of an error is mostly its exit code.
+fn error_cell(error: &str) -> String {
+    let ErrorSummary { ending, line } = ErrorSummary::of(error);
+    let parts: Vec<_> = ending.into_iter().chain((!line.is_empty()).then_some(line)).collect();
+    text::shortened(&parts.join(": "), 50)
 }
 
 pub(super) async fn show(global: &Global, command: Show) -> Result<(), Failure> {

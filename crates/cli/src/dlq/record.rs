@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use postrider::{DeadLetter, Headers, MessageId, QueueName, Timestamp};
+use postrider::{DeadLetter, DeadLetterReason, Headers, MessageId, QueueName, Timestamp};
 use serde::Serialize;
 
 use crate::text::{self, Body, one_line};
@@ -56,6 +56,16 @@ impl<'a> Record<'a> {
     }
 }
 
+/// How many attempts have failed. Those after which a retry followed are counted with the message; the last one, whose end
+/// was its death, is not.
+fn failed_attempts(letter: &DeadLetter) -> u32 {
+    let not_by_its_handler =
+        [DeadLetterReason::MAX_RECEIVE_COUNT, DeadLetterReason::EXPIRED, DeadLetterReason::UNDECODABLE];
+    let was_handled = letter.deliveries_count > letter.attempts_count;
+    let is_by_its_handler = was_handled && !not_by_its_handler.contains(&letter.reason);
+    letter.attempts_count.saturating_add(is_by_its_handler.into())
+}
+
 /// The record for people: a line a field, then headers and body.
 pub(super) struct ForPeople<'a>(pub(super) &'a DeadLetter);
 
@@ -63,14 +73,14 @@ impl fmt::Display for ForPeople<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = self.0;
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
-        let text = |text: Option<&str>| text.map(one_line);
+        let text = |text: Option<&str>| text.map(str::to_owned);
         let fields = [
             ("id", Some(letter.id.to_string())),
             ("queue", Some(letter.origin.to_string())),
             ("reason", text(Some(letter.reason.as_str()))),
             ("error", text(letter.error.as_deref())),
             ("deliveries", Some(letter.deliveries_count.to_string())),
-            ("failed attempts", Some(letter.attempts_count.to_string())),
+            ("failed attempts", Some(failed_attempts(letter).to_string())),
             ("enqueued", time(Some(letter.enqueued_at))),
             ("first attempt", time(letter.first_attempt_at)),
             ("last attempt", time(letter.last_attempt_at)),
@@ -84,7 +94,7 @@ impl fmt::Display for ForPeople<'_> {
         ];
         for (name, value) in fields {
             if let Some(value) = value {
-                writeln!(f, "{name:<16} {value}")?;
+                f.write_str(&text::field(name, &value))?;
             }
         }
         for (name, value) in letter.headers.iter() {

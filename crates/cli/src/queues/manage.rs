@@ -3,7 +3,7 @@
 use postrider::{Deadline, MessagingService, QueueAdmin, QueueName};
 use serde::Serialize;
 
-use super::is_missing;
+use super::{is_missing, which_are_there};
 use crate::args::Global;
 use crate::confirm::{asks, confirm};
 use crate::failure::Failure;
@@ -62,7 +62,7 @@ pub(super) async fn delete(global: &Global, command: Delete) -> Result<(), Failu
     let mut missing = 0;
     for queue in &command.queues {
         if is_missing(&session, queue).await? {
-            note(format!("there is no queue '{queue}'; 'postrider queues' lists those that there are"));
+            note(format!("there is no queue '{queue}'; {}", which_are_there(&session, queue).await));
             session.out.row(&Row { queue, outcome: "not_found" }, format_args!("{queue} was not there"))?;
             missing += 1;
             continue;

@@ -42,8 +42,8 @@ pub(super) struct Create {
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     every: Option<Duration>,
 
-    /// What is done about times that passed while nobody was there to see them: skip makes no task for them, one makes one
-    /// for all of them, all makes one for each
+    /// What is done about times that passed while no keeper ran: skip makes no task for what is seen more than 15 s late, one
+    /// makes one for all of them, all makes one for each
     #[arg(long, value_name = "POLICY", value_parser = values::missed, default_value = "one")]
     missed: MissedFire,
 

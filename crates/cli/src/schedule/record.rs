@@ -3,11 +3,52 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use postrider::task::{MissedFire, Schedule, ScheduleTiming};
-use postrider::{Bytes, RetryStrategy, TaskId, TaskType, Timestamp, duration_text};
+use postrider::task::{MissedFire, Schedule, ScheduleTiming, TaskInfo};
+use postrider::tasks::{NextRun, in_words, next_runs};
+use postrider::{Bytes, RetryStrategy, TaskId, TaskState, TaskType, Timestamp, duration_text};
 use serde::Serialize;
 
 use crate::text::{self, one_line};
+
+/// How many of the next times are shown.
+pub(super) const SHOWN: usize = 5;
+
+/// A time to come.
+#[derive(Debug, Serialize)]
+struct Run {
+    at: Timestamp,
+    local: String,
+}
+
+/// One line of `--json` of `show`.
+#[derive(Debug, Serialize)]
+pub(super) struct WithHistory<'a> {
+    #[serde(flatten)]
+    pub(super) record: Record<'a>,
+    runs: Vec<PastRun<'a>>,
+}
+
+/// A task that the schedule made.
+#[derive(Debug, Serialize)]
+struct PastRun<'a> {
+    task: TaskId,
+    scheduled_for: Timestamp,
+    state: TaskState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<&'a str>,
+}
+
+impl<'a> WithHistory<'a> {
+    pub(super) fn of(schedule: &'a Schedule, runs: &'a [TaskInfo]) -> Self {
+        let run = |task: &'a TaskInfo| PastRun {
+            task: task.id,
+            scheduled_for: task.scheduled_for,
+            state: task.state,
+            last_error: task.last_error.as_deref(),
+        };
+        Self { record: Record::of(schedule), runs: runs.iter().map(run).collect() }
+    }
+}
 
 /// One line of `--json`.
 #[derive(Debug, Serialize)]
@@ -28,6 +69,7 @@ pub(super) struct Record<'a> {
     created_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_run_at: Option<Timestamp>,
+    next_runs: Vec<Run>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_run_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,6 +106,10 @@ impl<'a> Record<'a> {
             paused_at: schedule.paused_at,
             created_at: schedule.created_at,
             next_run_at: next_run_at(schedule),
+            next_runs: next_runs(schedule, SHOWN)
+                .into_iter()
+                .map(|NextRun { at, local, .. }| Run { at, local })
+                .collect(),
             last_run_at: schedule.last_run_at,
             last_task: schedule.last_task,
             payload: &task.payload,
@@ -100,12 +146,22 @@ pub(super) fn in_a_line(schedule: &Schedule) -> String {
     }
 }
 
-/// Everything: a line a field, then the payload.
-pub(super) struct ForPeople<'a>(pub(super) &'a Schedule);
+/// The next times in words, with how long it is until each.
+pub(super) fn times(schedule: &Schedule) -> Vec<String> {
+    let now = Timestamp::now();
+    let shown = |run: NextRun| format!("{}, in {}", run.local, text::until(run.at.since(now)));
+    next_runs(schedule, SHOWN).into_iter().map(shown).collect()
+}
+
+/// Everything: a line a field, the last tasks that it made, newest first, then the payload.
+pub(super) struct ForPeople<'a> {
+    pub(super) schedule: &'a Schedule,
+    pub(super) runs: &'a [TaskInfo],
+}
 
 impl fmt::Display for ForPeople<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let schedule = self.0;
+        let Self { schedule, runs } = self;
         let (definition, task) = (&schedule.definition, &schedule.definition.task);
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let strategy = task.retry_strategy.as_ref().and_then(|strategy| serde_json::to_string(strategy).ok());
@@ -115,7 +171,8 @@ impl fmt::Display for ForPeople<'_> {
             ("when", Some(timing(&definition.timing))),
             ("missed times", Some(definition.missed.to_string())),
             ("paused since", time(schedule.paused_at)),
-            ("next run", time(next_run_at(schedule))),
+            ("in words", in_words(&definition.timing)),
+            ("next runs", Some(times(schedule).join("\n")).filter(|times| !times.is_empty())),
             ("last run", time(schedule.last_run_at)),
             ("last task", schedule.last_task.map(|task| task.to_string())),
             ("created", time(Some(schedule.created_at))),
@@ -127,11 +184,16 @@ impl fmt::Display for ForPeople<'_> {
         ];
         for (name, value) in fields {
             if let Some(value) = value {
-                writeln!(f, "{name:<16} {value}")?;
+                f.write_str(&text::field(name, &value))?;
             }
         }
         for tag in &task.tags {
             writeln!(f, "{:<16} {}", "tag", one_line(tag))?;
+        }
+        for task in *runs {
+            let error = task.last_error.as_deref().map(|error| format!(": {}", text::shortened(error, 60)));
+            let run = format!("{}  {}  {}{}", task.scheduled_for, task.id, task.state, error.unwrap_or_default());
+            f.write_str(&text::field("run", &run))?;
         }
         write!(f, "\npayload\n{}", text::body(&Bytes::copy_from_slice(task.payload.as_bytes())))
     }

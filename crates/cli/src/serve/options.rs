@@ -10,6 +10,7 @@ pub(super) fn options(server: &ServerConfig) -> ServerOptions {
         listen: server.listen,
         tls: files.map(|(certificate, key)| TlsFiles { certificate, key }),
         max_request_bytes: server.max_request_bytes as usize,
+        max_bytes_in_flight: server.max_bytes_in_flight as usize,
         max_connections: server.max_connections as usize,
         requests_per_second: server.requests_per_second,
         head_timeout: server.head_timeout,
@@ -17,7 +18,7 @@ pub(super) fn options(server: &ServerConfig) -> ServerOptions {
         write_timeout: server.write_timeout,
         graceful_timeout: server.graceful_timeout,
         sample_interval: server.sample_interval,
-        otlp_endpoint: server.otlp_endpoint.as_ref().map(|url| url.as_str().to_owned()),
+        otlp_endpoint: server.otlp_endpoint.clone(),
     }
 }
 

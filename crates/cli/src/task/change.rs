@@ -3,16 +3,19 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use postrider::task::TaskStore;
+use postrider::task::{TaskFilter, TaskStore};
 use postrider::{Bytes, Deadline, MessagingError, RowResults, TaskId, TaskState};
 use serde::Serialize;
 
+use super::filters::{Filters, Pages};
 use super::label;
 use super::session::TaskSession;
 use crate::args::Global;
+use crate::confirm::{asks, confirm};
 use crate::failure::{Failure, explained};
 use crate::input::too_long_for_a_task;
 use crate::output::note;
+use crate::text::counted;
 use crate::values;
 
 /// So many are changed in one transaction.
@@ -24,23 +27,45 @@ const CHUNK: usize = 500;
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(super) struct Cancel {
-    /// The tasks
-    #[arg(required = true, value_name = "ID", value_parser = values::task_id)]
-    ids: Vec<TaskId>,
+    #[command(flatten)]
+    choice: Choice,
 }
 
 /// Run tasks now: those that wait for their time do not wait any longer, those that are dead are replayed
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(super) struct Retry {
+    #[command(flatten)]
+    choice: Choice,
+}
+
+#[derive(Debug, clap::Args)]
+struct Choice {
     /// The tasks
-    #[arg(required = true, value_name = "ID", value_parser = values::task_id)]
+    #[arg(value_name = "ID", value_parser = values::task_id, conflicts_with_all = ["all", "types", "tags", "schedule", "reason", "error", "since"])]
     ids: Vec<TaskId>,
+
+    /// Every task whose state allows it, or every one of them that is left by what else is said
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    filters: Filters,
+
+    /// Only tell what would be done
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
 }
 
 const OUTCOMES: &str = "\
 Prints what became of each: what was asked for, or 'conflict' when its state does not allow it, 'not-found', 'unknown' \
-when the answer was lost, 'failed' for anything else. Every task is tried. Exits with 1 when one was not done.";
+when the answer was lost, 'failed' for anything else. Every task is tried. Exits with 1 when one was not done.
+
+Tasks that are chosen by what they have in common are asked for first when stdin is a terminal.";
 
 /// Change the payload of a dead task before it is replayed; the one before is kept
 ///
@@ -75,10 +100,92 @@ struct Row<'a> {
 /// What became of a task: a word, and the state that it left if that is known.
 type Became = Result<(&'static str, Option<TaskState>), MessagingError>;
 
-pub(super) async fn cancel(global: &Global, command: Cancel) -> Result<(), Failure> {
-    let session = global.connect_to_tasks().await?;
+/// What is done to tasks, in the words of the question, and to tasks of which states.
+struct Change {
+    verb: &'static str,
+    /// What it would do, as an outcome.
+    would: &'static str,
+    operation: &'static str,
+    states: &'static [TaskState],
+}
+
+const CANCEL: Change = Change {
+    verb: "Cancel",
+    would: "would_cancel",
+    operation: "canceled",
+    states: &[TaskState::Pending, TaskState::Enqueued, TaskState::Processing],
+};
+
+const RETRY: Change = Change {
+    verb: "Run",
+    would: "would_retry",
+    operation: "retried",
+    states: &[TaskState::Pending, TaskState::Enqueued, TaskState::Dead],
+};
+
+impl Choice {
+    /// The tasks that are meant, the oldest first; `None` when it was only told which.
+    async fn meant(self, session: &TaskSession, change: &Change) -> Result<Option<Vec<TaskId>>, Failure> {
+        let Self { ids, all: _, filters, dry_run, yes } = self;
+        let is_bulk = ids.is_empty();
+        let chosen = match is_bulk {
+            false => single(ids),
+            true => {
+                let filter = TaskFilter { states: change.states.to_vec(), ..filters.filter(session).await? };
+                let (mut pages, mut found) = (Pages::of(session, filter), Vec::new());
+                while let Some(tasks) = pages.next(usize::MAX).await? {
+                    found.extend(tasks.iter().map(|task| task.id));
+                }
+                found.reverse();
+                found
+            }
+        };
+        if dry_run {
+            return rehearse(session, &chosen, is_bulk, change).await.map(|()| None);
+        }
+        if is_bulk && !chosen.is_empty() && asks(yes) {
+            confirm(&format!("{} {}?", change.verb, counted(chosen.len() as u64, "task", "tasks")), yes)?;
+        }
+        Ok(Some(chosen))
+    }
+
+    /// Refuses a command that says nothing: nothing is not everything.
+    fn check(&self) -> Result<(), Failure> {
+        match self.ids.is_empty() && !self.all && self.filters.are_empty() {
+            true => Err(Failure::usage(
+                "no tasks are chosen; name them by their ids, or say --all, or what they have in common, like --type TYPE",
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Tells what would be done. Tasks that were named may be in another state; those that were found are not.
+async fn rehearse(session: &TaskSession, ids: &[TaskId], is_bulk: bool, change: &Change) -> Result<(), Failure> {
     let mut report = Report::default();
-    for ids in single(command.ids).chunks(CHUNK) {
+    for id in ids {
+        let state = match is_bulk {
+            true => Ok(None),
+            false => session.client().get(*id, Deadline::default()).await.map(|task| Some(task.info.state)),
+        };
+        let became = match state {
+            Ok(Some(state)) if !change.states.contains(&state) => {
+                Err(MessagingError::TaskConflict { id: *id, state, operation: change.operation })
+            }
+            Ok(state) => Ok((change.would, state)),
+            Err(error) => Err(error),
+        };
+        report.tell(session, &[*id], vec![became])?;
+    }
+    report.result()
+}
+
+pub(super) async fn cancel(global: &Global, command: Cancel) -> Result<(), Failure> {
+    command.choice.check()?;
+    let session = global.connect_to_tasks().await?;
+    let Some(chosen) = command.choice.meant(&session, &CANCEL).await? else { return session.close().await };
+    let mut report = Report::default();
+    for ids in chosen.chunks(CHUNK) {
         let rows = each(ids, session.store.cancel(ids, Deadline::default()).await);
         let became = rows.into_iter().map(|row| row.map(|was| ("canceled", Some(was)))).collect();
         report.tell(&session, ids, became)?;
@@ -87,9 +194,11 @@ pub(super) async fn cancel(global: &Global, command: Cancel) -> Result<(), Failu
 }
 
 pub(super) async fn retry(global: &Global, command: Retry) -> Result<(), Failure> {
+    command.choice.check()?;
     let session = global.connect_to_tasks().await?;
+    let Some(chosen) = command.choice.meant(&session, &RETRY).await? else { return session.close().await };
     let mut report = Report::default();
-    for ids in single(command.ids).chunks(CHUNK) {
+    for ids in chosen.chunks(CHUNK) {
         let rows = each(ids, session.store.run_now(ids, Deadline::default()).await);
         let is_dead =
             |row: &Result<(), _>| matches!(row, Err(MessagingError::TaskConflict { state: TaskState::Dead, .. }));

@@ -6,7 +6,7 @@ use postrider::tasks::Tasks;
 use crate::args::Global;
 use crate::command::{Echo, Stop};
 use crate::failure::Failure;
-use crate::says::{TASKS, say_what_goes_wrong};
+use crate::log;
 
 /// Keep tasks going without working on them
 ///
@@ -19,14 +19,14 @@ use crate::says::{TASKS, say_what_goes_wrong};
 pub(super) struct Keeper {}
 
 pub(super) async fn run(global: &Global, Keeper {}: Keeper) -> Result<(), Failure> {
+    let echo = Echo::start();
+    log::start(&echo, global)?;
     let session = global.connect_to_tasks().await?;
     if session.store.is_kept_elsewhere() {
         let url = session.config.url();
         return Err(Failure::usage(format!("{url} is a server, which keeps its tasks going by itself; run no keeper")));
     }
     let queues = session.queues().await?;
-    let echo = Echo::start();
-    say_what_goes_wrong(&echo, &[TASKS]);
     let stop = Stop::default();
     stop.listen(echo.clone()).map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
     let keeper = Tasks::new(session.store.clone(), queues.clone()).keeper(session.keeper_options());

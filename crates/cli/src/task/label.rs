@@ -17,7 +17,7 @@ use crate::values;
 /// What all tasks of a call, or of a schedule, have in common.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Label {
-    /// How often it is tried [default: 3]
+    /// How often it is tried [default: 24]
     #[arg(long, value_name = "N", value_parser = values::attempts, allow_negative_numbers = true)]
     max_attempts: Option<NonZeroU32>,
 
@@ -113,9 +113,9 @@ mod tests {
     #[test]
     fn attempts_are_said_once_by_the_option_or_by_the_strategy() {
         let retry = |strategy| attempts(&["--retry", strategy]);
-        assert_eq!(attempts(&[]), Ok(3));
+        assert_eq!(attempts(&[]), Ok(24));
         assert_eq!(attempts(&["--max-attempts", "7"]), Ok(7));
-        assert_eq!(retry("constant,delay=1s"), Ok(3));
+        assert_eq!(retry("constant,delay=1s"), Ok(24));
         assert_eq!(retry("constant,delay=1s,attempts=5"), Ok(5));
         assert_eq!(retry("constant,delay=1s,attempts=forever"), Ok(u32::MAX));
         assert_eq!(retry("none"), Ok(1));

@@ -98,7 +98,7 @@ fn remark(task: &TaskInfo, now: Timestamp) -> String {
         TaskState::Pending | TaskState::Enqueued if task.is_blocked => "waits behind its key".into(),
         TaskState::Pending | TaskState::Enqueued => {
             let wait = task.scheduled_for.since(now);
-            let due = if wait.is_zero() { "due".to_owned() } else { format!("due in {}", text::age(wait)) };
+            let due = if wait.is_zero() { "due".to_owned() } else { format!("due in {}", text::until(wait)) };
             if task.last_error.is_some() { format!("{due}; {}", error()) } else { due }
         }
         TaskState::Processing => match &task.progress {

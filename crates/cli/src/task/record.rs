@@ -168,7 +168,7 @@ impl fmt::Display for ForPeople<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Task { info, payload, result } = self.task;
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
-        let text = |text: Option<&str>| text.map(one_line);
+        let text = |text: Option<&str>| text.map(str::to_owned);
         let times = |count: u32| (count > 0).then(|| text::counted(count.into(), "time", "times"));
         let fields = [
             ("id", Some(info.id.to_string())),
@@ -195,14 +195,14 @@ impl fmt::Display for ForPeople<'_> {
         ];
         for (name, value) in fields {
             if let Some(value) = value {
-                writeln!(f, "{name:<16} {value}")?;
+                f.write_str(&text::field(name, &value))?;
             }
         }
         for tag in &info.tags {
             writeln!(f, "{:<16} {}", "tag", one_line(tag))?;
         }
         for attempt in self.attempts.unwrap_or_default() {
-            writeln!(f, "{:<16} {}", "attempt", in_words(attempt))?;
+            f.write_str(&text::field("attempt", &in_words(attempt)))?;
         }
         write!(f, "\npayload\n{}", text::body(payload))?;
         match result {
@@ -225,7 +225,7 @@ fn in_words(attempt: &TaskAttempt) -> String {
         let _ = write!(words, ", replay {replay}");
     }
     if let Some(error) = error {
-        let _ = write!(words, ": {}", one_line(error));
+        let _ = write!(words, ": {error}");
     }
     words
 }

@@ -21,7 +21,7 @@ use super::session::TaskSession;
 use crate::args::Global;
 use crate::command::{self, Echo, Look, Runner, Stop, Store};
 use crate::failure::Failure;
-use crate::says::{TASKS, say_what_goes_wrong};
+use crate::log;
 use crate::values;
 use crew::Crew;
 use job::Job;
@@ -91,6 +91,8 @@ Environment of the command:
   POSTRIDER_TASK_ORDERING_KEY   when it has one
   POSTRIDER_TASK_CREATED_AT, POSTRIDER_TASK_SCHEDULED_FOR
   POSTRIDER_TASK_WORKER         the name of this worker in the task's history
+  POSTRIDER_RUN                 the name of this run; what the command starts is known by it and
+                                ended when the worker is killed
   POSTRIDER_OMITTED             variables that were left out: longer than 96 KiB
   POSTRIDER_URL, POSTRIDER_CONFIG
                                 what --url and --config say, paths made absolute: the command can
@@ -110,8 +112,9 @@ such a line is kept up to date meanwhile.
 Stopping: after the first Ctrl-C, SIGTERM or SIGHUP nothing new is begun, and running commands may
 finish. What still runs after --graceful-timeout gets SIGTERM, and five seconds later SIGKILL; at a
 second Ctrl-C or SIGTERM it gets SIGKILL at once. A command that was stopped so is a failed attempt,
-also when it was the last one: a task is never tried more often than it may be. A worker that is
-itself ended by SIGKILL cannot stop its commands: they run on, and their tasks are tried again when
+also when it was the last one: a task is never tried more often than it may be. When the worker
+itself is ended by SIGKILL, a second process, the guard, ends its commands with SIGKILL and all that
+they have started, on Linux in whatever group or session that is; their tasks are tried again when
 their leases end.
 
 Exit codes of the worker: 0 when it was told to stop or nothing is due any more, also when tasks
@@ -129,12 +132,12 @@ pub(super) async fn run(global: &Global, command: Worker) -> Result<(), Failure>
     // A command that cannot run would cost every task an attempt, so it is looked for before the first claim.
     command::check(program).map_err(Failure::usage)?;
     let types = single(&command.types);
+    let echo = Echo::start();
+    log::start(&echo, global)?;
     let session = global.connect_to_tasks().await?;
     let queues = session.queues().await?;
     ready_queues(&session, &queues, &types).await?;
 
-    let echo = Echo::start();
-    say_what_goes_wrong(&echo, &[TASKS]);
     let stop = Stop::default();
     let draws = command::has_spectator() && !session.out.is_json();
     let shares_terminal = draws && std::io::stdout().is_terminal();

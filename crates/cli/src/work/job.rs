@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use postrider::subscriber::{Delivery, HandlerError};
 use postrider::{Nack, RetryStrategy};
+use postrider_core::failpoint;
 use tokio::time::sleep;
 
 use super::environment;
@@ -24,7 +25,9 @@ impl Job {
     ///
     /// Dropped, it kills the command and everything that this started.
     pub(super) async fn handle(&self, delivery: Delivery) -> Result<(), HandlerError> {
-        let Some(place) = self.place(&delivery).await else {
+        let place = self.place(&delivery).await;
+        failpoint::reach("work.begin");
+        let Some(place) = place.filter(|_| delivery.is_leased()) else {
             delivery.control().release();
             return Err(HandlerError::retryable("the message was given back before its command began"));
         };

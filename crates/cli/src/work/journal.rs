@@ -11,7 +11,7 @@ use postrider::{Disposition, Envelope, MessageId, MessagingError, Nack, QueueNam
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::command::{Echo, Ending, Place, Rows, Stop, Trouble, Written};
+use crate::command::{Echo, Ending, Place, Rows, Stop, Written};
 use crate::output::Output;
 use crate::text;
 
@@ -24,8 +24,6 @@ struct Inner {
     // Held to look something up.
     begun: Mutex<HashMap<Delivered, Begun>>,
     rows: Rows<Row>,
-    cannot_fetch: Trouble,
-    cannot_settle: Trouble,
     echo: Echo,
     stop: Stop,
 }
@@ -62,8 +60,7 @@ impl Journal {
     /// With `draws`, stdout is the terminal that stderr draws on.
     pub(super) fn start(out: Output, workers: usize, draws: bool, echo: Echo, stop: Stop) -> (Self, Written) {
         let (rows, written) = Rows::start(out, workers, draws.then(|| echo.clone()), stop.clone());
-        let (cannot_fetch, cannot_settle) = (Trouble::default(), Trouble::default());
-        let inner = Inner { begun: Mutex::default(), rows, cannot_fetch, cannot_settle, echo, stop };
+        let inner = Inner { begun: Mutex::default(), rows, echo, stop };
         (Self(Arc::new(inner)), written)
     }
 
@@ -92,7 +89,7 @@ impl Journal {
         let left: Vec<_> = self.begun().drain().collect();
         for (delivered, begun) in left {
             let words = describe(begun.ending.as_ref());
-            self.0.echo.note(format_args!(
+            self.0.echo.warn(format_args!(
                 "message {} ({words}): the store did not take that in time, so the message will come back",
                 delivered.0
             ));
@@ -139,47 +136,32 @@ impl Observer for Journal {
             Outcome::Dead => ("dead_lettered", words),
             Outcome::Released => ("released", words),
             Outcome::Abandoned => {
-                echo.note(format_args!("the command for message {id} was killed: it did not stop in time"));
+                echo.warn(format_args!("the command for message {id} was killed: it did not stop in time"));
                 ("abandoned", words)
             }
             Outcome::Unknown => {
-                echo.note(format_args!("message {id} ({words}): whether it was settled is not known"));
+                echo.warn(format_args!("message {id} ({words}): whether it was settled is not known"));
                 ("unknown", words)
             }
             Outcome::Refused => {
-                echo.note(format_args!("message {id} ({words}): it could not be settled and will come back"));
+                echo.warn(format_args!("message {id} ({words}): it could not be settled and will come back"));
                 ("unsettled", words)
             }
             _ if disposition.is_some() => {
-                echo.note(format_args!("message {id} ({words}): {}", expired()));
+                echo.warn(format_args!("message {id} ({words}): {}", expired()));
                 ("lost", words)
             }
             _ => {
-                echo.note(format_args!("the command for message {id} was stopped: {}", expired()));
+                echo.warn(format_args!("the command for message {id} was stopped: {}", expired()));
                 ("lost", "its lease was lost".into())
             }
         };
         self.write(delivered, begun, outcome, words, took);
     }
 
-    fn fetched(&self, _: usize) {
-        if self.0.cannot_fetch.is_over() {
-            self.0.echo.note("the store answers again");
-        }
-    }
-
     fn fetch_failed(&self, error: &MessagingError) {
         if !error.is_retryable() && !matches!(error, MessagingError::OutcomeUnknown { .. }) {
-            return self.0.stop.fail(error.clone().into());
-        }
-        if self.0.cannot_fetch.is_news() {
-            self.0.echo.note(format_args!("cannot receive, trying again soon: {error}"));
-        }
-    }
-
-    fn settle_failed(&self, error: &MessagingError) {
-        if self.0.cannot_settle.is_news() {
-            self.0.echo.note(format_args!("cannot settle messages yet, trying again soon: {error}"));
+            self.0.stop.fail(error.clone().into());
         }
     }
 }

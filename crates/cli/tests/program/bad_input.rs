@@ -11,6 +11,7 @@ fn wrong_usage_says_what_to_do() {
         ("unknown_command", &["verfy"]),
         ("unknown_scheme", &["verify", "kafka://host"]),
         ("no_scheme", &["verify", "orders"]),
+        ("no_scheme_file", &["verify", "shop.db"]),
         ("unknown_rule", &["verify", "memory:", "--rules", "L17"]),
         ("unknown_shell", &["completions", "tcsh"]),
         ("two_stores", &["migrate", "sqlite:/a", "--url", "sqlite:/b"]),

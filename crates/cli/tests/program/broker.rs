@@ -17,8 +17,8 @@ fn variable(name: &str) -> String {
 }
 
 /// The program on a broker, with a virtual host of the test's own, which goes with it: `doctor` looks at all of one.
-struct OnBroker {
-    place: Place,
+pub(crate) struct OnBroker {
+    pub(crate) place: Place,
     url: String,
     host: String,
     queue: String,
@@ -31,7 +31,7 @@ fn operate(args: &[&str]) -> bool {
 }
 
 impl OnBroker {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let management = variable("POSTRIDER_AMQP_MANAGEMENT_URL");
         let id = postrider::MessageId::generate().as_uuid().simple().to_string();
         let host = format!("cli_{}", &id[20..]);
@@ -137,6 +137,28 @@ fn every_command_works_on_a_broker() {
     assert_eq!(place.rows(&["bench", url, "--messages", "200", "--workload", "send-one,drain"]).len(), 2);
     let rules = place.rows(&["verify", url, "--rules", "L1,L3", "--messages", "0"]);
     assert!(rules.iter().all(|row| row["outcome"] != "broken"), "{rules:?}");
+}
+
+#[test]
+fn dead_letters_are_listed_alike_by_pages_and_each_of_them_can_be_redriven() {
+    let OnBroker { place, queue, .. } = &OnBroker::new();
+    let lines: String = (0..300).map(|n| format!("{n}\n")).collect();
+    place.run_with(&["send", queue, "--lines"], lines.as_bytes()).done();
+    let mut command = place.command(crate::place::PROGRAM);
+    let work = ["work", queue, "--drain", "--workers", "4", "--", "sh", "-c", "exit 65"];
+    let output = command.args(work).stdin(Stdio::null()).output().expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    let list = || place.rows(&["dlq", "list", queue]).iter().map(|row| text(&row["id"])).collect::<Vec<_>>();
+    let (first, second) = (list(), list());
+    assert_eq!(first, second);
+    let mut once = first.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!((first.len(), once.len()), (300, 300));
+    let redrive = [&["dlq", "redrive", queue.as_str()][..], &first.iter().map(String::as_str).collect::<Vec<_>>()];
+    place.run(&redrive.concat()).done();
+    let stats = place.row(&["stats", queue]);
+    assert_eq!((&stats["ready"], &stats["dead"]), (&json!(300), &json!(0)));
 }
 
 #[test]

@@ -33,6 +33,31 @@ fn config_shows_a_part() {
 }
 
 #[test]
+fn config_has_no_long_lines_and_can_be_asked_for_what_was_changed() {
+    let place = Place::bare().with("POSTRIDER__COMMON__MESSAGING__MAX_BATCH_SIZE", "50");
+    let all = place.run(&["config"]).done().stdout;
+    let longest = all.lines().max_by_key(|line| line.chars().count()).unwrap();
+    assert!(longest.chars().count() <= 110, "{longest}");
+    // What is said and is the default is no change.
+    std::fs::write(place.file("postrider.toml"), "[common.messaging]\ndefault_batch_size = 5\ncreate_queues = true\n")
+        .unwrap();
+    let changed = place.run(&["config", "--changed"]).done().stdout;
+    let cells: Vec<Vec<_>> = changed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        cells,
+        [
+            vec!["KEY", "VALUE", "SOURCE"],
+            vec!["common.messaging.default_batch_size", "5", "postrider.toml:2:1"],
+            vec!["common.messaging.max_batch_size", "50", "POSTRIDER__COMMON__MESSAGING__MAX_BATCH_SIZE"],
+        ]
+    );
+    let keys: Vec<_> = place.rows(&["config", "--changed"]).iter().map(|row| text(&row["key"])).collect();
+    assert_eq!(keys, ["common.messaging.default_batch_size", "common.messaging.max_batch_size"]);
+    let run = Place::bare().run(&["config", "--changed"]).done();
+    assert_eq!((run.stdout.as_str(), run.stderr.as_str()), ("", "postrider: every value is its default\n"));
+}
+
+#[test]
 fn everything_that_is_wrong_is_told_by_every_command() {
     let place = Place::bare().with("POSTRIDER__COMMON__MESSAGING__MAX_BATCH", "50");
     std::fs::write(place.file("postrider.toml"), "[common.messaging]\ndefault_batch_size = 0\nprovder = 1\n").unwrap();

@@ -160,3 +160,156 @@ fn nothing_chosen_is_not_everything() {
     place.run(&["dlq", "purge", "orders", "--all"]).done();
     assert_eq!(place.row(&["stats", "orders"])["dead"], 0);
 }
+
+#[test]
+fn what_a_message_says_steers_no_terminal_and_json_has_it_as_it_is() {
+    let place = Place::new();
+    let wild = "line 1\nline 2\u{1b}[2J\u{7}\u{9b}31m";
+    let id = place.send(&["orders", wild, "--header", &format!("note={wild}")]);
+    let peeked = place.run(&["peek", "orders"]).done();
+    let receipt = place.run(&["receive", "orders"]).done();
+    let row = place.row(&["peek", "orders", "--max", "1"]);
+    assert_eq!((&row["body"], &row["headers"]["note"]), (&json!(wild), &json!(wild)));
+    let receipt_line =
+        receipt.stdout.lines().find_map(|line| line.trim().strip_prefix("receipt: ")).unwrap().to_owned();
+    place.run(&["nack", &receipt_line, "--dead", "bad", "--error", wild]).done();
+    let listed = place.run(&["dlq", "list", "orders"]).done();
+    let shown = place.run(&["dlq", "show", "orders", &id]).done();
+    for run in [&peeked, &receipt, &listed, &shown] {
+        let odd = run.stdout.chars().find(|c| c.is_control() && *c != '\n');
+        assert!(run.stdout.contains("\\u{1b}[2J") && odd.is_none(), "{odd:?} in {run:?}");
+    }
+    assert_eq!(place.row(&["dlq", "show", "orders", &id])["error"], wild);
+    // Lines are lines, each below the other.
+    let lines: Vec<_> = shown.stdout.lines().skip_while(|line| !line.starts_with("error ")).take(2).collect();
+    assert_eq!(lines[0], "error            line 1");
+    assert!(lines[1].starts_with("                 line 2\\u{1b}"), "{lines:?}");
+    // The attempt after which it died failed, too.
+    assert!(shown.stdout.contains("\nfailed attempts  1\n"), "{shown:?}");
+}
+
+#[test]
+fn failed_attempts_are_those_that_a_handler_failed() {
+    let place = Place::new();
+    let id = place.send(&["orders", "x"]);
+    let work = ["work", "orders", "--drain", "--retry", "constant,delay=0s,attempts=2", "--", "false"];
+    place.run(&work).done();
+    let shown = place.run(&["dlq", "show", "orders", &id]).done().stdout;
+    assert!(shown.contains("\nfailed attempts  2\n") && shown.contains("\ndeliveries       2\n"), "{shown}");
+    // One that was never given to a handler has none.
+    let id = place.send(&["mails", "x", "--expires-in", "1ms"]);
+    let dies = || {
+        place.run(&["receive", "mails"]).done();
+        place.rows(&["dlq", "list", "mails"]).pop()
+    };
+    while dies().is_none() {}
+    let shown = place.run(&["dlq", "show", "mails", &id]).done().stdout;
+    assert!(shown.contains("\nfailed attempts  0\n"), "{shown}");
+}
+
+/// Dead letters of two kinds, buried by the commands of a worker: `no litres in N` with exit code 65, and `KeyError: 'tea'`.
+fn of_two_kinds() -> (Place, [String; 3]) {
+    let place = Place::new();
+    let ids = ["17", "18", "tea"].map(|body| place.send(&["orders", body]));
+    let script = "read -r body; case $body in tea) printf 'Traceback (most recent call last):\\nKeyError: \"tea\"\\n' >&2;; \
+                  *) echo starting >&2; echo \"No litres in $body\" >&2;; esac; exit 65";
+    place.run(&["work", "orders", "--drain", "--", "sh", "-c", script]).done();
+    (place, ids)
+}
+
+#[test]
+fn the_list_tells_how_a_command_ended_and_the_last_line_that_it_wrote() {
+    let (place, _) = of_two_kinds();
+    let table = place.run(&["dlq", "list", "orders"]).done().stdout;
+    for error in ["exit code 65: No litres in 17 ", "exit code 65: KeyError: \"tea\" "] {
+        assert!(table.contains(error), "{table}");
+    }
+    // The whole error is in JSON.
+    let row = place.rows(&["dlq", "list", "orders"]).remove(0);
+    assert_eq!(row["error"], "exit code 65 (refuses the message)\nstarting\nNo litres in 17");
+}
+
+#[test]
+fn dead_letters_are_counted_by_kinds_and_the_small_ones_together() {
+    let (place, [_, second, third]) = of_two_kinds();
+    let groups = place.rows(&["dlq", "groups", "orders"]);
+    let told: Vec<_> =
+        groups.iter().map(|row| (row["count"].clone(), text(&row["fingerprint"]), text(&row["example_id"]))).collect();
+    let litres = "exit code 65: No litres in #";
+    assert_eq!(
+        told,
+        [(json!(2), litres.to_owned(), second), (json!(1), "exit code 65: KeyError: <value>".to_owned(), third),]
+    );
+    assert_eq!((&groups[0]["queue"], &groups[0]["reason"]), (&json!("orders"), &json!("rejected")));
+    assert!(text(&groups[0]["first_dead_at"]) < text(&groups[0]["last_dead_at"]));
+    let table = place.run(&["dlq", "groups", "orders"]).done().stdout;
+    assert!(table.starts_with("COUNT  ") && table.lines().nth(1).unwrap().ends_with(litres), "{table}");
+
+    for letter in 'a'..='t' {
+        place.bury("mails", "x", &letter.to_string().repeat(3));
+    }
+    assert_eq!(place.rows(&["dlq", "groups", "mails"]).len(), 20);
+    place.bury("mails", "x", "zzz");
+    let rows = place.rows(&["dlq", "groups", "mails"]);
+    assert_eq!((rows.len(), &rows[20]), (21, &json!({"queue": "mails", "more_kinds": 1, "more_count": 1})));
+    let table = place.run(&["dlq", "groups", "mails"]).done().stdout;
+    assert!(table.ends_with("\n1 more of 1 other kind\n"), "{table}");
+    let missing = place.run(&["dlq", "groups", "ordres"]).failed(1);
+    assert!(missing.stderr.contains("there is no queue 'ordres'"), "{missing:?}");
+}
+
+#[test]
+fn dead_letters_are_chosen_by_their_errors_and_by_when_they_died() {
+    let (place, [first, second, third]) = of_two_kinds();
+    let listed = |filter: &[&str]| ids(&place.rows(&[&["dlq", "list", "orders"], filter].concat()));
+    let litres = "exit code 65: No litres in #";
+    assert_eq!(listed(&["--error-contains", "no LITRES"]), [&first, &second].map(String::clone));
+    assert_eq!(listed(&["--error-contains", "no litres", "--max", "1"]), [first.as_str()]);
+    assert_eq!(listed(&["--fingerprint", litres]), [&first, &second].map(String::clone));
+    assert_eq!(listed(&["--error-contains", "18", "--reason", "rejected", "--since", "1h"]), [second.as_str()]);
+    let last = text(&place.row(&["dlq", "show", "orders", &third])["dead_at"]);
+    assert_eq!(listed(&["--since", &last]), [third.as_str()]);
+    for command in ["list", "redrive", "purge"] {
+        let run = place.run(&["--json", "dlq", command, "orders", "--since", "2999-01-01T00:00:00Z"]).done();
+        assert!(
+            run.stdout.is_empty() && run.stderr.contains("no dead letter of 'orders' is meant by these"),
+            "{run:?}"
+        );
+    }
+    place.run(&["dlq", "purge", "orders", "--all", "--since", "1h"]).failed(2);
+    place.run(&["dlq", "redrive", "orders", &first, "--error-contains", "x"]).failed(2);
+
+    let redrive = ["dlq", "redrive", "orders", "--fingerprint", litres];
+    let rehearsed = place.rows(&[&redrive[..], &["--dry-run"]].concat());
+    assert_eq!(
+        (ids(&rehearsed), &rehearsed[0]["outcome"]),
+        (vec![first.clone(), second.clone()], &json!("would_redrive"))
+    );
+    let purge = ["dlq", "purge", "orders", "--error-contains", "tea"];
+    let rehearsed = place.rows(&[&purge[..], &["--dry-run"]].concat());
+    assert_eq!((ids(&rehearsed), &rehearsed[0]["outcome"]), (vec![third.clone()], &json!("would_purge")));
+    assert_eq!(place.row(&["stats", "orders"])["dead"], 3);
+    assert_eq!(place.run(&redrive).done().stdout, "2 dead letters went back to 'orders'\n");
+    assert_eq!(place.run(&purge).done().stdout, "1 dead letter removed\n");
+    let stats = place.row(&["stats", "orders"]);
+    assert_eq!((&stats["dead"], &stats["ready"]), (&json!(0), &json!(2)));
+}
+
+#[test]
+fn an_edit_is_refused_that_spoils_json_or_names_a_header_twice() {
+    let place = Place::new();
+    let id = text(&place.row(&["send", "orders", "{\"id\": 7}", "--content-type", "application/json"])["id"]);
+    place.run(&["nack", &place.receive(&["orders"]), "--dead", "poison"]).done();
+    let run = place.run(&["dlq", "edit", "orders", &id, "--body", "{\"id\": 7,\n}"]).failed(2);
+    assert!(
+        run.stderr.contains("line 2, column 1: ") && run.stderr.contains("or change the content type too"),
+        "{run:?}"
+    );
+    for options in [["--header", "a=1", "--header", "a=2"], ["--header", "a=1", "--remove-header", "a"]] {
+        let run = place.run(&[&["dlq", "edit", "orders", &id], &options[..]].concat()).failed(2);
+        assert!(run.stderr.contains("header 'a' is given twice"), "{run:?}");
+    }
+    assert_eq!(place.row(&["dlq", "show", "orders", &id])["revision"], 0);
+    let edited = place.row(&["dlq", "edit", "orders", &id, "--body", "seven", "--content-type", "text/plain"]);
+    assert_eq!((&edited["body"], &edited["content_type"]), (&json!("seven"), &json!("text/plain")));
+}

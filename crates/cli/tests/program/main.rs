@@ -1,5 +1,6 @@
 //! The program as a user meets it: what it prints where, and how it ends.
 
+mod archive;
 mod bad_files;
 mod bad_input;
 mod bench;
@@ -8,6 +9,8 @@ mod configuration;
 mod dead_letters;
 mod demo;
 mod help;
+mod logging;
+mod messages;
 mod place;
 mod queues;
 mod readme;
@@ -30,8 +33,20 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// What was said, without when and how urgently.
 fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    without_levels(&String::from_utf8_lossy(&output.stderr))
+}
+
+/// Lines of a log without their times and levels.
+fn without_levels(text: &str) -> String {
+    let sentence = |line: &str| {
+        let (time, rest) = line.split_once(' ')?;
+        time.parse::<postrider::Timestamp>().ok()?;
+        let (level, sentence) = rest.trim_start().split_once(' ')?;
+        ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"].contains(&level).then(|| sentence.to_owned())
+    };
+    text.split_inclusive('\n').map(|line| sentence(line).unwrap_or_else(|| line.to_owned())).collect()
 }
 
 /// Everything that a user sees of a run with nothing from outside.

@@ -122,7 +122,7 @@ impl Run {
         Self {
             code: output.status.code().expect("an exit code"),
             stdout: String::from_utf8(output.stdout).expect("text"),
-            stderr: String::from_utf8(output.stderr).expect("text"),
+            stderr: crate::without_levels(&String::from_utf8(output.stderr).expect("text")),
             folder: folder.display().to_string(),
         }
     }

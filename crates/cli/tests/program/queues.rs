@@ -39,22 +39,46 @@ fn stats_count_what_a_queue_holds() {
 }
 
 #[test]
-fn a_queue_that_is_not_there_is_empty_and_its_name_is_doubted() {
+fn a_queue_that_is_not_there_is_a_failure_and_another_name_is_suggested() {
     let place = Place::new();
     place.send(&["orders", "1"]);
-    let told = [&["stats"][..], &["peek"], &["purge"], &["receive"], &["receive", "--wait", "1ms"], &["dlq", "list"]];
-    let on_all = [&["dlq", "redrive", "--all"][..], &["dlq", "purge", "--all"]];
-    for command in told.iter().chain(&on_all) {
-        let run = place.run(&[command, &["order"][..]].concat()).done();
-        assert!(run.stderr.contains("there is no queue 'order' yet"), "{run:?}");
-        assert_eq!(place.run(&[command, &["orders"][..]].concat()).done().stderr, "");
+    let commands = [
+        &["stats"][..],
+        &["peek"],
+        &["purge", "--yes"],
+        &["pause"],
+        &["resume"],
+        &["dlq", "list"],
+        &["dlq", "redrive", "--all"],
+        &["dlq", "purge", "--all", "--yes"],
+    ];
+    for command in commands {
+        for (queue, advice) in
+            [("ordres", "did you mean 'orders'?"), ("mails", "'postrider queues' lists those that there are")]
+        {
+            let run = place.run(&[command, &[queue]].concat()).failed(1);
+            let told = format!("postrider: there is no queue '{queue}'; {advice}\n");
+            assert_eq!((run.stdout.as_str(), run.stderr), ("", told), "{command:?}");
+        }
+        assert_eq!(place.run(&[command, &["orders"]].concat()).done().stderr, "", "{command:?}");
     }
-    for (command, after) in [("pause", "its first messages will wait"), ("resume", "lists those that there are")] {
-        let run = place.run(&[command, "order"]).done();
-        assert!(run.stderr.contains("there was no queue 'order' yet") && run.stderr.contains(after), "{run:?}");
-        assert_eq!(place.run(&[command, "orders"]).done().stderr, "");
+    assert_eq!(place.run(&["queues"]).done().stdout, "orders\n");
+}
+
+#[test]
+fn a_receiver_may_come_before_the_first_sender_and_is_told_so_once() {
+    let place = Place::new();
+    place.send(&["orders", "1"]);
+    for wait in ["0s", "1ms"] {
+        let run = place.run(&["receive", "ordres", "--wait", wait]).done();
+        assert_eq!(run.stderr, "postrider: there is no queue 'ordres' yet; did you mean 'orders'?\n");
+        assert_eq!(place.run(&["receive", "orders", "--wait", wait, "--visibility", "1ms"]).done().stderr, "");
     }
-    assert_eq!(place.row(&["stats", "order"])["oldest_age_seconds"], Value::Null);
+    let told = "queue 'ordres' is new, nothing was ever sent to it; did you mean 'orders'?";
+    let run = place.run(&["work", "ordres", "--drain", "--", "true"]).done();
+    assert_eq!(run.stderr.matches(told).count(), 1, "{run:?}");
+    let run = place.run(&["work", "ordres", "--drain", "--", "true"]).done();
+    assert!(!run.stderr.contains("is new"), "{run:?}");
 }
 
 #[test]
@@ -71,6 +95,18 @@ fn peek_shows_messages_and_leases_none() {
     place.run_with(&["send", "odd"], "tab\there \u{1b}[2J and much, much, much more than fits".as_bytes()).done();
     let table = place.run(&["peek", "odd"]).done().stdout;
     assert!(table.contains(r"tab\there \u{1b}[2J and much, much, muc…"), "{table}");
+}
+
+#[test]
+fn peek_shows_when_a_message_is_due() {
+    let place = Place::new();
+    place.send(&["orders", "later", "--delay", "3h"]);
+    place.send(&["orders", "now"]);
+    let table = place.run(&["peek", "orders"]).done().stdout;
+    let names: Vec<_> = table.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(names, ["ID", "STATE", "AGE", "DUE", "DELIVERIES", "KEY", "BODY"]);
+    let line = |body: &str| table.lines().find(|line| line.ends_with(body)).unwrap().to_owned();
+    assert!(line("later").contains("  in 3h ") && line("now").contains("  now "), "{table}");
 }
 
 #[test]

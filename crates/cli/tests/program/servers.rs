@@ -8,7 +8,8 @@ use postrider::mysql::mysql_async::prelude::Queryable;
 use postrider::mysql::mysql_async::{Conn, Opts};
 use postrider::postgres::tokio_postgres::{self, NoTls};
 
-use crate::place::{Place, Run};
+use crate::place::{Place, Run, text};
+use crate::serving::served::Served;
 
 fn server(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
@@ -118,6 +119,16 @@ fn a_server_without_a_free_connection_is_not_said_to_be_away() {
     all_fail(&Place::bare(), &url, "the server is shutting down or starting; try again");
 }
 
+#[test]
+fn what_a_server_says_steers_no_terminal() {
+    let url = closed_server("XX000", "gone\u{1b}]0;title\u{7}\u{1b}[2J\u{9b}31m");
+    for args in [&["stats"][..], &["send", "orders", "x"], &["work", "orders", "--", "true"]] {
+        let run = Place::bare().at(&url).run(args).failed(1);
+        let shown = format!("{}{}", run.stdout, run.stderr);
+        assert!(shown.contains("gone") && !shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
+    }
+}
+
 /// Words that no other test uses.
 pub(crate) fn unique(prefix: &str) -> String {
     format!("{prefix}_{}", &postrider::MessageId::generate().as_uuid().simple().to_string()[20..])
@@ -167,4 +178,44 @@ async fn a_schema_that_is_too_new_or_forbidden_in_mariadb_is_a_failure() {
     all_fail(&place, &own, "has schema version 999 and this program knows version");
     client.query_drop(format!("drop user {name}@'%'")).await.unwrap();
     client.query_drop(format!("drop database {name}")).await.unwrap();
+}
+
+/// Queues of its own on the emulator, whose credentials are any.
+fn on_sqs() -> Place {
+    let url = std::env::var("POSTRIDER_SQS_URL").expect("`scripts/services up sqs` starts it");
+    Place::bare()
+        .at(format!("{url}cli-{}-", postrider::MessageId::generate().as_uuid().simple()))
+        .with("AWS_ACCESS_KEY_ID", "test")
+        .with("AWS_SECRET_ACCESS_KEY", "test")
+        .with("AWS_REGION", "us-east-1")
+}
+
+#[test]
+fn an_extended_lease_on_sqs_goes_on_by_its_new_receipt_in_every_process() {
+    let place = on_sqs();
+    place.run_with(&["send", "orders", "--lines"], b"1\n2\n").done();
+    let leased = ["receive", "orders", "--wait", "10s", "--visibility", "10s"];
+    let [one, two] = [place.receive(&leased[1..]), place.receive(&leased[1..])];
+    let received = std::time::Instant::now();
+    let row = place.row(&["extend", &one, "5m"]);
+    assert_eq!((&row["outcome"], &row["receipt"]), (&"extended".into(), &one.clone().into()));
+    let [new_one, said] = [text(&row["new_receipt"]), place.run(&["extend", &two, "5m"]).done().stdout];
+    let (_, new_two) = said.trim().rsplit_once("extended; from now on use ").expect("the new receipt");
+    // Until the first receipts say that the leases are over.
+    std::thread::sleep(std::time::Duration::from_secs(10).saturating_sub(received.elapsed()));
+    assert_eq!(place.run(&["--json", "ack", &one]).failed(1).outcomes(), ["expired"]);
+    assert_eq!(place.run(&["--json", "ack", &new_one, new_two]).done().outcomes(), ["acked", "acked"]);
+    place.run(&["queues", "delete", "orders", "--yes"]).done();
+}
+
+#[test]
+fn a_server_before_sqs_answers_the_new_receipt() {
+    let served = Served::start(on_sqs());
+    served.place.send(&["orders", "hello"]);
+    let receipt = served.place.receive(&["orders", "--wait", "10s"]);
+    let new = text(&served.place.row(&["extend", &receipt, "5m"])["new_receipt"]);
+    assert_ne!(new, receipt);
+    assert_eq!(served.place.run(&["--json", "ack", &new]).done().outcomes(), ["acked"]);
+    assert_eq!(served.place.run(&["--json", "ack", &receipt]).failed(1).outcomes(), ["expired"]);
+    served.place.run(&["queues", "delete", "orders", "--yes"]).done();
 }

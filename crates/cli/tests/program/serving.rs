@@ -35,8 +35,53 @@ fn a_server_says_where_it_is_and_what_it_serves() {
     memory.signal(rustix::process::Signal::TERM);
     let (code, said, _) = memory.end();
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("serving memory:; tasks and tokens are in sqlite:"), "{said}");
+    assert!(said.contains("serving memory:, tasks and tokens included: all of it ends with this process"), "{said}");
     assert!(said.contains(&format!("'postrider --url {url} token create NAME --role admin' makes")), "{said}");
+}
+
+#[test]
+fn a_server_of_memory_leaves_nothing_behind_unless_it_is_told_where() {
+    let home = Place::bare();
+    let temporary = home.file("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    let entries = || std::fs::read_dir(&temporary).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let served = Served::start(home.at("memory:").with("TMPDIR", temporary.to_str().unwrap()));
+    served.place.run(&["task", "create", "mail", "{}"]).done();
+    assert!(!served.home.file(".local/share/postrider").exists(), "nothing is in the data folder");
+    assert_eq!(entries().len(), 1);
+    served.signal(rustix::process::Signal::TERM);
+    let (code, said, _home) = served.end_in_place();
+    assert_eq!((code, entries()), (Some(0), Vec::new()), "{said}");
+
+    let home = Place::bare();
+    let state = format!("sqlite:{}", home.file("state.db").display());
+    let served = Served::start(home.at("memory:").with("POSTRIDER__STATE__URL", &state));
+    served.place.run(&["task", "create", "mail", "{}"]).done();
+    served.signal(rustix::process::Signal::TERM);
+    let (code, said, home) = served.end_in_place();
+    assert!(said.contains(&format!("serving memory:; tasks and tokens are in {state}")), "{said}");
+    assert!(code == Some(0) && home.file("state.db").exists(), "{said}");
+}
+
+#[test]
+fn each_request_is_a_line_of_the_log() {
+    for format in ["text", "json"] {
+        let served = Served::start_with(Place::new(), &["--listen", "127.0.0.1:0", "--log-format", format]);
+        served.get_with("/healthz", "x-request-id: request-7\r\n");
+        served.signal(rustix::process::Signal::TERM);
+        let (_, said, _) = served.end();
+        let lines: Vec<_> = said.lines().filter(|line| line.contains("request-7")).collect();
+        assert_eq!(lines.len(), 1, "{said}");
+        if format == "text" {
+            let told = " INFO postrider: request (method GET, route /healthz, status 200, ";
+            assert!(lines[0].contains(told) && lines[0].ends_with("request id request-7)"), "{said}");
+        } else {
+            let row: serde_json::Value = serde_json::from_str(lines[0]).unwrap();
+            assert_eq!((&row["level"], &row["target"]), (&json!("INFO"), &json!("postrider::access")));
+            assert_eq!((&row["method"], &row["route"]), (&json!("GET"), &json!("/healthz")));
+            assert_eq!((&row["status"], &row["request_id"]), (&json!(200), &json!("request-7")));
+        }
+    }
 }
 
 #[test]

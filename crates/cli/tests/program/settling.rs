@@ -137,6 +137,7 @@ fn an_extended_lease_ends_later_and_keeps_its_receipt() {
     let before = place.rows(&["peek", "orders"]);
     let rows = place.rows(&["extend", &one, &two, "2h"]);
     assert_eq!(rows.iter().map(|row| text(&row["outcome"])).collect::<Vec<_>>(), ["extended", "extended"]);
+    assert!(rows.iter().all(|row| row.get("new_receipt").is_none()), "the store knows when a lease ends: {rows:?}");
     let after = place.rows(&["peek", "orders"]);
     for (before, after) in before.iter().zip(&after) {
         assert!(text(&before["next_attempt_at"]) < text(&after["next_attempt_at"]));

@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of a test may panic")]
 
 mod elsewhere;
+mod frozen;
 mod home;
+mod killed;
 mod listing;
 mod replay;
 mod schedules;
@@ -11,7 +13,7 @@ mod worker;
 
 use serde_json::json;
 
-use crate::place::{Place, text};
+use crate::place::{Place, Run, text};
 use home::Home;
 pub(crate) use home::eventually;
 
@@ -42,7 +44,7 @@ fn a_task_is_made_worked_on_and_answers_its_result() {
             (&task["payload"], &task["priority"], &task["tags"]),
             (&json!("Anna"), &json!(7), &json!(["a", "b"]))
         );
-        assert_eq!((&task["attempt_count"], &task["max_attempts"]), (&json!(1), &json!(3)));
+        assert_eq!((&task["attempt_count"], &task["max_attempts"]), (&json!(1), &json!(24)));
         let times = ["created_at", "started_at", "finished_at"].map(|time| text(&task[time]));
         assert!(times.is_sorted(), "{times:?}");
         assert_eq!(task.get("enqueued_at").is_some(), mode == "queue", "{task}");
@@ -174,6 +176,32 @@ fn what_is_called_off_stays_so_and_what_cannot_be_is_told() {
 }
 
 #[test]
+fn tasks_are_called_off_and_run_now_by_what_they_have_in_common() {
+    for home in Home::everywhere() {
+        let place = &home.place;
+        let ids = |run: &Run| run.rows().iter().map(|row| text(&row["id"])).collect::<Vec<_>>();
+        let mails = ["1", "2", "3"].map(|payload| place.create(&["mail", payload, "--in", "1h", "--tag", "night"]));
+        let others = ["1", "2"].map(|payload| place.create(&["other", payload, "--in", "1h"]));
+        let cancel = ["--json", "task", "cancel", "--type", "mail", "--tag", "night"];
+        let rehearsed = place.run(&[&cancel[..], &["--dry-run"]].concat()).done();
+        assert_eq!((ids(&rehearsed), rehearsed.outcomes()), (mails.to_vec(), vec!["would_cancel".to_owned(); 3]));
+        let named = place.run(&["--json", "task", "retry", &others[0], "--dry-run"]).done();
+        assert_eq!(named.outcomes(), ["would_retry"]);
+        assert_eq!(place.rows(&["task", "list", "--state", "PENDING"]).len(), 5, "nothing was done");
+
+        let run = place.run(&cancel).done();
+        assert_eq!((ids(&run), run.outcomes()), (mails.to_vec(), vec!["canceled".to_owned(); 3]));
+        let named = place.run(&["--json", "task", "retry", &mails[0], "--dry-run"]).failed(1);
+        assert_eq!(named.outcomes(), ["conflict"]);
+        let run = place.run(&["--json", "task", "retry", "--all"]).done();
+        assert_eq!((ids(&run), run.outcomes()), (others.to_vec(), vec!["due_now".to_owned(); 2]));
+        place.drain("other", "true");
+        assert_eq!(place.rows(&["task", "list", "--state", "SUCCEEDED"]).len(), 2);
+        assert_eq!(place.run(&["task", "cancel", "--all", "--yes"]).done().stdout, "", "all have ended");
+    }
+}
+
+#[test]
 fn every_line_is_a_task() {
     for home in Home::everywhere() {
         let place = &home.place;
@@ -221,6 +249,7 @@ fn wrong_usage_says_what_to_do() {
         ("since", &["task", "list", "--since", "yesterday"]),
         ("limit", &["task", "list", "--limit", "0"]),
         ("cancel_nothing", &["task", "cancel"]),
+        ("retry_both", &["task", "retry", id, "--all"]),
         ("replay_nothing", &["task", "replay"]),
         ("replay_both", &["task", "replay", id, "--all"]),
         ("replay_edit_two", &["task", "replay", id, "0190163d-8694-739b-aea5-966c26f8ad92", "--edit", "x"]),

@@ -7,8 +7,8 @@ mod fault;
 mod notes;
 mod simulated_store;
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use postrider_core::service::check_sendable;
@@ -32,6 +32,8 @@ pub struct Broken<P> {
     notes: Arc<Notes>,
     capabilities: Capabilities,
     shift: Option<ClockShift>,
+    /// The leases that were extended on this connection.
+    extended: Mutex<HashSet<LeaseToken>>,
 }
 
 impl<P: Provider> Broken<P> {
@@ -83,6 +85,12 @@ impl<P: Provider> Broken<P> {
     fn spoil_message(&self, mut message: Message) -> Message {
         match self.fault {
             Some(Fault::LosesHeaders) => message.headers = Headers::new(),
+            Some(Fault::DropsItsOwnHeaders) => {
+                let names: Vec<String> = message.headers.iter().map(|(name, _)| name.to_owned()).collect();
+                for name in names.iter().filter(|name| name.starts_with("x-")) {
+                    message.headers.remove(name);
+                }
+            }
             Some(Fault::IgnoresDedupKey) => message.dedup_key = None,
             Some(Fault::DeliversEarly | Fault::AcceptsWhatItRefuses) => message.delay = Duration::ZERO,
             Some(Fault::DeliversExpired) => message.expires = None,
@@ -106,10 +114,15 @@ impl<P: Provider> Broken<P> {
         message
     }
 
+    fn extended_here(&self) -> MutexGuard<'_, HashSet<LeaseToken>> {
+        self.extended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What reaches the store of a settlement; `None` when nothing does.
     fn spoil_settlement(&self, mut settlement: Settlement) -> Option<Settlement> {
-        let Settlement { receipt, disposition } = &mut settlement;
+        let Settlement { receipt, disposition, worker } = &mut settlement;
         match (self.fault, &mut *disposition) {
+            (Some(Fault::CreditsAnotherWorker), _) => *worker = Some("another".into()),
             (Some(Fault::IgnoresToken), _) => self.notes.newest_receipt(receipt),
             (Some(Fault::RetriesAtOnce), Disposition::Nack(Nack::Retry { after, .. })) => *after = Duration::ZERO,
             (Some(Fault::IgnoresRetries), Disposition::Nack(Nack::Retry { .. }))
@@ -131,11 +144,30 @@ impl<P: Provider> Broken<P> {
     }
 
     async fn settle_one(&self, settlement: Settlement, deadline: Deadline) -> Result<(), MessagingError> {
+        if self.has(Fault::FailsOnOddTexts)
+            && let Disposition::Nack(
+                Nack::Retry { error: Some(error), .. } | Nack::DeadLetter { error: Some(error), .. },
+            ) = &settlement.disposition
+            && error.contains('\0')
+        {
+            return Err(MessagingError::Provider {
+                provider: self.provider_name(),
+                operation: "settle",
+                source: Arc::new(std::io::Error::other("invalid byte sequence for encoding \"UTF8\": 0x00")),
+                retryable: false,
+            });
+        }
         let Some(settlement) = self.spoil_settlement(settlement) else { return Ok(()) };
         let resend = self.resend_after(&settlement);
         let receipt = settlement.receipt.clone();
+        if self.has(Fault::KeepsExtensionsToItself)
+            && self.notes.is_past_its_first_end(&receipt)
+            && !self.extended_here().contains(&receipt.token())
+        {
+            return Err(receipt.expired());
+        }
         let settlement = match &resend {
-            Some(_) if self.has(Fault::RetriesLosePlace) => Settlement::ack(settlement.receipt),
+            Some(_) if !self.has(Fault::CopiesDeadLetters) => Settlement::ack(settlement.receipt),
             _ => settlement,
         };
         let rows = self.inner.settle(vec![settlement], deadline).await?;
@@ -157,6 +189,11 @@ impl<P: Provider> Broken<P> {
         let copy = self.notes.copy_of(&settlement.receipt)?;
         match (self.fault, &settlement.disposition) {
             (Some(Fault::RetriesLosePlace), Disposition::Nack(Nack::Retry { after, .. })) => Some(copy.delay(*after)),
+            (Some(Fault::LooksLosePlace), Disposition::Nack(Nack::Retry { after, .. }))
+                if self.notes.was_peeked_at(settlement.receipt.queue()) =>
+            {
+                Some(copy.delay(*after))
+            }
             (Some(Fault::CopiesDeadLetters), Disposition::Nack(Nack::DeadLetter { .. })) => Some(copy),
             _ => None,
         }
@@ -182,6 +219,57 @@ impl<P: Provider> Broken<P> {
         Ok(result)
     }
 
+    async fn list(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterPage, MessagingError> {
+        if !self.has(Fault::ListsByPosition) {
+            return self.inner.list_dead_letters(queue, query, deadline).await;
+        }
+        let mut letters = list_dead_letters(&self.inner, queue).await?;
+        letters.retain(|letter| query.selection.includes(letter.id, &letter.reason));
+        if self.notes.is_second() {
+            letters.reverse();
+        }
+        let passed = query.after.as_ref().map_or(0, |cursor| cursor.0.parse().unwrap_or_default());
+        let behind = passed + query.limit;
+        let next = (letters.len() > behind).then(|| DeadLetterCursor(behind.to_string()));
+        Ok(DeadLetterPage { letters: letters.into_iter().skip(passed).take(query.limit).collect(), next })
+    }
+
+    async fn find(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageId>, MessagingError> {
+        if !self.has(Fault::FindsByBeginnings) {
+            return self.inner.find_dead_letters(queue, selection, error, deadline).await;
+        }
+        let mut letters = list_dead_letters(&self.inner, queue).await?;
+        letters.retain(|letter| {
+            let is_meant = error.is_none_or(|error| letter.error.as_ref().is_some_and(|kept| kept.starts_with(error)));
+            is_meant && selection.includes(letter.id, &letter.reason)
+        });
+        Ok(letters.into_iter().map(|letter| letter.id).collect())
+    }
+
+    async fn summaries(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterSummaryPage, MessagingError> {
+        let mut page: DeadLetterSummaryPage = self.list(queue, query, deadline).await?.into();
+        if self.has(Fault::SummarizesWithoutErrors) {
+            page.summaries.iter_mut().for_each(|summary| summary.error = None);
+        }
+        Ok(page)
+    }
+
     async fn redrive(
         &self,
         queue: &QueueName,
@@ -193,7 +281,14 @@ impl<P: Provider> Broken<P> {
             redrive.dry_run = false;
         }
         if !matches!(self.fault, Some(Fault::RenamesOnRedrive | Fault::RedrivesTwins)) {
-            return self.inner.redrive_dead_letters(queue, &redrive, deadline).await;
+            let report = self.inner.redrive_dead_letters(queue, &redrive, deadline).await?;
+            if self.has(Fault::TakesTheDeadForCopies) {
+                // Time enough for some of them to die again.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let again = DeadLetterSelection::Ids(report.redriven.clone());
+                self.inner.purge_dead_letters(queue, &again, deadline).await?;
+            }
+            return Ok(report);
         }
         let mut report = RedriveReport::default();
         for letter in list_dead_letters(&self.inner, queue).await? {
@@ -209,6 +304,7 @@ impl<P: Provider> Broken<P> {
     }
 }
 
+#[async_trait]
 impl<P: Provider> MessagingService for Broken<P> {
     fn provider_name(&self) -> &'static str {
         self.inner.provider_name()
@@ -240,7 +336,7 @@ impl<P: Provider> MessagingService for Broken<P> {
         let mut rows = Vec::new();
         for message in messages {
             let id = message.id;
-            if self.has(Fault::LosesSends) && self.notes.every_second_send() {
+            if self.has(Fault::LosesSends) && self.notes.is_second() {
                 rows.push(Ok(id));
                 continue;
             }
@@ -286,6 +382,7 @@ impl<P: Provider> MessagingService for Broken<P> {
             return Ok(received);
         }
         let received = self.inner.receive_messages(queue, &spoiled, deadline).await?;
+        received.iter().for_each(|message| self.notes.granted(message.receipt(), spoiled.visibility));
         Ok(received.into_iter().map(|message| self.spoil_delivery(message)).collect())
     }
 
@@ -313,13 +410,12 @@ impl<P: Provider> MessagingService for Broken<P> {
         Ok(rows)
     }
 
-    async fn ack_message(
+    async fn settle_message(
         &self,
         queue: &QueueName,
-        receipt: impl Into<ReceiptHandle> + Send,
+        settlement: Settlement,
         deadline: Deadline,
     ) -> Result<(), MessagingError> {
-        let settlement = Settlement::ack(receipt);
         if !self.has(Fault::IgnoresQueue) {
             settlement.receipt.check_queue(queue)?;
         }
@@ -332,10 +428,10 @@ impl<P: Provider> MessagingService for Broken<P> {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         let mut receipt = receipt.clone();
         let extension = match self.fault {
-            Some(Fault::ExtendsNothing) => return Ok(()),
+            Some(Fault::ExtendsNothing) => return Ok(receipt),
             Some(Fault::IgnoresToken) => {
                 self.notes.newest_receipt(&mut receipt);
                 extension
@@ -344,7 +440,9 @@ impl<P: Provider> MessagingService for Broken<P> {
             _ if extension < DAY => self.spoil_duration(extension),
             _ => extension,
         };
-        self.inner.extend_visibility(queue, &receipt, extension, deadline).await
+        let next = self.inner.extend_visibility(queue, &receipt, extension, deadline).await?;
+        self.extended_here().insert(next.token());
+        Ok(next)
     }
 
     async fn receive_by_id(
@@ -388,7 +486,8 @@ crate::forward_admin!(Broken, pause: |this, queue, deadline| async {
     this.inner.pause(queue, deadline).await
 }, attempts: |this, queue, id, deadline| async {
     this.offer(Feature::AttemptHistory)?;
-    let mut attempts = this.inner.message_attempts(queue, id, deadline).await?;
+    let last = if this.has(Fault::KeepsFailuresById) { this.notes.last_queue(id) } else { None };
+    let mut attempts = this.inner.message_attempts(last.as_ref().unwrap_or(queue), id, deadline).await?;
     match this.fault {
         Some(Fault::TellsTheLastAttempt) => drop(attempts.drain(..attempts.len().saturating_sub(1))),
         Some(Fault::TellsAttemptsBackwards) => attempts.reverse(),
@@ -396,5 +495,78 @@ crate::forward_admin!(Broken, pause: |this, queue, deadline| async {
         _ => {}
     }
     Ok(attempts)
+}, peek: |this, queue, limit, deadline| async {
+    this.notes.peeked_at(queue);
+    this.inner.peek(queue, limit, deadline).await
+}, page: |this, queue, query, deadline| async {
+    this.offer(Feature::WaitingMessages)?;
+    let skipped = usize::from(this.has(Fault::SkipsBetweenPeekedPages));
+    let mut page = this.inner.peek_page(queue, &PeekQuery { limit: query.limit + skipped, ..query.clone() }, deadline).await?;
+    page.messages.truncate(query.limit);
+    Ok(page)
+}, archived: |this, queue, query, deadline| async {
+    this.offer(Feature::Archive)?;
+    let mut spoiled = query.clone();
+    match this.fault {
+        Some(Fault::IgnoresArchiveFilters) => spoiled.filter = ArchiveFilter::default(),
+        Some(Fault::SkipsBetweenArchivePages) if query.filter == ArchiveFilter::default() => spoiled.limit += 1,
+        _ => {}
+    }
+    let mut page = this.inner.archived(queue, &spoiled, deadline).await?;
+    page.messages.truncate(query.limit);
+    match this.fault {
+        Some(Fault::KeepsNothing) => page.messages.clear(),
+        Some(Fault::DeletesWithoutRecord) => page.messages.retain(|message| message.state != ArchivedState::Failed),
+        Some(Fault::ForgetsArchivedCounts) => page.messages.iter_mut().for_each(|message| message.attempts_count = 0),
+        Some(Fault::ListsOldestEndsFirst) => page.messages.reverse(),
+        _ => {}
+    }
+    Ok(page)
+}, again: |this, queue, id, deadline| async {
+    this.offer(Feature::Archive)?;
+    if this.has(Fault::SendsTheSameAgain) {
+        let mut message = postrider_core::archive::find(&this.inner, queue, id, deadline).await?.again()?;
+        message.id = id;
+        return this.inner.send_message(queue, message, deadline).await;
+    }
+    this.inner.send_again(queue, id, deadline).await
+}, now: |this, queue, id, deadline| async {
+    this.offer(Feature::WaitingMessages)?;
+    if this.has(Fault::DeliversNothingNow) {
+        return Ok(());
+    }
+    this.inner.deliver_now(queue, id, deadline).await
+}, bury: |this, queue, id, reason, error, deadline| async {
+    this.offer(Feature::WaitingMessages)?;
+    let error = if this.has(Fault::ForgetsErrorsByHand) { None } else { error };
+    match this.inner.dead_letter_waiting(queue, id, reason, error, deadline).await {
+        Err(MessagingError::MessageLeased { .. }) if this.has(Fault::PassesLeasesBy) => Ok(()),
+        done => done,
+    }
 });
-crate::forward_dead_letters!(Broken, redrive: |this, queue, redrive, deadline| this.redrive(queue, redrive, deadline));
+crate::forward_dead_letters!(
+    Broken,
+    list: |this, queue, query, deadline| this.list(queue, query, deadline),
+    find: |this, queue, selection, error, deadline| this.find(queue, selection, error, deadline),
+    summaries: |this, queue, query, deadline| this.summaries(queue, query, deadline),
+    edit: |this, queue, id, edit, deadline| async {
+        let mut edit = edit;
+        if !this.has(Fault::EditsBlindly) {
+            return this.inner.edit_dead_letter(queue, id, edit, deadline).await;
+        }
+        let mut content_type = this.inner.get_dead_letter(queue, id, deadline).await?.content_type;
+        content_type = edit.content_type.replace(ContentType::OCTET_STREAM).unwrap_or(content_type);
+        let letter = this.inner.edit_dead_letter(queue, id, edit, deadline).await?;
+        Ok(DeadLetter { content_type, ..letter })
+    },
+    redrive: |this, queue, redrive, deadline| this.redrive(queue, redrive, deadline),
+    purge: |this, queue, selection, deadline| async {
+        let purged = this.inner.purge_dead_letters(queue, selection, deadline).await?;
+        if this.has(Fault::PurgesMoreThanItCounts) {
+            // Time enough for others to die.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            this.inner.purge_dead_letters(queue, selection, deadline).await?;
+        }
+        Ok(purged)
+    }
+);

@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use postrider_core::{
     Bytes, Envelope, Key, LeaseToken, Message, MessageId, QueueName, QueuedMessage, ReceiptHandle, ReturnLease,
 };
+use tokio::time::Instant;
 
 /// Notes on everything that passed through.
 #[derive(Debug, Default)]
@@ -13,12 +15,14 @@ pub(super) struct Notes(Mutex<Pages>);
 
 #[derive(Debug, Default)]
 struct Pages {
-    sends: u64,
+    times: u64,
     keys: HashMap<MessageId, Key>,
     newest: HashMap<MessageId, ReceiptHandle>,
     deliveries: HashMap<MessageId, (Bytes, Envelope)>,
     leased: HashMap<QueueName, MessageId>,
     settled: HashSet<LeaseToken>,
+    peeked_at: HashSet<QueueName>,
+    first_ends: HashMap<LeaseToken, Instant>,
 }
 
 /// Nobody takes this lease back: the message was handed out by mistake.
@@ -33,10 +37,11 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn every_second_send(&self) -> bool {
+    /// Whether this is the second time, the fourth and so on.
+    pub(super) fn is_second(&self) -> bool {
         let mut pages = self.pages();
-        pages.sends += 1;
-        pages.sends.is_multiple_of(2)
+        pages.times += 1;
+        pages.times.is_multiple_of(2)
     }
 
     /// Takes a message's ordering key away, so that the store does not know of it.
@@ -66,8 +71,28 @@ impl Notes {
         }
     }
 
+    /// This lease was granted for so long.
+    pub(super) fn granted(&self, receipt: &ReceiptHandle, visibility: Duration) {
+        // One that lasts longer than the clock goes does not end here.
+        let end = Instant::now().checked_add(visibility);
+        self.pages().first_ends.extend(end.map(|end| (receipt.token(), end)));
+    }
+
+    /// Whether this lease would be over if it had not been extended.
+    pub(super) fn is_past_its_first_end(&self, receipt: &ReceiptHandle) -> bool {
+        self.pages().first_ends.get(&receipt.token()).is_some_and(|end| *end <= Instant::now())
+    }
+
     pub(super) fn was_settled(&self, receipt: &ReceiptHandle) -> bool {
         self.pages().settled.contains(&receipt.token())
+    }
+
+    pub(super) fn peeked_at(&self, queue: &QueueName) {
+        self.pages().peeked_at.insert(queue.clone());
+    }
+
+    pub(super) fn was_peeked_at(&self, queue: &QueueName) -> bool {
+        self.pages().peeked_at.contains(queue)
     }
 
     /// Puts the receipt of the newest delivery in the place of an older one.
@@ -75,6 +100,11 @@ impl Notes {
         if let Some(newest) = self.pages().newest.get(&receipt.message_id()) {
             *receipt = newest.clone();
         }
+    }
+
+    /// The queue in which a message with this id was delivered last.
+    pub(super) fn last_queue(&self, id: MessageId) -> Option<QueueName> {
+        Some(self.pages().newest.get(&id)?.queue().clone())
     }
 
     /// A copy of the message that a receipt is for, to be sent anew.

@@ -1,6 +1,6 @@
 //! Everything that the suite can ask a harness for, in one process.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -71,7 +71,7 @@ impl SimulatedStore {
             capabilities = capabilities.with(feature, Support::refused("this store does without it"));
         }
         let (fault, refused, notes) = (self.fault, self.refused, self.notes.clone());
-        Broken { inner: link, fault, refused, notes, capabilities, shift }
+        Broken { inner: link, fault, refused, notes, capabilities, shift, extended: Mutex::default() }
     }
 
     async fn forget_everything(&self) -> Result<(), MessagingError> {

@@ -1,10 +1,13 @@
 //! The page `docs/guarantees.md`: the law, and what became of it on each provider.
 //!
 //! Made from [`Report`]s and from what providers publish of themselves, so that it cannot say what nobody measured. A
-//! claim that is no longer true changes the page, and a test compares it with the file.
+//! claim that is no longer true changes the page, and a test compares it with the file. The suite of each store records
+//! its [`Section`], so that the page is made from the same run that judges the store.
 
+mod holes;
 mod promises;
 mod queue_names;
+mod record;
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -17,6 +20,7 @@ use crate::law::{Outcome, Report, Rule, RuleReport, TestReport};
 use crate::probe::soon;
 use crate::{rules, storm};
 
+pub use holes::{Untried, holes};
 pub use queue_names::QueueNames;
 
 /// One provider on the page.
@@ -27,16 +31,16 @@ pub struct Section {
     /// What its queues may be called.
     pub queue_names: QueueNames,
     /// How the suite reached it, in a sentence or two: what was opened, and what was taken away for L14.
-    pub tried: &'static str,
+    pub tried: String,
 }
 
 impl Section {
     /// Tries a store.
-    pub async fn of<H: Harness>(harness: H, settings: Settings, tried: &'static str) -> Result<Self, MessagingError> {
+    pub async fn of<H: Harness>(harness: H, settings: Settings, tried: &str) -> Result<Self, MessagingError> {
         let provider = harness.open().await?;
         let queue_names = QueueNames::try_on(&provider, &format!("{}n", settings.prefix)).await?;
         provider.close(soon()).await?;
-        Ok(Self { report: exercise(harness, settings).await?, queue_names, tried })
+        Ok(Self { report: exercise(harness, settings).await?, queue_names, tried: tried.to_owned() })
     }
 
     fn name(&self) -> &'static str {

@@ -46,7 +46,8 @@ impl Rule {
                 "A message that is given up moves to `{queue}_dlq` with its body, headers, reason, error, counts and \
                  times, and stays there until it is redriven or purged. Dead letters can be listed, read, edited, \
                  received, redriven (also elsewhere, in bulk, and as a dry run) and purged. A redrive keeps the id, \
-                 resets the counts, and puts the message behind the others of its key."
+                 resets the counts, and puts the message behind the others of its key. A store with an archive keeps \
+                 a message after its end, with its record; it can be searched there, and sent again as a new message."
             }
             Self::L11 => {
                 "Messages with the same ordering key are handled one at a time and in the order in which they were \
@@ -74,8 +75,9 @@ impl Rule {
 }
 
 pub(super) const INTRODUCTION: &str = "\
-<!-- Made by the conformance suite from what it measured; see crates/postrider/tests/suite/guarantees.rs. To write it anew:
-     POSTRIDER_WRITE_DOCS=1 cargo test -p postrider guarantees -->
+<!-- Made from what the suites of the stores recorded; see crates/postrider/tests/suite/guarantees.rs. To write it anew, run
+     POSTRIDER_WRITE_DOCS=1 cargo test -p postrider --all-features --test suite guarantees -- --ignored
+     after them. -->
 
 # Guarantees
 

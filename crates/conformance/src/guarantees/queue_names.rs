@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use postrider_core::{Message, MessagingError, MessagingService, Provider, QueueName, ReceiveOptions};
+use serde::{Deserialize, Serialize};
 
 use crate::probe::soon;
 
 /// What a queue may be called on a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueNames {
     /// The longest name that is accepted, in characters; names of 80 characters are the longest there are.
     pub longest: usize,

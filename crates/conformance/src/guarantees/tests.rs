@@ -1,5 +1,6 @@
 use postrider_core::{Capabilities, MemoryStore};
 
+use super::record::Record;
 use super::*;
 use crate::broken::{Fault, SimulatedStore};
 use crate::storm::StormSettings;
@@ -10,7 +11,7 @@ fn section(capabilities: Capabilities, outcomes: &[(&'static str, Outcome)]) -> 
     let outcome = |name| outcomes.iter().find(|(named, _)| *named == name).map_or(Outcome::Holds, |(_, o)| o.clone());
     let test = |known: Known| TestReport { rule: known.rule, name: known.name, outcome: outcome(known.name) };
     let tests = all_tests().into_iter().map(test).collect();
-    Section { report: Report::new(capabilities, 7, tests, None), queue_names: NAMES, tried: "On paper." }
+    Section { report: Report::new(capabilities, 7, tests, None), queue_names: NAMES, tried: "On paper.".into() }
 }
 
 fn has(page: &str, line: &str) {
@@ -33,6 +34,7 @@ fn what_was_measured_is_on_the_page() {
         ("l2_concurrent_receivers_share_nothing", Outcome::Broken("two had one sheet".into())),
         ("l9_an_undecodable_message_dies_alone_with_its_bytes", Outcome::NotExercised("no ink".into())),
         ("l13_peek_leases_nothing", Outcome::NotExercised("nobody may look".into())),
+        ("l11_a_look_does_not_change_the_order_of_a_key", Outcome::NotExercised("nobody may look".into())),
     ];
     let stone = section(Capabilities::native("stone"), &[]);
     let page = page(&[section(paper, &outcomes), stone]);
@@ -60,6 +62,76 @@ fn what_was_measured_is_on_the_page() {
     has(&page, "- **priority**: refused. Sheets are alike.");
     has(&page, "- **wake-up hints**: emulated. Somebody rings a bell.");
     assert!(page.contains("\n### stone\n\nOn paper.\n\nEverything is native.\n\n"), "{page}");
+}
+
+#[test]
+fn a_section_is_the_same_after_it_was_recorded() {
+    let paper = Capabilities::native("paper")
+        .with(Feature::Peek, Support::emulated("a second look"))
+        .with_limits(Limits { dedup_window: Some(Duration::from_secs(300)), ..Limits::default() });
+    let mut written = section(paper, &[("l13_peek_leases_nothing", Outcome::NotExercised("nobody may look".into()))]);
+    written.report.left_behind = Some("a sheet".into());
+    let text = serde_json::to_string(&Record::of(&written)).unwrap();
+    let read: Record = serde_json::from_str(&text).unwrap();
+    assert_eq!(read.into_section("paper").unwrap(), written);
+}
+
+#[test]
+fn a_record_of_another_suite_is_refused() {
+    let mut record = Record::of(&section(Capabilities::native("paper"), &[]));
+    record.outcomes.insert("l17_there_is_no_such_rule".into(), Outcome::Holds);
+    assert_eq!(record.into_section("paper").unwrap_err(), "the suite has no test l17_there_is_no_such_rule");
+}
+
+#[test]
+fn a_rule_that_is_not_in_a_record_is_a_hole() {
+    let stone = section(Capabilities::native("stone"), &[]);
+    let mut record = Record::of(&section(Capabilities::native("paper"), &[]));
+    record.outcomes.retain(|name, _| !name.starts_with("l5_"));
+    let paper = record.into_section("paper").unwrap();
+    assert_eq!(holes(&[stone, paper], &[]), ["L5 on paper: none of its tests was exercised"]);
+}
+
+#[test]
+fn a_test_that_was_not_run_is_a_hole() {
+    let name = "l13_peek_leases_nothing";
+    let mut record = Record::of(&section(Capabilities::native("paper"), &[]));
+    record.outcomes.remove(name);
+    let paper = record.into_section("paper").unwrap();
+    assert_eq!(holes(&[paper], &[]), [format!("L13 on paper: {name} was not run")]);
+
+    let refuses = |why| {
+        let paper = Capabilities::native("paper").with(Feature::Peek, Support::refused(why));
+        section(paper, &[(name, Outcome::Refused("no light".into()))])
+    };
+    assert_eq!(holes(&[refuses("no light")], &[]), [] as [&str; 0]);
+    let undeclared =
+        format!("L13 on paper: {name} was refused for a reason that the capabilities do not declare: no light");
+    assert_eq!(holes(&[refuses("no table")], &[]), [undeclared]);
+}
+
+#[test]
+fn what_stays_untried_has_to_be_listed_with_its_reason() {
+    let name = "l13_peek_leases_nothing";
+    let paper = section(Capabilities::native("paper"), &[(name, Outcome::NotExercised("no light".into()))]);
+    let untried = |store, why| [Untried { test: name, stores: store, why }];
+    let hole = format!("L13 on paper: {name} was not exercised: no light");
+    let found = |untried: &[Untried]| holes(std::slice::from_ref(&paper), untried);
+    assert_eq!(found(&untried(&["paper"], "no light")), [] as [&str; 0]);
+    assert_eq!(found(&untried(&["stone"], "no light")), [hole.as_str()]);
+    assert_eq!(found(&untried(&["paper"], "no table")), [hole.as_str()]);
+    let stone = section(Capabilities::native("stone"), &[]);
+    let tried = format!("L13 on stone: {name} is listed as untried, but was tried");
+    assert_eq!(holes(&[stone], &untried(&["stone"], "no light")), [tried]);
+    let gone = Untried { test: "l9_gone", stores: &["stone"], why: "no light" };
+    assert_eq!(holes(&[], &[gone]), ["l9_gone is listed as untried, and is no test"]);
+
+    let test = "l9_an_undecodable_message_dies_alone_with_its_bytes";
+    let paper = section(Capabilities::native("paper"), &[(test, Outcome::NotExercised("no ink".into()))]);
+    assert_eq!(
+        holes(&[paper], &[Untried { test, stores: &["paper"], why: "no ink" }]),
+        ["L9 on paper: none of its tests was exercised"]
+    );
 }
 
 #[test]

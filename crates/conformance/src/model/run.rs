@@ -314,7 +314,7 @@ impl<H: TimedHarness> Sides<'_, H> {
 
     async fn settle(&mut self, receipt: u8, disposition: Disposition) -> Result<(), String> {
         let Some((ours, models)) = self.receipt(receipt) else { return Ok(()) };
-        let rows = |receipt| vec![Settlement { receipt, disposition: disposition.clone() }];
+        let rows = |receipt| vec![Settlement::new(receipt, disposition.clone())];
         let provider = self.provider.settle(rows(ours), soon()).await.map_err(text)?;
         let model = self.model.settle(rows(models), soon()).await.map_err(text)?;
         let kinds = |rows: &[Result<(), MessagingError>]| rows.iter().map(kind).collect::<Vec<_>>();

@@ -192,7 +192,7 @@ impl<P: Provider> Busy<P> {
         };
         match self
             .provider
-            .settle(vec![Settlement { receipt, disposition }], soon())
+            .settle(vec![Settlement::new(receipt, disposition)], soon())
             .await
             .expect("an answer")
             .remove(0)

@@ -170,7 +170,7 @@ async fn each_direction_has_its_delay_and_delays_do_not_add_up() {
     let (_echo, proxy) = both().await;
     proxy.delay(THERE, BACK);
     let mut clients = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..200 {
         clients.push(client(&proxy).await);
     }
     let began = Instant::now();
@@ -181,7 +181,7 @@ async fn each_direction_has_its_delay_and_delays_do_not_add_up() {
         soon(client.read_exact(&mut [0])).await.unwrap();
         assert!(began.elapsed() >= THERE + BACK);
     }
-    assert!(began.elapsed() < (THERE + BACK) * 10, "{:?} for all of them together", began.elapsed());
+    assert!(began.elapsed() < (THERE + BACK) * 100, "{:?} for all of them together", began.elapsed());
     proxy.delay(THERE, Duration::ZERO);
     let began = Instant::now();
     assert!(is_answered(&mut clients[0]).await);

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use postrider_core::{
-    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters, Deadline, Feature,
-    MessageAttempt, MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin, QueueHealthReport,
-    QueueName, QueueStats, Redrive, RedriveReport, Support,
+    ArchivePage, ArchiveQuery, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
+    DeadLetterSelection, DeadLetterSummaryPage, DeadLetters, Deadline, Feature, MessageAttempt, MessageId,
+    MessagingError, MessagingService, PeekPage, PeekQuery, PeekedMessage, QueueAdmin, QueueHealthReport, QueueName,
+    QueueStats, Redrive, RedriveReport, Support, async_trait,
 };
 
 use super::{Recorded, outcome};
 use crate::history::{BodyHash, DeleteCall, EditCall, Outcome, PurgeCall, Purged, ReceiveCall, RedriveCall, Selection};
 
+#[async_trait]
 impl<P: MessagingService + QueueAdmin + DeadLetters> QueueAdmin for Recorded<P> {
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
         self.provider.list_queues(deadline).await
@@ -46,6 +48,15 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> QueueAdmin for Recorded<P> 
         self.provider.peek(queue, limit, deadline).await
     }
 
+    async fn peek_page(
+        &self,
+        queue: &QueueName,
+        query: &PeekQuery,
+        deadline: Deadline,
+    ) -> Result<PeekPage, MessagingError> {
+        self.provider.peek_page(queue, query, deadline).await
+    }
+
     async fn message_attempts(
         &self,
         queue: &QueueName,
@@ -53,6 +64,44 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> QueueAdmin for Recorded<P> 
         deadline: Deadline,
     ) -> Result<Vec<MessageAttempt>, MessagingError> {
         self.provider.message_attempts(queue, id, deadline).await
+    }
+
+    async fn archived(
+        &self,
+        queue: &QueueName,
+        query: &ArchiveQuery,
+        deadline: Deadline,
+    ) -> Result<ArchivePage, MessagingError> {
+        self.provider.archived(queue, query, deadline).await
+    }
+
+    async fn send_again(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<MessageId, MessagingError> {
+        // By way of this provider's send, which is recorded.
+        postrider_core::archive::send_again(self, queue, id, deadline).await
+    }
+
+    async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
+        self.provider.deliver_now(queue, id, deadline).await
+    }
+
+    async fn dead_letter_waiting(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        reason: DeadLetterReason,
+        error: Option<String>,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.provider.dead_letter_waiting(queue, id, reason, error, deadline).await
+    }
+
+    async fn delete_waiting(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
+        self.provider.delete_waiting(queue, id, deadline).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
@@ -79,6 +128,7 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> QueueAdmin for Recorded<P> 
     }
 }
 
+#[async_trait]
 impl<P: MessagingService + QueueAdmin + DeadLetters> DeadLetters for Recorded<P> {
     async fn list_dead_letters(
         &self,
@@ -87,6 +137,25 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> DeadLetters for Recorded<P>
         deadline: Deadline,
     ) -> Result<DeadLetterPage, MessagingError> {
         self.provider.list_dead_letters(queue, query, deadline).await
+    }
+
+    async fn find_dead_letters(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageId>, MessagingError> {
+        self.provider.find_dead_letters(queue, selection, error, deadline).await
+    }
+
+    async fn list_dead_letter_summaries(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterSummaryPage, MessagingError> {
+        self.provider.list_dead_letter_summaries(queue, query, deadline).await
     }
 
     async fn get_dead_letter(

@@ -4,14 +4,15 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use postrider_core::{
-    Capabilities, DeadLetters, Deadline, Expiry, Feature, Message, MessageId, MessagingError, MessagingService, Nack,
+    Capabilities, DeadLetters, Deadline, Expiry, Feature, Message, MessageId, MessagingError, MessagingService,
     QueueAdmin, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, RowResults, SettledAndReceived, Settlement,
-    WakeUps,
+    WakeUps, async_trait,
 };
 
 use super::{Call, Recorded, failure, lease_outcome, outcome};
 use crate::history::{BodyHash, Dropped, ExtendCall, LeaseOutcome, Outcome, ReceiveCall, SendCall, SettleCall};
 
+#[async_trait]
 impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Recorded<P> {
     fn provider_name(&self) -> &'static str {
         self.provider.provider_name()
@@ -81,15 +82,14 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Record
         answer
     }
 
-    async fn ack_message(
+    async fn settle_message(
         &self,
         queue: &QueueName,
-        receipt: impl Into<ReceiptHandle> + Send,
+        settlement: Settlement,
         deadline: Deadline,
     ) -> Result<(), MessagingError> {
-        let receipt = receipt.into();
-        let mut call = self.begin(vec![settle_row(&Settlement::ack(receipt.clone()))]);
-        let answer = self.provider.ack_message(queue, receipt, deadline).await;
+        let mut call = self.begin(vec![settle_row(&settlement)]);
+        let answer = self.provider.settle_message(queue, settlement, deadline).await;
         call.rows[0].outcome = lease_outcome(answer.as_ref().copied());
         answer
     }
@@ -104,20 +104,6 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Record
         let mut call = self.begin(rows.collect());
         let answer = self.provider.ack_messages(queue, receipts, deadline).await;
         settled(&mut call, answer.as_deref());
-        answer
-    }
-
-    async fn nack_message(
-        &self,
-        queue: &QueueName,
-        receipt: impl Into<ReceiptHandle> + Send,
-        nack: impl Into<Nack> + Send,
-        deadline: Deadline,
-    ) -> Result<(), MessagingError> {
-        let (receipt, nack) = (receipt.into(), nack.into());
-        let mut call = self.begin(vec![settle_row(&Settlement::nack(receipt.clone(), nack.clone()))]);
-        let answer = self.provider.nack_message(queue, receipt, nack, deadline).await;
-        call.rows[0].outcome = lease_outcome(answer.as_ref().copied());
         answer
     }
 
@@ -150,7 +136,7 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Record
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         let mut call = self.begin(vec![ExtendCall {
             queue: receipt.queue().clone(),
             id: receipt.message_id(),
@@ -159,7 +145,7 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Record
             outcome: LeaseOutcome::Unknown,
         }]);
         let answer = self.provider.extend_visibility(queue, receipt, extension, deadline).await;
-        call.rows[0].outcome = lease_outcome(answer.as_ref().copied());
+        call.rows[0].outcome = lease_outcome(answer.as_ref().map(drop));
         answer
     }
 

@@ -4,10 +4,11 @@ use std::future::pending;
 use std::time::Duration;
 
 use postrider_core::{
-    Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters,
-    Deadline, Feature, MemoryProvider, Message, MessageAttempt, MessageId, MessagingError, MessagingService,
-    PeekedMessage, QueueAdmin, QueueHealthReport, QueueName, QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions,
-    Redrive, RedriveReport, RowResults, Settlement, Support, WakeUps,
+    ArchivePage, ArchiveQuery, Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery,
+    DeadLetterReason, DeadLetterSelection, DeadLetters, Deadline, Feature, MemoryProvider, Message, MessageAttempt,
+    MessageId, MessagingError, MessagingService, PeekPage, PeekQuery, PeekedMessage, QueueAdmin, QueueHealthReport,
+    QueueName, QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions, Redrive, RedriveReport, RowResults,
+    Settlement, Support, WakeUps, async_trait,
 };
 
 #[derive(Debug)]
@@ -23,6 +24,7 @@ impl Unanswering {
     }
 }
 
+#[async_trait]
 impl MessagingService for Unanswering {
     fn provider_name(&self) -> &'static str {
         self.inner.provider_name()
@@ -68,7 +70,7 @@ impl MessagingService for Unanswering {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         self.inner.extend_visibility(queue, receipt, extension, deadline).await?;
         pending().await
     }
@@ -97,6 +99,7 @@ impl MessagingService for Unanswering {
     }
 }
 
+#[async_trait]
 impl QueueAdmin for Unanswering {
     async fn list_queues(&self, _: Deadline) -> Result<Vec<QueueName>, MessagingError> {
         pending().await
@@ -119,12 +122,43 @@ impl QueueAdmin for Unanswering {
         self.inner.peek(queue, limit, deadline).await
     }
 
+    async fn peek_page(&self, _: &QueueName, _: &PeekQuery, _: Deadline) -> Result<PeekPage, MessagingError> {
+        pending().await
+    }
+
     async fn message_attempts(
         &self,
         _: &QueueName,
         _: MessageId,
         _: Deadline,
     ) -> Result<Vec<MessageAttempt>, MessagingError> {
+        pending().await
+    }
+
+    async fn archived(&self, _: &QueueName, _: &ArchiveQuery, _: Deadline) -> Result<ArchivePage, MessagingError> {
+        pending().await
+    }
+
+    async fn send_again(&self, _: &QueueName, _: MessageId, _: Deadline) -> Result<MessageId, MessagingError> {
+        pending().await
+    }
+
+    async fn deliver_now(&self, _: &QueueName, _: MessageId, _: Deadline) -> Result<(), MessagingError> {
+        pending().await
+    }
+
+    async fn dead_letter_waiting(
+        &self,
+        _: &QueueName,
+        _: MessageId,
+        _: DeadLetterReason,
+        _: Option<String>,
+        _: Deadline,
+    ) -> Result<(), MessagingError> {
+        pending().await
+    }
+
+    async fn delete_waiting(&self, _: &QueueName, _: MessageId, _: Deadline) -> Result<(), MessagingError> {
         pending().await
     }
 
@@ -147,6 +181,7 @@ impl QueueAdmin for Unanswering {
     }
 }
 
+#[async_trait]
 impl DeadLetters for Unanswering {
     async fn list_dead_letters(
         &self,

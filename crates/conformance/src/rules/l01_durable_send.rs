@@ -1,19 +1,17 @@
 //! L1: a send answers the message's id only after the message is durable; a living dedup key yields one message.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use postrider_core::{ContentType, Deadline, Message, MessagingService, Nack, Priority};
+use postrider_core::{ContentType, DeadLetters, Deadline, Feature, Message, MessagingService, Nack, Priority, Redrive};
 
-use crate::harness::Harness;
 use crate::probe::{Check, PATIENCE, Probe, Stop, ensure, ensure_same, soon};
 
 use super::l14_recovery::{restart, take_over_failures};
 
-pub(super) async fn l1_an_accepted_message_can_be_received_by_another_worker<H: Harness>(
-    probe: &Probe<'_, H>,
-) -> Check {
+pub(super) async fn l1_an_accepted_message_can_be_received_by_another_worker(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("accepted").await?;
     let sent: HashSet<_> = probe.send_bodies(&queue, &["a", "b", "c", "d"]).await?.into_iter().collect();
     let other = probe.open().await?;
@@ -28,17 +26,17 @@ pub(super) async fn l1_an_accepted_message_can_be_received_by_another_worker<H: 
     probe.nothing(&queue, "everything was acknowledged").await
 }
 
-pub(super) async fn l1_a_message_arrives_whole<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l1_a_message_arrives_whole(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("whole").await?;
     let body: Vec<u8> = (0..=255).collect();
     let mut message = Message::new(body.clone())
         .content_type(ContentType::from_static("application/x-postrider"))
         .header("traceparent", "00-aäß-\u{1F40E}")?
         .header("empty", "")?;
-    if probe.offers(postrider_core::Feature::OrderByKey) {
+    if probe.offers(Feature::OrderByKey) {
         message = message.ordering_key("clé 7")?;
     }
-    if probe.offers(postrider_core::Feature::Priority) {
+    if probe.offers(Feature::Priority) {
         message = message.priority(Priority::HIGHEST);
     }
     let id = probe.send(&queue, message.clone()).await?;
@@ -63,7 +61,102 @@ pub(super) async fn l1_a_message_arrives_whole<H: Harness>(probe: &Probe<'_, H>)
     Ok(())
 }
 
-pub(super) async fn l1_a_batch_is_accepted_row_by_row<H: Harness>(probe: &Probe<'_, H>) -> Check {
+/// Names that brokers, gateways and databases use for themselves.
+const ODD_NAMES: [&str; 30] = [
+    "x-tenant",
+    "x-request-id",
+    "X-Tenant",
+    "x-death",
+    "x-delivery-count",
+    "x-delay",
+    "x-match",
+    "CC",
+    "BCC",
+    "cc",
+    "traceparent",
+    "Content-Type",
+    "content-length",
+    "Authorization",
+    "id",
+    "MessageId",
+    "queue",
+    "reply-to",
+    "AWS.Trace",
+    "Amazon.Trace",
+    "tracestate",
+    "baggage",
+    "x-first-death-queue",
+    "x-opt-delay",
+    "x-pgmq-group",
+    "content_type",
+    "x-",
+    "-",
+    "__proto__",
+    "postrider",
+];
+
+/// Values that look like something else than text.
+const ODD_VALUES: [&str; 14] = [
+    "0",
+    "007",
+    "-1",
+    "1.50",
+    "1e3",
+    "12345678901234567890",
+    "NaN",
+    "true",
+    "null",
+    "{}",
+    "[1]",
+    "\"quoted\"",
+    " a ",
+    "%00",
+];
+
+pub(super) async fn l1_headers_come_back_whatever_they_are_called(probe: &Probe<'_>) -> Check {
+    check_headers(probe, "headers", None).await
+}
+
+pub(super) async fn l1_headers_of_a_message_with_a_key_come_back(probe: &Probe<'_>) -> Check {
+    check_headers(probe, "keyed_headers", Some("k")).await
+}
+
+async fn check_headers(probe: &Probe<'_>, tag: &str, key: Option<&str>) -> Check {
+    let queue = probe.queue(tag).await?;
+    let mut message = Message::new("one").header("n".repeat(128), "\u{1F40E} \u{7f}\u{1}\t\"\\ \r\n")?;
+    message = message.header("long", "x".repeat(1024))?.header("empty", "")?;
+    for (number, name) in ODD_NAMES.into_iter().enumerate() {
+        message = message.header(name, format!("value {number}, which is \u{fc}"))?;
+    }
+    for (number, value) in ODD_VALUES.into_iter().enumerate() {
+        message = message.header(format!("value{number}"), value)?;
+    }
+    if let Some(key) = key {
+        message = message.ordering_key(key)?;
+    }
+    let headers = message.headers.clone();
+    probe.send(&queue, message).await?;
+    let first = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the headers", &first.envelope.headers, &headers)?;
+    probe.nack(first, Nack::retry_after(Duration::ZERO)).await?;
+    let second = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the headers after a retry", &second.envelope.headers, &headers)?;
+    if !probe.offers(Feature::DeadLetters) {
+        return Ok(probe.ack(second).await?);
+    }
+    probe.nack(second, Nack::dead_letter("rejected")).await?;
+    let letters = probe.dead_letters(&queue).await?;
+    ensure_same(
+        "the headers of the dead letters",
+        letters.iter().map(|letter| &letter.headers).collect(),
+        vec![&headers],
+    )?;
+    probe.provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await?;
+    let last = probe.take(&queue, &probe.long()).await?;
+    ensure_same("the headers after a redrive", &last.envelope.headers, &headers)
+}
+
+pub(super) async fn l1_a_batch_is_accepted_row_by_row(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("rows").await?;
     ensure(probe.provider.send_batch(&queue, Vec::new(), soon()).await?.is_empty(), || {
         "an empty batch answered rows".into()
@@ -84,7 +177,7 @@ pub(super) async fn l1_a_batch_is_accepted_row_by_row<H: Harness>(probe: &Probe<
     probe.nothing(&queue, "only two rows were accepted").await
 }
 
-pub(super) async fn l1_a_living_dedup_key_yields_one_message<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l1_a_living_dedup_key_yields_one_message(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("dedup").await?;
     let other_queue = probe.queue("dedup_other").await?;
     let keyed = |body: &'static str| Message::new(body).dedup_key("order-7");
@@ -103,7 +196,7 @@ pub(super) async fn l1_a_living_dedup_key_yields_one_message<H: Harness>(probe: 
     probe.nothing(&queue, "one message had the dedup key").await
 }
 
-pub(super) async fn l1_a_dedup_key_is_free_again_after_its_message<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l1_a_dedup_key_is_free_again_after_its_message(probe: &Probe<'_>) -> Check {
     if let Some(window) = probe.provider.capabilities().limits.dedup_window {
         return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
     }
@@ -121,9 +214,7 @@ pub(super) async fn l1_a_dedup_key_is_free_again_after_its_message<H: Harness>(p
     ensure_same("the message", message.id(), third)
 }
 
-pub(super) async fn l1_concurrent_sends_with_one_dedup_key_yield_one_message<H: Harness>(
-    probe: &Probe<'_, H>,
-) -> Check {
+pub(super) async fn l1_concurrent_sends_with_one_dedup_key_yield_one_message(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("dedup_race").await?;
     let workers = [probe.open().await?, probe.open().await?];
     let mut sends = Vec::new();
@@ -142,9 +233,7 @@ pub(super) async fn l1_concurrent_sends_with_one_dedup_key_yield_one_message<H: 
     probe.nothing(&queue, "one message had the dedup key").await
 }
 
-pub(super) async fn l1_rows_of_one_batch_with_one_dedup_key_yield_one_message<H: Harness>(
-    probe: &Probe<'_, H>,
-) -> Check {
+pub(super) async fn l1_rows_of_one_batch_with_one_dedup_key_yield_one_message(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("dedup_batch").await?;
     let messages = vec![Message::new("1").dedup_key("k")?, Message::new("2"), Message::new("3").dedup_key("k")?];
     let ids = probe.send_all(&queue, messages).await?;
@@ -156,7 +245,7 @@ pub(super) async fn l1_rows_of_one_batch_with_one_dedup_key_yield_one_message<H:
     probe.nothing(&queue, "one message had the dedup key").await
 }
 
-pub(super) async fn l1_thousands_of_rows_go_through_in_one_call<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l1_thousands_of_rows_go_through_in_one_call(probe: &Probe<'_>) -> Check {
     let rows = probe.rows;
     let queue = probe.queue("rows_thousands").await?;
     let messages = (0..rows).map(|n| Message::new(n.to_string())).collect();
@@ -173,7 +262,7 @@ pub(super) async fn l1_thousands_of_rows_go_through_in_one_call<H: Harness>(prob
     ensure_same("the number of acks that failed", failed, 0)
 }
 
-pub(super) async fn l1_an_accepted_message_survives_a_restart<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l1_an_accepted_message_survives_a_restart(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("survives").await?;
     let sent: HashSet<_> = probe.send_bodies(&queue, &["a", "b", "c"]).await?.into_iter().collect();
     restart(probe).await?;

@@ -3,16 +3,20 @@
 use postrider_core::{Message, MessagingService};
 use tokio::time::Instant;
 
-use crate::harness::Harness;
 use crate::probe::{Check, Probe, ensure, ensure_same, soon};
 
-pub(super) async fn l4_a_message_comes_back_when_its_lease_runs_out<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l4_a_message_comes_back_when_its_lease_runs_out(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("comes_back").await?;
     probe.send(&queue, Message::new("one")).await?;
-    for delivery in 1..=3 {
+    let mut delivery = 1;
+    for _ in 0..3 {
         let before = Instant::now();
         let message = probe.take(&queue, &probe.short()).await?;
-        ensure_same("the delivery", message.receive_count(), delivery)?;
+        // On a busy machine a lease can run out before its message gets here. Every lease that did took its time.
+        let (seen, taken) = (message.receive_count(), before.elapsed());
+        let is_possible = seen >= delivery && probe.unit * (seen - delivery) <= taken;
+        ensure(is_possible, || format!("the delivery is {seen}, not {delivery}, after {taken:?}"))?;
+        delivery = seen + 1;
         // The holder dies: nobody settles, nobody returns it.
         drop(message.into_receipt());
         let again = probe.take(&queue, &probe.long()).await?;
@@ -27,7 +31,7 @@ pub(super) async fn l4_a_message_comes_back_when_its_lease_runs_out<H: Harness>(
     Ok(())
 }
 
-pub(super) async fn l4_a_waiting_receiver_gets_what_another_lost<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l4_a_waiting_receiver_gets_what_another_lost(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("waiting").await?;
     let waiter = probe.open().await?;
     probe.send(&queue, Message::new("one")).await?;

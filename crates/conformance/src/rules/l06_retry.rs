@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use postrider_core::service::KEPT_ATTEMPTS;
 use postrider_core::{
-    DeadLetters, Message, MessageAttempt, MessageId, MessagingService, Nack, QueueAdmin, QueueName, Redrive, Settlement,
+    DeadLetters, Message, MessageAttempt, MessageId, MessagingService, Nack, QueueAdmin, QueueName, QueuedMessage,
+    Redrive, Settlement,
 };
 use tokio::time::Instant;
 
-use crate::harness::Harness;
 use crate::probe::{Check, Probe, Stop, ensure, ensure_same, soon};
 
-pub(super) async fn l6_a_retry_comes_back_after_its_delay<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l6_a_retry_comes_back_after_its_delay(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("delay").await?;
     probe.send(&queue, Message::new("one")).await?;
     let message = probe.take(&queue, &probe.long()).await?;
@@ -24,7 +24,7 @@ pub(super) async fn l6_a_retry_comes_back_after_its_delay<H: Harness>(probe: &Pr
     ensure_same("the delivery", message.receive_count(), 2)
 }
 
-pub(super) async fn l6_a_retry_without_delay_comes_back_at_once<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l6_a_retry_without_delay_comes_back_at_once(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("at_once").await?;
     probe.send(&queue, Message::new("one")).await?;
     let message = probe.take(&queue, &probe.long()).await?;
@@ -34,7 +34,7 @@ pub(super) async fn l6_a_retry_without_delay_comes_back_at_once<H: Harness>(prob
     ensure_same("the delivery", message.receive_count(), 2)
 }
 
-pub(super) async fn l6_a_long_retry_is_kept<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l6_a_long_retry_is_kept(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("long").await?;
     probe.send_bodies(&queue, &["a", "b"]).await?;
     let messages = probe.take_all(&queue, 2, &probe.long()).await?;
@@ -54,7 +54,7 @@ pub(super) async fn l6_a_long_retry_is_kept<H: Harness>(probe: &Probe<'_, H>) ->
     Ok(())
 }
 
-pub(super) async fn l6_failures_are_counted_by_the_store<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l6_failures_are_counted_by_the_store(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("failures").await?;
     probe.send(&queue, Message::new("one")).await?;
     for failures in 0..3 {
@@ -68,11 +68,7 @@ pub(super) async fn l6_failures_are_counted_by_the_store<H: Harness>(probe: &Pro
 }
 
 /// What a store tells of a message's failures: their numbers and their errors.
-async fn told<H: Harness>(
-    probe: &Probe<'_, H>,
-    queue: &QueueName,
-    id: MessageId,
-) -> Result<Vec<(u32, Option<String>)>, Stop> {
+async fn told(probe: &Probe<'_>, queue: &QueueName, id: MessageId) -> Result<Vec<(u32, Option<String>)>, Stop> {
     let attempts = probe.provider.message_attempts(queue, id, soon()).await?;
     for MessageAttempt { attempt, started_at, failed_at, .. } in &attempts {
         ensure(started_at.is_none_or(|started_at| started_at <= *failed_at), || {
@@ -85,7 +81,7 @@ async fn told<H: Harness>(
     Ok(attempts.into_iter().map(|attempt| (attempt.attempt, attempt.error)).collect())
 }
 
-pub(super) async fn l6_failed_attempts_are_told_with_their_errors<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l6_failed_attempts_are_told_with_their_errors(probe: &Probe<'_>) -> Check {
     let (queue, other) = (probe.queue("attempts").await?, probe.queue("other").await?);
     let at_once = || Nack::retry_after(Duration::ZERO);
     let id = probe.send(&queue, Message::new("one")).await?;
@@ -117,7 +113,71 @@ pub(super) async fn l6_failed_attempts_are_told_with_their_errors<H: Harness>(pr
     ensure_same("the failures of a message that is gone", told(probe, &queue, id).await?, vec![])
 }
 
-pub(super) async fn l6_the_last_failed_attempts_are_kept<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l6_a_failed_attempt_is_told_with_its_worker(probe: &Probe<'_>) -> Check {
+    let queue = probe.queue("credited").await?;
+    let id = probe.send(&queue, Message::new("one")).await?;
+    // In one call, so that names are told apart within it.
+    let second = probe.send(&queue, Message::new("two")).await?;
+    let mut taken = probe.take_all(&queue, 2, &probe.long()).await?;
+    taken.sort_by_key(|message| message.id() != id);
+    let named = ["rider:7:a", "it's \"the\" other"];
+    let retry = |(message, worker): (QueuedMessage, &str)| {
+        Settlement::nack(message, Nack::retry_after(Duration::ZERO)).by(worker)
+    };
+    let settlements = taken.into_iter().zip(named).map(retry).collect();
+    for row in probe.provider.settle(settlements, soon()).await? {
+        row?;
+    }
+    let dead = probe.take(&queue, &probe.long()).await?;
+    let dead_id = dead.id();
+    let died = Settlement::nack(dead, Nack::dead_letter("rejected")).by("last");
+    for row in probe.provider.settle(vec![died], soon()).await? {
+        row?;
+    }
+    for (id, first) in [id, second].into_iter().zip(named) {
+        let attempts = probe.provider.message_attempts(&queue, id, soon()).await?;
+        let told: Vec<_> = attempts.into_iter().map(|attempt| attempt.worker).collect();
+        let last = (id == dead_id).then_some("last");
+        let expected: Vec<_> = [Some(first), last].into_iter().flatten().map(|name| Some(name.to_owned())).collect();
+        // A store may know no workers at all.
+        ensure(told.iter().all(Option::is_none) || told == expected, || format!("{told:?}, and not {expected:?}"))?;
+    }
+    Ok(())
+}
+
+pub(super) async fn l6_queues_with_one_id_have_failed_attempts_of_their_own(probe: &Probe<'_>) -> Check {
+    let (queue, other) = (probe.queue("mine").await?, probe.queue("theirs").await?);
+    let failed = |error: String| Nack::retry_after(Duration::ZERO).with_error(error);
+    let id = probe.send(&queue, Message::new("one")).await?;
+    probe.nack(probe.take(&queue, &probe.long()).await?, failed("mine".into())).await?;
+    let mine = vec![(1, Some("mine".to_owned()))];
+    // Whoever knows the id can send it to a queue of its own.
+    ensure_same("the id in another queue", probe.send(&other, Message::new("two").id(id)).await?, id)?;
+    ensure_same("the failures in another queue", told(probe, &other, id).await?, vec![])?;
+    // One more than are kept: an old one is forgotten.
+    for failure in 1..=KEPT_ATTEMPTS + 1 {
+        probe.nack(probe.take(&other, &probe.long()).await?, failed(format!("theirs {failure}"))).await?;
+    }
+    ensure_same("the failures of the first", told(probe, &queue, id).await?, mine.clone())?;
+    let theirs: Vec<_> = (2..=KEPT_ATTEMPTS + 1).map(|n| (n, Some(format!("theirs {n}")))).collect();
+    ensure_same("the failures of the second", told(probe, &other, id).await?, theirs)?;
+
+    let died = Nack::dead_letter("rejected").with_error("died");
+    probe.nack(probe.take(&other, &probe.long()).await?, died).await?;
+    ensure_same("the failures beside a death", told(probe, &queue, id).await?, mine.clone())?;
+    probe.provider.redrive_dead_letters(&other, &Redrive::default(), soon()).await?;
+    ensure_same("the failures after a redrive", told(probe, &other, id).await?, vec![])?;
+    ensure_same("the failures beside a redrive", told(probe, &queue, id).await?, mine.clone())?;
+    probe.nack(probe.take(&other, &probe.long()).await?, failed("again".into())).await?;
+    probe.ack(probe.take(&other, &probe.long()).await?).await?;
+    ensure_same("the failures beside an ack", told(probe, &queue, id).await?, mine.clone())?;
+    probe.send(&other, Message::new("three").id(id)).await?;
+    probe.nack(probe.take(&other, &probe.long()).await?, failed("purged".into())).await?;
+    probe.provider.purge(&other, soon()).await?;
+    ensure_same("the failures beside a purge", told(probe, &queue, id).await?, mine)
+}
+
+pub(super) async fn l6_the_last_failed_attempts_are_kept(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("kept").await?;
     let id = probe.send(&queue, Message::new("one")).await?;
     let failures = KEPT_ATTEMPTS + 2;

@@ -2,10 +2,9 @@
 
 use postrider_core::{Message, Nack};
 
-use crate::harness::Harness;
 use crate::probe::{Check, Probe, ensure_same};
 
-pub(super) async fn l7_a_released_message_is_back_at_once_and_uncounted<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l7_a_released_message_is_back_at_once_and_uncounted(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("uncounted").await?;
     probe.send(&queue, Message::new("one")).await?;
     // More releases than the limit allows deliveries: none of them may count.
@@ -18,7 +17,7 @@ pub(super) async fn l7_a_released_message_is_back_at_once_and_uncounted<H: Harne
     Ok(())
 }
 
-pub(super) async fn l7_a_released_message_is_back_at_once<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l7_a_released_message_is_back_at_once(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("at_once").await?;
     let id = probe.send(&queue, Message::new("one")).await?;
     let message = probe.take(&queue, &probe.long()).await?;

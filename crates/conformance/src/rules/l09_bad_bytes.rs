@@ -3,10 +3,9 @@
 use bytes::Bytes;
 use postrider_core::{DeadLetterReason, Json, Message, TypedMessaging};
 
-use crate::harness::Harness;
 use crate::probe::{Check, PATIENCE, Probe, ensure, ensure_same, soon};
 
-pub(super) async fn l9_an_undecodable_message_dies_alone_with_its_bytes<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l9_an_undecodable_message_dies_alone_with_its_bytes(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("bytes").await?;
     let bad = Bytes::from_static(b"\xff{\"broken\":");
     let messages =

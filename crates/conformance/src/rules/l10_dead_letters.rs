@@ -1,24 +1,24 @@
 //! L10: dead-lettering is one move, keeps everything, and can be undone.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::try_join;
 use postrider_core::{
-    DeadLetter, DeadLetterEdit, DeadLetterQuery, DeadLetterReason, DeadLetterSelection, DeadLetters, Feature, Headers,
-    Message, MessageId, MessagingError, MessagingService, Nack, QueueName, Redrive, RedriveSkip, Timestamp,
+    ContentType, DeadLetter, DeadLetterEdit, DeadLetterQuery, DeadLetterReason, DeadLetterSelection, DeadLetterSummary,
+    DeadLetters, Deadline, Feature, Headers, Message, MessageId, MessagingError, MessagingService, Nack, QueueName,
+    QueuedMessage, ReceiveOptions, Redrive, RedriveReport, RedriveSkip, Settlement, SharedProvider, Timestamp,
 };
 
-use crate::harness::Harness;
-use crate::probe::{Check, Probe, Stop, ensure, ensure_same, soon, violation};
+use crate::probe::{Check, Probe, Stop, ensure, ensure_same, list_dead_letters, soon, violation};
+
+/// More dead letters than any provider takes in one step.
+const MANY: usize = 600;
 
 /// Sends a message and lets its handler reject it.
-async fn kill<H: Harness>(
-    probe: &Probe<'_, H>,
-    queue: &QueueName,
-    message: Message,
-    reason: &str,
-) -> Result<MessageId, Stop> {
+async fn kill(probe: &Probe<'_>, queue: &QueueName, message: Message, reason: &str) -> Result<MessageId, Stop> {
     let id = probe.send(queue, message).await?;
     let message = probe.take(queue, &probe.long()).await?;
     ensure_same("the message", message.id(), id)?;
@@ -30,7 +30,7 @@ fn ids(letters: &[DeadLetter]) -> Vec<MessageId> {
     letters.iter().map(|letter| letter.id).collect()
 }
 
-pub(super) async fn l10_a_dead_letter_keeps_its_record<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_a_dead_letter_keeps_its_record(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("record").await?;
     let body = Bytes::from_static(b"\x00\xffraw");
     let mut message = Message::new(body.clone()).header("tenant", "acme")?;
@@ -71,7 +71,7 @@ pub(super) async fn l10_a_dead_letter_keeps_its_record<H: Harness>(probe: &Probe
     })
 }
 
-pub(super) async fn l10_dead_letters_are_listed_once_and_by_pages<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_dead_letters_are_listed_once_and_by_pages(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("pages").await?;
     let mut expected = Vec::new();
     for n in 0..5 {
@@ -95,13 +95,224 @@ pub(super) async fn l10_dead_letters_are_listed_once_and_by_pages<H: Harness>(pr
     sorted.sort_unstable();
     wanted.sort_unstable();
     ensure_same("what the pages list", sorted, wanted)?;
+    let mut summaries = Vec::new();
+    let mut query = DeadLetterQuery { limit: 2, ..DeadLetterQuery::default() };
+    loop {
+        let page = probe.provider.list_dead_letter_summaries(&queue, &query, soon()).await?;
+        summaries.extend(page.summaries);
+        query.after = page.next;
+        if query.after.is_none() || summaries.len() > 10 {
+            break;
+        }
+    }
+    let whole: Vec<_> = probe.dead_letters(&queue).await?.into_iter().map(DeadLetterSummary::from).collect();
+    ensure_same("what the pages without bodies list", summaries, whole)?;
     let odd = DeadLetterQuery { selection: DeadLetterSelection::Reason("odd".into()), ..DeadLetterQuery::default() };
     let odd = probe.provider.list_dead_letters(&queue, &odd, soon()).await?;
     let found: HashSet<_> = ids(&odd.letters).into_iter().collect();
     ensure_same("what died for that reason", found, HashSet::from([expected[1], expected[3]]))
 }
 
-pub(super) async fn l10_a_dead_letter_can_be_edited<H: Harness>(probe: &Probe<'_, H>) -> Check {
+/// Sends many messages and lets a handler reject them all.
+async fn kill_many(probe: &Probe<'_>, queue: &QueueName, count: usize) -> Result<Vec<MessageId>, Stop> {
+    let sent = probe.send_all(queue, (0..count).map(|n| Message::new(n.to_string())).collect()).await?;
+    let received = probe.take_all(queue, count, &probe.long()).await?;
+    reject(&probe.provider, received).await?;
+    Ok(sent)
+}
+
+async fn reject(worker: &SharedProvider, received: Vec<QueuedMessage>) -> Check {
+    let rejected = |message| Settlement::nack(message, Nack::dead_letter("rejected").with_error("no"));
+    let rows = worker.settle(received.into_iter().map(rejected).collect(), soon()).await?;
+    Ok(rows.into_iter().collect::<Result<(), _>>()?)
+}
+
+/// A worker that rejects whatever comes, for as long as it is asked.
+async fn reject_all(worker: &SharedProvider, queue: &QueueName, options: &ReceiveOptions) -> Check {
+    let options = ReceiveOptions { max: 100, ..options.clone() };
+    loop {
+        reject(worker, worker.receive_messages(queue, &options, soon()).await?).await?;
+    }
+}
+
+pub(super) async fn l10_dead_letters_are_listed_alike_whenever_somebody_looks(probe: &Probe<'_>) -> Check {
+    let queue = probe.queue("alike").await?;
+    let expected: HashSet<_> = kill_many(probe, &queue, MANY / 5).await?.into_iter().collect();
+    let mut first = None;
+    for _ in 0..3 {
+        let (mut listed, mut query) = (Vec::new(), DeadLetterQuery { limit: 25, ..DeadLetterQuery::default() });
+        while listed.len() <= expected.len() {
+            let page = probe.provider.list_dead_letters(&queue, &query, soon()).await?;
+            listed.extend(ids(&page.letters));
+            query.after = page.next;
+            if query.after.is_none() {
+                break;
+            }
+        }
+        let listed_once: HashSet<_> = listed.iter().copied().collect();
+        ensure(listed.len() == expected.len() && listed_once == expected, || {
+            let missing = expected.difference(&listed_once).count();
+            format!("of {} dead letters {missing} are not listed, and {} are", expected.len(), listed.len())
+        })?;
+        let first = first.get_or_insert_with(|| listed.clone());
+        ensure(*first == listed, || "the dead letters are listed in another order than before".into())?;
+    }
+    Ok(())
+}
+
+pub(super) async fn l10_a_redrive_loses_nothing_that_dies_again(probe: &Probe<'_>) -> Check {
+    let queue = probe.queue("dies_again").await?;
+    let mut expected = kill_many(probe, &queue, MANY).await?;
+    expected.sort_unstable();
+    let worker = probe.open().await?;
+    let options = probe.long().wait(probe.unit / 4);
+    let redriving = async {
+        let patience = Deadline::after(probe.patience() * 3);
+        let mut redriven = probe.provider.redrive_dead_letters(&queue, &Redrive::default(), patience).await?.redriven;
+        redriven.sort_unstable();
+        ensure(redriven == expected, || format!("{} of {MANY} letters were redriven", redriven.len()))?;
+        // Until every one of them has died again.
+        let letters = async || Ok(list_dead_letters(&probe.provider, &queue).await?.len());
+        probe.eventually(letters, |letters| *letters >= MANY).await?;
+        let mut dead = ids(&probe.dead_letters(&queue).await?);
+        dead.sort_unstable();
+        ensure(dead == expected, || format!("of {MANY} letters {} are left, or others", dead.len()))
+    };
+    tokio::select! {
+        biased;
+        stopped = reject_all(&worker, &queue, &options) => stopped,
+        done = redriving => done,
+    }
+}
+
+/// A store may replace what it cannot hold, and cut what is too long. It may not refuse: the error is of a handler.
+pub(super) async fn l10_no_text_fails_a_settle_or_a_listing(probe: &Probe<'_>) -> Check {
+    let queue = probe.queue("texts").await?;
+    let texts = [
+        "\0".to_owned(),
+        "before\0after".to_owned(),
+        "it's \"quoted\" \\ %s {} $1 :ids ?1 -- /* */ \u{1b}[31m\r\n\t\u{7f}".to_owned(),
+        "\u{feff}\u{202e}ä\u{1f40e}\u{fffd}\u{ffff}".to_owned(),
+        "ä".repeat(50 * 1024),
+    ];
+    for text in texts {
+        let id = probe.send(&queue, Message::new("one")).await?;
+        let failed = Nack::retry_after(Duration::ZERO).with_error(text.clone());
+        probe.nack(probe.take(&queue, &probe.long()).await?, failed).await?;
+        let died = Nack::dead_letter("rejected").with_error(text.clone());
+        probe.nack(probe.take(&queue, &probe.long()).await?, died).await?;
+        let kept = probe.provider.get_dead_letter(&queue, id, soon()).await?.error.unwrap_or_default();
+        let whole = text.replace('\0', "\u{fffd}");
+        if whole.len() < 1000 {
+            ensure_same("the error", &kept, &whole)?;
+        } else {
+            ensure(kept.len() >= 1000 && whole.starts_with(&kept), || format!("{} bytes are kept", kept.len()))?;
+        }
+        probe.provider.purge_dead_letters(&queue, &DeadLetterSelection::Ids(vec![id]), soon()).await?;
+    }
+
+    let reason = "it's \"quoted\" \\ ä\u{1f40e} %s $1";
+    let id = kill(probe, &queue, Message::new("two"), reason).await?;
+    let died_of = |reason: &str| DeadLetterSelection::Reason(reason.into());
+    for (reason, expected) in [(reason, vec![id]), ("nul\0", vec![]), ("it's", vec![])] {
+        let query = DeadLetterQuery { selection: died_of(reason), ..DeadLetterQuery::default() };
+        let listed = probe.provider.list_dead_letters(&queue, &query, soon()).await?;
+        ensure_same(&format!("what died of {reason:?}"), ids(&listed.letters), expected)?;
+    }
+    let never = died_of("nul\0");
+    let redrive = Redrive { selection: never.clone(), ..Redrive::default() };
+    for dry_run in [true, false] {
+        let redrive = Redrive { dry_run, ..redrive.clone() };
+        let report = probe.provider.redrive_dead_letters(&queue, &redrive, soon()).await?;
+        ensure_same("what a redrive by no reason does", report, RedriveReport::default())?;
+    }
+    ensure_same("what a purge by no reason does", probe.provider.purge_dead_letters(&queue, &never, soon()).await?, 0)?;
+
+    // A reason is a word of the caller's own: one that no store takes leaves the lease as it was.
+    probe.send(&queue, Message::new("three")).await?;
+    let receipt = probe.take(&queue, &probe.long()).await?.into_receipt();
+    let refused = probe.nack(receipt.clone(), Nack::dead_letter("nul\0")).await;
+    ensure(matches!(refused, Err(MessagingError::InvalidInput { .. })), || {
+        format!("a reason with a control character answered {refused:?}")
+    })?;
+    Ok(probe.ack(receipt).await?)
+}
+
+pub(super) async fn l10_dead_letters_are_found_by_their_errors(probe: &Probe<'_>) -> Check {
+    let queue = probe.queue("find").await?;
+    let mut expected = Vec::new();
+    for error in ["timed out", "refused", "timed out", "timed out again", "nul\u{fffd}"] {
+        let id = probe.send(&queue, Message::new(error)).await?;
+        let reason = if error == "refused" { "other" } else { "rejected" };
+        let died = Nack::dead_letter(reason).with_error(error);
+        probe.nack(probe.take(&queue, &probe.long()).await?, died).await?;
+        expected.push(id);
+    }
+    let (all, reason) = (DeadLetterSelection::All, DeadLetterSelection::Reason("other".into()));
+    let (some, none) = (DeadLetterSelection::Ids(expected[1..3].to_vec()), DeadLetterSelection::Ids(Vec::new()));
+    for (selection, error, places) in [
+        (&all, None, vec![0, 1, 2, 3, 4]),
+        (&all, Some("timed out"), vec![0, 2]),
+        (&all, Some("timed"), vec![]),
+        (&all, Some("nul\0"), vec![]),
+        (&reason, None, vec![1]),
+        (&reason, Some("timed out"), vec![]),
+        (&some, None, vec![1, 2]),
+        (&some, Some("timed out"), vec![2]),
+        (&none, Some("timed out"), vec![]),
+    ] {
+        for name in [&queue, &queue.dead_letters()] {
+            let found = probe.provider.find_dead_letters(name, selection, error, soon()).await?;
+            let places: Vec<_> = places.iter().map(|place: &usize| expected[*place]).collect();
+            ensure_same(&format!("what is found by {selection:?} and {error:?}"), found, places)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn l10_a_purge_counts_all_that_it_removes_while_others_die(probe: &Probe<'_>) -> Check {
+    const ROUNDS: usize = 5;
+    const EACH: usize = MANY / 10;
+    let queue = probe.queue("purged").await?;
+    let mut sent: HashSet<_> = kill_many(probe, &queue, EACH).await?.into_iter().collect();
+    let worker = probe.open().await?;
+    let is_over = AtomicBool::new(false);
+    let dying = async {
+        for _ in 0..ROUNDS {
+            let more = (0..EACH).map(|n| Message::new(n.to_string())).collect();
+            sent.extend(probe.send_all(&queue, more).await?);
+            let mut rejected = 0;
+            while rejected < EACH {
+                let options = ReceiveOptions { max: 20, ..probe.long().wait(probe.unit) };
+                let received = worker.receive_messages(&queue, &options, soon()).await?;
+                rejected += received.len();
+                reject(&worker, received).await?;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        Ok::<_, Stop>(())
+    };
+    let purging = async {
+        let mut purged = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            purged += probe.provider.purge_dead_letters(&queue, &DeadLetterSelection::All, soon()).await?;
+            tokio::time::sleep(probe.unit / 20).await;
+        }
+        Ok::<_, Stop>(purged)
+    };
+    let ((), purged) = try_join(dying, purging).await?;
+    let purged = usize::try_from(purged).unwrap_or(usize::MAX);
+    let expected = sent.len().saturating_sub(purged);
+    let letters = async || Ok(list_dead_letters(&probe.provider, &queue).await?.len());
+    probe.eventually(letters, |letters| *letters >= expected).await?;
+    let left = ids(&probe.dead_letters(&queue).await?);
+    let known: HashSet<_> = left.iter().copied().filter(|id| sent.contains(id)).collect();
+    ensure(left.len() == expected && known.len() == expected, || {
+        format!("of {} letters {purged} were purged, and {} are left", sent.len(), left.len())
+    })
+}
+
+pub(super) async fn l10_a_dead_letter_can_be_edited(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("edit").await?;
     let id = kill(probe, &queue, Message::new("wrong").header("keep", "1")?, "rejected").await?;
     let edit = DeadLetterEdit { body: Some("right".into()), ..DeadLetterEdit::default() };
@@ -119,7 +330,30 @@ pub(super) async fn l10_a_dead_letter_can_be_edited<H: Harness>(probe: &Probe<'_
     ensure_same("the redriven body", message.message.clone(), Bytes::from("right"))
 }
 
-pub(super) async fn l10_a_redrive_keeps_the_id_and_resets_the_counts<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_an_edit_leaves_no_json_that_is_none(probe: &Probe<'_>) -> Check {
+    let queue = probe.queue("json").await?;
+    let json = Message::new("{\"litres\": 7}").content_type(ContentType::JSON);
+    let id = kill(probe, &queue, json, "rejected").await?;
+    let text = Message::new("seven").content_type(ContentType::from_static("text/plain"));
+    let text = kill(probe, &queue, text, "rejected").await?;
+    let edit = DeadLetterEdit { body: Some("{\n  \"litres\" 7}".into()), ..DeadLetterEdit::default() };
+    let renamed = DeadLetterEdit { content_type: Some(ContentType::JSON), ..DeadLetterEdit::default() };
+    for (id, edit, place) in [(id, &edit, "line 2, column 12"), (text, &renamed, "line 1, column 1")] {
+        let answer = probe.provider.edit_dead_letter(&queue, id, edit.clone(), soon()).await;
+        let is_told =
+            matches!(&answer, Err(error @ MessagingError::InvalidInput { .. }) if error.to_string().contains(place));
+        ensure(is_told, || format!("{edit:?}, which is no JSON at {place}, answered {answer:?}"))?;
+    }
+    let letter = probe.provider.get_dead_letter(&queue, id, soon()).await?;
+    ensure_same("the body", &letter.body, &Bytes::from("{\"litres\": 7}"))?;
+    ensure_same("the revision", letter.revision, 0)?;
+    // With the content type any bytes may come.
+    let edit = DeadLetterEdit { content_type: Some(ContentType::from_static("text/plain")), ..edit };
+    let letter = probe.provider.edit_dead_letter(&queue, id, edit, soon()).await?;
+    ensure_same("the content type", letter.content_type.as_str(), "text/plain")
+}
+
+pub(super) async fn l10_a_redrive_keeps_the_id_and_resets_the_counts(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("redrive").await?;
     let id = probe.send(&queue, Message::new("one").header("tenant", "acme")?).await?;
     let message = probe.take(&queue, &probe.long()).await?;
@@ -142,7 +376,7 @@ pub(super) async fn l10_a_redrive_keeps_the_id_and_resets_the_counts<H: Harness>
     ensure_same("what a second redrive skips", report.skipped, vec![(id, RedriveSkip::NotFound)])
 }
 
-pub(super) async fn l10_a_dry_run_changes_nothing<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_a_dry_run_changes_nothing(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("dry_run").await?;
     let id = kill(probe, &queue, Message::new("one"), "rejected").await?;
     let before = probe.dead_letters(&queue).await?;
@@ -153,7 +387,7 @@ pub(super) async fn l10_a_dry_run_changes_nothing<H: Harness>(probe: &Probe<'_, 
     probe.nothing(&queue, "the redrive was a dry run").await
 }
 
-pub(super) async fn l10_a_redrive_can_go_elsewhere_and_by_reason<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_a_redrive_can_go_elsewhere_and_by_reason(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("from").await?;
     let elsewhere = probe.queue("to").await?;
     let good = kill(probe, &queue, Message::new("good"), "mistake").await?;
@@ -176,7 +410,7 @@ pub(super) async fn l10_a_redrive_can_go_elsewhere_and_by_reason<H: Harness>(pro
     }
 }
 
-pub(super) async fn l10_dead_letters_can_be_received_without_a_limit<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_dead_letters_can_be_received_without_a_limit(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("receive").await?;
     let dead_queue = queue.dead_letters();
     let id = kill(probe, &queue, Message::new("one"), "rejected").await?;
@@ -195,7 +429,7 @@ pub(super) async fn l10_dead_letters_can_be_received_without_a_limit<H: Harness>
     ensure_same("the dead letters left", probe.dead_letters(&queue).await?.len(), 0)
 }
 
-pub(super) async fn l10_dead_letters_can_be_purged<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_dead_letters_can_be_purged(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("purge").await?;
     let kept = kill(probe, &queue, Message::new("kept"), "keep").await?;
     let gone = kill(probe, &queue, Message::new("gone"), "throw away").await?;
@@ -208,7 +442,7 @@ pub(super) async fn l10_dead_letters_can_be_purged<H: Harness>(probe: &Probe<'_,
     ensure_same("the dead letters left", probe.dead_letters(&queue).await?.len(), 0)
 }
 
-pub(super) async fn l10_nobody_can_send_to_the_dead_letters<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_nobody_can_send_to_the_dead_letters(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("no_sends").await?;
     let refused = probe.provider.send_message(&queue.dead_letters(), Message::new("one"), soon()).await;
     ensure(refused.is_err(), || "a send to a dead-letter queue was accepted".into())?;
@@ -221,7 +455,7 @@ pub(super) async fn l10_nobody_can_send_to_the_dead_letters<H: Harness>(probe: &
     ensure_same("the reason", &dead[0].reason, &DeadLetterReason::MAX_RECEIVE_COUNT)
 }
 
-pub(super) async fn l10_a_leased_dead_letter_is_left_alone<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_a_leased_dead_letter_is_left_alone(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("leased").await?;
     let id = kill(probe, &queue, Message::new("one"), "rejected").await?;
     let held = probe.take(&queue.dead_letters(), &probe.long()).await?;
@@ -235,7 +469,7 @@ pub(super) async fn l10_a_leased_dead_letter_is_left_alone<H: Harness>(probe: &P
     ensure_same("the body", letter.body, Bytes::from("one"))
 }
 
-pub(super) async fn l10_a_redrive_makes_no_second_message_for_a_dedup_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_a_redrive_makes_no_second_message_for_a_dedup_key(probe: &Probe<'_>) -> Check {
     if let Some(window) = probe.provider.capabilities().limits.dedup_window {
         return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
     }
@@ -253,7 +487,7 @@ pub(super) async fn l10_a_redrive_makes_no_second_message_for_a_dedup_key<H: Har
     ensure_same("the message that has the key", again, dead)
 }
 
-pub(super) async fn l10_a_redrive_takes_the_dedup_key_of_an_expired_message<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_a_redrive_takes_the_dedup_key_of_an_expired_message(probe: &Probe<'_>) -> Check {
     if let Some(window) = probe.provider.capabilities().limits.dedup_window {
         return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
     }
@@ -275,7 +509,7 @@ pub(super) async fn l10_a_redrive_takes_the_dedup_key_of_an_expired_message<H: H
     ensure_same("the reason", &letters[0].reason, &DeadLetterReason::EXPIRED)
 }
 
-pub(super) async fn l10_a_redriven_message_outlives_its_old_expiry<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l10_a_redriven_message_outlives_its_old_expiry(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("redrive_expired").await?;
     let id = probe.send(&queue, Message::new("late").expires_at(Timestamp::from_micros(1))).await?;
     probe.read_until_dead(&queue, 1, &probe.long()).await?;

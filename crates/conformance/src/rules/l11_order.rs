@@ -6,19 +6,13 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use postrider_core::{
-    DeadLetters, Feature, Message, MessageId, MessagingService, Nack, Priority, QueueName, QueuedMessage,
+    DeadLetters, Feature, Message, MessageId, MessagingService, Nack, Priority, QueueAdmin, QueueName, QueuedMessage,
     ReceiveOptions, Redrive, Support,
 };
 
-use crate::harness::Harness;
 use crate::probe::{Check, LONG, PATIENCE, Probe, Stop, ensure, ensure_same, soon, violation};
 
-async fn send_keyed<H: Harness>(
-    probe: &Probe<'_, H>,
-    queue: &QueueName,
-    key: &str,
-    bodies: &[&str],
-) -> Result<Vec<MessageId>, Stop> {
+async fn send_keyed(probe: &Probe<'_>, queue: &QueueName, key: &str, bodies: &[&str]) -> Result<Vec<MessageId>, Stop> {
     let mut sent = Vec::new();
     for body in bodies {
         sent.push(probe.send(queue, Message::new((*body).to_owned()).ordering_key(key)?).await?);
@@ -30,7 +24,7 @@ fn body(message: &QueuedMessage) -> String {
     String::from_utf8_lossy(&message.message).into_owned()
 }
 
-pub(super) async fn l11_a_key_is_handled_one_at_a_time_and_in_send_order<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_a_key_is_handled_one_at_a_time_and_in_send_order(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("in_order").await?;
     send_keyed(probe, &queue, "k", &["1", "2", "3"]).await?;
     for expected in ["1", "2", "3"] {
@@ -42,7 +36,7 @@ pub(super) async fn l11_a_key_is_handled_one_at_a_time_and_in_send_order<H: Harn
     Ok(())
 }
 
-pub(super) async fn l11_a_retrying_message_holds_its_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_a_retrying_message_holds_its_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("retrying").await?;
     send_keyed(probe, &queue, "k", &["1", "2"]).await?;
     for failures in 0..3 {
@@ -59,7 +53,7 @@ pub(super) async fn l11_a_retrying_message_holds_its_key<H: Harness>(probe: &Pro
     Ok(())
 }
 
-pub(super) async fn l11_a_lost_lease_holds_its_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_a_lost_lease_holds_its_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("lost_lease").await?;
     send_keyed(probe, &queue, "k", &["1", "2"]).await?;
     drop(probe.take(&queue, &probe.short()).await?.into_receipt());
@@ -74,7 +68,39 @@ pub(super) async fn l11_a_lost_lease_holds_its_key<H: Harness>(probe: &Probe<'_,
     ensure_same("the message", body(&message), "2".to_owned())
 }
 
-pub(super) async fn l11_other_keys_are_not_held_up<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_a_look_does_not_change_the_order_of_a_key(probe: &Probe<'_>) -> Check {
+    let queue = probe.queue("looked_at").await?;
+    send_keyed(probe, &queue, "k", &["dead", "1", "2", "3"]).await?;
+    let dead = probe.take(&queue, &probe.long()).await?;
+    match probe.offers(Feature::DeadLetters) {
+        true => probe.nack(dead, Nack::dead_letter("rejected")).await?,
+        false => probe.ack(dead).await?,
+    }
+    for nack in [Nack::retry_after(Duration::ZERO), Nack::Release] {
+        let seen = probe.provider.peek(&queue, 3, soon()).await?;
+        let seen: Vec<_> = seen.iter().map(|peeked| String::from_utf8_lossy(&peeked.body)).collect();
+        ensure(seen.iter().zip(["1", "2", "3"]).all(|(seen, expected)| seen == expected), || {
+            format!("a peek at a key showed {seen:?}, not its first messages in order")
+        })?;
+        if probe.offers(Feature::DeadLetters) {
+            ensure_same("the number of dead letters", probe.dead_letters(&queue).await?.len(), 1)?;
+        }
+        let message = probe.take(&queue, &probe.long()).await?;
+        ensure_same("the message after a look", body(&message), "1".to_owned())?;
+        probe.nack(message, nack).await?;
+    }
+    probe.provider.peek(&queue, 3, soon()).await?;
+    // Its worker dies.
+    drop(probe.take(&queue, &probe.short()).await?.into_receipt());
+    for expected in ["1", "2", "3"] {
+        let message = probe.take(&queue, &probe.long()).await?;
+        ensure_same("the next message after a look", body(&message), expected.to_owned())?;
+        probe.ack(message).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn l11_other_keys_are_not_held_up(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("others").await?;
     // One key is held by a lease, one by a retry, and one by a delay where there are delays.
     send_keyed(probe, &queue, "retrying", &["r1", "r2"]).await?;
@@ -99,7 +125,7 @@ pub(super) async fn l11_other_keys_are_not_held_up<H: Harness>(probe: &Probe<'_,
     Ok(())
 }
 
-pub(super) async fn l11_a_batch_has_one_message_of_a_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_a_batch_has_one_message_of_a_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("one_batch").await?;
     send_keyed(probe, &queue, "k", &["1", "2", "3"]).await?;
     let options = ReceiveOptions::batch(10).visibility(LONG).wait(PATIENCE);
@@ -107,7 +133,7 @@ pub(super) async fn l11_a_batch_has_one_message_of_a_key<H: Harness>(probe: &Pro
     ensure_same("what one batch has of a key", batch.iter().map(body).collect(), vec!["1".to_owned()])
 }
 
-pub(super) async fn l11_priority_does_not_overtake_within_a_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_priority_does_not_overtake_within_a_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("urgent").await?;
     for (text, priority) in [("1", Priority::LOWEST), ("2", Priority::HIGHEST)] {
         probe.send(&queue, Message::new(text).ordering_key("k")?.priority(priority)).await?;
@@ -120,7 +146,7 @@ pub(super) async fn l11_priority_does_not_overtake_within_a_key<H: Harness>(prob
     Ok(())
 }
 
-pub(super) async fn l11_a_dead_head_frees_its_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_a_dead_head_frees_its_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("dead_head").await?;
     send_keyed(probe, &queue, "k", &["1", "2", "3"]).await?;
     let message = probe.take(&queue, &probe.long()).await?;
@@ -133,7 +159,7 @@ pub(super) async fn l11_a_dead_head_frees_its_key<H: Harness>(probe: &Probe<'_, 
     ensure_same("the message after a poisonous one", body(&message), "3".to_owned())
 }
 
-pub(super) async fn l11_a_redriven_message_joins_the_tail_of_its_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_a_redriven_message_joins_the_tail_of_its_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("tail").await?;
     send_keyed(probe, &queue, "k", &["1", "2", "3"]).await?;
     let message = probe.take(&queue, &probe.long()).await?;
@@ -148,7 +174,7 @@ pub(super) async fn l11_a_redriven_message_joins_the_tail_of_its_key<H: Harness>
     Ok(())
 }
 
-pub(super) async fn l11_concurrent_workers_keep_the_order_of_every_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l11_concurrent_workers_keep_the_order_of_every_key(probe: &Probe<'_>) -> Check {
     const KEYS: usize = 5;
     const EACH: usize = 12;
     let queue = probe.queue("workers").await?;

@@ -6,10 +6,9 @@ use std::time::Duration;
 use postrider_core::{DeadLetterReason, Message, MessagingService, Timestamp};
 use tokio::time::Instant;
 
-use crate::harness::Harness;
 use crate::probe::{Check, Probe, ensure, ensure_same, violation};
 
-pub(super) async fn l12_a_delayed_message_is_never_early<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l12_a_delayed_message_is_never_early(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("early").await?;
     let delays = [probe.unit * 3, probe.unit / 2, probe.unit];
     let mut sent = HashMap::new();
@@ -29,7 +28,7 @@ pub(super) async fn l12_a_delayed_message_is_never_early<H: Harness>(probe: &Pro
     Ok(())
 }
 
-pub(super) async fn l12_a_long_delay_is_kept<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l12_a_long_delay_is_kept(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("long").await?;
     let days = probe.provider.capabilities().limits.max_delay.min(Duration::from_secs(10 * 24 * 3600));
     probe.send(&queue, Message::new("in days").delay(days)).await?;
@@ -39,7 +38,7 @@ pub(super) async fn l12_a_long_delay_is_kept<H: Harness>(probe: &Probe<'_, H>) -
     probe.nothing(&queue, "its delay was days long").await
 }
 
-pub(super) async fn l12_a_delayed_head_holds_its_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l12_a_delayed_head_holds_its_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("head").await?;
     let head = Message::new("head").ordering_key("k")?.delay(probe.unit * 2);
     let before = Instant::now();
@@ -54,7 +53,7 @@ pub(super) async fn l12_a_delayed_head_holds_its_key<H: Harness>(probe: &Probe<'
     ensure_same("the second message of the key", message.id(), next)
 }
 
-pub(super) async fn l12_an_expired_message_is_dead_lettered_unread<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l12_an_expired_message_is_dead_lettered_unread(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("expired").await?;
     // The due time lies after the expiry, also when that is rounded up: whenever it is read, it is too late. Without
     // delays nothing can be sent that is in time and certainly read too late.
@@ -79,7 +78,7 @@ pub(super) async fn l12_an_expired_message_is_dead_lettered_unread<H: Harness>(p
     Ok(())
 }
 
-pub(super) async fn l12_an_expired_head_frees_its_key<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l12_an_expired_head_frees_its_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("expired_head").await?;
     let head = Message::new("head").ordering_key("k")?.expires_at(Timestamp::from_micros(1));
     probe.send(&queue, head).await?;

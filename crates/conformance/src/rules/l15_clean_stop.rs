@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use futures_util::future::{join, join_all};
 use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, Settlement};
 
-use crate::harness::Harness;
 use crate::probe::{Check, PATIENCE, Probe, Stop, ensure, ensure_same, soon, violation};
 
 fn ensure_closed<T: std::fmt::Debug>(what: &str, result: Result<T, MessagingError>) -> Check {
@@ -15,9 +14,7 @@ fn ensure_closed<T: std::fmt::Debug>(what: &str, result: Result<T, MessagingErro
     }
 }
 
-pub(super) async fn l15_close_finishes_what_was_begun_and_begins_nothing_new<H: Harness>(
-    probe: &Probe<'_, H>,
-) -> Check {
+pub(super) async fn l15_close_finishes_what_was_begun_and_begins_nothing_new(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("close").await?;
     let worker = probe.open().await?;
     probe.send(&queue, Message::new("held")).await?;
@@ -63,7 +60,7 @@ pub(super) async fn l15_close_finishes_what_was_begun_and_begins_nothing_new<H: 
     Ok(())
 }
 
-pub(super) async fn l15_close_ends_a_waiting_receive<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l15_close_ends_a_waiting_receive(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("waiting").await?;
     let worker = probe.open().await?;
     let options = probe.long().wait(PATIENCE * 3);

@@ -6,7 +6,7 @@ use postrider_core::{Feature, Message, MessageId, MessagingService, Nack, Timest
 use tokio::time::Instant;
 use uuid::{NoContext, Uuid};
 
-use crate::harness::{ClockShift, Harness};
+use crate::harness::ClockShift;
 use crate::probe::{Check, Probe, Stop, ensure, ensure_same, soon};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -18,7 +18,7 @@ fn id_made_at(time: Timestamp) -> MessageId {
     MessageId::from_uuid(Uuid::new_v7(uuid::Timestamp::from_unix(NoContext, micros / 1_000_000, nanos)))
 }
 
-pub(super) async fn l16_ids_from_a_wrong_clock_order_nothing<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l16_ids_from_a_wrong_clock_order_nothing(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("ids").await?;
     let now = Timestamp::now();
     let ids = [id_made_at(now.saturating_add(HOUR)), id_made_at(now.saturating_sub(HOUR)), id_made_at(now)];
@@ -43,7 +43,7 @@ pub(super) async fn l16_ids_from_a_wrong_clock_order_nothing<H: Harness>(probe: 
     ensure_same("what was delivered", seen, expected)
 }
 
-pub(super) async fn l16_a_workers_clock_moves_no_lease_and_no_due_time<H: Harness>(probe: &Probe<'_, H>) -> Check {
+pub(super) async fn l16_a_workers_clock_moves_no_lease_and_no_due_time(probe: &Probe<'_>) -> Check {
     for (tag, shift) in [("ahead", ClockShift::Ahead(HOUR)), ("behind", ClockShift::Behind(HOUR))] {
         let Some(worker) = probe.harness.open_with_clock(shift) else {
             return Err(Stop::NotExercised("nobody can give a worker a wrong clock here".into()));

@@ -9,9 +9,12 @@ mod l06_retry;
 mod l07_release;
 mod l08_poison;
 mod l09_bad_bytes;
+mod l10_archive;
 mod l10_dead_letters;
+mod l10_waiting;
 mod l11_order;
 mod l12_delay;
+mod l12_now;
 mod l13_capabilities;
 mod l14_recovery;
 mod l15_clean_stop;
@@ -20,20 +23,19 @@ mod l16_store_clock;
 use futures_util::future::BoxFuture;
 use postrider_core::Feature;
 
-use crate::harness::Harness;
 use crate::law::Rule;
 use crate::probe::{Check, Probe};
 
 /// A named test of a rule.
-pub(crate) struct Test<H: Harness> {
+pub(crate) struct Test {
     pub(crate) rule: Rule,
     pub(crate) name: &'static str,
     /// Without these the test cannot be run: it counts as refused.
     pub(crate) needs: &'static [Feature],
-    pub(crate) run: for<'p> fn(&'p Probe<'p, H>) -> BoxFuture<'p, Check>,
+    pub(crate) run: for<'p> fn(&'p Probe<'p>) -> BoxFuture<'p, Check>,
 }
 
-impl<H: Harness> Test<H> {
+impl Test {
     /// Whether it takes the server away while it runs.
     pub(crate) fn is_disruptive(&self) -> bool {
         self.needs.contains(&Feature::Recovery)
@@ -43,7 +45,7 @@ impl<H: Harness> Test<H> {
 macro_rules! tests {
     ($($rule:ident $module:ident { $($name:ident $([$($need:ident),*])?,)* })*) => {
         /// Every test of every rule.
-        pub(crate) fn all<H: Harness>() -> Vec<Test<H>> {
+        pub(crate) fn all() -> Vec<Test> {
             vec![$($(Test {
                 rule: Rule::$rule,
                 name: stringify!($name),
@@ -63,6 +65,8 @@ tests! {
     L1 l01_durable_send {
         l1_an_accepted_message_can_be_received_by_another_worker,
         l1_a_message_arrives_whole,
+        l1_headers_come_back_whatever_they_are_called,
+        l1_headers_of_a_message_with_a_key_come_back [OrderByKey],
         l1_a_batch_is_accepted_row_by_row,
         l1_a_living_dedup_key_yields_one_message [Dedup],
         l1_a_dedup_key_is_free_again_after_its_message [Dedup, DeadLetters],
@@ -94,6 +98,7 @@ tests! {
     }
     L5 l05_heartbeat {
         l5_an_extended_lease_holds,
+        l5_the_receipt_that_an_extend_answers_is_good_until_the_new_end,
         l5_an_extension_is_set_and_not_added,
         l5_parts_of_a_second_count,
     }
@@ -103,6 +108,8 @@ tests! {
         l6_a_long_retry_is_kept,
         l6_failures_are_counted_by_the_store,
         l6_failed_attempts_are_told_with_their_errors [AttemptHistory, DeadLetters],
+        l6_a_failed_attempt_is_told_with_its_worker [AttemptHistory, DeadLetters],
+        l6_queues_with_one_id_have_failed_attempts_of_their_own [AttemptHistory, DeadLetters],
         l6_the_last_failed_attempts_are_kept [AttemptHistory, DeadLetters],
     }
     L7 l07_release {
@@ -121,10 +128,16 @@ tests! {
     L10 l10_dead_letters {
         l10_a_dead_letter_keeps_its_record,
         l10_dead_letters_are_listed_once_and_by_pages,
+        l10_dead_letters_are_listed_alike_whenever_somebody_looks,
+        l10_no_text_fails_a_settle_or_a_listing,
+        l10_dead_letters_are_found_by_their_errors,
         l10_a_dead_letter_can_be_edited,
+        l10_an_edit_leaves_no_json_that_is_none,
         l10_a_redrive_keeps_the_id_and_resets_the_counts,
         l10_a_dry_run_changes_nothing,
         l10_a_redrive_can_go_elsewhere_and_by_reason,
+        l10_a_redrive_loses_nothing_that_dies_again,
+        l10_a_purge_counts_all_that_it_removes_while_others_die,
         l10_dead_letters_can_be_received_without_a_limit,
         l10_dead_letters_can_be_purged,
         l10_a_leased_dead_letter_is_left_alone,
@@ -133,10 +146,23 @@ tests! {
         l10_a_redriven_message_outlives_its_old_expiry [Expiry],
         l10_nobody_can_send_to_the_dead_letters,
     }
+    L10 l10_archive {
+        l10_a_message_is_kept_after_its_end [Archive, DeadLetters],
+        l10_the_archive_is_searched [Archive],
+        l10_the_archive_is_listed_by_pages [Archive],
+        l10_an_archived_message_is_sent_again [Archive],
+    }
+    L10 l10_waiting {
+        l10_waiting_messages_are_listed_by_pages [WaitingMessages],
+        l10_a_waiting_message_is_dead_lettered_by_hand [WaitingMessages, DeadLetters],
+        l10_a_leased_message_is_not_taken_from_its_worker [WaitingMessages],
+        l10_a_deleted_message_leaves_a_record [WaitingMessages, Archive],
+    }
     L11 l11_order {
         l11_a_key_is_handled_one_at_a_time_and_in_send_order [OrderByKey],
         l11_a_retrying_message_holds_its_key [OrderByKey],
         l11_a_lost_lease_holds_its_key [OrderByKey],
+        l11_a_look_does_not_change_the_order_of_a_key [OrderByKey, Peek],
         l11_other_keys_are_not_held_up [OrderByKey],
         l11_a_dead_head_frees_its_key [OrderByKey, DeadLetters],
         l11_a_redriven_message_joins_the_tail_of_its_key [OrderByKey, DeadLetters],
@@ -150,6 +176,10 @@ tests! {
         l12_a_delayed_head_holds_its_key [Delay, OrderByKey],
         l12_an_expired_message_is_dead_lettered_unread [Expiry, DeadLetters],
         l12_an_expired_head_frees_its_key [Expiry, OrderByKey],
+    }
+    L12 l12_now {
+        l12_a_delayed_message_is_delivered_now [WaitingMessages, Delay],
+        l12_a_message_that_is_delivered_now_keeps_its_turn [WaitingMessages, Delay, OrderByKey],
     }
     L13 l13_capabilities {
         l13_a_refused_feature_fails_when_it_is_used,

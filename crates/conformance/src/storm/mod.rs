@@ -5,12 +5,15 @@
 
 mod worker;
 
+use std::future::pending;
+
+use futures_util::future::LocalBoxFuture;
 use postrider_core::{MessagingError, MessagingService, QueueAdmin, QueueName};
 use tokio::task::JoinSet;
 
 use crate::checker::{CheckOptions, Verdict, Way, check};
 use crate::exercise::Settings;
-use crate::harness::Harness;
+use crate::harness::{AnyHarness, Harness};
 use crate::history::History;
 use crate::law::{Outcome, Rule, TestReport};
 use crate::probe::soon;
@@ -61,15 +64,17 @@ pub(crate) fn tests(rules: &[Rule]) -> Vec<(Rule, &'static str)> {
 }
 
 /// Runs a storm and reports it rule by rule.
-pub(crate) async fn run<H: Harness>(
-    harness: &H,
+pub(crate) async fn run(
+    harness: &dyn AnyHarness,
     settings: &Settings,
     tests: &[(Rule, &'static str)],
 ) -> Vec<TestReport> {
     let outcome = if settings.storm.messages == 0 {
         Err(Outcome::NotExercised("the storm was left out".into()))
     } else {
-        storm(harness, settings).await.map_err(|error| Outcome::Broken(format!("the storm was cut short: {error}")))
+        run_storm(harness, settings, Weather::Calm, Box::pin(pending()))
+            .await
+            .map_err(|error| Outcome::Broken(format!("the storm was cut short: {error}")))
     };
     let of = |rule: Rule| match &outcome {
         Err(outcome) => outcome.clone(),
@@ -102,7 +107,7 @@ pub(crate) async fn run<H: Harness>(
 
 /// Runs a storm on the store and checks its history.
 pub async fn storm<H: Harness>(harness: &H, settings: &Settings) -> Result<StormReport, MessagingError> {
-    run_storm(harness, settings, Weather::Calm, std::future::pending()).await
+    run_storm(harness, settings, Weather::Calm, Box::pin(pending())).await
 }
 
 /// Runs a storm on a store that `faults` befall meanwhile, and checks its history: connections are cut, answers lost,
@@ -115,14 +120,23 @@ pub async fn storm_under_faults<H: Harness>(
     settings: &Settings,
     faults: impl Future<Output = ()>,
 ) -> Result<StormReport, MessagingError> {
-    run_storm(harness, settings, Weather::Faults, faults).await
+    run_storm(harness, settings, Weather::Faults, Box::pin(faults)).await
 }
 
-async fn run_storm<H: Harness>(
-    harness: &H,
+fn run_storm<'a>(
+    harness: &'a dyn AnyHarness,
+    settings: &'a Settings,
+    weather: Weather,
+    faults: LocalBoxFuture<'a, ()>,
+) -> LocalBoxFuture<'a, Result<StormReport, MessagingError>> {
+    Box::pin(run_in(harness, settings, weather, faults))
+}
+
+async fn run_in(
+    harness: &dyn AnyHarness,
     settings: &Settings,
     weather: Weather,
-    faults: impl Future<Output = ()>,
+    faults: LocalBoxFuture<'_, ()>,
 ) -> Result<StormReport, MessagingError> {
     let history = History::new();
     let queue = QueueName::new(format!("{}_storm", settings.prefix))?;

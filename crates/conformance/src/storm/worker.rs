@@ -250,7 +250,9 @@ async fn use_stale<P: Provider>(
         0 => provider.ack_message(queue, receipt, soon()).await,
         1 => provider.nack_message(queue, receipt, Nack::retry_after(Duration::ZERO), soon()).await,
         2 => provider.nack_message(queue, receipt, Nack::dead_letter("late"), soon()).await,
-        _ if plan.offers(Feature::ExtendLease) => provider.extend_visibility(queue, &receipt, plan.unit, soon()).await,
+        _ if plan.offers(Feature::ExtendLease) => {
+            provider.extend_visibility(queue, &receipt, plan.unit, soon()).await.map(drop)
+        }
         _ => Ok(()),
     };
     go_on(late)?;

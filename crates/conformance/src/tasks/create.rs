@@ -56,7 +56,7 @@ pub(super) async fn a_new_task_is_read_back_as_it_was_made<H: TaskHarness>(bench
     let made = read(&other, empty).await?;
     ensure_same("an empty payload", made.payload, Bytes::new())?;
     let seen = made.info;
-    ensure_same("max_attempts by default", seen.max_attempts, 3)?;
+    ensure_same("max_attempts by default", seen.max_attempts, RetryStrategy::DEFAULT_MAX_ATTEMPTS.get())?;
     ensure_same("the priority by default", seen.priority, Priority::default())?;
     ensure_same("the counts", (seen.attempt_count, seen.revision, seen.replay_count), (0, 0, 0))?;
     ensure_same("when it was due", seen.scheduled_for, seen.created_at)?;
@@ -261,7 +261,7 @@ pub(super) async fn concurrent_creations_with_one_key_make_one_task<H: TaskHarne
 pub(super) async fn the_number_of_attempts_has_one_answer<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
     let (store, task_type) = (bench.open().await?, bench.task_type("counts")?);
     for (task, expected) in [
-        (plain(&task_type), 3),
+        (plain(&task_type), RetryStrategy::DEFAULT_MAX_ATTEMPTS.get()),
         (plain(&task_type).max_attempts(9), 9),
         (plain(&task_type).retry_strategy(RetryStrategy::NoRetry), 1),
     ] {

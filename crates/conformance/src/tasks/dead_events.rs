@@ -13,8 +13,8 @@ use super::TaskHarness;
 use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::messages::{drain, take_all};
 use super::steps::{
-    cancel, claim, claim_id, dead, end, ensure_state, info, make, make_all, make_plain, plain, reap, replay, retry,
-    sorted, succeeded,
+    cancel, claim, claim_id, dead, end, ensure_state, finish, info, make, make_all, make_plain, plain, reap, replay,
+    retry, sorted, succeeded,
 };
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
@@ -69,11 +69,13 @@ async fn die<H: TaskHarness>(
             DeadReason::Deadline => {}
             DeadReason::LeaseLost => {
                 bench.elapse(LEASE + INSTANT).await;
-                ensure_same("the reaping", reap(store, lease, dead(reason)).await?, TaskStanding::Held)?;
+                ensure_same("the reaping", reap(store, lease, retry(MINUTE)).await?, TaskStanding::Spent)?;
             }
-            DeadReason::MaxAttempts | DeadReason::Permanent | DeadReason::RetriesExhausted => {
-                end(store, lease, dead(reason)).await?;
+            // Of the last attempt.
+            DeadReason::MaxAttempts => {
+                ensure_same("the end", finish(store, lease, retry(MINUTE)).await?, TaskStanding::Spent)?;
             }
+            DeadReason::Permanent | DeadReason::RetriesExhausted => end(store, lease, dead(reason)).await?,
         }
     }
     if reason == DeadReason::Deadline {

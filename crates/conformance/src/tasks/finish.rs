@@ -8,7 +8,7 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, INSTANT, MINUTE};
+use super::bench::{Bench, INSTANT, LEASE, MINUTE};
 use super::steps::{
     Between, asking, claim, claim_one, claim_this, dead, end, ensure_none, ensure_state, info, make, make_all,
     make_plain, plain, read, retry, succeeded,
@@ -95,6 +95,49 @@ pub(super) async fn a_task_dies_with_a_reason<H: TaskHarness>(bench: &Bench<'_, 
         ensure_same("its error", attempts[0].error.as_deref(), Some("no such address"))?;
         bench.elapse(MINUTE * 10).await;
         ensure_none(&store, &task_type, "it is dead").await?;
+    }
+    Ok(())
+}
+
+/// The store counts, and not the worker, which may be in another language and behind HTTP.
+pub(super) async fn the_last_attempt_is_the_last_whatever_its_worker_asks_for<H: TaskHarness>(
+    bench: &Bench<'_, H>,
+) -> Check {
+    let (store, task_type) = (bench.open().await?, bench.task_type("last")?);
+    for is_reaped in [false, true] {
+        let keyed = || plain(&task_type).ordering_key("k");
+        let [spent, next, fresh] = [keyed()?.max_attempts(1), keyed()?, plain(&task_type).max_attempts(2)];
+        let ids = make_all(&store, vec![spent, next, fresh]).await?;
+        let claimed = claim(&store, &task_type, 3).await?;
+        let leases: Vec<_> = claimed.iter().map(|task| task.lease).collect();
+        ensure_same("the claimed tasks", leases.iter().map(|lease| lease.id).collect(), vec![ids[0], ids[2]])?;
+        let ends: Vec<_> =
+            leases.iter().map(|lease| Finish { lease: *lease, outcome: retry(Duration::ZERO) }).collect();
+        let (standings, reason, outcome) = if is_reaped {
+            bench.elapse(LEASE + INSTANT).await;
+            (store.reap(ends, soon()).await?, DeadReason::LeaseLost, AttemptOutcome::LeaseLost)
+        } else {
+            (store.finish(ends, soon()).await?, DeadReason::MaxAttempts, AttemptOutcome::Failed)
+        };
+        ensure_same("what the ends are told", standings, vec![TaskStanding::Spent, TaskStanding::Held])?;
+
+        let seen = info(&store, ids[0]).await?;
+        ensure_same("the state after the last attempt", seen.state, TaskState::Dead)?;
+        ensure_same("the reason", seen.dead_reason, Some(reason))?;
+        ensure_same("the last error", seen.last_error.as_deref(), Some("no route"))?;
+        let attempts = store.attempts(ids[0], soon()).await?;
+        ensure_same("the attempts", attempts.iter().map(|attempt| attempt.outcome).collect(), vec![outcome])?;
+        ensure_state(&store, ids[2], TaskState::Enqueued).await?;
+
+        let claimed = claim(&store, &task_type, 3).await?;
+        let mut left: Vec<_> = claimed.iter().map(|task| task.lease.id).collect();
+        left.sort_unstable();
+        let mut expected = vec![ids[1], ids[2]];
+        expected.sort_unstable();
+        ensure_same("the next of its key, and what had an attempt left", left, expected)?;
+        for task in claimed {
+            end(&store, task.lease, succeeded()).await?;
+        }
     }
     Ok(())
 }

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use postrider_core::Measured;
 use postrider_core::task::{
-    DeadReason, ScheduleStore, TaskFilter, TaskId, TaskOutcome, TaskQuery, TaskState, TaskStore, TaskType,
+    DeadReason, ScheduleStore, TaskFilter, TaskId, TaskOutcome, TaskQuery, TaskStanding, TaskState, TaskStore,
+    TaskType, TypePattern,
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, MINUTE};
+use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::steps::{
-    cancel, claim_id, dead, end, ensure_refused, info, list_all, make, make_all, make_plain, plain, retry, succeeded,
+    cancel, claim_id, dead, end, ensure_refused, info, list_all, make, make_all, make_plain, plain, reap, replay,
+    retry, succeeded,
 };
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
@@ -80,6 +83,31 @@ pub(super) async fn a_listing_goes_on_behind_many_that_are_not_meant<H: TaskHarn
     cancel(&store, oldest).await??;
     let canceled = found(&store, of(&[TaskState::Canceled])).await?;
     ensure_same("the canceled tasks of a type", canceled, vec![oldest])
+}
+
+pub(super) async fn tasks_are_found_by_patterns_of_their_types<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    // An underscore must not stand for any letter, nor a beginning for what only has it in the middle.
+    let (store, a_b, axb) = (bench.open().await?, bench.task_type("a_b")?, bench.task_type("axb")?);
+    let longer = bench.task_type("a_b2")?;
+    let mut ids = Vec::new();
+    for task_type in [&a_b, &axb, &longer] {
+        ids.push(make_plain(&store, task_type).await?);
+    }
+    cancel(&store, ids[2]).await??;
+    let pattern = |text: String| {
+        text.parse::<TypePattern>().or_else(|error| violation(format!("'{text}' is a pattern, and refused: {error}")))
+    };
+    let within = |patterns: Vec<TypePattern>| TaskFilter { within: Some(patterns), ..TaskFilter::default() };
+    let beginning = pattern(format!("{a_b}*"))?;
+    ensure_same("one type", found(&store, within(vec![pattern(axb.to_string())?])).await?, vec![ids[1]])?;
+    ensure_same("types of a beginning", found(&store, within(vec![beginning.clone()])).await?, vec![ids[0], ids[2]])?;
+    let both = within(vec![beginning.clone(), pattern(axb.to_string())?]);
+    ensure_same("types of two patterns", found(&store, both).await?, ids.clone())?;
+    let canceled = TaskFilter { states: vec![TaskState::Canceled], ..within(vec![beginning.clone()]) };
+    ensure_same("canceled tasks of a beginning", found(&store, canceled).await?, vec![ids[2]])?;
+    let narrower = TaskFilter { types: vec![axb, longer], ..within(vec![beginning]) };
+    ensure_same("types within a pattern", found(&store, narrower).await?, vec![ids[2]])?;
+    ensure_same("no type at all", found(&store, within(Vec::new())).await?, Vec::new())
 }
 
 /// One task in each state, oldest first: PENDING, ENQUEUED, PROCESSING, SUCCEEDED, DEAD, CANCELED.
@@ -189,4 +217,47 @@ pub(super) async fn tasks_are_found_by_when_they_were_made<H: TaskHarness>(bench
     ensure_same("tasks made between two times", found(&store, between).await?, ids[1..3].to_vec())?;
     let future = TaskFilter { created_since: Some(store.store_time(soon()).await?.saturating_add(HOUR)), ..all };
     ensure_same("tasks made in the future", found(&store, future).await?, Vec::new())
+}
+
+/// The counts of a type in the order of [`TaskState::ALL`].
+async fn counted<S: TaskStore>(store: &S, task_type: &TaskType) -> Result<[u64; 6], Stop> {
+    let counts = store.counts(soon()).await?;
+    let mut by_state = [0; 6];
+    for (state, sum) in TaskState::ALL.into_iter().zip(&mut by_state) {
+        let mut own = counts.iter().filter(|count| count.task_type == *task_type && count.state == state);
+        if let Some(count) = own.next() {
+            let is_exact = matches!(count.count, Measured::Exact(_));
+            ensure(is_exact || state.is_terminal(), || format!("the count is not exact: {count:?}"))?;
+            *sum = count.count.value().unwrap_or_default();
+        }
+        ensure(own.next().is_none(), || format!("tasks of type {task_type} that are {state} are counted twice"))?;
+    }
+    Ok(by_state)
+}
+
+pub(super) async fn tasks_are_counted_by_type_and_state<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+    let (store, each, keyed) = (bench.open().await?, bench.task_type("each")?, bench.task_type("keyed")?);
+    ensure_same("the counts of a type without tasks", counted(&store, &each).await?, [0; 6])?;
+    let ids = one_of_each(&store, &each).await?;
+    let of_keys = ["a", "a", "a", "b"].into_iter().map(|key| plain(&keyed).ordering_key(key));
+    let of_keys = make_all(&store, of_keys.collect::<Result<_, _>>()?).await?;
+    ensure_same("the counts of one task in each state", counted(&store, &each).await?, [1; 6])?;
+    let counts = counted(&store, &keyed).await?;
+    ensure_same("the counts of tasks that wait for their keys", counts, [4, 0, 0, 0, 0, 0])?;
+    // A death that no worker told, one by cancellation, and one that is taken back.
+    bench.elapse(LEASE + INSTANT).await;
+    for lost in store.lost_leases(MANY, soon()).await?.iter().filter(|lost| lost.lease.id == ids[2]) {
+        ensure_same(
+            "a reaped attempt",
+            reap(&store, lost.lease, dead(DeadReason::LeaseLost)).await?,
+            TaskStanding::Held,
+        )?;
+    }
+    cancel(&store, ids[0]).await??;
+    replay(&store, ids[4]).await??;
+    ensure_same("the counts after that", counted(&store, &each).await?, [1, 1, 0, 1, 1, 2])?;
+    end(&store, claim_id(&store, of_keys[0]).await?.lease, succeeded()).await?;
+    drop(claim_id(&store, of_keys[1]).await?);
+    let counts = counted(&store, &keyed).await?;
+    ensure_same("the counts after a key has gone on", counts, [2, 0, 1, 1, 0, 0])
 }

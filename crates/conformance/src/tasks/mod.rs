@@ -136,6 +136,7 @@ tests! {
         a_task_that_succeeded_keeps_its_result,
         a_failed_attempt_is_followed_by_another_after_its_delay,
         a_task_dies_with_a_reason,
+        the_last_attempt_is_the_last_whatever_its_worker_asks_for,
         attempts_are_counted_and_their_history_is_whole,
         what_was_released_is_back_at_once_and_uncounted,
         a_lease_ends_once_within_a_batch,
@@ -216,8 +217,10 @@ tests! {
         a_listing_goes_on_behind_many_that_are_not_meant,
         tasks_are_found_by_their_state,
         tasks_are_found_by_what_they_were_made_with,
+        tasks_are_found_by_patterns_of_their_types,
         tasks_are_found_by_how_they_died,
         tasks_are_found_by_when_they_were_made,
+        tasks_are_counted_by_type_and_state,
     }
     forget {
         old_ends_are_forgotten_with_their_history_and_no_others,

@@ -11,9 +11,7 @@ use postrider_core::task::{
 use super::TaskHarness;
 use super::bench::{Bench, HOUR, INSTANT, LEASE};
 use super::messages::enqueue_all;
-use super::steps::{
-    cancel, claim_id, dead, end, make, make_all, make_plain, plain, reap, replay, retry, run_now, succeeded,
-};
+use super::steps::{cancel, claim_id, dead, end, make, make_all, plain, reap, replay, retry, run_now, succeeded};
 use crate::probe::{Check, PATIENCE, ensure, ensure_same, soon, violation};
 
 /// A hint that comes later than this is of something else.
@@ -52,7 +50,7 @@ pub(super) async fn whatever_can_be_claimed_wakes_its_workers<H: TaskHarness>(be
             done
         }};
     }
-    let id = wakes!("a creation", make_plain(&store, &task_type).await?);
+    let id = wakes!("a creation", make(&store, plain(&task_type).max_attempts(9)).await?);
     let lease = claim_id(&store, id).await?.lease;
     wakes!("a retry", end(&store, lease, retry(Duration::ZERO)).await?);
     let lease = claim_id(&store, id).await?.lease;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider_conformance::{IdempotencyHarness, exercise_idempotency};
 use postrider_core::{
     Begun, Deadline, IdempotencyKey, IdempotencyStore, IdempotencyToken, ManualClock, MemoryProvider, MemoryStore,
-    MessagingError, Standing,
+    MessagingError, Standing, async_trait,
 };
 
 use crate::in_paused_time;
@@ -58,6 +58,7 @@ impl Store {
     }
 }
 
+#[async_trait]
 impl IdempotencyStore for Store {
     async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError> {
         let lease = match self.fault {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postrider_conformance::broken::SimulatedStore;
+use postrider_conformance::guarantees::Section;
 use postrider_conformance::link::Cable;
 use postrider_conformance::{Outcome, Rule, Settings, exercise};
 use postrider_core::{Feature, MemoryStore, QueueAdmin, SharedProvider};
@@ -22,7 +23,9 @@ fn memory_keeps_every_rule_and_is_left_clean() {
             let store = opened.clone();
             async move { Ok(store.open()) }
         };
-        let report = exercise(open, settings()).await.unwrap();
+        let tried = "All workers share one store in the suite's process.";
+        let section = Section::of(open, settings(), tried).await.unwrap();
+        let report = &section.report;
         assert!(report.is_lawful(), "{report}");
         for rule in &report.rules {
             assert!(!rule.tests.is_empty(), "{} has no test", rule.rule);
@@ -33,6 +36,7 @@ fn memory_keeps_every_rule_and_is_left_clean() {
         }
         let left = store.open().list_queues(postrider_core::Deadline::default()).await.unwrap();
         assert_eq!(left, [], "the suite left queues behind");
+        section.record().unwrap();
     });
 }
 
@@ -80,6 +84,8 @@ fn what_is_refused_is_not_held_against_a_store() {
         Feature::Priority,
         Feature::Pause,
         Feature::AttemptHistory,
+        Feature::Archive,
+        Feature::WaitingMessages,
         Feature::ReceiveById,
         Feature::WakeUp,
         Feature::PortableReceipts,

@@ -6,8 +6,8 @@ use crate::capabilities::Support;
 use crate::clock::Timestamp;
 use crate::disposition::Disposition;
 use crate::message::{ContentType, Priority};
-use crate::object_safe::fake_provider::FakeProvider;
 use crate::router::{DefaultMessageRouter, QueuesConfig};
+use crate::shared_provider::fake_provider::FakeProvider;
 use crate::workflow_message::{FinalizationReason, StepStatus, TraceContext};
 
 const PATIENT: Deadline = Deadline::never();

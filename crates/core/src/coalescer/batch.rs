@@ -1,7 +1,8 @@
 //! What goes to the store in one piece, and what comes back.
 
-use std::future::Future;
 use std::time::Duration;
+
+use async_trait::async_trait;
 
 use crate::disposition::{Disposition, Nack, Settlement};
 use crate::error::{ErrorSource, MessagingError};
@@ -12,6 +13,7 @@ use crate::receipt::{NativeRef, ReceiptHandle};
 use crate::service::RowResults;
 
 /// Carries batches out: the part that each provider writes.
+#[async_trait]
 pub trait BatchExecutor: Send + Sync + 'static {
     /// Carries out all rows, in one piece where the store can: extends, then settles, then sends, each in its order.
     ///
@@ -20,7 +22,7 @@ pub trait BatchExecutor: Send + Sync + 'static {
     ///
     /// It must end: while it runs, its lane stands still. Whoever talks to a server bounds its own waiting and answers
     /// [`BatchFailure::Unknown`] when the bound is reached.
-    fn execute(&self, batch: &Batch) -> impl Future<Output = Result<BatchReply, BatchFailure>> + Send;
+    async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure>;
 }
 
 /// A lease to be extended.
@@ -87,12 +89,17 @@ impl Batch {
 /// What became of a batch: one result a row, in the order of the rows.
 #[derive(Debug, Clone, Default)]
 pub struct BatchReply {
-    /// What became of the extends.
-    pub extends: RowResults<()>,
+    /// The receipt by which each lease goes on.
+    pub extends: RowResults<ReceiptHandle>,
     /// What became of the settles.
     pub settles: RowResults<()>,
     /// The id of each message, or of the one that already has its dedup key.
     pub sends: RowResults<MessageId>,
+}
+
+/// The answers of a store that knows when a lease ends: the lease goes on by the receipt that it has.
+pub fn with_same_receipts(rows: &[ExtendRow], extended: RowResults<()>) -> RowResults<ReceiptHandle> {
+    rows.iter().zip(extended).map(|(row, extended)| extended.map(|()| row.receipt.clone())).collect()
 }
 
 /// Why a batch was not carried out.
@@ -124,7 +131,7 @@ pub(super) trait Row: Send + 'static {
 }
 
 impl Row for ExtendRow {
-    type Answer = ();
+    type Answer = ReceiptHandle;
     const OPERATION: &'static str = "extend";
 
     fn id(&self) -> MessageId {

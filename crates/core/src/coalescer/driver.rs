@@ -16,6 +16,7 @@ use super::lane::{Idle, Lane};
 use super::no_answer::NoAnswer;
 use crate::disposition::Settlement;
 use crate::error::{ErrorSource, MessagingError};
+use crate::spawn::spawn;
 
 /// The futures that carry the batches out. Nothing moves unless somebody runs them.
 ///
@@ -26,14 +27,14 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    pub(super) fn new<E: BatchExecutor>(drivers: impl IntoIterator<Item = Driver<E>>) -> Self {
+    pub(super) fn new(drivers: impl IntoIterator<Item = Driver>) -> Self {
         Self { futures: drivers.into_iter().map(|driver| Box::pin(driver.run()) as _).collect() }
     }
 
     /// Runs them on the tokio runtime that the caller is in. Panics outside of one, as `tokio::spawn` does.
     pub fn spawn(self) {
         for driver in self.futures {
-            tokio::spawn(driver);
+            spawn(driver);
         }
     }
 
@@ -53,8 +54,8 @@ impl fmt::Debug for Drivers {
 ///
 /// Whatever ends it (its lanes are closed, its task is aborted, it was never run), its `Drop` leaves no caller without
 /// an answer.
-pub(super) struct Driver<E> {
-    executor: Arc<E>,
+pub(super) struct Driver {
+    executor: Arc<dyn BatchExecutor>,
     extends: Intake<ExtendRow>,
     settles: Intake<Settlement>,
     sends: Intake<SendRow>,
@@ -66,9 +67,9 @@ pub(super) struct Driver<E> {
     _running: watch::Sender<()>,
 }
 
-impl<E: BatchExecutor> Driver<E> {
+impl Driver {
     pub(super) fn new(
-        executor: Arc<E>,
+        executor: Arc<dyn BatchExecutor>,
         extends: Option<Arc<Lane<ExtendRow>>>,
         settles: Option<Arc<Lane<Settlement>>>,
         sends: Option<Arc<Lane<SendRow>>>,
@@ -166,9 +167,7 @@ impl<E: BatchExecutor> Driver<E> {
         self.settles.give_up_after(source);
         self.sends.give_up_after(source);
     }
-}
 
-impl<E> Driver<E> {
     fn unknown(&mut self, source: &ErrorSource) {
         self.extends.unknown(&self.under_way.extends, source);
         self.settles.unknown(&self.under_way.settles, source);
@@ -176,7 +175,7 @@ impl<E> Driver<E> {
     }
 }
 
-impl<E> Drop for Driver<E> {
+impl Drop for Driver {
     fn drop(&mut self) {
         self.unknown(&NoAnswer::DriverGone.into_source());
         self.extends.end();

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-pub use batch::{Batch, BatchExecutor, BatchFailure, BatchReply, ExtendRow, SendRow};
+pub use batch::{Batch, BatchExecutor, BatchFailure, BatchReply, ExtendRow, SendRow, with_same_receipts};
 pub use config::{CoalescerConfig, Lanes};
 pub use driver::Drivers;
 
@@ -46,7 +46,7 @@ use crate::id::MessageId;
 use crate::message::Message;
 use crate::queue_name::QueueName;
 use crate::receipt::ReceiptHandle;
-use crate::service::RowResults;
+use crate::service::{RowResults, only_row};
 use driver::Driver;
 use lane::Lane;
 
@@ -70,7 +70,7 @@ impl Coalescer {
     pub fn new<E: BatchExecutor>(executor: E, config: CoalescerConfig) -> Result<(Self, Drivers), MessagingError> {
         config.check()?;
         let config = Arc::new(config);
-        let executor = Arc::new(executor);
+        let executor: Arc<dyn BatchExecutor> = Arc::new(executor);
         let extends = Arc::new(Lane::new(config.clone()));
         let settles = Arc::new(Lane::new(config.clone()));
         let sends = Arc::new(Lane::new(config.clone()));
@@ -109,15 +109,15 @@ impl Coalescer {
         self.0.settles.submit(settlements, deadline).await
     }
 
-    /// Extends a lease. Otherwise like [`Coalescer::send`].
+    /// Extends a lease and answers the receipt by which it goes on. Otherwise like [`Coalescer::send`].
     pub async fn extend(
         &self,
         receipt: ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         let row = ExtendRow { receipt, extension };
-        self.0.extends.submit(vec![row], deadline).await?.into_iter().collect()
+        only_row(self.0.extends.submit(vec![row], deadline).await?, "extend")
     }
 
     /// Refuses new operations and those that wait for room, has the queued ones carried out, and waits for the

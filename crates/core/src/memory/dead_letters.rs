@@ -2,6 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use crate::archive::ArchivedState;
 use crate::capabilities::Limits;
 use crate::clock::Timestamp;
 use crate::dead_letter::{
@@ -101,18 +102,7 @@ impl State {
         if row.is_leased(now) {
             return Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id });
         }
-        let mut edited = row.message.clone();
-        if let Some(body) = edit.body {
-            edited.body = body;
-        }
-        if let Some(content_type) = edit.content_type {
-            edited.content_type = content_type;
-        }
-        if let Some(headers) = edit.headers {
-            edited.headers = headers;
-        }
-        edited.check(limits)?;
-        row.message = edited;
+        row.message = edit.apply_to(row.message.clone(), limits)?;
         if let Some(death) = &mut row.death {
             death.revision = death.revision.saturating_add(1);
         }
@@ -181,11 +171,18 @@ impl State {
     pub(super) fn purge_dead(&mut self, queue: &QueueName, selection: &DeadLetterSelection, now: Timestamp) -> u64 {
         let selected = self.selected(queue, selection);
         let Some(dead) = self.queues.get_mut(&queue.dead_letters()) else { return 0 };
-        let mut purged = 0;
+        let mut gone = Vec::new();
         for (row_id, _) in selected {
-            if dead.rows.get(&row_id).is_some_and(|row| !row.is_leased(now)) {
-                dead.remove(row_id, now);
-                purged += 1;
+            if dead.rows.get(&row_id).is_some_and(|row| !row.is_leased(now))
+                && let Some(row) = dead.remove(row_id, now)
+            {
+                gone.push(row);
+            }
+        }
+        let purged = gone.len() as u64;
+        for row in gone {
+            if let Some(death) = row.death {
+                self.keep(queue, row.message, death.life.record(), ArchivedState::Failed, now);
             }
         }
         purged

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use crate::clock::Timestamp;
 use crate::deadline::Deadline;
 use crate::error::MessagingError;
@@ -21,6 +23,7 @@ pub(super) struct Record {
     at: Timestamp,
 }
 
+#[async_trait]
 impl IdempotencyStore for MemoryProvider {
     async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError> {
         let mut state = self.begin("begin", deadline)?;

@@ -2,8 +2,10 @@
 //!
 //! Where a message goes: sent in [`store`](self) (`State::send`), claimed in `claim.rs`, settled in `settle.rs`,
 //! dead-lettered and redriven in `dead_letters.rs`. All of it happens under one lock and takes its time from one clock,
-//! which a test can replace. Nothing is ever removed but by an ack, a purge or a deletion.
+//! which a test can replace. Nothing is ever removed but by an ack, a purge or a deletion;
+//! `archive.rs` has what is kept of it.
 
+mod archive;
 mod claim;
 mod dead_letters;
 mod idempotency;
@@ -12,16 +14,20 @@ mod send;
 mod settle;
 mod store;
 mod wait;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::sync::watch;
 
+use crate::archive::{self as archives, ArchivePage, ArchiveQuery};
 use crate::capabilities::{Capabilities, Feature};
 use crate::clock::Timestamp;
 use crate::dead_letter::{
-    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Redrive, RedriveReport,
+    DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason, DeadLetterSelection, Redrive,
+    RedriveReport,
 };
 use crate::deadline::Deadline;
 use crate::disposition::Settlement;
@@ -35,6 +41,7 @@ use crate::receive_options::{ReceiveOptions, check_visibility};
 use crate::service::{DeadLetters, MessageAttempt, MessagingService, PeekedMessage, QueueAdmin, RowResults, WakeUps};
 use crate::stats::{QueueHealthReport, QueueStats};
 use crate::sync::Guard;
+use crate::waiting::{self as actions, PeekPage, PeekQuery};
 use claim::Claimed;
 pub use store::{MemoryStore, MemoryStoreBuilder};
 use store::{Shared, State};
@@ -108,6 +115,7 @@ impl ReturnLease for Shared {
     }
 }
 
+#[async_trait]
 impl MessagingService for MemoryProvider {
     fn provider_name(&self) -> &'static str {
         PROVIDER
@@ -163,12 +171,13 @@ impl MessagingService for MemoryProvider {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         let mut state = self.begin("extend", deadline)?;
         receipt.check_queue(queue)?;
         check_visibility(extension, &self.shared().capabilities.limits)?;
         let now = self.now();
-        state.extend(receipt, extension, now)
+        state.extend(receipt, extension, now)?;
+        Ok(receipt.clone())
     }
 
     async fn receive_by_id(
@@ -206,6 +215,7 @@ impl MessagingService for MemoryProvider {
     }
 }
 
+#[async_trait]
 impl QueueAdmin for MemoryProvider {
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
         let state = self.begin("list queues", deadline)?;
@@ -241,6 +251,15 @@ impl QueueAdmin for MemoryProvider {
         Ok(self.begin("peek", deadline)?.peek(queue, limit, self.now()))
     }
 
+    async fn peek_page(
+        &self,
+        queue: &QueueName,
+        query: &PeekQuery,
+        deadline: Deadline,
+    ) -> Result<PeekPage, MessagingError> {
+        self.begin("peek", deadline)?.peek_page(queue, query, self.now())
+    }
+
     async fn message_attempts(
         &self,
         queue: &QueueName,
@@ -248,6 +267,43 @@ impl QueueAdmin for MemoryProvider {
         deadline: Deadline,
     ) -> Result<Vec<MessageAttempt>, MessagingError> {
         Ok(self.begin("read attempts", deadline)?.attempts(queue, id))
+    }
+
+    async fn archived(
+        &self,
+        queue: &QueueName,
+        query: &ArchiveQuery,
+        deadline: Deadline,
+    ) -> Result<ArchivePage, MessagingError> {
+        self.begin("search the archive", deadline)?.archived(queue, query, self.now())
+    }
+
+    async fn send_again(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<MessageId, MessagingError> {
+        archives::send_again(self, queue, id, deadline).await
+    }
+
+    async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
+        self.begin("deliver now", deadline)?.deliver_now(queue, id, self.now())
+    }
+
+    async fn dead_letter_waiting(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        reason: DeadLetterReason,
+        error: Option<String>,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.begin("dead-letter", deadline)?.dead_letter_waiting(queue, id, reason, error, self.now())
+    }
+
+    async fn delete_waiting(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
+        actions::delete(self, queue, id, deadline).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
@@ -280,6 +336,7 @@ impl QueueAdmin for MemoryProvider {
     }
 }
 
+#[async_trait]
 impl DeadLetters for MemoryProvider {
     async fn list_dead_letters(
         &self,

@@ -85,7 +85,7 @@ impl Row {
     }
 
     /// Writes a failed attempt down. A dead letter's are not: its story is over.
-    pub(super) fn note_failure(&mut self, error: Option<&str>, now: Timestamp) {
+    pub(super) fn note_failure(&mut self, worker: Option<&str>, error: Option<&str>, now: Timestamp) {
         if self.death.is_some() {
             return;
         }
@@ -94,7 +94,7 @@ impl Row {
             attempt: record.attempts_count.saturating_add(1),
             started_at: record.last_attempt_at,
             failed_at: now,
-            worker: None,
+            worker: worker.map(str::to_owned),
             error: error.map(str::to_owned),
         };
         if self.failures.len() >= KEPT_ATTEMPTS as usize {
@@ -239,9 +239,9 @@ impl Queue {
     }
 
     /// Writes a failed attempt of a row down.
-    pub(super) fn note_failure(&mut self, id: RowId, error: Option<&str>, now: Timestamp) {
+    pub(super) fn note_failure(&mut self, id: RowId, worker: Option<&str>, error: Option<&str>, now: Timestamp) {
         if let Some(row) = self.rows.get_mut(&id) {
-            row.note_failure(error, now);
+            row.note_failure(worker, error, now);
         }
     }
 
@@ -254,6 +254,18 @@ impl Queue {
         let after = row.next_attempt_at();
         self.leave_schedule(priority, before, id);
         self.enter_schedule(priority, after, id, now);
+    }
+
+    /// Changes a row that need not be in the schedule: one that waits behind the head of its key is not.
+    pub(super) fn change(&mut self, id: RowId, now: Timestamp, transition: impl FnOnce(Phase) -> Phase) {
+        let Some(row) = self.rows.get_mut(&id) else { return };
+        let is_scheduled =
+            self.schedule[usize::from(row.message.priority.get())].contains(&(row.next_attempt_at(), id));
+        if is_scheduled {
+            self.reschedule(id, now, transition);
+        } else {
+            row.change(transition);
+        }
     }
 
     fn enter_schedule(&mut self, priority: Priority, due: Timestamp, id: RowId, now: Timestamp) {

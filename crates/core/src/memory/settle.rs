@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::archive::ArchivedState;
 use crate::clock::Timestamp;
 use crate::disposition::{Disposition, Nack, Settlement};
 use crate::error::MessagingError;
@@ -14,18 +15,20 @@ use super::store::State;
 
 impl State {
     pub(super) fn settle(&mut self, settlement: Settlement, now: Timestamp) -> Result<(), MessagingError> {
-        let Settlement { receipt, disposition } = settlement;
+        let Settlement { receipt, disposition, worker } = settlement;
         let token = receipt.token();
         let (queue, row) = self.held(&receipt, now)?;
         match disposition {
             Disposition::Ack => {
-                // Completed, and with no archive in memory that is the end of its story.
-                if let Some(Row { phase: Phase::Leased(life), .. }) = queue.remove(row, now) {
-                    drop(life.ack(token, now));
+                let name = queue.name.clone();
+                if let Some(Row { message, phase: Phase::Leased(life), .. }) = queue.remove(row, now)
+                    && let Ok(completed) = life.ack(token, now)
+                {
+                    self.keep(&name, message, completed.record(), ArchivedState::Completed, now);
                 }
             }
             Disposition::Nack(Nack::Retry { after, error }) => {
-                queue.note_failure(row, error.as_deref(), now);
+                queue.note_failure(row, worker.as_deref(), error.as_deref(), now);
                 queue.reschedule(row, now, |phase| {
                     lead(phase, |life| Ok(waiting(Waiting::Retryable(life.retry(token, after, error, now)?))))
                 });
@@ -43,7 +46,7 @@ impl State {
                     ));
                 }
                 let name = queue.name.clone();
-                queue.note_failure(row, error.as_deref(), now);
+                queue.note_failure(row, worker.as_deref(), error.as_deref(), now);
                 if let Some(Row { message, expires_at, phase: Phase::Leased(life), failures, .. }) =
                     queue.remove(row, now)
                     && let Ok(failed) = life.reject(token, reason, error, now)

@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::archive_policy::ArchivePolicy;
 use crate::capabilities::{Capabilities, Feature, Limits, Support};
 use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::error::MessagingError;
 use crate::id::MessageId;
 use crate::queue_name::QueueName;
 use crate::receipt::LeaseToken;
 use crate::service::{MessageAttempt, PeekedMessage};
 use crate::stats::{Measured, QueueStats};
 use crate::sync::Mutex;
+use crate::waiting::{PeekPage, PeekQuery, check_queue};
 
+use super::archive::Archive;
 use super::idempotency::Records;
 use super::queue::{Queue, RowId};
 use super::{MemoryProvider, PROVIDER};
@@ -35,6 +39,7 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) queues: BTreeMap<QueueName, Queue>,
     pub(super) records: Records,
+    pub(super) archive: Archive,
     rows: RowId,
     /// Half of every token, so that a receipt of another store is known as such.
     store: u64,
@@ -47,6 +52,7 @@ pub struct MemoryStoreBuilder {
     clock: Option<Arc<dyn Clock>>,
     limits: Limits,
     create_queues: bool,
+    archive: ArchivePolicy,
     seed: Option<u64>,
 }
 
@@ -72,6 +78,14 @@ impl MemoryStoreBuilder {
         self
     }
 
+    /// Which messages are kept after their end; all of them unless told otherwise. The last 10 000 of the store are, with
+    /// 64 MiB at most, for seven days.
+    #[must_use]
+    pub fn archive(mut self, policy: ArchivePolicy) -> Self {
+        self.archive = policy;
+        self
+    }
+
     /// Makes the lease tokens the same in every run.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -82,7 +96,8 @@ impl MemoryStoreBuilder {
     /// The store.
     pub fn build(self) -> MemoryStore {
         let store = self.seed.unwrap_or_else(rand::random);
-        let state = State { queues: BTreeMap::new(), records: Records::new(), rows: 0, store, leases: 0 };
+        let (queues, archive) = (BTreeMap::new(), Archive::new(self.archive));
+        let state = State { queues, records: Records::new(), archive, rows: 0, store, leases: 0 };
         MemoryStore {
             shared: Arc::new(Shared {
                 clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
@@ -108,7 +123,8 @@ impl MemoryStore {
 
     /// An empty store that differs from the default.
     pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder { clock: None, limits: Limits::default(), create_queues: true, seed: None }
+        let (limits, archive) = (Limits::default(), ArchivePolicy::default());
+        MemoryStoreBuilder { clock: None, limits, create_queues: true, archive, seed: None }
     }
 
     /// One more connection. Each is closed by itself.
@@ -178,9 +194,30 @@ impl State {
     }
 
     pub(super) fn peek(&self, name: &QueueName, limit: usize, now: Timestamp) -> Vec<PeekedMessage> {
-        let rows = self.queues.get(name).into_iter().flat_map(|queue| queue.rows.values());
-        rows.take(limit)
-            .map(|row| PeekedMessage {
+        self.peek_rows(name, 0, now).take(limit).map(|(_, message)| message).collect()
+    }
+
+    pub(super) fn peek_page(
+        &self,
+        name: &QueueName,
+        query: &PeekQuery,
+        now: Timestamp,
+    ) -> Result<PeekPage, MessagingError> {
+        check_queue(name)?;
+        let after = query.row()?.cast_unsigned();
+        let rows = self.peek_rows(name, after, now).map(|(row, message)| (row.cast_signed(), message));
+        Ok(PeekPage::of_rows(rows.take(query.limit.saturating_add(1)).collect(), query.limit))
+    }
+
+    fn peek_rows(
+        &self,
+        name: &QueueName,
+        after: RowId,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (RowId, PeekedMessage)> {
+        let rows = self.queues.get(name).into_iter().flat_map(move |queue| queue.rows.range(after.saturating_add(1)..));
+        rows.map(move |(id, row)| {
+            let message = PeekedMessage {
                 id: row.message.id,
                 body: row.message.body.clone(),
                 content_type: row.message.content_type.clone(),
@@ -193,8 +230,9 @@ impl State {
                 enqueued_at: row.record().created_at,
                 next_attempt_at: row.next_attempt_at(),
                 last_error: row.record().last_error.clone(),
-            })
-            .collect()
+            };
+            (*id, message)
+        })
     }
 
     pub(super) fn attempts(&self, name: &QueueName, id: MessageId) -> Vec<MessageAttempt> {

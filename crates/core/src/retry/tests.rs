@@ -36,11 +36,15 @@ fn each_strategy_gives_its_own_delays() {
 }
 
 #[test]
-fn the_default_backs_off_and_tries_three_times() {
+fn the_default_backs_off_and_lasts_a_night() {
     let strategy = RetryStrategy::default();
     strategy.validate().unwrap();
-    assert_eq!(delays(&strategy, 0.0), [1000, 2000]);
-    assert_eq!(strategy.max_attempts(), Some(attempts(3)));
+    assert_eq!(delays(&strategy, 0.0)[..3], [1000, 2000, 4000]);
+    assert_eq!(strategy.max_attempts(), Some(attempts(24)));
+    let lasts =
+        |random| (1..24).filter_map(|failed| strategy.next_delay(failed, NEVER_TOO_LATE, random)).sum::<Duration>();
+    let hours = |random| lasts(random).as_secs() / 3600;
+    assert_eq!((hours(0.0), hours(0.5), hours(0.999)), (12, 9, 6));
     let endless = strategy.without_limits();
     assert_eq!(endless.max_attempts(), None);
     assert_eq!(endless.next_delay(u32::MAX, Duration::MAX, 0.0), Some(DEFAULT_MAX_DELAY));
@@ -137,7 +141,7 @@ fn a_strategy_reads_as_people_write_it() {
     let read = |text: &str| serde_json::from_str::<RetryStrategy>(text);
     assert_eq!(read(r#"{"strategy": "no_retry"}"#).unwrap(), RetryStrategy::NoRetry);
     assert_eq!(
-        read(r#"{"strategy": "exponential_with_jitter", "limits": {"max_attempts": 3}}"#).unwrap(),
+        read(r#"{"strategy": "exponential_with_jitter", "limits": {"max_attempts": 24}}"#).unwrap(),
         RetryStrategy::default()
     );
     let hour = Duration::from_secs(3600);

@@ -71,8 +71,17 @@ pub enum TaskOutcome {
 pub enum TaskStanding {
     /// It was, and what was asked was done.
     Held,
+    /// It was, and a retry was asked for after the last attempt: the task is dead.
+    Spent,
     /// It was not, and nothing was changed. The state is that of the task now; `None` when there is no such task.
     Lost(Option<TaskState>),
+}
+
+impl TaskStanding {
+    /// Whether the task was held, and something was done.
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::Held | Self::Spent)
+    }
 }
 
 /// What one call of [`TaskStore::finish_and_claim`](super::TaskStore::finish_and_claim) did.

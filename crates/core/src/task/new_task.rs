@@ -15,9 +15,6 @@ use crate::idempotency::IdempotencyKey;
 use crate::message::{Key, MAX_DURATION, Priority, check_duration};
 use crate::retry::RetryStrategy;
 
-/// So many attempts a task has unless it says otherwise, as a message has.
-const DEFAULT_MAX_ATTEMPTS: NonZeroU32 = NonZeroU32::new(3).expect("three is not zero");
-
 const MOST_TAGS: usize = 32;
 const LONGEST_TAG: usize = 128;
 
@@ -79,7 +76,8 @@ pub struct NewTask {
     pub payload: Bytes,
     /// When it is due.
     pub scheduled_for: When,
-    /// How often it is tried; `None` is what its retry strategy says, else three times.
+    /// How often it is tried; `None` is what its retry strategy says, else
+    /// [`RetryStrategy::DEFAULT_MAX_ATTEMPTS`].
     pub max_attempts: Option<NonZeroU32>,
     /// How urgent it is, among the tasks of its type.
     pub priority: Priority,
@@ -196,10 +194,10 @@ impl NewTask {
         self
     }
 
-    /// How often it is tried, all told.
+    /// The number of attempts: its own, its strategy's, or [`RetryStrategy::DEFAULT_MAX_ATTEMPTS`].
     pub fn attempts(&self) -> NonZeroU32 {
         let by_strategy = || self.retry_strategy.as_ref().and_then(RetryStrategy::max_attempts);
-        self.max_attempts.or_else(by_strategy).unwrap_or(DEFAULT_MAX_ATTEMPTS)
+        self.max_attempts.or_else(by_strategy).unwrap_or(RetryStrategy::DEFAULT_MAX_ATTEMPTS)
     }
 
     /// Refuses what cannot be meant, before anything is done. What every store does first.
@@ -272,11 +270,11 @@ mod tests {
 
     #[test]
     fn the_number_of_attempts_has_one_answer() {
-        assert_eq!(task().attempts().get(), 3);
+        assert_eq!(task().attempts(), RetryStrategy::DEFAULT_MAX_ATTEMPTS);
         assert_eq!(task().max_attempts(0).attempts().get(), 1);
         let constant = RetryStrategy::constant(Duration::from_secs(1));
         assert_eq!(task().retry_strategy(constant.clone().with_max_attempts(7)).attempts().get(), 7);
-        assert_eq!(task().retry_strategy(constant.clone()).attempts().get(), 3);
+        assert_eq!(task().retry_strategy(constant.clone()).attempts(), RetryStrategy::DEFAULT_MAX_ATTEMPTS);
         assert_eq!(task().retry_strategy(RetryStrategy::NoRetry).attempts().get(), 1);
         assert!(task().retry_strategy(constant.clone().with_max_attempts(7)).max_attempts(7).check(9).is_ok());
         assert!(task().retry_strategy(constant.with_max_attempts(7)).max_attempts(8).check(9).is_err());

@@ -1,12 +1,76 @@
 //! Which tasks are meant.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
-use super::names::TaskType;
+use super::names::{MAX_TASK_TYPE, TaskType};
 use super::record::TaskInfo;
 use super::state::{DeadReason, TaskState};
 use crate::clock::Timestamp;
 use crate::error::MessagingError;
+
+/// Types of tasks: the one of that name, or with a `*` at its end all that begin so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypePattern {
+    name: String,
+    is_beginning: bool,
+}
+
+impl TypePattern {
+    /// One type.
+    pub fn exactly(task_type: &TaskType) -> Self {
+        Self { name: task_type.as_str().to_owned(), is_beginning: false }
+    }
+
+    /// Whether it means that type.
+    pub fn includes(&self, task_type: &TaskType) -> bool {
+        match self.is_beginning {
+            true => task_type.as_str().starts_with(&self.name),
+            false => task_type.as_str() == self.name,
+        }
+    }
+
+    /// What both mean; `None` when that is no type.
+    pub fn and(&self, other: &Self) -> Option<Self> {
+        let is_within = |narrow: &Self, wide: &Self| match wide.is_beginning {
+            true => narrow.name.starts_with(&wide.name),
+            false => narrow == wide,
+        };
+        [(self, other), (other, self)]
+            .into_iter()
+            .find(|(narrow, wide)| is_within(narrow, wide))
+            .map(|(it, _)| it.clone())
+    }
+
+    /// The same as SQL's `like` has it, where `\` escapes.
+    pub fn as_like(&self) -> String {
+        let escaped = self.name.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+        escaped + if self.is_beginning { "%" } else { "" }
+    }
+}
+
+impl fmt::Display for TypePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name, if self.is_beginning { "*" } else { "" })
+    }
+}
+
+impl FromStr for TypePattern {
+    type Err = MessagingError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let Some(name) = text.strip_suffix('*') else { return TaskType::new(text).map(|name| Self::exactly(&name)) };
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if name.len() > MAX_TASK_TYPE || !name.chars().all(is_part) {
+            let shown: String = text.chars().take(MAX_TASK_TYPE).flat_map(char::escape_debug).collect();
+            let why = format!("'{shown}' begins no type; use letters, digits, '_', '.' and '-' before the '*'");
+            return Err(MessagingError::invalid("task type", why));
+        }
+        Ok(Self { name: name.to_owned(), is_beginning: true })
+    }
+}
 
 /// Which tasks are meant: those of which everything holds that is said. What is empty or `None` says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,6 +79,8 @@ pub struct TaskFilter {
     pub states: Vec<TaskState>,
     /// Of one of these types.
     pub types: Vec<TaskType>,
+    /// And of a type that one of these means. Unlike `types`, an empty list means no task at all.
+    pub within: Option<Vec<TypePattern>>,
     /// With all of these tags.
     pub tags: Vec<String>,
     /// Made by this schedule.
@@ -34,6 +100,7 @@ impl TaskFilter {
     pub fn includes(&self, task: &TaskInfo) -> bool {
         (self.states.is_empty() || self.states.contains(&task.state))
             && (self.types.is_empty() || self.types.contains(&task.task_type))
+            && self.within.as_ref().is_none_or(|all| all.iter().any(|one| one.includes(&task.task_type)))
             && self.tags.iter().all(|tag| task.tags.contains(tag))
             && self.schedule.as_ref().is_none_or(|schedule| task.schedule.as_ref() == Some(schedule))
             && self.dead_reason.is_none_or(|reason| task.dead_reason == Some(reason))
@@ -86,4 +153,43 @@ pub struct TaskPage {
     /// Where the next page begins; `None` at the end. A page may have fewer tasks than were asked for and still not be
     /// the last: a call looks at a bounded number of rows, whatever its filter leaves of them.
     pub next: Option<TaskCursor>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> TypePattern {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_pattern_means_one_type_or_all_that_begin_alike() {
+        let kind = |name| TaskType::new(name).unwrap();
+        assert!(pattern("mail").includes(&kind("mail")) && !pattern("mail").includes(&kind("mail2")));
+        assert!(pattern("mail*").includes(&kind("mail")) && pattern("mail.*").includes(&kind("mail.in")));
+        assert!(!pattern("mail.*").includes(&kind("mail")) && pattern("*").includes(&kind("mail")));
+        for odd in ["", "a b", "a*b", "a b*", "mail_dlq", "**"] {
+            assert!(odd.parse::<TypePattern>().is_err(), "{odd:?}");
+        }
+        assert_eq!((pattern("a_b*").to_string(), pattern("a_b*").as_like()), ("a_b*".to_owned(), "a\\_b%".to_owned()));
+        assert_eq!(pattern("a_b").as_like(), "a\\_b");
+    }
+
+    #[test]
+    fn two_patterns_mean_what_the_narrower_means_or_nothing() {
+        for (one, other, both) in [
+            ("mail", "mail", Some("mail")),
+            ("mail*", "mail", Some("mail")),
+            ("mail*", "ma*", Some("mail*")),
+            ("*", "mail.in", Some("mail.in")),
+            ("mail", "sms", None),
+            ("mail*", "sms*", None),
+            ("mail", "mail.*", None),
+        ] {
+            let both = both.map(pattern);
+            assert_eq!(pattern(one).and(&pattern(other)), both, "{one} and {other}");
+            assert_eq!(pattern(other).and(&pattern(one)), both, "{other} and {one}");
+        }
+    }
 }

@@ -1,11 +1,11 @@
 //! Times at which tasks are made.
 
 use std::fmt;
-use std::future::Future;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::names::{TaskId, TaskType};
@@ -37,7 +37,8 @@ pub enum ScheduleTiming {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissedFire {
-    /// Nothing: the next time is the next one to come.
+    /// Nothing: the next time is the next one to come. A time that is seen within 15 seconds is not missed, and makes its
+    /// task.
     Skip,
     /// One task is made for all of them.
     #[default]
@@ -195,57 +196,46 @@ pub struct Schedule {
 }
 
 /// Keeps schedules. Times are judged by the store's clock.
+#[async_trait]
 pub trait ScheduleStore: Send + Sync + 'static {
     /// The store's time.
-    fn store_time(&self, deadline: Deadline) -> impl Future<Output = Result<Timestamp, MessagingError>> + Send;
+    async fn store_time(&self, deadline: Deadline) -> Result<Timestamp, MessagingError>;
 
     /// Makes a schedule, or changes the one of its name, which stays paused if it is. It fires next for `next_run_at`.
-    fn put_schedule(
+    async fn put_schedule(
         &self,
         schedule: &NewSchedule,
         next_run_at: Option<Timestamp>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Schedule, MessagingError>> + Send;
+    ) -> Result<Schedule, MessagingError>;
 
     /// Reads one.
-    fn get_schedule(
-        &self,
-        name: &str,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Option<Schedule>, MessagingError>> + Send;
+    async fn get_schedule(&self, name: &str, deadline: Deadline) -> Result<Option<Schedule>, MessagingError>;
 
     /// Every schedule, by name.
-    fn list_schedules(&self, deadline: Deadline) -> impl Future<Output = Result<Vec<Schedule>, MessagingError>> + Send;
+    async fn list_schedules(&self, deadline: Deadline) -> Result<Vec<Schedule>, MessagingError>;
 
     /// Removes one; answers whether it was there. Its tasks stay.
-    fn delete_schedule(
-        &self,
-        name: &str,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<bool, MessagingError>> + Send;
+    async fn delete_schedule(&self, name: &str, deadline: Deadline) -> Result<bool, MessagingError>;
 
     /// Holds a schedule back, or lets it go on with `next_run_at`, if it still has the version that was seen. Answers
     /// whether it had.
-    fn set_schedule_paused(
+    async fn set_schedule_paused(
         &self,
         name: &str,
         version: i64,
         is_paused: bool,
         next_run_at: Option<Timestamp>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<bool, MessagingError>> + Send;
+    ) -> Result<bool, MessagingError>;
 
     /// Schedules whose time has come and that are not paused, the longest due first.
-    fn due_schedules(
-        &self,
-        limit: usize,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<Schedule>, MessagingError>> + Send;
+    async fn due_schedules(&self, limit: usize, deadline: Deadline) -> Result<Vec<Schedule>, MessagingError>;
 
     /// Makes the tasks of a schedule's due times and moves it on, in one transaction, if it still has the version that
     /// was seen and is not paused. Answers `None` when it had not: somebody else has fired it. `last_run_at` is the last
     /// of the times that were fired for; `None` when all of them were skipped.
-    fn fire_schedule(
+    async fn fire_schedule(
         &self,
         name: &str,
         version: i64,
@@ -253,13 +243,10 @@ pub trait ScheduleStore: Send + Sync + 'static {
         last_run_at: Option<Timestamp>,
         next_run_at: Option<Timestamp>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Option<Vec<TaskId>>, MessagingError>> + Send;
+    ) -> Result<Option<Vec<TaskId>>, MessagingError>;
 
     /// How long until the next schedule is due; `None` when none will be.
-    fn next_schedule_due(
-        &self,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Option<Duration>, MessagingError>> + Send;
+    async fn next_schedule_due(&self, deadline: Deadline) -> Result<Option<Duration>, MessagingError>;
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What a database does for tasks.
 
-use std::future::Future;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::claim::{ClaimAnswer, ClaimTasks, LostLease, TaskLease};
@@ -18,6 +18,7 @@ use crate::error::MessagingError;
 use crate::message::Message;
 use crate::queue_name::QueueName;
 use crate::service::{RowResults, WakeUps};
+use crate::stats::Measured;
 
 /// What one round of the enqueuer did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +64,20 @@ pub struct Stranded {
     pub processing: u64,
 }
 
+/// Bound of the ended tasks of a state that [`TaskStore::counts`] looks at, newest first.
+pub const MOST_ENDED_COUNTED: u32 = 20_000;
+
+/// How many tasks of a type are in a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskCount {
+    /// The type.
+    pub task_type: TaskType,
+    /// The state.
+    pub state: TaskState,
+    /// How many. Approximate where ended tasks were not all looked at: then there are at least as many.
+    pub count: Measured<u64>,
+}
+
 /// What a hint is wanted of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskNotice {
@@ -78,6 +93,7 @@ pub enum TaskNotice {
 /// Whatever belongs to a transition is part of its transaction: the history of attempts, the message that delivers a
 /// retry, the event of a death, the turn of the next task of an ordering key. Messages and events go where
 /// [`routes`](TaskStore::routes) say.
+#[async_trait]
 pub trait TaskStore: Send + Sync + 'static {
     /// The store's name, in errors and metrics.
     fn store_name(&self) -> &'static str;
@@ -89,190 +105,119 @@ pub trait TaskStore: Send + Sync + 'static {
     fn max_payload_bytes(&self) -> usize;
 
     /// Makes tasks, in their order. A task whose idempotency key is taken answers the task that has it.
-    fn create(
-        &self,
-        tasks: Vec<NewTask>,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<RowResults<Created>, MessagingError>> + Send;
+    async fn create(&self, tasks: Vec<NewTask>, deadline: Deadline) -> Result<RowResults<Created>, MessagingError>;
 
     /// Ends attempts, and claims what is due: PENDING or ENQUEUED, the first of its ordering key, not past its deadline;
     /// the most urgent first, and now and then the least urgent.
-    fn finish_and_claim(
+    async fn finish_and_claim(
         &self,
         finished: Vec<Finish>,
         claim: Option<ClaimTasks>,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<FinishedAndClaimed, MessagingError>> + Send;
+    ) -> Result<FinishedAndClaimed, MessagingError>;
 
     /// Ends attempts.
-    fn finish(
-        &self,
-        finished: Vec<Finish>,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<TaskStanding>, MessagingError>> + Send {
-        async move { Ok(self.finish_and_claim(finished, None, deadline).await?.finished) }
+    async fn finish(&self, finished: Vec<Finish>, deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError> {
+        Ok(self.finish_and_claim(finished, None, deadline).await?.finished)
     }
 
     /// Claims what is due.
-    fn claim(
-        &self,
-        claim: ClaimTasks,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<FinishedAndClaimed, MessagingError>> + Send {
-        async move { self.finish_and_claim(Vec::new(), Some(claim), deadline).await }
+    async fn claim(&self, claim: ClaimTasks, deadline: Deadline) -> Result<FinishedAndClaimed, MessagingError> {
+        self.finish_and_claim(Vec::new(), Some(claim), deadline).await
     }
 
     /// Claims these tasks, each by the same rules. The same id twice is claimed once.
-    fn claim_by_id(
+    async fn claim_by_id(
         &self,
         ids: &[TaskId],
         lease: Duration,
         worker: &str,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<ClaimAnswer>, MessagingError>> + Send;
+    ) -> Result<Vec<ClaimAnswer>, MessagingError>;
 
     /// Lets leases end at now + `lease`, and keeps what is told of progress.
-    fn heartbeat(
+    async fn heartbeat(
         &self,
         heartbeats: Vec<Heartbeat>,
         lease: Duration,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<TaskStanding>, MessagingError>> + Send;
+    ) -> Result<Vec<TaskStanding>, MessagingError>;
 
     /// Whether leases are still held. Changes nothing.
-    fn standings(
-        &self,
-        leases: &[TaskLease],
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<TaskStanding>, MessagingError>> + Send;
+    async fn standings(&self, leases: &[TaskLease], deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError>;
 
     /// Leases that have run out, the longest ago first. Changes nothing.
-    fn lost_leases(
-        &self,
-        limit: usize,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<LostLease>, MessagingError>> + Send;
+    async fn lost_leases(&self, limit: usize, deadline: Deadline) -> Result<Vec<LostLease>, MessagingError>;
 
     /// Ends attempts whose lease has run out, as [`Retry`](super::TaskOutcome::Retry) or
     /// [`Dead`](super::TaskOutcome::Dead). One that was renewed or ended meanwhile is left alone.
-    fn reap(
-        &self,
-        lost: Vec<Finish>,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<TaskStanding>, MessagingError>> + Send;
+    async fn reap(&self, lost: Vec<Finish>, deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError>;
 
     /// Tasks whose deadline has passed die, worked on or not. Answers up to `limit` of them.
-    fn expire_overdue(
-        &self,
-        limit: usize,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<TaskId>, MessagingError>> + Send;
+    async fn expire_overdue(&self, limit: usize, deadline: Deadline) -> Result<Vec<TaskId>, MessagingError>;
 
     /// Calls tasks off. Each answers the state that it left.
-    fn cancel(
-        &self,
-        ids: &[TaskId],
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<RowResults<TaskState>, MessagingError>> + Send;
+    async fn cancel(&self, ids: &[TaskId], deadline: Deadline) -> Result<RowResults<TaskState>, MessagingError>;
 
     /// Makes tasks that wait for their time due now.
-    fn run_now(
-        &self,
-        ids: &[TaskId],
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<RowResults<()>, MessagingError>> + Send;
+    async fn run_now(&self, ids: &[TaskId], deadline: Deadline) -> Result<RowResults<()>, MessagingError>;
 
     /// Brings dead tasks back: PENDING, due now, with all their attempts before them, at the end of their ordering key
     /// and without the deadline that they may have missed.
-    fn replay(
-        &self,
-        ids: &[TaskId],
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<RowResults<()>, MessagingError>> + Send;
+    async fn replay(&self, ids: &[TaskId], deadline: Deadline) -> Result<RowResults<()>, MessagingError>;
 
     /// Changes the payload of a dead task and keeps the one before. Answers the number of the new revision.
-    fn edit_payload(
-        &self,
-        id: TaskId,
-        payload: Bytes,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<u32, MessagingError>> + Send;
+    async fn edit_payload(&self, id: TaskId, payload: Bytes, deadline: Deadline) -> Result<u32, MessagingError>;
 
     /// Payloads that a task had before, oldest first.
-    fn revisions(
-        &self,
-        id: TaskId,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<PayloadRevision>, MessagingError>> + Send;
+    async fn revisions(&self, id: TaskId, deadline: Deadline) -> Result<Vec<PayloadRevision>, MessagingError>;
 
     /// Reads a task.
-    fn get(&self, id: TaskId, deadline: Deadline) -> impl Future<Output = Result<Option<Task>, MessagingError>> + Send;
+    async fn get(&self, id: TaskId, deadline: Deadline) -> Result<Option<Task>, MessagingError>;
 
     /// Every attempt of a task, oldest first.
-    fn attempts(
-        &self,
-        id: TaskId,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<TaskAttempt>, MessagingError>> + Send;
+    async fn attempts(&self, id: TaskId, deadline: Deadline) -> Result<Vec<TaskAttempt>, MessagingError>;
 
     /// Lists tasks, newest first.
-    fn list(
-        &self,
-        query: &TaskQuery,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<TaskPage, MessagingError>> + Send;
+    async fn list(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, MessagingError>;
+
+    /// Counts tasks by type and state, each pair once at most; a pair that is missing has no task that was found. What is
+    /// PENDING, ENQUEUED or PROCESSING is counted exactly. Of the others the newest are looked at, up to
+    /// [`MOST_ENDED_COUNTED`]: of those that are DEAD, of those that are CANCELED, and of all tasks for those that
+    /// SUCCEEDED.
+    async fn counts(&self, deadline: Deadline) -> Result<Vec<TaskCount>, MessagingError>;
 
     /// Sends up to `limit` tasks on their way that are PENDING and due: ENQUEUED, with a message to their queue.
-    fn enqueue_due(
-        &self,
-        limit: usize,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Enqueued, MessagingError>> + Send;
+    async fn enqueue_due(&self, limit: usize, deadline: Deadline) -> Result<Enqueued, MessagingError>;
 
     /// Types of which some task has been ENQUEUED, due and unclaimed for longer than `grace`.
-    fn stranded(
-        &self,
-        grace: Duration,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<Vec<Stranded>, MessagingError>> + Send;
+    async fn stranded(&self, grace: Duration, deadline: Deadline) -> Result<Vec<Stranded>, MessagingError>;
 
     /// Sends up to `limit` of a type's tasks again that have been ENQUEUED, due and unclaimed for longer than `grace`, the
     /// longest due first. Answers how many.
-    fn resend(
+    async fn resend(
         &self,
         task_type: &TaskType,
         limit: usize,
         grace: Duration,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<usize, MessagingError>> + Send;
+    ) -> Result<usize, MessagingError>;
 
     /// Takes up to `limit` due messages out of the outbox to be sent. Nobody else gets them for as long as `lease`.
-    fn take_outbox(
+    async fn take_outbox(
         &self,
         limit: usize,
         lease: Duration,
         deadline: Deadline,
-    ) -> impl Future<Output = Result<OutboxBatch, MessagingError>> + Send;
+    ) -> Result<OutboxBatch, MessagingError>;
 
     /// These messages were sent, for certain. Rows that somebody else has taken since stay.
-    fn outbox_sent(
-        &self,
-        rows: &[(i64, i64)],
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<(), MessagingError>> + Send;
+    async fn outbox_sent(&self, rows: &[(i64, i64)], deadline: Deadline) -> Result<(), MessagingError>;
 
     /// Removes tasks that SUCCEEDED or were CANCELED at least `older_than` ago, with their history. Dead tasks stay.
     /// Answers how many.
-    fn forget_finished(
-        &self,
-        older_than: Duration,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<u64, MessagingError>> + Send;
+    async fn forget_finished(&self, older_than: Duration, deadline: Deadline) -> Result<u64, MessagingError>;
 
     /// A stream of hints, here and from other processes. A hint promises nothing; it only shortens a wait.
-    fn subscribe_tasks(
-        &self,
-        notice: TaskNotice,
-        deadline: Deadline,
-    ) -> impl Future<Output = Result<WakeUps, MessagingError>> + Send;
+    async fn subscribe_tasks(&self, notice: TaskNotice, deadline: Deadline) -> Result<WakeUps, MessagingError>;
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_core::task::{
     ClaimAnswer, ClaimTasks, Created, Enqueued, Finish, FinishedAndClaimed, Heartbeat, LostLease, NewTask, OutboxBatch,
-    PayloadRevision, Progress, Stranded, Task, TaskAttempt, TaskId, TaskLease, TaskNotice, TaskPage, TaskQuery,
-    TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
+    PayloadRevision, Progress, Stranded, Task, TaskAttempt, TaskCount, TaskId, TaskLease, TaskNotice, TaskPage,
+    TaskQuery, TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
 };
-use postrider_core::{Deadline, MessagingError, RowResults, WakeUps};
+use postrider_core::{Deadline, MessagingError, RowResults, WakeUps, async_trait};
 
 use super::handed::Handed;
 use super::{HttpTasks, only_standings, standings};
@@ -106,6 +106,7 @@ async fn ask_once(
     }
 }
 
+#[async_trait]
 impl TaskStore for HttpTasks {
     fn store_name(&self) -> &'static str {
         PROVIDER
@@ -237,7 +238,7 @@ impl TaskStore for HttpTasks {
             said.extend(part);
         }
         let known = only_standings(said)?;
-        for (lost, _) in renewed.iter().zip(&known).filter(|(_, standing)| **standing != TaskStanding::Held) {
+        for (lost, _) in renewed.iter().zip(&known).filter(|(_, standing)| !standing.is_held()) {
             self.shared.leases.forget(lost);
         }
         self.with_unknown(known, unknown, deadline).await
@@ -307,9 +308,19 @@ impl TaskStore for HttpTasks {
     async fn list(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, MessagingError> {
         self.provider.begin("list", deadline)?;
         query.check()?;
+        // What means no task at all cannot be said in a query.
+        if query.filter.within.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(TaskPage { tasks: Vec::new(), next: None });
+        }
         let ask = Ask::get(format!("/v1/tasks?{}", wire::write_query(query)));
         let page: wire::Page = self.provider.look("list", ask, deadline).await?;
         page.try_into().map_err(self.provider.garbled("list"))
+    }
+
+    async fn counts(&self, deadline: Deadline) -> Result<Vec<TaskCount>, MessagingError> {
+        self.provider.begin("count", deadline)?;
+        let counts: wire::Counts = self.provider.look("count", Ask::get("/v1/tasks/counts"), deadline).await?;
+        Ok(counts.by_type.into_iter().map(TaskCount::from).collect())
     }
 
     async fn enqueue_due(&self, _: usize, _: Deadline) -> Result<Enqueued, MessagingError> {

@@ -13,7 +13,7 @@ mod schedules;
 use std::sync::Arc;
 
 use postrider_core::task::{NewTask, TaskRoutes, TaskStanding};
-use postrider_core::{Deadline, MessagingError};
+use postrider_core::{BoxFuture, Deadline, MessagingError};
 
 use crate::failure::told;
 use crate::provider::HttpProvider;
@@ -38,11 +38,13 @@ struct Shared {
 
 impl HttpTasks {
     /// The tasks of the server that a connection leads to. Asks it how tasks reach their workers there.
-    pub async fn open(provider: HttpProvider, deadline: Deadline) -> Result<Self, MessagingError> {
-        let routes: Routes = provider.look("connect", Ask::get("/v1/tasks/routes"), deadline).await?;
-        let max_payload_bytes = routes.max_payload_bytes;
-        let routes = routes.into_routes().map_err(provider.garbled("connect"))?;
-        Ok(Self { provider, shared: Arc::new(Shared { routes, max_payload_bytes, leases: Arc::default() }) })
+    pub fn open(provider: HttpProvider, deadline: Deadline) -> BoxFuture<'static, Result<Self, MessagingError>> {
+        Box::pin(async move {
+            let routes: Routes = provider.look("connect", Ask::get("/v1/tasks/routes"), deadline).await?;
+            let max_payload_bytes = routes.max_payload_bytes;
+            let routes = routes.into_routes().map_err(provider.garbled("connect"))?;
+            Ok(Self { provider, shared: Arc::new(Shared { routes, max_payload_bytes, leases: Arc::default() }) })
+        })
     }
 
     /// The connection behind this.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::Method;
 use postrider_core::task::{NewSchedule, NewTask, Schedule, ScheduleStore, TaskId};
-use postrider_core::{Deadline, MessagingError, Timestamp};
+use postrider_core::{Deadline, MessagingError, Timestamp, async_trait};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::HttpTasks;
@@ -45,6 +45,7 @@ fn is_name(name: &str) -> bool {
     NewSchedule::check_name(name).is_ok()
 }
 
+#[async_trait]
 impl ScheduleStore for HttpTasks {
     async fn store_time(&self, deadline: Deadline) -> Result<Timestamp, MessagingError> {
         let session: Session = self.provider.look("store time", Ask::get("/v1/session"), deadline).await?;

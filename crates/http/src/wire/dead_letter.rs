@@ -1,5 +1,7 @@
 //! Dead letters, and what is done with them.
 
+use postrider_core::dead_letter::filter::DeadLetterFilter;
+use postrider_core::dead_letter::groups::DeadLetterGroup;
 use postrider_core::{
     ContentType, DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterReason, DeadLetterSelection,
     MessageId, MessagingError, Priority, QueueName, Redrive, RedriveReport, RedriveSkip, Timestamp,
@@ -9,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::HeaderFields;
 use super::body::{self, Base64, Text};
 use super::message::{headers, key, text};
+use super::object;
 
 /// A dead message with its record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -141,7 +144,9 @@ impl TryFrom<DeadPage> for DeadLetterPage {
 pub struct DeadGroup {
     /// Why, in a word.
     pub reason: String,
-    /// The error text that they share.
+    /// The kind of their errors: the text without numbers, ids, quoted values, paths and times. A filter takes it.
+    pub fingerprint: String,
+    /// The error text of the newest of them.
     pub error: Option<String>,
     /// How many there are.
     pub count: u64,
@@ -149,15 +154,35 @@ pub struct DeadGroup {
     pub first_dead_at: Timestamp,
     /// When the last of them did.
     pub last_dead_at: Timestamp,
-    /// One of them.
+    /// The newest of them.
     pub example_id: MessageId,
+}
+
+impl From<DeadLetterGroup> for DeadGroup {
+    fn from(group: DeadLetterGroup) -> Self {
+        Self {
+            reason: group.reason.as_str().to_owned(),
+            fingerprint: group.fingerprint,
+            error: group.error,
+            count: group.count,
+            first_dead_at: group.first_dead_at,
+            last_dead_at: group.last_dead_at,
+            example_id: group.example_id,
+        }
+    }
 }
 
 /// `GET /v1/queues/{queue}/dead-letters/groups`, largest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadGroups {
-    /// The groups.
+    /// The largest groups.
     pub groups: Vec<DeadGroup>,
+    /// How many kinds there are beside them.
+    #[serde(default)]
+    pub more_kinds: u64,
+    /// How many dead letters those kinds have together.
+    #[serde(default)]
+    pub more_count: u64,
     /// How many dead letters were looked at.
     pub looked_at: u64,
     /// Whether those were all.
@@ -202,15 +227,62 @@ impl TryFrom<EditRequest> for DeadLetterEdit {
     }
 }
 
-/// Which dead letters are meant: these, or those that died so; all when nothing is said.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Choice {
-    /// These.
-    pub ids: Option<Vec<MessageId>>,
-    /// Those that died for this reason.
+/// Which dead letters are meant: those of which everything holds that is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Filter {
+    /// That died for this reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Those with exactly this error text.
+    /// With exactly this error text.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whose error text has this in it; upper and lower case are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_contains: Option<String>,
+    /// Whose errors are of this kind, as a group tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// With this ordering key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Whose id has this in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// That died at this time or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// That died before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Timestamp>,
+    /// With this in its id, key, error, headers or body; upper and lower case are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+impl From<Filter> for DeadLetterFilter {
+    fn from(filter: Filter) -> Self {
+        Self {
+            reason: filter.reason.map(DeadLetterReason::from),
+            error: filter.error,
+            error_contains: filter.error_contains,
+            fingerprint: filter.fingerprint,
+            ordering_key: filter.key,
+            id_contains: filter.id,
+            since: filter.since,
+            before: filter.before,
+            text: filter.text,
+        }
+    }
+}
+
+/// Which dead letters are meant: these, or those of a filter; all when nothing is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// These.
+    Ids(Vec<MessageId>),
+    /// Those that a filter leaves.
+    Filter(DeadLetterFilter),
 }
 
 impl Choice {
@@ -218,30 +290,42 @@ impl Choice {
         ids: &Option<Vec<MessageId>>,
         reason: &Option<String>,
         error: &Option<String>,
+        filter: &Option<Filter>,
     ) -> Result<Self, MessagingError> {
-        if ids.is_some() && (reason.is_some() || error.is_some()) {
-            return Err(MessagingError::invalid("choice", "ids stand alone; leave out reason and error, or ids"));
+        let is_told_twice = |own: &Option<String>, other: &Option<String>| own.is_some() && other.is_some();
+        match (ids, filter) {
+            (Some(_), Some(_)) => Err(MessagingError::invalid("choice", "ids stand alone; leave out filter, or ids")),
+            (Some(_), None) if reason.is_some() || error.is_some() => {
+                Err(MessagingError::invalid("choice", "ids stand alone; leave out reason and error, or ids"))
+            }
+            (Some(ids), None) => Ok(Self::Ids(ids.clone())),
+            (None, Some(filter)) if is_told_twice(reason, &filter.reason) || is_told_twice(error, &filter.error) => {
+                Err(MessagingError::invalid("choice", "reason and error stand in filter or beside it, not in both"))
+            }
+            (None, filter) => {
+                let mut filter = filter.clone().unwrap_or_default();
+                filter.reason = filter.reason.or_else(|| reason.clone());
+                filter.error = filter.error.or_else(|| error.clone());
+                Ok(Self::Filter(filter.into()))
+            }
         }
-        Ok(Self { ids: ids.clone(), reason: reason.clone(), error: error.clone() })
     }
 
-    /// What a store can choose by. An error text it cannot: whoever asks for one looks at what this chooses.
+    /// What a store can choose by. The rest of a filter is compared by the caller.
     pub fn selection(&self) -> DeadLetterSelection {
-        match (&self.ids, &self.reason) {
-            (Some(ids), _) => DeadLetterSelection::Ids(ids.clone()),
-            (None, Some(reason)) => DeadLetterSelection::Reason(DeadLetterReason::from(reason.as_str())),
-            (None, None) => DeadLetterSelection::All,
+        match self {
+            Self::Ids(ids) => DeadLetterSelection::Ids(ids.clone()),
+            Self::Filter(filter) => filter.selection(),
         }
     }
 }
 
-impl From<&DeadLetterSelection> for Choice {
-    fn from(selection: &DeadLetterSelection) -> Self {
-        match selection {
-            DeadLetterSelection::All => Self::default(),
-            DeadLetterSelection::Ids(ids) => Self { ids: Some(ids.clone()), ..Self::default() },
-            DeadLetterSelection::Reason(reason) => Self { reason: Some(reason.as_str().to_owned()), ..Self::default() },
-        }
+/// The ids and the reason of a selection, as a request has them.
+fn fields(selection: &DeadLetterSelection) -> (Option<Vec<MessageId>>, Option<String>) {
+    match selection {
+        DeadLetterSelection::All => (None, None),
+        DeadLetterSelection::Ids(ids) => (Some(ids.clone()), None),
+        DeadLetterSelection::Reason(reason) => (None, Some(reason.as_str().to_owned())),
     }
 }
 
@@ -258,6 +342,9 @@ pub struct RedriveRequest {
     /// Those with exactly this error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Those of which all of this holds.
+    #[serde(deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
     /// Where they go; without it, to the queue that they died in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<QueueName>,
@@ -268,15 +355,15 @@ pub struct RedriveRequest {
 
 impl From<&Redrive> for RedriveRequest {
     fn from(redrive: &Redrive) -> Self {
-        let Choice { ids, reason, error } = Choice::from(&redrive.selection);
-        Self { ids, reason, error, to: redrive.to.clone(), dry_run: redrive.dry_run.then_some(true) }
+        let (ids, reason) = fields(&redrive.selection);
+        Self { ids, reason, to: redrive.to.clone(), dry_run: redrive.dry_run.then_some(true), ..Self::default() }
     }
 }
 
 impl RedriveRequest {
     /// Which ones.
     pub fn choice(&self) -> Result<Choice, MessagingError> {
-        Choice::new(&self.ids, &self.reason, &self.error)
+        Choice::new(&self.ids, &self.reason, &self.error, &self.filter)
     }
 
     /// The redrive of what a store can choose by.
@@ -299,6 +386,9 @@ pub struct RedriveJobRequest {
     /// Those with exactly this error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Those of which all of this holds.
+    #[serde(deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
     /// Where they go; without it, to the queue that they died in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<QueueName>,
@@ -310,7 +400,7 @@ pub struct RedriveJobRequest {
 impl RedriveJobRequest {
     /// Which ones.
     pub fn choice(&self) -> Result<Choice, MessagingError> {
-        Choice::new(&self.ids, &self.reason, &self.error)
+        Choice::new(&self.ids, &self.reason, &self.error, &self.filter)
     }
 }
 
@@ -327,6 +417,9 @@ pub struct PurgeRequest {
     /// Those with exactly this error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Those of which all of this holds.
+    #[serde(deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
     /// Only tell how many it would be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<bool>,
@@ -334,15 +427,15 @@ pub struct PurgeRequest {
 
 impl From<&DeadLetterSelection> for PurgeRequest {
     fn from(selection: &DeadLetterSelection) -> Self {
-        let Choice { ids, reason, error } = Choice::from(selection);
-        Self { ids, reason, error, dry_run: None }
+        let (ids, reason) = fields(selection);
+        Self { ids, reason, ..Self::default() }
     }
 }
 
 impl PurgeRequest {
     /// Which ones.
     pub fn choice(&self) -> Result<Choice, MessagingError> {
-        Choice::new(&self.ids, &self.reason, &self.error)
+        Choice::new(&self.ids, &self.reason, &self.error, &self.filter)
     }
 }
 

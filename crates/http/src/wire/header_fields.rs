@@ -1,14 +1,17 @@
 //! Headers on their way.
 
-use std::collections::BTreeMap;
+use std::fmt;
 
 use postrider_core::{Headers, MessagingError};
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
+
+use super::object::count_value;
 
 /// A message's headers, or why they are none.
 ///
-/// They are checked when they are read, but a refusal waits until they are wanted: a bad name is the failure of its
-/// message, and the others of its batch are sent.
+/// They are checked when they are read, but a refusal waits until they are wanted: a bad name, or one that is there twice,
+/// is the failure of its message, and the others of its batch are sent.
 #[derive(Debug, Clone)]
 pub struct HeaderFields(Result<Headers, MessagingError>);
 
@@ -48,9 +51,48 @@ impl Serialize for HeaderFields {
 impl<'de> Deserialize<'de> for HeaderFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // An answer may leave them out by a null.
-        let fields = Option::<BTreeMap<String, String>>::deserialize(deserializer)?;
-        Ok(Self(fields.map_or_else(|| Ok(Headers::new()), Headers::try_from)))
+        Ok(Option::<Read>::deserialize(deserializer)?.map_or_else(Self::default, |Read(headers)| Self(headers)))
     }
+}
+
+/// Headers of an object, or what is wrong with the first that cannot be one.
+struct Read(Result<Headers, MessagingError>);
+
+impl<'de> Deserialize<'de> for Read {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = Read;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Read, A::Error> {
+                let mut headers = Ok(Headers::new());
+                while let Some((name, value)) = fields.next_entry::<String, String>()? {
+                    count_value()?;
+                    if let Ok(read) = &mut headers
+                        && let Err(error) = add(read, name, value)
+                    {
+                        headers = Err(error);
+                    }
+                }
+                Ok(Read(headers))
+            }
+        }
+
+        deserializer.deserialize_map(Names)
+    }
+}
+
+fn add(headers: &mut Headers, name: String, value: String) -> Result<(), MessagingError> {
+    if headers.get(&name).is_some() {
+        let why = format!("'{}' is there more than once in headers; send it once", name.escape_debug());
+        return Err(MessagingError::invalid("header", why));
+    }
+    headers.insert(name, value)
 }
 
 #[cfg(test)]
@@ -63,5 +105,15 @@ mod tests {
         assert!(matches!(fields.into_headers(), Err(MessagingError::InvalidInput { what: "header", .. })));
         assert!(serde_json::from_str::<HeaderFields>(r#"{"a":1}"#).is_err(), "no text");
         assert!(serde_json::from_str::<HeaderFields>("null").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_there_twice_is_refused() {
+        for json in [r#"{"a":"1","b":"2","a":"3"}"#, r#"{"a":"1","\u0061":"1"}"#] {
+            let error = serde_json::from_str::<HeaderFields>(json).unwrap().into_headers().unwrap_err().to_string();
+            assert!(error.contains("'a' is there more than once in headers"), "{error}");
+        }
+        let both = serde_json::from_str::<HeaderFields>(r#"{"a":"1","A":"2"}"#).unwrap().into_headers().unwrap();
+        assert_eq!((both.get("a"), both.get("A")), (Some("1"), Some("2")), "names are told apart by their case");
     }
 }

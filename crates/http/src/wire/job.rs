@@ -12,6 +12,16 @@ pub enum JobKind {
     Redrive,
     /// Brings dead tasks back to life.
     Replay,
+    /// Calls tasks off.
+    Cancel,
+    /// Makes tasks due that wait for their time.
+    Retry,
+    /// Makes waiting messages due.
+    DeliverNow,
+    /// Moves waiting messages to the dead letters.
+    DeadLetter,
+    /// Removes waiting messages.
+    Delete,
 }
 
 /// Where a job is.

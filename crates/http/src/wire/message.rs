@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postrider_core::{
     ContentType, Expiry, Headers, Key, LiveState, Message, MessageId, MessagingError, PeekedMessage, Priority,
-    QueueName, State, Timestamp,
+    QueueName, State, Timestamp, WaitingFilter, WaitingState,
 };
 use serde::{Deserialize, Serialize};
 
@@ -254,6 +254,9 @@ impl TryFrom<Peeked> for PeekedMessage {
 pub struct PeekedMessages {
     /// The messages.
     pub messages: Vec<Peeked>,
+    /// Where the next page begins; none at the end, and of a store that does not list by pages.
+    #[serde(default)]
+    pub next: Option<String>,
 }
 
 /// The query of `GET /v1/queues/{queue}/messages`.
@@ -263,6 +266,108 @@ pub struct PeekQuery {
     /// At most that many; 50 without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+}
+
+/// `POST /v1/queues/{queue}/messages/{id}/dead-letter`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeathRequest {
+    /// Why, in a word.
+    pub reason: String,
+    /// More about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// `POST /v1/queues/{queue}/messages/deliver-now-job`, and the same for `dead-letter` and `delete`: which waiting messages
+/// are meant, and what is done with them. All of them when nothing is said.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BulkMessages {
+    /// In this state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<WaitingState>,
+    /// With this ordering key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// With this header, as name=value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// That the store accepted at this time or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// That the store accepted before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Timestamp>,
+    /// These, and no others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<MessageId>>,
+    /// Why they are dead-lettered, in a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// More about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// That many a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Only tell how many they would be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dry_run: Option<bool>,
+}
+
+impl BulkMessages {
+    /// Which messages are meant, unless `ids` names them.
+    pub fn filter(&self) -> Result<WaitingFilter, MessagingError> {
+        let filter = WaitingFilter {
+            state: self.state,
+            ordering_key: self.key.clone(),
+            header: self.header.as_deref().map(header_of).transpose()?,
+            since: self.since,
+            before: self.before,
+        };
+        if self.ids.is_some() && filter != WaitingFilter::default() {
+            return Err(MessagingError::invalid("choice", "ids stand alone; leave out the others, or ids"));
+        }
+        filter.check_action()?;
+        Ok(filter)
+    }
+}
+
+/// How many messages an action on many would be of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChosenMessages {
+    /// Waiting messages that are meant.
+    pub messages: u64,
+    /// Named messages that stay as they are: they are leased, or not there.
+    pub skipped: u64,
+    /// Whether all messages of the queue were looked at. Else the oldest were, and an action is of these.
+    pub complete: bool,
+}
+
+/// The name and the value of a header that is written as name=value.
+pub fn header_of(text: &str) -> Result<(String, String), MessagingError> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(MessagingError::invalid("header", "write it as name=value")),
+    }
+}
+
+/// Reads a filter from the parameters; `value` answers the value of a parameter, if it is there.
+pub fn waiting_filter<'v, E: From<MessagingError>>(
+    value: impl Fn(&'static str) -> Result<Option<&'v str>, E>,
+) -> Result<WaitingFilter, E> {
+    let time = |name: &'static str| {
+        let time = value(name)?.map(|text| text.parse().map_err(|why: String| MessagingError::invalid(name, why)));
+        Ok::<Option<Timestamp>, E>(time.transpose()?)
+    };
+    Ok(WaitingFilter {
+        state: value("state")?.map(str::parse).transpose()?,
+        ordering_key: value("key")?.map(str::to_owned),
+        header: value("header")?.map(header_of).transpose()?,
+        since: time("since")?,
+        before: time("before")?,
+    })
 }
 
 /// A failed attempt of a message.
@@ -386,7 +491,7 @@ mod tests {
                 last_error: Some("no".into()),
             };
             let queue = QueueName::new("orders").unwrap();
-            let page = PeekedMessages { messages: vec![Peeked::new(queue, peeked.clone())] };
+            let page = PeekedMessages { messages: vec![Peeked::new(queue, peeked.clone())], next: None };
             let back = over(&page).messages.remove(0);
             assert_eq!(PeekedMessage::try_from(back).unwrap(), peeked);
         }

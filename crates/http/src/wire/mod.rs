@@ -16,6 +16,7 @@
 //! copies every body into a tree first. Borrowed twins of the types for writing: bodies are reference-counted, so there
 //! is nothing left to save that a round trip would notice.
 
+pub mod archive;
 pub mod audit;
 pub mod body;
 pub mod capabilities;
@@ -39,7 +40,8 @@ mod words;
 pub mod worker;
 
 pub use header_fields::HeaderFields;
-pub use object::Object;
+pub(crate) use object::read_answer;
+pub use object::{Object, read_request};
 pub use problem::{Code, Problem};
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 //! A struct that reads itself takes its fields from a list as well, in an order that nobody has promised: a list where an
 //! object belongs would be a request that means something by accident.
 
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Something that is read from an object alone.
@@ -34,10 +35,119 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
     }
 }
 
-/// A list of objects.
+/// Upper bound of the rows of one request.
+const MOST_ROWS: usize = 10_000;
+
+/// Upper bound of the values of one request: rows, items of lists and headers, in all of it together.
+const MOST_VALUES: usize = 500_000;
+
+thread_local! {
+    /// How many values may still be read of the request that this thread reads; `None` while it reads none.
+    static VALUES_LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Reads the body of a request. Values are counted while they are read: a few bytes of JSON make an empty row or header,
+/// which takes a hundred times as many bytes of memory.
+pub fn read_request<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
+    /// Ends the count, also when a type of a request panics while it is read.
+    struct Counting;
+
+    impl Drop for Counting {
+        fn drop(&mut self) {
+            VALUES_LEFT.set(None);
+        }
+    }
+
+    VALUES_LEFT.set(Some(MOST_VALUES));
+    let _counting = Counting;
+    serde_json::from_slice(json).map(|Object(value)| value)
+}
+
+/// Upper bound of the values of one answer. The largest answers have long rows, and no more of them than this.
+const MOST_VALUES_ANSWERED: usize = 4_000_000;
+
+/// Reads an answer. Its values are counted before: a few bytes of JSON make a value, which takes many times as many bytes
+/// of memory.
+pub(crate) fn read_answer<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
+    if json.len() > MOST_VALUES_ANSWERED && values_in(json) > MOST_VALUES_ANSWERED {
+        return Err(Error::custom(format!("it has more than {MOST_VALUES_ANSWERED} values; ask for fewer rows")));
+    }
+    serde_json::from_slice(json)
+}
+
+/// Upper bound of the values in a text of JSON: each is the first of a list or an object, or stands behind a comma.
+fn values_in(json: &[u8]) -> usize {
+    let (mut values, mut is_text, mut is_escaped) = (1, false, false);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            b',' | b'[' | b'{' if !is_text => values += 1,
+            _ => {}
+        }
+    }
+    values
+}
+
+/// Counts a value of a request that was read.
+pub(crate) fn count_value<E: Error>() -> Result<(), E> {
+    match VALUES_LEFT.get() {
+        Some(0) => Err(E::custom(format!("more than {MOST_VALUES} values in one request; send the rest apart"))),
+        Some(left) => {
+            VALUES_LEFT.set(Some(left - 1));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// A list of objects, with at most [`MOST_ROWS`].
 pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    let rows = Vec::<Object<T>>::deserialize(deserializer)?;
-    Ok(rows.into_iter().map(|Object(row)| row).collect())
+    deserializer.deserialize_seq(Rows(|Object(row): Object<T>| row))
+}
+
+/// A list of values, with at most [`MOST_ROWS`].
+pub(crate) fn values<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(Rows(|value: T| value))
+}
+
+/// A list of values that may be left out.
+pub(crate) fn optional_values<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    struct Values<T>(Vec<T>);
+
+    impl<'de, T: Deserialize<'de>> Deserialize<'de> for Values<T> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            values(deserializer).map(Self)
+        }
+    }
+
+    Ok(Option::<Values<T>>::deserialize(deserializer)?.map(|Values(list)| list))
+}
+
+/// Rows as they are read, and how each becomes what is wanted of it.
+struct Rows<R, T>(fn(R) -> T);
+
+impl<'de, R: Deserialize<'de>, T> Visitor<'de> for Rows<R, T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut rows = Vec::new();
+        while let Some(row) = list.next_element()? {
+            if rows.len() == MOST_ROWS {
+                return Err(A::Error::custom(format!("more than {MOST_ROWS} rows; send the rest apart")));
+            }
+            count_value()?;
+            rows.push((self.0)(row));
+        }
+        Ok(rows)
+    }
 }
 
 /// An object that may be left out.
@@ -51,10 +161,13 @@ mod tests {
 
     use super::*;
     use crate::wire::message::SendBatchRequest;
+    use crate::wire::queue::VerifyRequest;
     use crate::wire::receive::{ReceiveRequest, SettleAndReceiveRequest};
     use crate::wire::schedule::PutScheduleRequest;
-    use crate::wire::settle::SettleRequest;
-    use crate::wire::task::{ClaimRequest, FinishRequest, HeartbeatRequest, NewTask, NewTasksRequest};
+    use crate::wire::settle::{ReceiptsRequest, SettleRequest};
+    use crate::wire::task::{
+        ClaimRequest, FinishRequest, HeartbeatRequest, NewTask, NewTasksRequest, StandingsRequest,
+    };
 
     fn read<T: DeserializeOwned>(json: &str) -> Result<T, String> {
         serde_json::from_str::<Object<T>>(json).map(|Object(value)| value).map_err(|error| error.to_string())
@@ -67,6 +180,61 @@ mod tests {
         assert!(error.starts_with("invalid type: sequence, expected an object"), "{error}");
         assert!(read::<ReceiveRequest>("null").is_err() && read::<ReceiveRequest>("3").is_err());
         assert!(read::<ReceiveRequest>(r#"{"maximum":3}"#).unwrap_err().contains("unknown field"));
+    }
+
+    #[test]
+    fn no_more_rows_are_read_than_a_request_may_have() {
+        let rows = |count| format!(r#"{{"tasks":[{}]}}"#, vec![r#"{"type":"a","payload":""}"#; count].join(","));
+        assert_eq!(read::<NewTasksRequest>(&rows(MOST_ROWS)).unwrap().tasks.len(), MOST_ROWS);
+        let error = read::<NewTasksRequest>(&rows(MOST_ROWS + 1)).unwrap_err();
+        assert!(error.starts_with("more than 10000 rows"), "{error}");
+        let texts = vec![r#""a""#; MOST_ROWS + 1].join(",");
+        for (list, rest) in [
+            ("receipts", ""),
+            ("leases", ""),
+            ("queues", ""),
+            ("types", r#","lease":"5s","worker":"w""#),
+            ("tags", r#","type":"a""#),
+        ] {
+            let json = format!(r#"{{"{list}":[{texts}]{rest}}}"#);
+            let error = match list {
+                "receipts" => read::<ReceiptsRequest>(&json).unwrap_err(),
+                "leases" => read::<StandingsRequest>(&json).unwrap_err(),
+                "queues" => read::<VerifyRequest>(&json).unwrap_err(),
+                "types" => read::<ClaimRequest>(&json).unwrap_err(),
+                _ => read::<NewTask>(&json).unwrap_err(),
+            };
+            assert!(error.starts_with("more than 10000 rows"), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_values_of_a_request_are_counted_in_all_of_it() {
+        let message = |headers: usize| {
+            let headers: Vec<_> = (0..headers).map(|number| format!(r#""h{number}":"""#)).collect();
+            format!(r#"{{"body":"","headers":{{{}}}}}"#, headers.join(","))
+        };
+        let batch = |rows: usize| format!(r#"{{"messages":[{}]}}"#, vec![message(999); rows].join(","));
+        assert_eq!(read_request::<SendBatchRequest>(batch(500).as_bytes()).unwrap().messages.len(), 500);
+        let error = read_request::<SendBatchRequest>(batch(501).as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("more than 500000 values"), "{error}");
+        // The next request has a count of its own, and an answer has none.
+        assert_eq!(read_request::<SendBatchRequest>(batch(1).as_bytes()).unwrap().messages.len(), 1);
+        assert_eq!(serde_json::from_str::<SendBatchRequest>(&batch(501)).unwrap().messages.len(), 501);
+    }
+
+    #[test]
+    fn values_of_an_answer_are_counted_before_it_is_read() {
+        for (json, values) in [("7", 1), ("[]", 2), (r#"["a,[{","b\\",{"c\",":1,"d":2}]"#, 6)] {
+            assert_eq!(values_in(json.as_bytes()), values, "{json}");
+        }
+        let list = |values: usize| format!("[{}0]", "0,".repeat(values - 1));
+        let error = read_answer::<Vec<u8>>(list(MOST_VALUES_ANSWERED).as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("it has more than 4000000 values"), "{error}");
+        let most = read_answer::<Vec<u8>>(list(MOST_VALUES_ANSWERED - 2).as_bytes()).unwrap();
+        assert_eq!(most.len(), MOST_VALUES_ANSWERED - 2);
+        let text = format!("\"{}\"", ",".repeat(3 * MOST_VALUES_ANSWERED));
+        assert!(read_answer::<String>(text.as_bytes()).is_ok(), "a text is one value");
     }
 
     #[test]

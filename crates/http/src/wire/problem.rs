@@ -171,7 +171,7 @@ impl Problem {
         };
         match self.code {
             Code::StoreUnreachable => E::Connection { provider: store, detail: why, source: None },
-            Code::StoreBusy | Code::TooManyRequests | Code::IdempotencyInProgress => E::busy(why),
+            Code::StoreBusy | Code::ServerBusy | Code::TooManyRequests | Code::IdempotencyInProgress => E::busy(why),
             Code::CircuitBreakerOpen => E::CircuitBreakerOpen { provider: store, retry_after: self.patience() },
             Code::QueueNotFound => match self.queue.clone() {
                 Some(queue) => E::QueueNotFound { queue },

@@ -5,6 +5,9 @@ use std::time::Duration;
 use postrider_core::{Measured, QueueHealthReport, QueueName, QueueStats};
 use serde::{Deserialize, Serialize};
 
+use super::object;
+use super::task::Percentiles;
+
 /// What a queue holds. A number that is not known is null and named in `unknown`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
@@ -128,6 +131,7 @@ pub struct QueueNames {
 #[serde(deny_unknown_fields)]
 pub struct VerifyRequest {
     /// The queues that should be there.
+    #[serde(deserialize_with = "object::values")]
     pub queues: Vec<QueueName>,
 }
 
@@ -182,6 +186,15 @@ pub struct Paused {
 pub struct Purged {
     /// That many.
     pub purged: u64,
+}
+
+/// `GET /v1/queues/{queue}/durations`: of what went through the server in the last hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Durations {
+    /// How long messages had waited when they were first delivered.
+    pub waited: Option<Percentiles>,
+    /// How long it took from a delivery to the end of its handler.
+    pub took: Option<Percentiles>,
 }
 
 #[cfg(test)]

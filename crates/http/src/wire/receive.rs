@@ -68,6 +68,7 @@ impl ReceiveRequest {
 #[serde(default, deny_unknown_fields)]
 pub struct SettleAndReceiveRequest {
     /// From these.
+    #[serde(deserialize_with = "object::values")]
     pub queues: Vec<QueueName>,
     /// Leases that end first.
     #[serde(deserialize_with = "object::list", skip_serializing_if = "Vec::is_empty")]

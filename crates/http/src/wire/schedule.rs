@@ -131,6 +131,17 @@ pub struct Schedules {
     pub schedules: Vec<Schedule>,
 }
 
+/// `GET /v1/schedules/{name}/times`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextTimes {
+    /// The next times, soonest first.
+    pub times: Vec<Timestamp>,
+    /// The time zone of its cron expression.
+    pub time_zone: Option<String>,
+    /// Whether it is held back: the times are those that it would have if it went on now.
+    pub paused: bool,
+}
+
 /// `PUT /v1/schedules/{name}`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -169,7 +180,7 @@ pub struct PutScheduleRequest {
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub deadline_in: Option<Duration>,
     /// Words to find them by.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postrider_core::disposition::{MAX_ERROR_BYTES, MAX_REASON_BYTES};
 use postrider_core::{DeadLetterReason, Disposition, MessagingError, Nack, ReceiptHandle};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,9 @@ pub struct Settlement {
     /// Why a message dies, in a word; `rejected` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Who handled the message; whoever received it without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
 }
 
 impl From<&postrider_core::Settlement> for Settlement {
@@ -53,7 +57,8 @@ impl From<&postrider_core::Settlement> for Settlement {
                 (Outcome::DeadLetter, None, error.clone(), Some(reason.as_str().to_owned()))
             }
         };
-        Self { receipt: settlement.receipt.to_string(), outcome, after, error, reason }
+        let worker = settlement.worker.as_deref().map(str::to_owned);
+        Self { receipt: settlement.receipt.to_string(), outcome, after, error, reason, worker }
     }
 }
 
@@ -61,7 +66,7 @@ impl TryFrom<Settlement> for postrider_core::Settlement {
     type Error = MessagingError;
 
     fn try_from(settlement: Settlement) -> Result<Self, Self::Error> {
-        let Settlement { receipt, outcome, after, error, reason } = settlement;
+        let Settlement { receipt, outcome, after, error, reason, worker } = settlement;
         let receipt: ReceiptHandle = receipt.parse()?;
         let disposition = match (outcome, after, error, reason) {
             (Outcome::Ack, None, None, None) => Disposition::Ack,
@@ -78,7 +83,7 @@ impl TryFrom<Settlement> for postrider_core::Settlement {
                 ));
             }
         };
-        Ok(Self { receipt, disposition })
+        Ok(Self { receipt, disposition, worker: worker.map(Into::into) })
     }
 }
 
@@ -105,12 +110,13 @@ pub struct SettleRequest {
 #[serde(deny_unknown_fields)]
 pub struct ReceiptsRequest {
     /// The leases.
+    #[serde(deserialize_with = "object::values")]
     pub receipts: Vec<String>,
 }
 
 impl ReceiptsRequest {
     /// The same as settlements.
-    pub fn into_settlements(self, outcome: Outcome) -> Vec<Settlement> {
+    pub fn into_settlements(self, outcome: Outcome) -> impl ExactSizeIterator<Item = Settlement> {
         settlements(self.receipts, outcome, None, None, None)
     }
 }
@@ -120,6 +126,7 @@ impl ReceiptsRequest {
 #[serde(deny_unknown_fields)]
 pub struct NackRequest {
     /// The leases.
+    #[serde(deserialize_with = "object::values")]
     pub receipts: Vec<String>,
     /// How long the messages stay away; without it, as long as the default backoff says.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
@@ -131,7 +138,7 @@ pub struct NackRequest {
 
 impl NackRequest {
     /// The same as settlements.
-    pub fn into_settlements(self) -> Vec<Settlement> {
+    pub fn into_settlements(self) -> impl ExactSizeIterator<Item = Settlement> {
         settlements(self.receipts, Outcome::Retry, self.after, self.error, None)
     }
 }
@@ -141,6 +148,7 @@ impl NackRequest {
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterRequest {
     /// The leases.
+    #[serde(deserialize_with = "object::values")]
     pub receipts: Vec<String>,
     /// Why the messages die, in a word.
     pub reason: String,
@@ -151,20 +159,33 @@ pub struct DeadLetterRequest {
 
 impl DeadLetterRequest {
     /// The same as settlements.
-    pub fn into_settlements(self) -> Vec<Settlement> {
+    pub fn into_settlements(self) -> impl ExactSizeIterator<Item = Settlement> {
         settlements(self.receipts, Outcome::DeadLetter, None, self.error, Some(self.reason))
     }
 }
 
+/// One at a time, and with no more of the texts than is looked at: each has a copy of them.
 fn settlements(
     receipts: Vec<String>,
     outcome: Outcome,
     after: Option<Duration>,
-    error: Option<String>,
-    reason: Option<String>,
-) -> Vec<Settlement> {
-    let settlement = |receipt| Settlement { receipt, outcome, after, error: error.clone(), reason: reason.clone() };
-    receipts.into_iter().map(settlement).collect()
+    mut error: Option<String>,
+    mut reason: Option<String>,
+) -> impl ExactSizeIterator<Item = Settlement> {
+    // A reason that is too long is refused, not cut, and has to stay too long.
+    for (text, most) in [(&mut error, MAX_ERROR_BYTES), (&mut reason, 2 * MAX_REASON_BYTES)] {
+        if let Some(text) = text {
+            text.truncate(text.floor_char_boundary(most));
+        }
+    }
+    receipts.into_iter().map(move |receipt| Settlement {
+        receipt,
+        outcome,
+        after,
+        error: error.clone(),
+        reason: reason.clone(),
+        worker: None,
+    })
 }
 
 /// `POST /v1/messages/extend`
@@ -172,6 +193,7 @@ fn settlements(
 #[serde(deny_unknown_fields)]
 pub struct ExtendRequest {
     /// The leases.
+    #[serde(deserialize_with = "object::values")]
     pub receipts: Vec<String>,
     /// How long from now they last.
     #[serde(with = "duration")]
@@ -192,6 +214,9 @@ pub struct Row {
     /// The lease, as the request named it.
     #[serde(default)]
     pub receipt: String,
+    /// The receipt by which an extended lease goes on, when it is another than the request's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_receipt: Option<String>,
     /// That it was done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Done>,
@@ -204,9 +229,21 @@ impl Row {
     /// What became of the lease of this receipt.
     pub fn new(receipt: String, result: &Result<(), MessagingError>) -> Self {
         match result {
-            Ok(()) => Self { receipt, outcome: Some(Done::Done), problem: None },
-            Err(error) => Self { receipt, outcome: None, problem: Some(Box::new(Problem::of(error))) },
+            Ok(()) => Self { receipt, new_receipt: None, outcome: Some(Done::Done), problem: None },
+            Err(error) => {
+                Self { receipt, new_receipt: None, outcome: None, problem: Some(Box::new(Problem::of(error))) }
+            }
         }
+    }
+
+    /// What became of an extension; of one that was done, the receipt by which the lease goes on.
+    pub fn extended(receipt: String, result: Result<String, MessagingError>) -> Self {
+        let (next, result) = match result {
+            Ok(next) => (Some(next), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let new_receipt = next.filter(|next| *next != receipt);
+        Self { new_receipt, ..Self::new(receipt, &result) }
     }
 
     /// What the row says; `None` when it says nothing.
@@ -245,7 +282,7 @@ mod tests {
             postrider_core::Settlement::nack(receipt(), Nack::retry_after(Duration::ZERO)),
             postrider_core::Settlement::nack(receipt(), Nack::retry_after(Duration::from_nanos(1)).with_error("no")),
             postrider_core::Settlement::nack(receipt(), Nack::dead_letter("odd")),
-            postrider_core::Settlement::nack(receipt(), Nack::dead_letter("odd").with_error("no")),
+            postrider_core::Settlement::nack(receipt(), Nack::dead_letter("odd").with_error("no")).by("host:7"),
         ];
         let request = SettleRequest { settlements: rows.iter().map(Settlement::from).collect() };
         assert_eq!(over(&request), request);
@@ -265,6 +302,7 @@ mod tests {
             after: None,
             error: Some("no".into()),
             reason: None,
+            worker: None,
         };
         let read = |settlement| postrider_core::Settlement::try_from(settlement).map(|row| row.disposition);
         match read(settlement(Outcome::Retry)).unwrap() {
@@ -288,11 +326,16 @@ mod tests {
     fn short_forms_are_settlements() {
         let receipts = vec!["a".to_owned(), "b".to_owned()];
         let acks = ReceiptsRequest { receipts: receipts.clone() };
-        assert_eq!(over(&acks).into_settlements(Outcome::Ack)[1].receipt, "b");
+        assert_eq!(over(&acks).into_settlements(Outcome::Ack).last().unwrap().receipt, "b");
         let nack = NackRequest { receipts: receipts.clone(), after: None, error: Some("no".into()) };
-        assert_eq!(over(&nack).into_settlements()[0].outcome, Outcome::Retry);
+        assert_eq!(over(&nack).into_settlements().next().unwrap().outcome, Outcome::Retry);
         let dead = DeadLetterRequest { receipts: receipts.clone(), reason: "odd".into(), error: None };
-        assert_eq!(over(&dead).into_settlements()[0].reason.as_deref(), Some("odd"));
+        assert_eq!(over(&dead).into_settlements().next().unwrap().reason.as_deref(), Some("odd"));
+        let long =
+            DeadLetterRequest { receipts: receipts.clone(), reason: "r".repeat(1000), error: Some("ü".repeat(9999)) };
+        let long = long.into_settlements().next().unwrap();
+        let lengths = (long.reason.map(|text| text.len()), long.error.map(|text| text.len()));
+        assert_eq!(lengths, (Some(2 * MAX_REASON_BYTES), Some(MAX_ERROR_BYTES)), "each receipt has a copy");
         let extend = ExtendRequest { receipts, visibility: Duration::from_micros(1) };
         assert_eq!(over(&extend), extend);
     }
@@ -302,6 +345,10 @@ mod tests {
         let held = receipt();
         let rows = Rows { results: vec![Row::new("a".into(), &Ok(())), Row::new("b".into(), &Err(held.expired()))] };
         assert_eq!(json(&rows)["results"][0], serde_json::json!({"receipt": "a", "outcome": "done"}));
+        let extended = Row::extended("a".into(), Ok("b".into()));
+        assert_eq!(json(&extended), serde_json::json!({"receipt": "a", "new_receipt": "b", "outcome": "done"}));
+        let extended = Row::extended("a".into(), Ok("a".into()));
+        assert_eq!(json(&extended), serde_json::json!({"receipt": "a", "outcome": "done"}));
         let mut rows = over(&rows).results.into_iter().map(|row| row.into_result("http").unwrap());
         assert!(rows.next().unwrap().is_ok());
         assert!(

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::duration;
+use super::object;
 
 /// What a token allows. Admin has all, operate has read too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -58,9 +59,10 @@ pub struct NewTokenRequest {
     /// What people call it.
     pub name: String,
     /// What it allows.
+    #[serde(deserialize_with = "object::values")]
     pub roles: Vec<Role>,
     /// Where; everywhere without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::optional_values", skip_serializing_if = "Option::is_none")]
     pub queues: Option<Vec<String>>,
     /// How long it lasts; for ever without it.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]

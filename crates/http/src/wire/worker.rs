@@ -4,7 +4,7 @@ use postrider_core::{QueueName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// What a worker takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerKind {
     /// Messages, over HTTP.

@@ -149,3 +149,25 @@ async fn receipts_of_others_are_refused_before_anything_is_asked() {
     assert!(matches!(elsewhere, Err(MessagingError::InvalidReceipt { .. })), "{elsewhere:?}");
     assert!(fake.rest().await.is_empty());
 }
+
+#[tokio::test]
+async fn an_answer_without_end_is_read_only_so_far() {
+    for (status, most) in [("200 OK", 128), ("500 Internal Server Error", 1), ("404 Not Found", 1)] {
+        let fake = Fake::start(move |_| Reply::Endless(status)).await;
+        let provider = fake.connect().await;
+        let error = provider.list_queues(soon()).await.unwrap_err();
+        let told = format!("answered more than {} bytes; check the URL, or ask for fewer rows", most * 1024 * 1024);
+        assert!(error_text(&error).contains(&told), "{status}: {}", error_text(&error));
+        assert_eq!(fake.rest().await.len(), 1, "{status}: it is not asked for again");
+    }
+    // Those that refuse a stream of events, too.
+    let fake = Fake::start(|_| Reply::Endless("500 Internal Server Error")).await;
+    let error = fake.connect().await.subscribe(&queue("orders"), soon()).await.err().unwrap();
+    assert!(error_text(&error).contains("answered more than"), "{}", error_text(&error));
+}
+
+/// The error with its causes.
+fn error_text(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

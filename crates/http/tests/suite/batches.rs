@@ -190,3 +190,28 @@ async fn extensions_of_different_lengths_are_requests_of_their_own() {
     counts.sort_unstable();
     assert_eq!(counts, [1, 2]);
 }
+
+#[tokio::test]
+async fn an_extended_lease_goes_on_by_the_receipt_that_the_server_answers() {
+    let (same, old, new) = (http_receipt("orders"), http_receipt("orders"), http_receipt("orders"));
+    let (renewed, next, garbled) = (old.to_string(), new.to_string(), http_receipt("orders"));
+    let unread = garbled.to_string();
+    let fake = Fake::start(move |seen| {
+        let row = |receipt: &Value| match receipt.as_str() {
+            Some(receipt) if receipt == renewed => json!({"receipt": receipt, "outcome": "done", "new_receipt": next}),
+            Some(receipt) if receipt == unread => {
+                json!({"receipt": receipt, "outcome": "done", "new_receipt": "pr1.x"})
+            }
+            _ => json!({"receipt": receipt, "outcome": "done"}),
+        };
+        Reply::ok(json!({ "results": seen.body["receipts"].as_array().unwrap().iter().map(row).collect::<Vec<_>>() }))
+    })
+    .await;
+    let provider = fake.connect().await;
+    let orders = queue("orders");
+    let extend = |receipt| provider.extend_visibility(&orders, receipt, Duration::from_secs(1), soon());
+    assert_eq!(extend(&same).await.unwrap(), same);
+    assert_eq!(extend(&old).await.unwrap(), new);
+    let unknown = extend(&garbled).await;
+    assert!(matches!(unknown, Err(MessagingError::OutcomeUnknown { .. })), "{unknown:?}");
+}

@@ -113,7 +113,7 @@ async fn what_only_looks_is_asked_once_more() {
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_not_waited_for() {
     let fake = Fake::start(|_| Reply::Hang).await;
-    let options = HttpOptions { request_timeout: Duration::from_millis(50), ..HttpOptions::default() };
+    let options = HttpOptions { request_timeout: Duration::from_millis(1500), ..HttpOptions::default() };
     let provider = fake.connect_with(options).await;
     let send = provider.send_message(&queue("orders"), Message::new("a"), Deadline::never()).await;
     assert!(matches!(send, Err(MessagingError::OutcomeUnknown { .. })), "{send:?}");
@@ -127,7 +127,7 @@ async fn a_server_that_does_not_answer_is_not_waited_for() {
 async fn a_deadline_ends_the_callers_wait() {
     let fake = Fake::start(|_| Reply::Hang).await;
     let provider = fake.connect().await;
-    let brief = || Deadline::after(Duration::from_millis(50));
+    let brief = || Deadline::after(Duration::from_millis(1500));
     let send = provider.send_message(&queue("orders"), Message::new("a"), brief()).await;
     assert!(matches!(send, Err(MessagingError::OutcomeUnknown { .. })), "{send:?}");
     let purge = provider.purge(&queue("orders"), brief()).await;

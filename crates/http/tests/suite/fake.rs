@@ -47,6 +47,8 @@ pub(crate) enum Reply {
     Last(Value),
     /// These bytes, and the end.
     Bytes(Vec<u8>),
+    /// This status, and a body that goes on for as long as somebody reads it.
+    Endless(&'static str),
     /// Nothing, and the end.
     Cut,
     /// Nothing, until the client goes.
@@ -185,6 +187,13 @@ where
             }
             Reply::Bytes(bytes) => {
                 let _ = stream.write_all(&bytes).await;
+                return;
+            }
+            Reply::Endless(status) => {
+                let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n\r\n");
+                let _ = stream.write_all(head.as_bytes()).await;
+                let piece = vec![b' '; 1024 * 1024];
+                while stream.write_all(&piece).await.is_ok() {}
                 return;
             }
             Reply::Cut => return,

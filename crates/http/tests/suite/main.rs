@@ -7,6 +7,7 @@ mod answers;
 mod batches;
 mod closing;
 mod connection;
+#[cfg(feature = "tls")]
 mod encryption;
 mod fake;
 mod hints;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use postrider_core::task::{
-    ClaimAnswer, ClaimTasks, Finish, Heartbeat, NewSchedule, Progress, ScheduleStore, ScheduleTiming, TaskLease,
-    TaskMode, TaskNotice, TaskOutcome, TaskQuery, TaskStanding, TaskStore, TaskTemplate,
+    ClaimAnswer, ClaimTasks, Finish, Heartbeat, NewSchedule, Progress, ScheduleStore, ScheduleTiming, TaskCount,
+    TaskLease, TaskMode, TaskNotice, TaskOutcome, TaskQuery, TaskStanding, TaskStore, TaskTemplate,
 };
-use postrider_core::{MessagingError, NewTask, TaskId, TaskState, TaskType};
+use postrider_core::{Measured, MessagingError, NewTask, TaskId, TaskState, TaskType};
 use postrider_http::HttpTasks;
 use postrider_http::wire::{Code, Problem};
 use serde_json::{Value, json};
@@ -218,6 +218,13 @@ async fn tasks_are_read_listed_and_changed() {
             assert_eq!(path, "?state=DEAD&limit=100");
             return Reply::ok(json!({"tasks": [info(dead, "DEAD")], "next": null}));
         }
+        if path == "/counts" {
+            let row = |state, count, approximate: bool| {
+                json!({"type": "mail", "state": state, "count": count, "approximate": approximate})
+            };
+            return Reply::ok(json!({"counts": {"PENDING": 1, "DEAD": 20_000}, "looked_at": 20_001, "complete": false,
+                "by_type": [row("PENDING", 1, false), row("DEAD", 20_000, true)]}));
+        }
         if path.contains(&gone.to_string()) {
             return Reply::problem(&Problem::of(&MessagingError::TaskNotFound { id: gone }));
         }
@@ -235,6 +242,10 @@ async fn tasks_are_read_listed_and_changed() {
     let mut query = TaskQuery::default();
     query.filter.states = vec![TaskState::Dead];
     assert_eq!(tasks.list(&query, soon()).await.unwrap().tasks[0].id, dead);
+    let counted = |state, count| TaskCount { task_type: mail(), state, count };
+    let counts =
+        [counted(TaskState::Pending, Measured::Exact(1)), counted(TaskState::Dead, Measured::Approximate(20_000))];
+    assert_eq!(tasks.counts(soon()).await.unwrap(), counts);
     let canceled = tasks.cancel(&[living, gone], soon()).await.unwrap();
     assert!(matches!(canceled[0], Ok(TaskState::Pending)));
     assert!(matches!(canceled[1], Err(MessagingError::TaskNotFound { id }) if id == gone));

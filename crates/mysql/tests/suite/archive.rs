@@ -14,7 +14,7 @@ use crate::{Place, options, queue, soon};
 async fn archived(place: &Place) -> (Vec<(String, String, Option<String>)>, i64) {
     let mut client = place.client().await;
     let rows = "select state, cast(payload as char), last_error from message_archive order by id";
-    let attempts: Option<i64> = client.query_first("select count(*) from message_attempt").await.unwrap();
+    let attempts: Option<i64> = client.query_first("select count(*) from failed_attempt").await.unwrap();
     (client.query(rows).await.unwrap(), attempts.unwrap())
 }
 

@@ -14,7 +14,9 @@ use crate::{Place, options, queue, soon};
 #[tokio::test]
 async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     let place = Place::new();
-    let options = MysqlOptions { pool_size: 1, connect_timeout: Duration::from_millis(300), ..options() };
+    // The tables are made with more patience.
+    drop(place.connect().await);
+    let options = MysqlOptions { pool_size: 1, connect_timeout: Duration::from_secs(1), ..options() };
     let provider = place.connect_with(options).await;
     let mut own = place.client().await;
     own.query_drop("lock tables message write").await.unwrap();
@@ -44,8 +46,7 @@ async fn a_look_whose_answer_is_lost_has_done_nothing() {
     let place = Place::new();
     // The tables are made with more patience.
     drop(place.connect().await);
-    let provider =
-        place.connect_with(MysqlOptions { statement_timeout: Duration::from_millis(300), ..options() }).await;
+    let provider = place.connect_with(MysqlOptions { statement_timeout: Duration::from_secs(1), ..options() }).await;
     let mut own = place.client().await;
     own.query_drop("lock tables message write").await.unwrap();
     let lost = [

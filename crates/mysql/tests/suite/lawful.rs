@@ -5,10 +5,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
+use postrider_conformance::guarantees::Section;
 use postrider_conformance::model::{TimedHarness, compare_with_model};
-use postrider_conformance::{
-    ClockShift, Harness, IdempotencyHarness, Outcome, Settings, exercise, exercise_idempotency,
-};
+use postrider_conformance::{Harness, IdempotencyHarness, Outcome, Settings, exercise_idempotency};
 use postrider_core::{MessagingError, QueueAdmin, QueueName};
 use postrider_mysql::{MysqlProvider, MysqlStore, mysql_async};
 
@@ -42,27 +41,29 @@ impl Harness for Apart {
             Ok(())
         }))
     }
-
-    /// A worker's clock is never asked, so there is nothing to set wrong: any connection is one whose clock is.
-    fn open_with_clock(&self, _: ClockShift) -> Option<BoxFuture<'_, Result<MysqlProvider, MessagingError>>> {
-        Some(Box::pin(self.open()))
-    }
 }
+
+/// No worker has a clock that could be set wrong: no statement takes the time from one.
+const UNTRIED: &str = "l16_a_workers_clock_moves_no_lease_and_no_due_time";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_and_the_database_is_left_clean() {
     let place = Place::new();
     let harness = Apart { name: place.name.clone() };
     let settings = Settings { parallel: 4, ..Settings::default() };
-    let report = exercise(harness, settings).await.unwrap();
+    let tried = "Tried on MariaDB. Every worker opens the database for itself, as other processes do. For L14 the server \
+                 ends all of their sessions, again and again. [More about it](mysql.md).";
+    let section = Section::of(harness, settings, tried).await.unwrap();
+    let report = &section.report;
     for rule in &report.rules {
         assert_eq!(rule.outcome, Outcome::Holds, "{report}");
-        for test in &rule.tests {
+        for test in rule.tests.iter().filter(|test| test.name != UNTRIED) {
             assert_eq!(test.outcome, Outcome::Holds, "{}: {report}", test.name);
         }
     }
     let left = place.connect().await.list_queues(soon()).await.unwrap();
     assert_eq!(left, [], "the suite left queues behind");
+    section.record().unwrap();
 }
 
 /// A database in which time passes by hand: every time that is stored is moved into the past instead.

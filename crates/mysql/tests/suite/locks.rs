@@ -37,8 +37,9 @@ pub(crate) async fn somebody_waits(place: &Place, besides: Option<u64>) -> u64 {
             return other;
         }
         assert!(Instant::now() < end, "nobody waits for a lock");
-        // The server answers from memory until nobody has asked for a tenth of a second.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // The server answers from memory until nobody has asked for a tenth of a second. Other tests ask, too, so each
+        // does so at its own times.
+        tokio::time::sleep(Duration::from_millis(rand::random_range(150..700))).await;
     }
 }
 
@@ -65,7 +66,7 @@ async fn two_in_hand(place: &Place, archive: ArchivePolicy) -> (MysqlProvider, V
     (provider, messages, own)
 }
 
-fn is_taken(result: &Result<(), MessagingError>) -> bool {
+fn is_taken<T>(result: &Result<T, MessagingError>) -> bool {
     matches!(result, Err(MessagingError::MessageLeased { .. }))
 }
 

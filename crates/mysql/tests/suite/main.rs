@@ -7,6 +7,7 @@ mod archive;
 mod claims;
 mod cut_off;
 mod doctor;
+#[cfg(feature = "tls")]
 mod encryption;
 mod faults;
 mod idle;

@@ -1,9 +1,11 @@
 //! The schema: how it comes into being, and what is refused.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use mysql_async::prelude::Queryable;
-use postrider_core::{Message, MessagingError, MessagingService, ReceiveOptions};
-use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
+use postrider_core::{Message, MessageId, MessagingError, MessagingService, Nack, QueueAdmin, ReceiveOptions};
+use postrider_mysql::{MysqlOptions, MysqlProvider, MysqlStore, mysql_async};
 
 use crate::{Place, database_url, options, queue, soon};
 
@@ -139,4 +141,48 @@ async fn a_user_who_lacks_rights_is_told_which_way_to_go() {
         assert!(!refused.is_retryable() && !refused.to_string().contains('\n'), "{refused}");
     }
     client.query_drop(format!("drop user '{user}'@'%'")).await.unwrap();
+}
+
+/// Sends a message with an id and lets its handler fail.
+async fn fail(provider: &MysqlProvider, name: &str, id: MessageId, nack: Nack) {
+    provider.send_message(&queue(name), Message::new("x").id(id), soon()).await.unwrap();
+    let message = provider.receive_messages(&queue(name), &ReceiveOptions::default(), soon()).await.unwrap().remove(0);
+    provider.nack_message(&queue(name), message, nack.with_error(name), soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_that_a_program_before_the_queues_wrote_down_are_kept() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let (living, dead, twice) = (MessageId::generate(), MessageId::generate(), MessageId::generate());
+    let later = || Nack::retry_after(Duration::from_secs(3600));
+    fail(&provider, "living", living, later()).await;
+    fail(&provider, "dead", dead, Nack::dead_letter("rejected")).await;
+    fail(&provider, "one", twice, later()).await;
+    fail(&provider, "two", twice, later()).await;
+    provider.close(soon()).await.unwrap();
+    // As that program left it.
+    let mut client = place.client().await;
+    for step in [
+        "replace into message_attempt \
+         select message_id, attempt, started_at, failed_at, worker, error from failed_attempt",
+        "drop table failed_attempt",
+        "delete from postrider_migration where version = 3",
+    ] {
+        client.query_drop(step).await.unwrap();
+    }
+    let provider = place.connect().await;
+    let told = async |name: &str, id: MessageId| {
+        let attempts = provider.message_attempts(&queue(name), id, soon()).await.unwrap();
+        attempts.into_iter().map(|attempt| (attempt.attempt, attempt.error.unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(told("living", living).await, [(1, "living".to_owned())]);
+    assert_eq!(told("dead", dead).await, [(1, "dead".to_owned())]);
+    assert_eq!(told("one", twice).await, [], "whose failures these are is not known");
+    assert_eq!(told("two", twice).await, []);
+    // That program still works beside this one.
+    let note = "insert into message_attempt (message_id, attempt, started_at, failed_at, worker, error) \
+                values (repeat('x', 16), 1, null, utc_timestamp(6), 'w', null) \
+                on duplicate key update failed_at = values(failed_at)";
+    client.query_drop(note).await.unwrap();
 }

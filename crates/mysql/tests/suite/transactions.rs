@@ -340,7 +340,7 @@ async fn an_ack_of_what_had_failed_holds_no_other_failure_up() {
     };
     tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
     transaction.commit().await.unwrap();
-    let left: Option<u64> = own.query_first("select count(*) from message_attempt").await.unwrap();
+    let left: Option<u64> = own.query_first("select count(*) from failed_attempt").await.unwrap();
     assert_eq!(left, Some(1), "those of the first are gone");
 }
 

@@ -43,8 +43,11 @@ async fn everything_is_kept_until_it_is_too_old_and_what_others_keep_for_ever() 
     let place = Place::new();
     let provider = three_lives(&place, ArchivePolicy::All).await;
     let foreign = ("7".to_owned(), None);
-    assert_eq!(archived(&place).await, [kept("{}", "COMPLETED"), foreign.clone(), kept("[]", "FAILED")]);
-    assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 0, "nothing is too old");
+    let all = [kept("{}", "COMPLETED"), foreign.clone(), kept("[]", "FAILED")];
+    assert_eq!(archived(&place).await, all);
+    // A sweep is for every queue of the database, those of other tests included, so what it counts is not looked at.
+    provider.store().sweep_archive(soon()).await.unwrap();
+    assert_eq!(archived(&place).await, all, "nothing is too old");
     for table in [place.queue("orders"), place.queue("orders").dead_letters()] {
         let older = format!("update pgmq.a_{table} set archived_at = archived_at - interval '1 hour'");
         client().await.batch_execute(&older).await.unwrap();
@@ -52,7 +55,7 @@ async fn everything_is_kept_until_it_is_too_old_and_what_others_keep_for_ever() 
     // What a store has swept it does not look at again; another one begins anew.
     let options = PgmqOptions { archive_retention: Duration::from_secs(600), ..place.options() };
     let other = place.connect_with(options).await;
-    assert_eq!(other.store().sweep_archive(soon()).await.unwrap(), 2);
+    assert!(other.store().sweep_archive(soon()).await.unwrap() >= 2);
     assert_eq!(archived(&place).await, [foreign]);
 }
 

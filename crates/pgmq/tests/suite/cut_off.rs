@@ -63,6 +63,8 @@ async fn a_lost_answer_is_told_as_an_unknown_outcome() {
 #[tokio::test]
 async fn a_connection_that_falls_silent_is_given_up() {
     let place = Place::new();
+    // The tables are made with more patience.
+    drop(place.connect().await);
     let tries = (0..STEPS).map(|passing| {
         let place = &place;
         async move {

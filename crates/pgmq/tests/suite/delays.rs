@@ -49,8 +49,9 @@ async fn what_waits_beside_the_queue_comes_in_time_for_every_reader() {
     let send = async || {
         let sent = Instant::now();
         provider.send_message(&queue, Message::new("late").delay(delay), soon()).await.unwrap();
-        assert_eq!(rows(&format!("{}.delayed", place.schema)).await, 1, "it waits beside the queue");
-        assert!(is_empty(&provider, &queue).await);
+        let waits = rows(&format!("{}.delayed", place.schema)).await == 1;
+        assert!(waits || sent.elapsed() >= delay, "it does not wait beside the queue");
+        assert!(is_empty(&provider, &queue).await || sent.elapsed() >= delay, "it was early");
         sent
     };
     let sent = send().await;

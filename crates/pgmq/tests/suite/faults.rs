@@ -12,7 +12,9 @@ use crate::{Place, client, soon};
 #[tokio::test]
 async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     let place = Place::new();
-    let options = PgmqOptions { pool_size: 1, connect_timeout: Duration::from_millis(300), ..place.options() };
+    // The tables are made with more patience.
+    drop(place.connect().await);
+    let options = PgmqOptions { pool_size: 1, connect_timeout: Duration::from_secs(1), ..place.options() };
     let (provider, orders) = (place.connect_with(options).await, place.queue("orders"));
     provider.ensure_queue(&orders, soon()).await.unwrap();
     let mut own = client().await;

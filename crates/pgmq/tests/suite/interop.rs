@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use postrider_core::{
     DeadLetters, Message, MessageId, MessagingError, MessagingService, Nack, QueueAdmin, QueueName, ReceiveOptions,
+    Settlement,
 };
 use postrider_pgmq::tokio_postgres::Client;
 
@@ -101,7 +102,7 @@ async fn what_is_sent_here_is_read_there() {
 async fn is_over(provider: &postrider_pgmq::PgmqProvider, receipt: &postrider_core::ReceiptHandle) {
     let queue = receipt.queue();
     let extend = provider.extend_visibility(queue, receipt, Duration::from_secs(60), soon()).await;
-    let mut answers = vec![extend, provider.ack_message(queue, receipt.clone(), soon()).await];
+    let mut answers = vec![extend.map(|_| ()), provider.ack_message(queue, receipt.clone(), soon()).await];
     for nack in [Nack::retry_after(Duration::ZERO), Nack::Release, Nack::dead_letter("late")] {
         answers.push(provider.nack_message(queue, receipt.clone(), nack, soon()).await);
     }
@@ -262,14 +263,16 @@ async fn dead_letters_are_a_queue_that_others_read_too() {
     let message = take(&provider, &queue).await;
     let id = message.id();
     let dead = Nack::dead_letter("rejected").with_error("no such customer");
-    provider.nack_message(&queue, message, dead, soon()).await.unwrap();
+    let settled = provider.settle(vec![Settlement::nack(message, dead).by("rider")], soon()).await.unwrap();
+    settled.into_iter().for_each(|row| row.unwrap());
     let read = foreign_read(&client, &queue.dead_letters(), 0).await;
     assert_eq!(read[0].1, r#"{"a": 1}"#);
     let headers: serde_json::Value = serde_json::from_str(&read[0].2).unwrap();
     let record = &headers["postrider-message"]["dead"];
     assert_eq!((&record["reason"], &record["error"]), (&"rejected".into(), &"no such customer".into()));
     assert_eq!((&record["origin"], &record["deliveries"]), (&queue.as_str().into(), &1.into()));
-    assert_eq!(headers["postrider-message"]["failures"][0]["error"], "no such customer");
+    let failure = &headers["postrider-message"]["failures"][0];
+    assert_eq!((&failure["error"], &failure["worker"]), (&"no such customer".into(), &"rider".into()));
     assert_eq!(id, MessageId::derived("pgmq", queue.as_str(), &msg_id.to_string()));
     // What another client puts among the dead has no record, and is listed all the same.
     let stray = foreign_send(&client, &queue.dead_letters(), "5", "{}").await;

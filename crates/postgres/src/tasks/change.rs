@@ -6,7 +6,7 @@ use std::time::Instant;
 use postgres_types::ToSql;
 use postrider_core::task::{TaskId, TaskState};
 use postrider_core::{Bytes, Deadline, MessagingError, RowResults};
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 

@@ -15,7 +15,7 @@ use postrider_core::task::{
 };
 use postrider_core::{Deadline, Priority};
 use postrider_pg::Step;
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 

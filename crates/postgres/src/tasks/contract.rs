@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use postrider_core::task::{
     ClaimAnswer, ClaimTasks, Created, Enqueued, Finish, FinishedAndClaimed, Heartbeat, LostLease, NewSchedule, NewTask,
-    OutboxBatch, PayloadRevision, Schedule, ScheduleStore, Stranded, Task, TaskAttempt, TaskId, TaskLease, TaskNotice,
-    TaskPage, TaskQuery, TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
+    OutboxBatch, PayloadRevision, Schedule, ScheduleStore, Stranded, Task, TaskAttempt, TaskCount, TaskId, TaskLease,
+    TaskNotice, TaskPage, TaskQuery, TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
 };
-use postrider_core::{Bytes, Deadline, MessagingError, RowResults, Timestamp, WakeUps};
-use postrider_sql::Undone;
+use postrider_core::{Bytes, Deadline, MessagingError, RowResults, Timestamp, WakeUps, async_trait};
+use postrider_provider::Undone;
 
 use super::change::Change;
 use super::claim::CLAIM;
@@ -46,6 +46,7 @@ impl PostgresTasks {
     }
 }
 
+#[async_trait]
 impl TaskStore for PostgresTasks {
     fn store_name(&self) -> &'static str {
         PROVIDER
@@ -156,6 +157,10 @@ impl TaskStore for PostgresTasks {
         self.call("list tasks", deadline, |tasks| async move { tasks.list(&query, deadline).await }).await
     }
 
+    async fn counts(&self, deadline: Deadline) -> Result<Vec<TaskCount>, MessagingError> {
+        self.call("count tasks", deadline, |tasks| async move { tasks.counts(deadline).await }).await
+    }
+
     async fn enqueue_due(&self, limit: usize, deadline: Deadline) -> Result<Enqueued, MessagingError> {
         let send = |tasks: Arc<Tasks>| async move { tasks.enqueue_due(limit, deadline).await };
         self.call("send tasks on their way", deadline, send).await
@@ -206,6 +211,7 @@ impl TaskStore for PostgresTasks {
     }
 }
 
+#[async_trait]
 impl ScheduleStore for PostgresTasks {
     async fn store_time(&self, deadline: Deadline) -> Result<Timestamp, MessagingError> {
         self.call("read the clock", deadline, |tasks| async move { tasks.store_time(deadline).await }).await

@@ -6,7 +6,7 @@ use std::time::Instant;
 use postrider_core::task::{Created, NewTask, TaskState};
 use postrider_core::{Deadline, MessagingError, RowResults};
 use postrider_pg::{Hint, NOTIFY, Ride, Step};
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 use tokio_postgres::Row;
 use uuid::Uuid;
 

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use postgres_types::ToSql;
 use postrider_core::task::{
-    AttemptOutcome, Finish, Heartbeat, TaskId, TaskLease, TaskMode, TaskOutcome, TaskStanding, TaskState,
+    AttemptOutcome, DeadReason, Finish, Heartbeat, TaskId, TaskLease, TaskMode, TaskOutcome, TaskStanding, TaskState,
 };
 use postrider_core::{Deadline, MessagingError};
 use postrider_pg::Step;
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -39,11 +39,13 @@ pub(super) enum Ender {
 enum Kind {
     Succeed,
     Retry,
+    /// What a retry is when no attempt is left.
+    Spend,
     Die,
     Release,
 }
 
-const KINDS: [Kind; 4] = [Kind::Succeed, Kind::Retry, Kind::Die, Kind::Release];
+const KINDS: [Kind; 5] = [Kind::Succeed, Kind::Retry, Kind::Spend, Kind::Die, Kind::Release];
 
 /// The rows of one statement: an array for each column, in the order of the ids.
 #[derive(Debug, Default)]
@@ -79,21 +81,28 @@ impl<'f> Finishing<'f> {
         chosen.extend(finished.iter().enumerate().filter(|(_, finish)| seen.insert(finish.lease)));
         chosen.sort_by_key(|(_, finish)| finish.lease.id);
         let mut groups: Vec<(Kind, Group<'f>)> = KINDS.iter().map(|kind| (*kind, Group::default())).collect();
+        let spent = match ender {
+            Ender::Holder => DeadReason::MaxAttempts,
+            Ender::Reaper => DeadReason::LeaseLost,
+        };
         for (place, finish) in &chosen {
-            let (kind, result, delay, reason, error) = match &finish.outcome {
-                TaskOutcome::Succeeded { result } => (Kind::Succeed, result.as_deref(), 0, "", Cow::Borrowed("")),
-                TaskOutcome::Retry { after, error } => (Kind::Retry, None, delay_column(*after), "", kept(error)),
-                TaskOutcome::Dead { reason, error } => (Kind::Die, None, 0, reason.as_str(), kept(error)),
-                TaskOutcome::Released => (Kind::Release, None, 0, "", Cow::Borrowed("")),
+            let (kinds, result, delay, reason, error): (&[Kind], _, _, _, _) = match &finish.outcome {
+                TaskOutcome::Succeeded { result } => (&[Kind::Succeed], result.as_deref(), 0, "", Cow::Borrowed("")),
+                // The store counts, whoever asks: one of the two finds the task.
+                TaskOutcome::Retry { after, error } => {
+                    (&[Kind::Retry, Kind::Spend], None, delay_column(*after), spent.as_str(), kept(error))
+                }
+                TaskOutcome::Dead { reason, error } => (&[Kind::Die], None, 0, reason.as_str(), kept(error)),
+                TaskOutcome::Released => (&[Kind::Release], None, 0, "", Cow::Borrowed("")),
             };
-            if let Some((_, group)) = groups.iter_mut().find(|(found, _)| *found == kind) {
+            for (_, group) in groups.iter_mut().filter(|(kind, _)| kinds.contains(kind)) {
                 group.places.push(*place);
                 group.ids.push(*finish.lease.id.as_uuid());
                 group.tokens.push(finish.lease.token);
                 group.results.push(result);
                 group.delays.push(delay);
                 group.reasons.push(reason);
-                group.errors.push(error);
+                group.errors.push(error.clone());
             }
         }
         groups.retain(|(_, group)| !group.places.is_empty());
@@ -101,7 +110,7 @@ impl<'f> Finishing<'f> {
             let is_told = match kind {
                 Kind::Succeed => false,
                 Kind::Retry | Kind::Release => posting.is_sent,
-                Kind::Die => posting.events.is_some(),
+                Kind::Spend | Kind::Die => posting.events.is_some(),
             };
             group.message_ids = message_ids(if is_told { group.ids.len() } else { 0 });
         }
@@ -147,17 +156,8 @@ impl<'f> Finishing<'f> {
                 &posting.is_listed,
                 &posting.prefix,
             ]),
-            Kind::Die => Step::new(&sql.task_die, leases).and([
-                &group.reasons,
-                &group.errors,
-                &self.outcome,
-                &group.message_ids,
-                &self.is_reaped,
-                &posting.is_here,
-                &posting.is_listed,
-                &posting.events,
-                &posting.room,
-            ]),
+            Kind::Spend => self.dying(group, &true, sql),
+            Kind::Die => self.dying(group, &false, sql),
             Kind::Release => Step::new(&sql.task_release, leases).and([
                 &group.message_ids,
                 &posting.is_sent,
@@ -166,6 +166,23 @@ impl<'f> Finishing<'f> {
                 &posting.prefix,
             ]),
         }
+    }
+
+    fn dying<'p>(&'p self, group: &'p Group<'f>, is_spent: &'p bool, sql: &'p Sql) -> Step<'p> {
+        let posting = &self.posting;
+        let leases: [&(dyn ToSql + Sync); 2] = [&group.ids, &group.tokens];
+        Step::new(&sql.task_die, leases).and([
+            &group.reasons,
+            &group.errors,
+            &self.outcome,
+            &group.message_ids,
+            &self.is_reaped,
+            &posting.is_here,
+            &posting.is_listed,
+            &posting.events,
+            &posting.room,
+            is_spent,
+        ])
     }
 
     /// How many answers of the steps are about locks alone.
@@ -180,7 +197,10 @@ impl<'f> Finishing<'f> {
             // Usually all of them, in their order.
             let done: HashSet<(Uuid, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
             for (place, lease) in group.places.iter().zip(group.ids.iter().zip(&group.tokens)) {
-                finished.held[*place] = done.contains(&(*lease.0, *lease.1));
+                finished.held[*place] |= done.contains(&(*lease.0, *lease.1));
+            }
+            if *kind == Kind::Spend {
+                finished.spent.extend(&done);
             }
             for row in rows {
                 finished.note(tasks, *kind, row);
@@ -194,6 +214,8 @@ impl<'f> Finishing<'f> {
 #[derive(Debug, Default)]
 pub(super) struct Finished {
     held: Vec<bool>,
+    /// Those of the held whose retry was their task's death.
+    spent: HashSet<(Uuid, i64)>,
     pub(super) keys: Keys,
     pub(super) news: News,
 }
@@ -202,7 +224,7 @@ impl Finished {
     fn note(&mut self, tasks: &Tasks, kind: Kind, row: &Row) {
         match kind {
             Kind::Succeed => {}
-            Kind::Die => tasks.note_death(&mut self.news),
+            Kind::Spend | Kind::Die => tasks.note_death(&mut self.news),
             Kind::Retry | Kind::Release => tasks.note_offered(&mut self.news, row.get(2)),
         }
         if let Some(key) = row.get::<_, Option<String>>(3) {
@@ -218,7 +240,14 @@ impl Tasks {
         finishing: &Finishing<'_>,
         finished: &Finished,
     ) -> Result<Vec<TaskStanding>, Undone> {
-        let told = self.standings_of(&finishing.leases, &finished.held).await;
+        let told = self.standings_of(&finishing.leases, &finished.held).await.map(|mut told| {
+            for (standing, lease) in told.iter_mut().zip(&finishing.leases) {
+                if *standing == TaskStanding::Held && finished.spent.contains(&(*lease.id.as_uuid(), lease.token)) {
+                    *standing = TaskStanding::Spent;
+                }
+            }
+            told
+        });
         // Some were ended, and that must not be taken for nothing.
         told.map_err(|error| match finished.held.contains(&true) {
             true => Undone::Unknown(error.into_harmless()),

@@ -86,6 +86,6 @@ impl PostgresTasks {
         };
         let options = &self.tasks.shared.options;
         let pause = (options.wake_up == WakeUpMode::PollOnly).then_some(options.poll_interval);
-        Ok(self.provider.hints(&names, pause))
+        Ok(postrider_sql::hints(self.provider.store(), &names, pause, self.provider.closing()))
     }
 }

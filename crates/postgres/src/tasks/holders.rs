@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use postgres_types::ToSql;
 use postrider_core::task::{Created, NewTask, TaskId};
 use postrider_core::{Deadline, MessagingError};
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use tokio_postgres::Row;
 use uuid::Uuid;
 

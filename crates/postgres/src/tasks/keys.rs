@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use postrider_core::Deadline;
 use postrider_pg::Step;
+use postrider_provider::{Undone, persist};
 use postrider_sql::stripes::{fnv1a, in_order};
-use postrider_sql::{Undone, persist};
 
 use super::Tasks;
 use super::hints::News;

@@ -2,11 +2,11 @@
 
 use postgres_types::ToSql;
 use postrider_core::task::{
-    AttemptOutcome, PayloadRevision, Task, TaskAttempt, TaskCursor, TaskFilter, TaskId, TaskInfo, TaskPage, TaskQuery,
-    TaskState, TaskType,
+    AttemptOutcome, MOST_ENDED_COUNTED, PayloadRevision, Task, TaskAttempt, TaskCount, TaskCursor, TaskFilter, TaskId,
+    TaskInfo, TaskPage, TaskQuery, TaskState, TaskType, TypePattern,
 };
-use postrider_core::{Deadline, MessagingError};
-use postrider_sql::Undone;
+use postrider_core::{Deadline, Measured, MessagingError};
+use postrider_provider::Undone;
 use tokio_postgres::Row;
 
 use super::Tasks;
@@ -22,6 +22,7 @@ const MOST_SEEN: i64 = 10_000;
 struct Columns<'f> {
     states: Option<Vec<&'static str>>,
     types: Option<Vec<&'f str>>,
+    within: Option<Vec<String>>,
     tags: Option<&'f [String]>,
     schedule: Option<&'f str>,
     dead_reason: Option<&'static str>,
@@ -36,6 +37,7 @@ impl<'f> Columns<'f> {
         Self {
             states: some(filter.states.is_empty()).map(|()| filter.states.iter().map(|state| state.as_str()).collect()),
             types: some(filter.types.is_empty()).map(|()| filter.types.iter().map(TaskType::as_str).collect()),
+            within: filter.within.as_ref().map(|all| all.iter().map(TypePattern::as_like).collect()),
             tags: some(filter.tags.is_empty()).map(|()| &*filter.tags),
             schedule: filter.schedule.as_deref(),
             dead_reason: filter.dead_reason.map(|reason| reason.as_str()),
@@ -105,6 +107,18 @@ impl Tasks {
         Ok(page(walks, query.limit))
     }
 
+    pub(super) async fn counts(&self, deadline: Deadline) -> Result<Vec<TaskCount>, Undone> {
+        let most = i64::from(MOST_ENDED_COUNTED);
+        let found = self.ask("count tasks", deadline, &self.sql().task_counts, vec![&most]).await?;
+        let counted = |row: &Row| {
+            let count = row.get::<_, i64>(2).max(0).unsigned_abs();
+            let count = if row.get(3) { Measured::Approximate(count) } else { Measured::Exact(count) };
+            // A name that is none was not written by us.
+            Some(TaskCount { task_type: TaskType::new(row.get::<_, &str>(0)).ok()?, state: rows::state(row, 1), count })
+        };
+        Ok(found.iter().filter_map(counted).collect())
+    }
+
     /// Goes through all tasks, or through those of one state, from the newest before a row.
     async fn walk(
         &self,
@@ -137,6 +151,7 @@ impl Tasks {
             &columns.created_since,
             &columns.created_before,
             &limit,
+            &columns.within,
         ];
         let found = self.ask(LIST, deadline, statement, parameters).await?;
         let found: Vec<(i64, Option<TaskInfo>)> = found.iter().map(|row| (row.get(0), rows::info(row))).collect();

@@ -37,7 +37,7 @@ use std::sync::atomic::AtomicU64;
 use postgres_types::ToSql;
 use postrider_core::task::{MAX_TASK_TYPE, NewTask, Post, TaskMode, TaskRoutes, TaskType};
 use postrider_core::{Deadline, MessagingError};
-use postrider_sql::Undone;
+use postrider_provider::Undone;
 use tokio_postgres::Row;
 
 use crate::PostgresProvider;

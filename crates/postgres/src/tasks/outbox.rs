@@ -5,7 +5,7 @@ use std::time::Duration;
 use postgres_types::ToSql;
 use postrider_core::task::{OutboxBatch, OutboxRow};
 use postrider_core::{ContentType, Deadline, Message, QueueName, Timestamp};
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use tokio_postgres::Row;
 
 use super::Tasks;

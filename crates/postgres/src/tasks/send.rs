@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postgres_types::ToSql;
 use postrider_core::task::{Enqueued, Post, Stranded, TaskType};
 use postrider_core::{Deadline, MessageId};
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use uuid::Uuid;
 
 use super::Tasks;

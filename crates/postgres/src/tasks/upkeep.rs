@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postgres_types::ToSql;
 use postrider_core::Deadline;
 use postrider_core::task::{LostLease, TaskId, TaskLease, TaskType};
-use postrider_sql::{Undone, persist};
+use postrider_provider::{Undone, persist};
 use tokio_postgres::Row;
 
 use super::Tasks;

@@ -15,7 +15,7 @@ async fn archived(place: &Place) -> (Vec<(String, String, Option<String>)>, i64)
     let rows =
         format!("select state::text, convert_from(payload, 'UTF8'), last_error from {s}.message_archive order by id");
     let rows = client.query(&rows, &[]).await.unwrap();
-    let attempts = client.query_one(&format!("select count(*) from {s}.message_attempt"), &[]).await.unwrap();
+    let attempts = client.query_one(&format!("select count(*) from {s}.failed_attempt"), &[]).await.unwrap();
     (rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect(), attempts.get(0))
 }
 

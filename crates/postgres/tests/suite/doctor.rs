@@ -22,7 +22,9 @@ async fn a_database_in_order_has_no_problem() {
     let place = Place::new();
     place.connect().await;
     let findings = examine(&place).await;
-    for check in ["connection", "server", "notifications", "durability", "schema", "rights", "indexes", "tables"] {
+    for check in
+        ["connection", "server", "notifications", "durability", "schema", "search path", "rights", "indexes", "tables"]
+    {
         assert!(findings.iter().any(|finding| finding.check == check), "{check}: {findings:#?}");
         assert!(faults(&findings, check).is_empty(), "{findings:#?}");
     }
@@ -85,6 +87,27 @@ async fn a_setting_that_weakens_durability_is_a_problem() {
     let fault = faults(&findings, "durability")[0];
     assert_eq!(fault.severity, Severity::Problem);
     assert!(fault.found.contains("synchronous_commit"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_role_whose_tables_would_stand_among_ours_is_told() {
+    let place = Place::new();
+    place.connect().await;
+    let examine = async |path: &str| {
+        let url = format!("{}?options=-c%20search_path%3D{path}", url());
+        PostgresStore::examine(&url, place.options(), soon()).await.unwrap()
+    };
+    // As the default path of the server leads a role into the schema of its name, if there is one.
+    let findings = examine(&format!("{},public", place.schema)).await;
+    let fault = faults(&findings, "search path")[0];
+    assert_eq!(fault.severity, Severity::Warning);
+    assert!(fault.found.contains(&format!("search_path = {},public", place.schema)), "{fault:?}");
+    let fix = fault.fix.as_ref().unwrap();
+    assert!(fix.contains("alter role \"postrider\" set search_path = public"), "{fix}");
+    assert!(faults(&examine("public").await, "search path").is_empty());
+    // A path whose first schemas do not exist leads on.
+    let findings = examine(&format!("missing,{}", place.schema)).await;
+    assert_eq!(faults(&findings, "search path").len(), 1, "{findings:#?}");
 }
 
 #[tokio::test]

@@ -12,7 +12,9 @@ use crate::{Place, client, queue, soon};
 #[tokio::test]
 async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     let place = Place::new();
-    let options = PostgresOptions { pool_size: 1, connect_timeout: Duration::from_millis(300), ..place.options() };
+    // The tables are made with more patience.
+    drop(place.connect().await);
+    let options = PostgresOptions { pool_size: 1, connect_timeout: Duration::from_secs(1), ..place.options() };
     let provider = place.connect_with(options).await;
     let mut own = client().await;
     let lock = own.transaction().await.unwrap();

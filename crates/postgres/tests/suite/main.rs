@@ -6,6 +6,8 @@
 mod archive;
 mod cut_off;
 mod doctor;
+#[cfg(feature = "tls")]
+mod encryption;
 mod faults;
 mod floor;
 mod killed;

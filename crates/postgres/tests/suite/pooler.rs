@@ -1,24 +1,20 @@
-//! Behind a pooler that lends a connection for one transaction at a time, and over TLS, which it speaks.
+//! Behind a pooler that lends a connection for one transaction at a time.
 
 use std::time::Duration;
 
 use postrider_conformance::{Harness, Outcome, Settings, TaskHarness, exercise, exercise_task_test};
+use postrider_core::MessagingError;
 use postrider_core::task::TaskRoutes;
-use postrider_core::{MessagingError, MessagingService};
 use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore, PostgresTasks, WakeUpMode};
 
 use crate::lawful::ByHand;
-use crate::{Place, options, soon, url, variable};
+use crate::{Place, options, variable};
 
-fn pooler() -> String {
+pub(crate) fn pooler() -> String {
     variable("POSTRIDER_PGBOUNCER_URL", "postgres pgbouncer")
 }
 
-fn authority() -> String {
-    variable("POSTRIDER_PGBOUNCER_AUTHORITY", "postgres pgbouncer")
-}
-
-fn poll_only(schema: &str) -> PostgresOptions {
+pub(crate) fn poll_only(schema: &str) -> PostgresOptions {
     let poll_interval = Duration::from_millis(100);
     PostgresOptions { wake_up: WakeUpMode::PollOnly, poll_interval, ..options(schema) }
 }
@@ -37,6 +33,7 @@ impl Harness for Pooled {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the law again, through a pooler: scripts/test --full"]
 async fn every_rule_holds_behind_a_pooler() {
     let place = Place::new();
     let harness = Pooled { schema: place.schema.clone() };
@@ -83,44 +80,6 @@ async fn tasks_are_kept_behind_a_pooler() {
         let finding = exercise_task_test(&harness, test).await;
         assert_eq!(finding.fault, None, "{finding}");
     }
-}
-
-/// Connects with these words in the URL's query, to a name.
-async fn over_tls(place: &Place, host: &str, query: &str) -> Result<(), MessagingError> {
-    let url = format!("{}?{query}", pooler().replace("127.0.0.1", host));
-    let provider = PostgresStore::open(&url, poll_only(&place.schema)).await?.connect()?;
-    provider.health_check(soon()).await
-}
-
-#[tokio::test]
-async fn a_certificate_is_trusted_as_far_as_was_asked() {
-    let place = Place::new();
-    let authority = authority();
-    for (host, query) in [
-        ("127.0.0.1", "sslmode=require".to_owned()),
-        ("127.0.0.1", format!("sslmode=verify-ca&sslrootcert={authority}")),
-        ("localhost", format!("sslmode=verify-full&sslrootcert={authority}")),
-    ] {
-        over_tls(&place, host, &query).await.unwrap_or_else(|error| panic!("{host} {query}: {error}"));
-    }
-    for (host, query, told) in [
-        ("127.0.0.1", format!("sslmode=verify-full&sslrootcert={authority}"), "not valid for name"),
-        // Nobody who is known to this machine has signed it.
-        ("localhost", "sslmode=verify-full".to_owned(), "UnknownIssuer"),
-    ] {
-        let refused = over_tls(&place, host, &query).await.expect_err(&query);
-        assert!(!refused.is_retryable(), "{refused:?}");
-        let refused = refused.to_string();
-        assert!(refused.contains(told) && refused.contains("with sslrootcert= the file"), "{refused}");
-    }
-}
-
-#[tokio::test]
-async fn a_server_without_tls_is_refused_where_it_is_required() {
-    let place = Place::new();
-    let url = format!("{}?sslmode=require", url());
-    let refused = PostgresStore::open(&url, place.options()).await.unwrap_err().to_string();
-    assert!(refused.contains("does not support TLS") && refused.contains("sslmode=disable"), "{refused}");
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! The schema: how it comes into being, and what is refused.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
-use postrider_core::{Message, MessagingError, MessagingService};
-use postrider_postgres::{PostgresOptions, PostgresStore};
+use postrider_core::{Message, MessageId, MessagingError, MessagingService, Nack, QueueAdmin, ReceiveOptions};
+use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore};
 
 use crate::{Place, client, queue, soon, url};
 
@@ -88,4 +90,48 @@ async fn what_is_wrong_with_the_way_to_the_server_is_said() {
     let forbidden = PostgresOptions { schema: "information_schema".into(), ..place.options() };
     let forbidden = refusal(&url, forbidden).await;
     assert!(forbidden.to_string().contains("the user lacks a right"), "{forbidden}");
+}
+
+/// Sends a message with an id and lets its handler fail.
+async fn fail(provider: &PostgresProvider, name: &str, id: MessageId, nack: Nack) {
+    provider.send_message(&queue(name), Message::new("x").id(id), soon()).await.unwrap();
+    let message = provider.receive_messages(&queue(name), &ReceiveOptions::default(), soon()).await.unwrap().remove(0);
+    provider.nack_message(&queue(name), message, nack.with_error(name), soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_that_a_program_before_the_queues_wrote_down_are_kept() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let (living, dead, twice) = (MessageId::generate(), MessageId::generate(), MessageId::generate());
+    let later = || Nack::retry_after(Duration::from_secs(3600));
+    fail(&provider, "living", living, later()).await;
+    fail(&provider, "dead", dead, Nack::dead_letter("rejected")).await;
+    fail(&provider, "one", twice, later()).await;
+    fail(&provider, "two", twice, later()).await;
+    provider.close(soon()).await.unwrap();
+    // As that program left it.
+    let (client, s) = (client().await, &place.schema);
+    let undo = format!(
+        "insert into {s}.message_attempt \
+         select message_id, attempt, started_at, failed_at, worker, error from {s}.failed_attempt on conflict do nothing; \
+         drop table {s}.failed_attempt; delete from {s}.postrider_migration where version = 7"
+    );
+    client.batch_execute(&undo).await.unwrap();
+    let provider = place.connect().await;
+    let told = async |name: &str, id: MessageId| {
+        let attempts = provider.message_attempts(&queue(name), id, soon()).await.unwrap();
+        attempts.into_iter().map(|attempt| (attempt.attempt, attempt.error.unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(told("living", living).await, [(1, "living".to_owned())]);
+    assert_eq!(told("dead", dead).await, [(1, "dead".to_owned())]);
+    assert_eq!(told("one", twice).await, [], "whose failures these are is not known");
+    assert_eq!(told("two", twice).await, []);
+    // That program still works beside this one.
+    let note = format!(
+        "insert into {s}.message_attempt (message_id, attempt, started_at, failed_at, worker, error) \
+         values (gen_random_uuid(), 1, null, now(), 'w', null) \
+         on conflict (message_id, attempt) do update set failed_at = excluded.failed_at"
+    );
+    client.batch_execute(&note).await.unwrap();
 }

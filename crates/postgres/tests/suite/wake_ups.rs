@@ -151,7 +151,7 @@ async fn nothing_is_left_in_a_session_without_notifications() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_wait_for_an_idle_queue_look_once_a_second_together() {
     const WAITING: u64 = 8;
-    const SECONDS: u64 = 5;
+    const SECONDS: u64 = 3;
     let place = Place::new();
     let provider = place.connect().await;
     let options = ReceiveOptions::default().wait(Duration::from_secs(SECONDS));

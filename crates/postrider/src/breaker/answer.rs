@@ -1,8 +1,9 @@
 //! What an answer says about the store that gave it.
 
 use postrider_core::{
-    DeadLetter, DeadLetterPage, MessageAttempt, MessageId, MessagingError, PeekedMessage, QueueHealthReport, QueueName,
-    QueueStats, QueuedMessage, RedriveReport, RowResults, SettledAndReceived, WakeUps,
+    ArchivePage, DeadLetter, DeadLetterPage, DeadLetterSummaryPage, MessageAttempt, MessageId, MessagingError,
+    PeekPage, PeekedMessage, QueueHealthReport, QueueName, QueueStats, QueuedMessage, ReceiptHandle, RedriveReport,
+    RowResults, SettledAndReceived, WakeUps,
 };
 
 use super::Verdict;
@@ -24,12 +25,18 @@ pub(super) fn verdict<T: Answer>(outcome: &Result<T, MessagingError>) -> Verdict
 
 fn verdict_of_error(error: &MessagingError) -> Verdict {
     match error {
+        // The store has answered: it does not take one of the messages.
+        MessagingError::OutcomeUnknown { source: Some(source), .. } if is_invalid_input(&**source) => Verdict::Nothing,
         MessagingError::Connection { .. }
         | MessagingError::Provider { retryable: true, .. }
         | MessagingError::OutcomeUnknown { source: Some(_), .. } => Verdict::Failure,
         // Without a cause it was the caller's own deadline that ended it.
         _ => Verdict::Nothing,
     }
+}
+
+fn is_invalid_input(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(MessagingError::InvalidInput { .. }))
 }
 
 /// One row that failed with the connection is a failure, whatever came through before it. No rows say nothing: the
@@ -71,6 +78,7 @@ impl Answer for SettledAndReceived {
 impl Answer for () {}
 impl Answer for u64 {}
 impl Answer for MessageId {}
+impl Answer for ReceiptHandle {}
 impl Answer for Vec<QueuedMessage> {}
 impl Answer for Option<QueuedMessage> {}
 impl Answer for WakeUps {}
@@ -78,7 +86,11 @@ impl Answer for Vec<QueueName> {}
 impl Answer for QueueStats {}
 impl Answer for QueueHealthReport {}
 impl Answer for Vec<PeekedMessage> {}
+impl Answer for PeekPage {}
 impl Answer for Vec<MessageAttempt> {}
+impl Answer for ArchivePage {}
 impl Answer for DeadLetterPage {}
+impl Answer for Vec<MessageId> {}
+impl Answer for DeadLetterSummaryPage {}
 impl Answer for DeadLetter {}
 impl Answer for RedriveReport {}

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use postrider_core::*;
 
 use super::answer::{Answer, verdict};
@@ -93,6 +94,7 @@ pub(super) async fn counted<T: Answer>(
     outcome
 }
 
+#[async_trait]
 impl<P: MessagingService> MessagingService for Guarded<P> {
     fn provider_name(&self) -> &'static str {
         self.inner.provider_name()
@@ -159,7 +161,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         self.extend_kept(queue, receipt, extension, deadline).await
     }
 
@@ -177,7 +179,9 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
     }
 
     async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
-        self.guard(deadline, |deadline| self.inner.subscribe(queue, deadline)).await
+        let hints = self.guard(deadline, |deadline| self.inner.subscribe(queue, deadline)).await?;
+        let breaker = self.breaker.clone();
+        Ok(WakeUps::new(hints.inspect(move |()| breaker.sign_of_life())))
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
@@ -194,6 +198,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
     }
 }
 
+#[async_trait]
 impl<P: MessagingService + QueueAdmin> QueueAdmin for Guarded<P> {
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
         self.guard(deadline, |deadline| self.inner.list_queues(deadline)).await
@@ -220,6 +225,15 @@ impl<P: MessagingService + QueueAdmin> QueueAdmin for Guarded<P> {
         self.guard(deadline, |deadline| self.inner.peek(queue, limit, deadline)).await
     }
 
+    async fn peek_page(
+        &self,
+        queue: &QueueName,
+        query: &PeekQuery,
+        deadline: Deadline,
+    ) -> Result<PeekPage, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.peek_page(queue, query, deadline)).await
+    }
+
     async fn message_attempts(
         &self,
         queue: &QueueName,
@@ -227,6 +241,43 @@ impl<P: MessagingService + QueueAdmin> QueueAdmin for Guarded<P> {
         deadline: Deadline,
     ) -> Result<Vec<MessageAttempt>, MessagingError> {
         self.guard(deadline, |deadline| self.inner.message_attempts(queue, id, deadline)).await
+    }
+
+    async fn archived(
+        &self,
+        queue: &QueueName,
+        query: &ArchiveQuery,
+        deadline: Deadline,
+    ) -> Result<ArchivePage, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.archived(queue, query, deadline)).await
+    }
+
+    async fn send_again(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        deadline: Deadline,
+    ) -> Result<MessageId, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.send_again(queue, id, deadline)).await
+    }
+
+    async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.deliver_now(queue, id, deadline)).await
+    }
+
+    async fn dead_letter_waiting(
+        &self,
+        queue: &QueueName,
+        id: MessageId,
+        reason: DeadLetterReason,
+        error: Option<String>,
+        deadline: Deadline,
+    ) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.dead_letter_waiting(queue, id, reason, error, deadline)).await
+    }
+
+    async fn delete_waiting(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
+        self.guard(deadline, |deadline| self.inner.delete_waiting(queue, id, deadline)).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
@@ -246,6 +297,7 @@ impl<P: MessagingService + QueueAdmin> QueueAdmin for Guarded<P> {
     }
 }
 
+#[async_trait]
 impl<P: MessagingService + DeadLetters> DeadLetters for Guarded<P> {
     async fn list_dead_letters(
         &self,
@@ -254,6 +306,25 @@ impl<P: MessagingService + DeadLetters> DeadLetters for Guarded<P> {
         deadline: Deadline,
     ) -> Result<DeadLetterPage, MessagingError> {
         self.guard(deadline, |deadline| self.inner.list_dead_letters(queue, query, deadline)).await
+    }
+
+    async fn find_dead_letters(
+        &self,
+        queue: &QueueName,
+        selection: &DeadLetterSelection,
+        error: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Vec<MessageId>, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.find_dead_letters(queue, selection, error, deadline)).await
+    }
+
+    async fn list_dead_letter_summaries(
+        &self,
+        queue: &QueueName,
+        query: &DeadLetterQuery,
+        deadline: Deadline,
+    ) -> Result<DeadLetterSummaryPage, MessagingError> {
+        self.guard(deadline, |deadline| self.inner.list_dead_letter_summaries(queue, query, deadline)).await
     }
 
     async fn get_dead_letter(

@@ -124,7 +124,7 @@ impl<P: MessagingService> Guarded<P> {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         let permit = match self.admit_kept(std::iter::once(receipt), deadline).await {
             Ok(permit) => permit,
             Err(NotMade::LeasesOver(_)) => return Err(receipt.expired()),
@@ -136,7 +136,7 @@ impl<P: MessagingService> Guarded<P> {
         self.lease_ends().ended(one());
         let answer = counted(permit, self.inner().extend_visibility(queue, receipt, extension, deadline)).await;
         match (&answer, before) {
-            (Ok(()), _) => self.lease_ends().granted(one(), self.lasting(extension)),
+            (Ok(next), _) => self.lease_ends().granted(std::iter::once(next), self.lasting(extension)),
             (Err(MessagingError::OutcomeUnknown { .. } | MessagingError::VisibilityExpired { .. }), _) => {}
             (Err(_), Some(end)) => {
                 self.lease_ends().granted(one(), end.saturating_duration_since(Instant::now()));

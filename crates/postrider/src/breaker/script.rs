@@ -37,6 +37,7 @@ impl Scripted {
     }
 }
 
+#[async_trait]
 impl MessagingService for Scripted {
     fn provider_name(&self) -> &'static str {
         "scripted"
@@ -77,11 +78,11 @@ impl MessagingService for Scripted {
     async fn extend_visibility(
         &self,
         _: &QueueName,
-        _: &ReceiptHandle,
+        receipt: &ReceiptHandle,
         _: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
-        self.ask(Duration::ZERO, deadline).await
+    ) -> Result<ReceiptHandle, MessagingError> {
+        self.ask(Duration::ZERO, deadline).await.map(|()| receipt.clone())
     }
 
     async fn receive_by_id(
@@ -146,10 +147,14 @@ impl Script {
     }
 }
 
+/// Opens it as an outage does that has lasted for a while.
 pub(super) fn open<P: MessagingService>(guarded: &Guarded<P>) {
+    let breaker = guarded.breaker();
     for _ in 0..SETTINGS.failure_threshold {
-        guarded.breaker().admit("scripted").unwrap().answered(Verdict::Failure);
+        breaker.admit("scripted").unwrap().answered(Verdict::Failure);
     }
+    let held_for_long = breaker.open(OPEN);
+    breaker.lock().enter(held_for_long);
 }
 
 pub(super) fn connection() -> MessagingError {

@@ -38,7 +38,7 @@ fn opened() -> CircuitBreaker {
     for _ in 0..SETTINGS.failure_threshold {
         breaker.admit("fake").unwrap().answered(Verdict::Failure);
     }
-    assert_eq!(breaker.state(), open(OPEN));
+    assert_eq!(breaker.state(), open(FIRST_HOLD));
     breaker
 }
 
@@ -63,16 +63,16 @@ async fn failures_in_a_row_open_it_and_a_success_begins_anew() {
     for _ in 0..3 {
         answer(Verdict::Failure);
     }
-    assert_eq!(breaker.state(), open(OPEN));
+    assert_eq!(breaker.state(), open(FIRST_HOLD));
 }
 
 #[tokio::test(start_paused = true)]
 async fn while_open_it_answers_the_time_that_is_left() {
     let breaker = opened();
-    advance(Duration::from_secs(4)).await;
-    assert_eq!(refusal(&breaker), Duration::from_secs(6));
-    assert_eq!(breaker.state(), open(Duration::from_secs(6)));
-    advance(Duration::from_secs(6)).await;
+    advance(Duration::from_millis(40)).await;
+    assert_eq!(refusal(&breaker), Duration::from_millis(60));
+    assert_eq!(breaker.state(), open(Duration::from_millis(60)));
+    advance(Duration::from_millis(60)).await;
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
 }
 
@@ -82,7 +82,7 @@ async fn one_probe_is_let_through_and_its_success_closes() {
     advance(OPEN).await;
     let probe = breaker.admit("fake").unwrap();
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
-    assert_eq!(refusal(&breaker), ASK_AGAIN);
+    assert_eq!(refusal(&breaker), FIRST_HOLD);
     probe.answered(Verdict::Success);
     assert_eq!(breaker.state(), closed(0));
     assert!(!breaker.admit("fake").unwrap().is_probe);
@@ -99,7 +99,7 @@ async fn as_many_probes_as_asked_for_must_succeed_in_a_row() {
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         breaker.admit("fake").unwrap().answered(verdict);
     }
-    assert_eq!(breaker.state(), open(OPEN));
+    assert_eq!(breaker.state(), open(FIRST_HOLD * 2));
     advance(OPEN).await;
     for verdict in [Verdict::Success, Verdict::Success, Verdict::Nothing, Verdict::Success] {
         let probe = breaker.admit("fake").unwrap();
@@ -110,13 +110,69 @@ async fn as_many_probes_as_asked_for_must_succeed_in_a_row() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_probe_opens_it_for_as_long_again() {
+async fn a_failed_probe_opens_it_for_twice_as_long_up_to_the_timeout() {
     let breaker = opened();
+    let mut hold = FIRST_HOLD;
+    for _ in 0..10 {
+        advance(hold).await;
+        breaker.admit("fake").unwrap().answered(Verdict::Failure);
+        hold = (hold * 2).min(OPEN);
+        assert_eq!(breaker.state(), open(hold));
+    }
+    assert_eq!(hold, OPEN);
     advance(OPEN).await;
-    breaker.admit("fake").unwrap().answered(Verdict::Failure);
-    assert_eq!(breaker.state(), open(OPEN));
-    advance(OPEN).await;
-    assert!(breaker.admit("fake").unwrap().is_probe);
+    breaker.admit("fake").unwrap().answered(Verdict::Success);
+    assert_eq!(breaker.state(), closed(0));
+    for _ in 0..SETTINGS.failure_threshold {
+        breaker.admit("fake").unwrap().answered(Verdict::Failure);
+    }
+    assert_eq!(breaker.state(), open(FIRST_HOLD), "the next outage begins anew");
+}
+
+/// Everything that is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_opening_and_its_closing_are_logged_once_each() {
+    let log = Log::default();
+    let written = log.clone();
+    let listener = tracing_subscriber::fmt().with_ansi(false).with_writer(move || written.clone());
+    let _listens = tracing::subscriber::set_default(listener.with_max_level(tracing::Level::WARN).finish());
+    let breaker = opened();
+    for verdict in [Verdict::Failure, Verdict::Failure, Verdict::Success] {
+        advance(OPEN).await;
+        breaker.admit("fake").unwrap().answered(verdict);
+    }
+    assert_eq!(breaker.state(), closed(0));
+    breaker.admit("fake").unwrap().answered(Verdict::Success);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("fake")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].contains("calls are held back") && lines[1].contains("answers again"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sign_of_life_ends_the_hold_and_does_not_close() {
+    let breaker = opened();
+    breaker.sign_of_life();
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    let probe = breaker.admit("fake").unwrap();
+    assert!(probe.is_probe);
+    breaker.sign_of_life();
+    assert_eq!(refusal(&breaker), FIRST_HOLD, "one probe at a time");
+    probe.answered(Verdict::Failure);
+    assert_eq!(breaker.state(), open(FIRST_HOLD * 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +210,7 @@ async fn an_answer_to_an_old_call_counts_as_nothing() {
         breaker.admit("fake").unwrap().answered(Verdict::Failure);
     }
     late.answered(Verdict::Success);
-    assert_eq!(breaker.state(), open(OPEN), "only a probe closes it");
+    assert_eq!(breaker.state(), open(FIRST_HOLD), "only a probe closes it");
 }
 
 #[test]
@@ -170,6 +226,11 @@ fn only_failures_of_connection_or_server_count() {
         // Of whoever was in the way, and not of the store.
         MessagingError::Busy { source: Arc::new(provider_error(true)) },
         MessagingError::Busy { source: Arc::new(connection()) },
+        MessagingError::OutcomeUnknown {
+            operation: "send",
+            ids: vec![id],
+            source: Some(Arc::new(MessagingError::invalid("message", "too large"))),
+        },
         MessagingError::QueueNotFound { queue: queue.clone() },
         MessagingError::Serialization { content_type: "json", source: io() },
         MessagingError::Deserialization { content_type: "json", source: io() },

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use postrider_core::masked_url::MASK;
 use serde_json::{Map, Value};
 
 use super::error::{Problem, Setting};
@@ -12,7 +13,7 @@ use super::retry;
 use super::server::ServerConfig;
 use super::settings::{CommonConfig, TasksConfig};
 use super::store_settings::ProviderKind;
-use super::store_url::{MASK, StoreUrl};
+use super::store_url::StoreUrl;
 use super::value::Written;
 
 /// What has been read so far. Each value is what the highest source says that was read.

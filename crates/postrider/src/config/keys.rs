@@ -62,6 +62,8 @@ pub(super) const TASKS_QUEUE_PREFIX: &str = "tasks.queue_prefix";
 pub(super) const TASKS_DEAD_EVENTS: &str = "tasks.dead_events";
 pub(super) const SERVER_TLS_CERTIFICATE: &str = "server.tls_certificate";
 pub(super) const SERVER_TLS_KEY: &str = "server.tls_key";
+pub(super) const SERVER_REQUEST_BYTES: &str = "server.max_request_bytes";
+pub(super) const SERVER_BYTES_IN_FLIGHT: &str = "server.max_bytes_in_flight";
 
 /// The sections, in the order of the reference page.
 pub(super) const SECTIONS: &[Section] = &[

@@ -52,6 +52,7 @@ pub use store_settings::{
     SpoolFiles, SpoolWatch, SqliteConfig, SqsConfig, Synchronous,
 };
 pub use store_url::StoreUrl;
+pub use suggestion::nearest;
 
 /// A configuration that has been read and checked.
 #[derive(Debug, Clone)]
@@ -82,6 +83,7 @@ impl Config {
 
         kept(check_batch_sizes(&draft), &mut problems);
         kept(server::check_tls(&draft), &mut problems);
+        kept(server::check_memory(&draft), &mut problems);
         let router = kept(router(&draft), &mut problems);
         let routes = kept(task_routes(&draft), &mut problems);
         let store = kept(store::choose(&draft, sources), &mut problems);
@@ -180,12 +182,17 @@ impl Config {
         match Endpoint::new(self.url.as_str(), &self.common.messaging) {
             Ok(endpoint) if origin == Origin::Default => Ok(endpoint.in_default_folder()),
             Ok(endpoint) => Ok(endpoint),
-            Err(_) if self.provider.is_some_and(|kind| !kind.can_be_used()) && origin == Origin::Default => {
+            Err(_)
+                if origin == Origin::Default
+                    && let Some(kind) = self.provider
+                    && !kind.can_be_used() =>
+            {
                 // Nobody wrote the URL; what somebody wrote is the provider.
                 let provider = self.rows.iter().find(|row| row.key == keys::PROVIDER);
                 let value = provider.and_then(|row| row.value.clone()).unwrap_or_default();
                 let origin = provider.map_or(Origin::Default, |row| row.origin.clone());
-                Err(Problem::Refused { key: keys::PROVIDER.into(), value, origin, why: store::cannot_be_used() }.into())
+                Err(Problem::Refused { key: keys::PROVIDER.into(), value, origin, why: store::cannot_be_used(kind) }
+                    .into())
             }
             Err(error) => {
                 let why = match error {

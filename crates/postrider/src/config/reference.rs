@@ -10,7 +10,7 @@ use crate::endpoint::FORMS;
 
 const INTRODUCTION: &str = "\
 <!-- Made from crates/postrider/src/config/keys.rs. Change that, and then:
-     POSTRIDER_WRITE_DOCS=1 cargo test -p postrider configuration_page -->
+     POSTRIDER_WRITE_DOCS=1 cargo test -p postrider --all-features configuration_page -->
 
 # Configuration
 
@@ -44,7 +44,7 @@ Keys that end in `_seconds` take a number, with a decimal point for parts of a s
 unit: `500ms`, `5s`, `2m`, `1h30m`, `3d`.
 ";
 
-const WITHOUT_EFFECT: &str = " This program has no such provider yet: the keys are checked, and have no effect.";
+const WITHOUT_EFFECT: &str = " This build of postrider lacks that provider: the keys are checked, and have no effect.";
 
 /// A file that shows most of the sections. A test reads it.
 pub(super) const EXAMPLE: &str = r#"[common.messaging]
@@ -108,7 +108,7 @@ fn meaning(key: &Key) -> String {
             let usable: Vec<_> = usable.map(|(name, _)| format!("`{name}`")).collect();
             match usable.len() == ProviderKind::NAMES.len() {
                 true => String::new(),
-                false => format!(" Today: {}; the others cannot be used yet.", usable.join(", ")),
+                false => format!(" In this build: {}; each of the others is a feature of its name.", usable.join(", ")),
             }
         }
         _ => String::new(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::store_url::MASK;
+use postrider_core::masked_url::MASK;
 
 /// What the tokens of a server begin with.
 const TOKEN: &str = "prt_";

@@ -23,6 +23,8 @@ pub struct ServerConfig {
     pub tls_key: Option<PathBuf>,
     /// The largest body of a request.
     pub max_request_bytes: u32,
+    /// The bytes of all bodies that are read and all answers that are written at once.
+    pub max_bytes_in_flight: u32,
     /// So many connections at once.
     pub max_connections: u32,
     /// So many requests a second of each token or address; `None` is no limit.
@@ -48,6 +50,7 @@ impl Default for ServerConfig {
             tls_certificate: None,
             tls_key: None,
             max_request_bytes: 16 * 1024 * 1024,
+            max_bytes_in_flight: 256 * 1024 * 1024,
             max_connections: 4096,
             requests_per_second: None,
             head_timeout: Duration::from_secs(10),
@@ -56,6 +59,21 @@ impl Default for ServerConfig {
             graceful_timeout: Duration::from_secs(10),
             sample_interval: Duration::from_secs(5),
             otlp_endpoint: None,
+        }
+    }
+}
+
+/// A request that is allowed must have room.
+pub(super) fn check_memory(draft: &Draft) -> Result<(), Problem> {
+    let ServerConfig { max_request_bytes, max_bytes_in_flight, .. } = draft.server;
+    match max_request_bytes <= max_bytes_in_flight {
+        true => Ok(()),
+        false => {
+            let why = format!(
+                "a request of {max_request_bytes} bytes, as {} allows, would have no room",
+                keys::SERVER_REQUEST_BYTES
+            );
+            Err(draft.refuse(keys::SERVER_BYTES_IN_FLIGHT, why))
         }
     }
 }

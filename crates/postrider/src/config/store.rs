@@ -68,6 +68,14 @@ impl ProviderKind {
         FORMS.iter().any(leads_there)
     }
 
+    /// What is said of it where it cannot be used. The feature that adds it has its name.
+    pub(crate) fn what_it_lacks(self) -> String {
+        let name = self.name().unwrap_or_default();
+        format!(
+            "needs a provider that this build of postrider lacks; enable the feature '{name}' of the crate postrider"
+        )
+    }
+
     /// Whether it can hold what is no message: tasks and schedules.
     pub(crate) fn keeps_state(self) -> bool {
         match self {
@@ -219,10 +227,10 @@ pub(super) fn choose_vhost(draft: &mut Draft, store: &Store) -> Result<(), Probl
     Ok(())
 }
 
-/// What is said of a provider that the configuration knows and this program does not have.
-pub(super) fn cannot_be_used() -> String {
+/// What is said of a provider that the configuration knows and this build does not have.
+pub(super) fn cannot_be_used(kind: ProviderKind) -> String {
     let usable = ProviderKind::NAMES.iter().filter(|(_, kind)| kind.can_be_used()).map(|(name, _)| *name);
-    format!("this program cannot use it yet; use {}", usable.collect::<Vec<_>>().join(" or "))
+    format!("it {}, or use {}", kind.what_it_lacks(), usable.collect::<Vec<_>>().join(" or "))
 }
 
 /// The embedded file that is used when `key` has no value.

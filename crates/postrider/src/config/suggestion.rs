@@ -1,7 +1,7 @@
 //! What somebody may have meant who wrote a name that is not known.
 
 /// The name that is nearest to `wrong`, unless none is near.
-pub(super) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_lowercase();
     known
         .into_iter()

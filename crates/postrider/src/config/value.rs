@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use postrider_core::duration_text;
+use postrider_core::masked_url::{MASK, masked_url};
 use toml::de::{DeArray, DeValue};
 
 use super::secret::is_token;
-use super::store_url::{MASK, StoreUrl};
 
 /// The longest value that an error repeats.
 const SHOWN_CHARACTERS: usize = 60;
@@ -132,10 +132,12 @@ impl Written {
         if self.text().is_some_and(is_token) {
             return MASK.to_owned();
         }
-        let masked = self.text().map(|text| (text, StoreUrl::new(text).to_string()));
+        let masked = self.text().map(|text| (text, masked_url(text)));
         let shown = match masked {
             Some((text, masked)) if text != masked => format!("'{masked}'"),
-            _ => self.literal.clone(),
+            Some(_) => self.literal.clone(),
+            // A list may have URLs in it.
+            None => masked_url(&self.literal),
         };
         let mut line: String = shown.chars().take(SHOWN_CHARACTERS).flat_map(printable).collect();
         if shown.chars().count() > SHOWN_CHARACTERS {

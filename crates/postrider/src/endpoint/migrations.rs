@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use postrider_core::MessagingError;
+use postrider_core::{BoxFuture, MessagingError};
 #[cfg(feature = "mysql")]
 use postrider_mysql::MysqlStore;
 #[cfg(feature = "pgmq")]
@@ -31,78 +31,82 @@ pub struct Migration {
 
 impl Endpoint {
     /// The migrations that the store lacks. Nothing is applied.
-    pub async fn pending_migrations(&self) -> Result<Vec<Migration>, MessagingError> {
-        match &self.0 {
-            Kind::Memory(_) => Ok(Vec::new()),
-            // There are none: what a message needs is in its file and its name.
-            #[cfg(feature = "spool")]
-            Kind::Spool { .. } => Ok(Vec::new()),
-            #[cfg(feature = "sqlite")]
-            Kind::Sqlite { path, options, folder } => {
-                // A look makes nothing, not even the folder.
-                if *folder == Folder::IsMade && path.parent().is_some_and(|folder| !folder.exists()) {
-                    return Ok(named(SqliteStore::all_migrations()));
+    pub fn pending_migrations(&self) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
+        Box::pin(async move {
+            match &self.0 {
+                Kind::Memory(_) => Ok(Vec::new()),
+                // There are none: what a message needs is in its file and its name.
+                #[cfg(feature = "spool")]
+                Kind::Spool { .. } => Ok(Vec::new()),
+                #[cfg(feature = "sqlite")]
+                Kind::Sqlite { path, options, folder } => {
+                    // A look makes nothing, not even the folder.
+                    if *folder == Folder::IsMade && path.parent().is_some_and(|folder| !folder.exists()) {
+                        return Ok(named(SqliteStore::all_migrations()));
+                    }
+                    Ok(named(SqliteStore::pending_migrations(path, (**options).clone()).await?))
                 }
-                Ok(named(SqliteStore::pending_migrations(path, (**options).clone()).await?))
+                #[cfg(feature = "postgres")]
+                Kind::Postgres { url, options, .. } => {
+                    let steps = PostgresStore::pending_migrations(url.as_str(), (**options).clone()).await?;
+                    Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
+                }
+                #[cfg(feature = "mysql")]
+                Kind::Mysql { url, options, .. } => {
+                    let steps = MysqlStore::pending_migrations(url.as_str(), (**options).clone()).await?;
+                    Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
+                }
+                #[cfg(feature = "pgmq")]
+                Kind::Pgmq { url, options, .. } => {
+                    let steps = PgmqStore::pending_migrations(url.as_str(), (**options).clone()).await?;
+                    Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
+                }
+                #[cfg(feature = "rabbitmq")]
+                Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
+                #[cfg(feature = "sqs")]
+                Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
+                #[cfg(feature = "http")]
+                Kind::Http { url, options, .. } => http::migrations(url, options).await,
             }
-            #[cfg(feature = "postgres")]
-            Kind::Postgres { url, options, .. } => {
-                let steps = PostgresStore::pending_migrations(url.as_str(), (**options).clone()).await?;
-                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
-            }
-            #[cfg(feature = "mysql")]
-            Kind::Mysql { url, options, .. } => {
-                let steps = MysqlStore::pending_migrations(url.as_str(), (**options).clone()).await?;
-                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
-            }
-            #[cfg(feature = "pgmq")]
-            Kind::Pgmq { url, options, .. } => {
-                let steps = PgmqStore::pending_migrations(url.as_str(), (**options).clone()).await?;
-                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
-            }
-            #[cfg(feature = "rabbitmq")]
-            Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
-            #[cfg(feature = "sqs")]
-            Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
-            #[cfg(feature = "http")]
-            Kind::Http { url, options, .. } => http::migrations(url, options).await,
-        }
+        })
     }
 
     /// Applies the migrations that the store lacks, whatever `auto_migrate` says, and answers what they were.
-    pub async fn migrate(&self) -> Result<Vec<Migration>, MessagingError> {
-        match &self.0 {
-            Kind::Memory(_) => Ok(Vec::new()),
-            // There are none: what a message needs is in its file and its name.
-            #[cfg(feature = "spool")]
-            Kind::Spool { .. } => Ok(Vec::new()),
-            #[cfg(feature = "sqlite")]
-            Kind::Sqlite { path, options, folder } => {
-                folder.prepare(path)?;
-                Ok(named(SqliteStore::migrate(path, (**options).clone()).await?))
+    pub fn migrate(&self) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
+        Box::pin(async move {
+            match &self.0 {
+                Kind::Memory(_) => Ok(Vec::new()),
+                // There are none: what a message needs is in its file and its name.
+                #[cfg(feature = "spool")]
+                Kind::Spool { .. } => Ok(Vec::new()),
+                #[cfg(feature = "sqlite")]
+                Kind::Sqlite { path, options, folder } => {
+                    folder.prepare(path)?;
+                    Ok(named(SqliteStore::migrate(path, (**options).clone()).await?))
+                }
+                #[cfg(feature = "postgres")]
+                Kind::Postgres { url, options, .. } => {
+                    let steps = PostgresStore::migrate(url.as_str(), (**options).clone()).await?;
+                    Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
+                }
+                #[cfg(feature = "mysql")]
+                Kind::Mysql { url, options, .. } => {
+                    let steps = MysqlStore::migrate(url.as_str(), (**options).clone()).await?;
+                    Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
+                }
+                #[cfg(feature = "pgmq")]
+                Kind::Pgmq { url, options, .. } => {
+                    let steps = PgmqStore::migrate(url.as_str(), (**options).clone()).await?;
+                    Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
+                }
+                #[cfg(feature = "rabbitmq")]
+                Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
+                #[cfg(feature = "sqs")]
+                Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
+                #[cfg(feature = "http")]
+                Kind::Http { url, options, .. } => http::migrations(url, options).await,
             }
-            #[cfg(feature = "postgres")]
-            Kind::Postgres { url, options, .. } => {
-                let steps = PostgresStore::migrate(url.as_str(), (**options).clone()).await?;
-                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
-            }
-            #[cfg(feature = "mysql")]
-            Kind::Mysql { url, options, .. } => {
-                let steps = MysqlStore::migrate(url.as_str(), (**options).clone()).await?;
-                Ok(steps.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect())
-            }
-            #[cfg(feature = "pgmq")]
-            Kind::Pgmq { url, options, .. } => {
-                let steps = PgmqStore::migrate(url.as_str(), (**options).clone()).await?;
-                Ok(steps.iter().map(|step| whole(step.name, &step.sql)).collect())
-            }
-            #[cfg(feature = "rabbitmq")]
-            Kind::Rabbitmq { url, options } => rabbitmq::migrations(url, options).await,
-            #[cfg(feature = "sqs")]
-            Kind::Sqs { url, options, .. } => sqs::migrations(url, options).await,
-            #[cfg(feature = "http")]
-            Kind::Http { url, options, .. } => http::migrations(url, options).await,
-        }
+        })
     }
 }
 

@@ -22,10 +22,13 @@ pub(super) enum Folder {
 }
 
 impl Folder {
-    /// Makes the folder of that file, where it is to be made.
+    /// Makes the folder of that file, where it is to be made, for its owner alone.
     pub(super) fn prepare(self, path: &Path) -> Result<(), MessagingError> {
         let (Self::IsMade, Some(folder)) = (self, path.parent()) else { return Ok(()) };
-        std::fs::create_dir_all(folder).map_err(|source| MessagingError::Provider {
+        let mut maker = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut maker, 0o700);
+        maker.recursive(true).create(folder).map_err(|source| MessagingError::Provider {
             provider: "sqlite",
             operation: "make its folder",
             source: Arc::new(NoDefaultFolder { folder: folder.to_owned(), source }),
@@ -71,6 +74,23 @@ mod tests {
     use postrider_core::ArchivePolicy;
 
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_is_made_is_for_its_owner_alone_and_one_that_is_there_is_left_as_it_is() {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |folder: &Path| std::fs::metadata(folder).unwrap().permissions().mode() & 0o777;
+        let place = tempfile::tempdir().unwrap();
+        let there = place.path().join("there");
+        std::fs::create_dir(&there).unwrap();
+        std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let made = there.join("postrider");
+        Folder::IsMade.prepare(&made.join("postrider.db")).unwrap();
+        assert_eq!((mode(&there), mode(&made)), (0o755, 0o700));
+        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o750)).unwrap();
+        Folder::IsMade.prepare(&made.join("postrider.db")).unwrap();
+        assert_eq!(mode(&made), 0o750);
+    }
 
     /// What a file was opened with cannot be seen in it for every setting.
     #[test]

@@ -123,6 +123,10 @@ fn urls_that_lead_nowhere_say_what_can_be_used() {
                  sqs://region/prefix or http://host:port";
     for (url, text) in [
         ("orders", &*format!("'orders' has no scheme; {forms}")),
+        ("host=x password=secret", &*format!("'host=x password=***' has no scheme; {forms}")),
+        ("shop.db", "'shop.db' has no scheme; did you mean 'sqlite:shop.db'?"),
+        ("data/shop", "'data/shop' has no scheme; did you mean 'sqlite:data/shop'?"),
+        ("/", "'/' has no scheme; did you mean 'spool:/'?"),
         ("kafka://host", &*format!("scheme 'kafka' is not known; {forms}")),
         ("sqlite:", &*format!("'sqlite:' names no file; {forms}")),
         (

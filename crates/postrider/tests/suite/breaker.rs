@@ -55,7 +55,8 @@ impl Place {
         for failures in 1.. {
             let failed = self.guarded.health_check(soon()).await.unwrap_err();
             assert!(!matches!(failed, MessagingError::CircuitBreakerOpen { .. }) && failed.is_retryable(), "{failed}");
-            if matches!(self.guarded.breaker().state(), BreakerState::Open { .. }) {
+            // On a busy machine the next probe may be due already.
+            if !matches!(self.guarded.breaker().state(), BreakerState::Closed { .. }) {
                 return failures;
             }
         }
@@ -76,21 +77,31 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 async fn it_opens_on_a_server_that_is_away_and_closes_when_it_is_back() {
     let place = Place::new().await;
     let Place { guarded, proxy, .. } = &place;
+    let began = Instant::now();
     assert_eq!(place.opened().await, 3);
-    let (began, mut refused) = (Instant::now(), 0);
-    while began.elapsed() < SETTINGS.timeout / 2 {
+    // Calls that wait for nothing: so many fit between two probes, but for a busy machine that stops in their midst.
+    let (mut refused, mut probes) = (0, 0_u32);
+    while refused < 50 {
         let error = guarded.send_message(&orders(), Message::new("x"), soon()).await.unwrap_err();
-        assert!(matches!(error, MessagingError::CircuitBreakerOpen { .. }), "{error}");
-        assert!(error.to_string().starts_with("calls to postgres are held back after repeated failures"), "{error}");
-        refused += 1;
+        let text = error.to_string();
+        if matches!(error, MessagingError::CircuitBreakerOpen { .. }) {
+            assert!(text.starts_with("calls to postgres are held back after repeated failures"), "{text}");
+            refused += 1;
+        } else {
+            probes += 1;
+            // 100 ms, 200 ms, 400 ms, and then the timeout.
+            let held: Duration = (0..probes).map(|n| Duration::from_millis(100 << n).min(SETTINGS.timeout)).sum();
+            assert!(began.elapsed() >= held, "{text}");
+            assert!(probes < 10, "{refused} calls failed between two probes: they wait for something");
+            refused = 0;
+        }
     }
-    assert!(refused > 10, "{refused} calls failed in half of the time: they wait for something");
     // The server is still away: the probe says so, and the breaker is open for as long again.
     until("a failed probe", async || {
         matches!(guarded.health_check(soon()).await, Err(MessagingError::Connection { .. }))
     })
     .await;
-    assert!(matches!(guarded.breaker().state(), BreakerState::Open { .. }));
+    assert!(!matches!(guarded.breaker().state(), BreakerState::Closed { .. }));
     proxy.restore();
     until("closing", async || guarded.send_message(&orders(), Message::new("x"), soon()).await.is_ok()).await;
     assert_eq!(guarded.breaker().state(), BreakerState::Closed { failures: 0 });

@@ -15,7 +15,7 @@ pub(crate) fn ensure_up_to_date(name: &str, page: &str, test: &str) {
     assert!(
         written == page,
         "docs/{name} is not what it should be from line {} on: '{}'; write it anew with \
-         'POSTRIDER_WRITE_DOCS=1 cargo test -p postrider {test}'",
+         'POSTRIDER_WRITE_DOCS=1 cargo test -p postrider --all-features {test}'",
         line + 1,
         page.lines().nth(line).unwrap_or_default(),
     );

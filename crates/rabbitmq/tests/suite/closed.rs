@@ -45,24 +45,30 @@ async fn connections_that_an_operator_closes_in_a_loop_lose_nothing() {
     let storm = StormSettings { messages, senders: 2, receivers: 3 };
     let settings = Settings { storm, prefix: prefix(), ..Settings::default() };
     let closed = Mutex::new(Vec::new());
-    let closing = async {
-        loop {
-            let count = vhost.close_all_connections().await;
-            closed.lock().unwrap().push(count);
-        }
-    };
     let store = RabbitmqStore::new(&vhost.url(), options()).unwrap();
     let open = move || {
         let store = store.clone();
         async move { store.connect().await }
     };
-    let report = storm_under_faults(&open, &settings, closing).await.unwrap();
-    let verdict = &report.verdict;
-    assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);
-    let closed = closed.into_inner().unwrap();
-    if is_long() {
-        eprintln!("{} rounds closed {} connections; {verdict}", closed.len(), closed.iter().sum::<usize>());
+    // On a busy machine the operator's tool takes longer to start than a storm takes to pass.
+    for storms in 1.. {
+        let closing = async {
+            loop {
+                let count = vhost.close_all_connections().await;
+                closed.lock().unwrap().push(count);
+            }
+        };
+        let report = storm_under_faults(&open, &settings, closing).await.unwrap();
+        let verdict = &report.verdict;
+        assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);
+        let closed = closed.lock().unwrap();
+        if is_long() {
+            eprintln!("{} rounds closed {} connections; {verdict}", closed.len(), closed.iter().sum::<usize>());
+        }
+        if closed.iter().filter(|count| **count > 0).count() >= least {
+            break;
+        }
+        assert!(storms < 20, "{closed:?}: {verdict}");
     }
-    assert!(closed.iter().filter(|count| **count > 0).count() >= least, "{closed:?}: {verdict}");
     vhost.remove().await;
 }

@@ -124,3 +124,26 @@ async fn a_broker_that_is_not_there_is_a_problem_and_a_url_that_is_none_an_error
     assert_eq!((findings.len(), findings[0].check, findings[0].severity), (1, "connection", Severity::Problem));
     RabbitmqStore::examine("amqp://host:port", options(), soon()).await.unwrap_err();
 }
+
+#[tokio::test]
+async fn who_is_not_let_in_is_told_who_and_where_and_what_to_do() {
+    let right = url::Url::parse(&url()).unwrap();
+    let place = format!("{}:{}", right.host_str().unwrap(), right.port().unwrap());
+    let (mut password, mut vhost) = (right.clone(), right.clone());
+    password.set_password(Some("wrong")).unwrap();
+    vhost.set_path("/nowhere");
+    let user = right.username();
+    for (wrong, words) in [
+        (password, [format!("{place} does not accept user '{user}'"), format!("rabbitmqctl change_password '{user}'")]),
+        (vhost, [format!("user '{user}' into virtual host 'nowhere'"), "rabbitmqctl add_vhost 'nowhere'".to_owned()]),
+    ] {
+        let refused = RabbitmqStore::new(wrong.as_str(), options()).unwrap().connect().await.unwrap_err();
+        assert!(!refused.is_retryable(), "{refused:?}");
+        let found = RabbitmqStore::examine(wrong.as_str(), options(), soon()).await.unwrap();
+        assert_eq!((found[0].check, found[0].severity), ("connection", Severity::Problem));
+        for told in [refused.to_string(), found[0].found.clone()] {
+            assert!(words.iter().all(|words| told.contains(words)), "{told}");
+            assert!(!told.contains("Check that it is running") && !told.contains("wrong"), "{told}");
+        }
+    }
+}

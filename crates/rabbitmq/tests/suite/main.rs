@@ -6,6 +6,7 @@
 mod closed;
 mod crash_loop;
 mod cut_off;
+mod dead_letters;
 mod delays;
 mod doctor;
 mod keyed;
@@ -13,6 +14,7 @@ mod killed;
 mod lawful;
 mod memory;
 mod queues;
+#[cfg(feature = "tls")]
 mod tls;
 
 use postrider_core::Deadline;

@@ -6,7 +6,8 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOpti
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use postrider_core::{
-    DeadLetters, Message, MessageId, MessagingError, MessagingService, Nack, QueueAdmin, QueueName, ReceiveOptions,
+    Bytes, DeadLetterQuery, DeadLetters, Limits, Message, MessageId, MessagingError, MessagingService, Nack,
+    QueueAdmin, QueueName, ReceiveOptions,
 };
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider};
 
@@ -224,4 +225,83 @@ async fn a_receipt_of_another_connection_says_what_to_use_instead() {
     assert!(error.to_string().contains("postrider work"), "{error}");
     provider.ack_message(&orders, receipt, soon()).await.unwrap();
     provider.delete_queue(&orders, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_the_broker_keeps_for_itself_is_the_callers_mistake() {
+    let provider = connect_with(options()).await;
+    let reserved = QueueName::new("amq.orders").unwrap();
+    let receive = ReceiveOptions::default();
+    let refusals = [
+        provider.ensure_queue(&reserved, soon()).await.unwrap_err(),
+        provider.send_message(&reserved, Message::new("x"), soon()).await.unwrap_err(),
+        provider.receive_messages(&reserved, &receive, soon()).await.unwrap_err(),
+        provider.queue_stats(&reserved, soon()).await.unwrap_err(),
+        provider.peek(&reserved, 1, soon()).await.unwrap_err(),
+        provider.list_dead_letters(&reserved, &DeadLetterQuery::default(), soon()).await.unwrap_err(),
+        provider.pause(&reserved, soon()).await.unwrap_err(),
+        provider.purge(&reserved, soon()).await.unwrap_err(),
+        provider.delete_queue(&reserved, soon()).await.unwrap_err(),
+    ];
+    for refused in refusals {
+        assert!(matches!(refused, MessagingError::InvalidInput { .. }), "{refused:?}");
+        let text = refused.to_string();
+        assert!(text.contains("'amq.orders'") && text.contains("'amq.' for itself; choose another"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_the_broker_does_not_take_fails_alone() {
+    /// What RabbitMQ takes unless its operator says otherwise.
+    const LARGEST: usize = 128 * 1024 * 1024;
+    let limits = Limits { max_body_bytes: LARGEST * 2, ..Limits::default() };
+    let provider = connect_with(RabbitmqOptions { limits, ..options() }).await;
+    let queue = queue("large");
+    provider.ensure_queue(&queue, soon()).await.unwrap();
+    let others = async {
+        let (mut sent, end) = (0, tokio::time::Instant::now() + Duration::from_secs(1));
+        while tokio::time::Instant::now() < end {
+            provider.send_message(&queue, Message::new("small"), soon()).await.unwrap();
+            sent += 1;
+        }
+        sent
+    };
+    let too_large = async {
+        let body = Bytes::from(vec![0; LARGEST + 1]);
+        let messages = vec![Message::new("before"), Message::new(body), Message::new("after")];
+        provider.send_batch(&queue, messages, soon()).await.unwrap()
+    };
+    let (sent, rows) = tokio::join!(others, too_large);
+    assert!(rows[0].is_ok() && rows[2].is_ok(), "{rows:?}");
+    let text = rows[1].as_ref().unwrap_err().to_string();
+    assert!(matches!(&rows[1], Err(MessagingError::InvalidInput { .. })), "{text}");
+    assert!(text.contains("the broker does not take it") && text.contains("larger"), "{text}");
+    assert_eq!(provider.purge(&queue, soon()).await.unwrap(), sent + 2);
+    provider.delete_queue(&queue, soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn headers_that_are_too_many_for_a_frame_are_refused_and_the_connection_stays() {
+    let provider = connect_with(options()).await;
+    let queue = queue("headers");
+    let with = |count: usize, name: &str, value: &str| {
+        (0..count).fold(Message::new("x"), |message, n| message.header(format!("{name}{n}"), value).unwrap())
+    };
+    // Names and values are within the limit, and what is written beside each of them is not.
+    let error = provider.send_message(&queue, with(12_000, "", ""), soon()).await.unwrap_err();
+    assert!(matches!(error, MessagingError::InvalidInput { what: "headers", .. }), "{error:?}");
+    // Escaped, each of these characters would be six.
+    let odd = with(1, "x-delay", &"\u{1}".repeat(60 * 1024));
+    let headers = odd.headers.clone();
+    for message in [odd, with(500, "many", &"x".repeat(100))] {
+        provider.send_message(&queue, message, soon()).await.unwrap();
+    }
+    let first = take(&provider, &queue).await;
+    assert_eq!(first.envelope.headers, headers);
+    let error = "\u{1}".repeat(8 * 1024);
+    let buried = Nack::dead_letter("rejected").with_error(error.clone());
+    provider.nack_message(&queue, first, buried, soon()).await.unwrap();
+    let letters = provider.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters;
+    assert_eq!((&letters[0].headers, &letters[0].error), (&headers, &Some(error)));
+    provider.delete_queue(&queue, soon()).await.unwrap();
 }

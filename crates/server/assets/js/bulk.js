@@ -24,9 +24,9 @@ function idList(ids) {
 
 /**
  * `preview(options)` answers `{ids, skipped: [{id, why}]}`, `start(options)` the job; `options` has `to` (with `withTarget`) and
- * `rate`. `noun` is what is counted, `verb` what is done to it.
+ * `rate`. `noun` is what is counted, `verb` what is done to it. A preview that names no ids answers `{count, skippedCount}`.
  */
-export function openBulk({ title, test, what, verb, noun, preview, start, withTarget = false, onEnd }) {
+export function openBulk({ title, test, what, verb, noun, preview, start, withTarget = false, fields = [], tone = "primary", onEnd }) {
   const listId = freshId("queues");
   const target = withTarget ? h("input", { list: listId, spellcheck: "false", autocomplete: "off", placeholder: "where each came from", "data-test": "bulk-to" }) : null;
   const rate = h("input", { type: "number", min: "0.01", step: "any", inputmode: "decimal", placeholder: "as fast as it goes", "data-test": "bulk-rate" });
@@ -46,7 +46,7 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
   const begin = (n) => ({
     label: n === null ? "Counting…" : `${verb} ${count(n, noun)}`,
     test: "bulk-start",
-    tone: "primary",
+    tone,
     disabled: n === null || n === 0,
     run: async (dialog) => {
       const job = await start(options());
@@ -61,7 +61,7 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
     body: [
       h("p", {}, what),
       result,
-      h("div.fields", {}, target ? [field("To queue", target, "Empty: back to the queue that each died in"), h("datalist", { id: listId }, [...queues.all.keys()].map((name) => h("option", { value: name })))] : null, field("Most per second", rate, "Empty: no limit")),
+      h("div.fields", {}, fields, target ? [field("To queue", target, "Empty: back to the queue that each died in"), h("datalist", { id: listId }, [...queues.all.keys()].map((name) => h("option", { value: name })))] : null, field("Most per second", rate, "Empty: no limit")),
     ],
     actions: [begin(null)],
   });
@@ -73,16 +73,17 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
     dialog.setActions([begin(null)]);
     try {
       const { to } = options();
-      const found = await preview(to === undefined ? {} : { to });
+      const { ids = [], skipped = [], note, count: total = ids.length, skippedCount = skipped.length } = await preview(to === undefined ? {} : { to });
       if (mine !== asked || !dialog.isOpen) return;
       dialog.showProblem(null);
       replace(
         result,
-        h("p", {}, h("strong", { "data-test": "bulk-count" }, number(found.ids.length)), ` ${found.ids.length === 1 ? noun : `${noun}s`} would go, `, h("strong", { "data-test": "bulk-skipped-count" }, number(found.skipped.length)), " would be skipped. Nothing was changed yet."),
-        found.ids.length > 0 ? h("details", {}, h("summary", {}, "Which"), idList(found.ids)) : null,
-        skippedList(found.skipped),
+        h("p", {}, h("strong", { "data-test": "bulk-count" }, number(total)), ` ${total === 1 ? noun : `${noun}s`} would go, `, h("strong", { "data-test": "bulk-skipped-count" }, number(skippedCount)), " would be skipped. Nothing was changed yet."),
+        note ? h("p", {}, note) : null,
+        ids.length > 0 ? h("details", {}, h("summary", {}, "Which"), idList(ids)) : null,
+        skippedList(skipped),
       );
-      dialog.setActions([begin(found.ids.length)]);
+      dialog.setActions([begin(total)]);
     } catch (error) {
       if (mine !== asked || !dialog.isOpen) return;
       replace(result);

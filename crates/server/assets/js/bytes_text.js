@@ -10,8 +10,9 @@ export function carried(owner, name) {
 }
 
 export function toBase64(text) {
+  const bytes = new TextEncoder().encode(text);
   let binary = "";
-  for (const byte of new TextEncoder().encode(text)) binary += String.fromCharCode(byte);
+  for (let at = 0; at < bytes.length; at += 8192) binary += String.fromCharCode(...bytes.subarray(at, at + 8192));
   return btoa(binary);
 }
 

@@ -3,6 +3,8 @@
 import { h } from "./elements.js";
 
 const MOST = 1500; // lines to compare all against all
+const MOST_SHOWN = 400; // lines; each is an element
+const MOST_OF_LINE = 2000; // characters
 
 /** `[{kind: "same"|"removed"|"added", text}]` */
 export function diffLines(before, after) {
@@ -44,24 +46,43 @@ function compared(a, b) {
 const SIGN = { same: " ", removed: "−", added: "+" };
 const AROUND = 3;
 
+const cutLine = (text) => (text.length > MOST_OF_LINE ? `${text.slice(0, MOST_OF_LINE)}…` : text);
+
+/** The part of two long lines that differs: without it a change in the middle of a line of a megabyte would not be seen. */
+function aroundChange(before, after) {
+  if (before.length <= MOST_OF_LINE && after.length <= MOST_OF_LINE) return [before, after];
+  let same = 0;
+  while (same < before.length && same < after.length && before[same] === after[same]) same++;
+  const from = Math.max(0, same - 80);
+  const part = (text) => (from > 0 ? "…" : "") + cutLine(text.slice(from));
+  return [part(before), part(after)];
+}
+
 /** The rows with what is far from any change left out. */
 export function diffView(label, before, after, test = "diff") {
-  const rows = diffLines(before, after);
-  const near = rows.map((_, i) => rows.slice(Math.max(0, i - AROUND), i + AROUND + 1).some((row) => row.kind !== "same"));
+  const oneLine = !before.includes("\n") && !after.includes("\n");
+  const rows = oneLine ? diffLines(...aroundChange(before, after)) : diffLines(before, after);
+  const near = new Set();
+  rows.forEach((row, i) => {
+    if (row.kind !== "same") for (let at = i - AROUND; at <= i + AROUND; at++) near.add(at);
+  });
   const lines = [];
   let skipped = 0;
   const gap = () => {
     if (skipped > 0) lines.push(h("div.diff-gap", {}, `… ${skipped} unchanged`));
     skipped = 0;
   };
+  let hidden = 0;
   rows.forEach((row, i) => {
-    if (!near[i]) {
+    if (!near.has(i)) {
       skipped++;
       return;
     }
     gap();
-    lines.push(h(`div.diff-${row.kind}`, {}, h("span.diff-sign", { "aria-label": row.kind === "same" ? null : row.kind }, SIGN[row.kind]), row.text === "" ? " " : row.text));
+    if (lines.length >= MOST_SHOWN) hidden++;
+    else lines.push(h(`div.diff-${row.kind}`, {}, h("span.diff-sign", { "aria-label": row.kind === "same" ? null : row.kind }, SIGN[row.kind]), row.text === "" ? " " : cutLine(row.text)));
   });
   gap();
+  if (hidden > 0) lines.push(h("div.diff-gap", { "data-test": `${test}-hidden` }, `… ${hidden} lines more`));
   return h("section.diff", { "data-test": test, "aria-label": `Change of ${label}` }, h("h3", {}, label), h("div.diff-lines", { tabindex: "0" }, lines));
 }

@@ -2,7 +2,7 @@
 
 import { field, openDialog } from "./dialogs.js";
 import { h } from "./elements.js";
-import { isJson, pretty } from "./json_text.js";
+import { isJson, jsonFault, pretty } from "./json_text.js";
 import { diffView } from "./diff.js";
 import { fromBase64 } from "./bytes_text.js";
 
@@ -60,16 +60,35 @@ export function openEditor({ title, test, name, original, actions, note }) {
   const area = h("textarea.code", { rows: 12, spellcheck: "false", autocomplete: "off", value: before, "data-test": "editor-body", "data-autofocus": true });
   const headers = original.headers ? h("textarea.code", { rows: 4, spellcheck: "false", value: headerLines(original.headers, asJson), "data-test": "editor-headers" }) : null;
   const type = original.contentType !== undefined ? h("input", { value: original.contentType ?? "", spellcheck: "false", "data-test": "editor-content-type" }) : null;
-  const hint = h("p.note", { "aria-live": "polite" });
+  const hint = h("p.note", { "aria-live": "polite", "data-test": "editor-hint" });
   const wasJson = !binary && isJson(before);
   const layOutButton = wasJson ? h("button.btn.small", { type: "button", "data-test": "editor-format", on: { click: () => {
     area.value = shown(area.value);
   } } }, "Lay out JSON") : null;
+  const isJsonType = () => type !== null && type.value.split(";")[0].trim().toLowerCase() === "application/json";
+  /** Where the body is not the JSON that it has to be; null when all is well. */
+  const spoiled = () => (wasJson || isJsonType() ? jsonFault(area.value) : null);
+  const place = (fault) => `line ${fault.line}, column ${fault.column}: ${fault.wanted} is missing`;
   const checkJson = () => {
-    hint.textContent = wasJson && !isJson(area.value) ? "It was JSON before and is not any more." : "";
-    hint.className = hint.textContent === "" ? "note" : "note warn";
+    const fault = binary || area.value === before ? null : spoiled();
+    hint.textContent = fault ? `Not JSON at ${place(fault)}.` : "";
+    hint.className = fault ? "note warn" : "note";
   };
   area.addEventListener("input", checkJson);
+  type?.addEventListener("input", checkJson);
+
+  /** Refuses a body that its content type says is JSON and that is none, and shows the place. */
+  function refuseSpoiled(found) {
+    if (binary || !isJsonType() || !(name in found || "content_type" in found)) return;
+    const fault = spoiled();
+    if (fault === null) return;
+    area.focus();
+    area.setSelectionRange(fault.at, fault.at + 1);
+    const lines = area.value.split("\n").length;
+    area.scrollTop = (area.scrollHeight / lines) * Math.max(0, fault.line - 3);
+    const why = `The ${label.toLowerCase()} is not JSON at ${place(fault)}. Correct it, or change the content type too.`;
+    throw Object.assign(new Error(why), { title: `Not JSON: line ${fault.line}, column ${fault.column}`, code: "not_json" });
+  }
 
   const form = [
     note ? h("p.muted", {}, note) : null,
@@ -99,6 +118,7 @@ export function openEditor({ title, test, name, original, actions, note }) {
     tone: "primary",
     run(dialog) {
       const found = changes();
+      refuseSpoiled(found);
       const unchanged = Object.keys(found).length === 0;
       const parts = [];
       if (name in found || `${name}_base64` in found) parts.push(diffView(label, binary ? before : shown(before), binary ? area.value.trim() : shown(area.value), "diff-body"));

@@ -10,7 +10,7 @@ import { toast } from "./toasts.js";
 
 const all = new Map();
 const listeners = new Set();
-const VERB = { redrive: "Redrive", replay: "Replay" };
+const VERB = { redrive: "Redrive", replay: "Replay", cancel: "Cancel", retry: "Run now", deliver_now: "Deliver now", dead_letter: "Dead-letter", delete: "Delete" };
 
 const ended = (job) => job.state !== "running";
 

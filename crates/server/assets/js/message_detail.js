@@ -90,15 +90,15 @@ export function detailPanel({ onClose }) {
         payloadViewer(bytes),
         h("h3", {}, "Headers"),
         headersTable(message.headers),
-        h("h3", {}, "Attempts"),
-        attempts,
+        // What has ended has no attempts to tell of.
+        attemptsUrl ? [h("h3", {}, "Attempts"), attempts] : null,
       );
       element.hidden = false;
       element.scrollTop = 0;
       document.body.classList.add("detail-open");
       view.until(() => document.body.classList.remove("detail-open"));
       if (matchMedia("(max-width: 1000px)").matches) element.focus({ preventScroll: true });
-      drawAttempts(view, attempts, attemptsUrl, message);
+      if (attemptsUrl) drawAttempts(view, attempts, attemptsUrl, message);
     },
   };
   return panel;

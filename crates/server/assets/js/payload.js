@@ -1,40 +1,77 @@
 // The viewer of bodies, payloads and results: laid out, raw, or base64.
 
 import { h, replace } from "./elements.js";
-import { layOut } from "./json_text.js";
+import { layOut, pretty } from "./json_text.js";
 import { hexDump, size, toBase64 } from "./bytes_text.js";
-import { bytes as bytesText } from "./format.js";
+import { bytes as bytesText, number } from "./format.js";
 import { copyButton } from "./clipboard.js";
 
-const COLOURED = 60_000; // characters; beyond that every token as an element would be slow
+const SHOWN_AT_FIRST = 50_000; // characters
+const SHOWN_MORE = 200_000; // characters
+const COLOURED = 4_000; // tokens; each is an element
+
+/** At most `most` characters of a text, and not half of one that needs two units. */
+function beginning(text, most) {
+  if (text.length <= most) return text;
+  const last = text.charCodeAt(most - 1);
+  return text.slice(0, last >= 0xd800 && last < 0xdc00 ? most - 1 : most);
+}
+
+/** The laid out text with colours, cut to `most` characters; text alone when there are many tokens. */
+function coloured(text, most) {
+  const parts = [];
+  let left = most;
+  for (const part of layOut(text, { most })) {
+    if (left <= 0) break;
+    parts.push({ kind: part.kind, text: beginning(part.text, left) });
+    left -= part.text.length;
+  }
+  if (parts.length > COLOURED) return [parts.map((part) => part.text).join("")];
+  return parts.map((part) => (part.kind === "plain" ? part.text : h(`span.json-${part.kind}`, {}, part.text)));
+}
 
 export function payloadViewer(bytes, { label = "Body", test = "payload" } = {}) {
   if (bytes === null) return h("p.muted", { "data-test": test }, "None.");
-  const laidOut = bytes.text !== null ? layOut(bytes.text) : null;
+  const isJson = bytes.text !== null && layOut(bytes.text, { most: 0 }) !== null;
+  // Of each view the whole text, for the clipboard and the count, and its beginning, for the page.
+  const plain = (whole) => ({ whole, begin: (most) => [beginning(whole(), most)] });
   const views = {
-    Pretty: laidOut && (() => (bytes.text.length > COLOURED ? laidOut.map((part) => part.text).join("") : laidOut.map((part) => (part.kind === "plain" ? part.text : h(`span.json-${part.kind}`, {}, part.text))))),
-    Raw: () => (bytes.text !== null ? bytes.text : hexDump(bytes.base64)),
-    Base64: () => bytes.base64 ?? toBase64(bytes.text),
+    Pretty: isJson ? { whole: () => pretty(bytes.text), begin: (most) => coloured(bytes.text, most) } : null,
+    Raw: plain(() => (bytes.text !== null ? bytes.text : hexDump(bytes.base64))),
+    Base64: plain(() => bytes.base64 ?? toBase64(bytes.text)),
   };
   const block = h("pre.code", { tabindex: "0", "aria-label": label, "data-test": `${test}-text` });
+  const foot = h("div.payload-foot", { hidden: true, "data-test": `${test}-rest` });
   const choices = Object.keys(views).map((name) => {
     const absent = !views[name];
     return h("button.choice", { type: "button", disabled: absent, title: absent ? "Not JSON" : null, "data-test": `${test}-${name.toLowerCase()}`, on: { click: () => choose(name) } }, name);
   });
-  let shown = null;
+  let chosen = null;
   function choose(name) {
-    shown = name;
-    const content = views[name]();
-    replace(block, content === "" ? h("span.muted", {}, "(empty)") : content);
+    chosen = name;
     choices.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === name)));
+    draw(SHOWN_AT_FIRST);
   }
-  choose(laidOut ? "Pretty" : "Raw");
-  const kind = bytes.text === null ? "binary" : laidOut ? "JSON" : "text";
+  // Browsers lay out a line of a megabyte slowly, so that much is shown only when it is asked for.
+  function draw(most) {
+    const total = views[chosen].whole().length;
+    replace(block, total === 0 ? h("span.muted", {}, "(empty)") : views[chosen].begin(most));
+    foot.hidden = total <= most;
+    if (foot.hidden) return replace(foot);
+    replace(
+      foot,
+      h("span.muted", {}, `The first ${number(most)} of ${number(total)} characters.`),
+      h("button.btn.small", { type: "button", "data-test": `${test}-more`, on: { click: () => draw(most + SHOWN_MORE) } }, "Show more"),
+    );
+  }
+  choose(isJson ? "Pretty" : "Raw");
+  const kind = bytes.text === null ? "binary" : isJson ? "JSON" : "text";
   return h(
     "div.payload",
     { "data-test": test },
-    h("div.payload-head", {}, h("div.choices", { role: "group", "aria-label": `How ${label.toLowerCase()} is shown` }, choices), h("span.muted", {}, `${kind}, ${bytesText(size(bytes))}`), h("span.spacer"), copyButton(() => (shown === "Raw" && bytes.text === null ? hexDump(bytes.base64) : block.textContent === "(empty)" ? "" : block.textContent), "Copy what is shown")),
+    h("div.payload-head", {}, h("div.choices", { role: "group", "aria-label": `How ${label.toLowerCase()} is shown` }, choices), h("span.muted", {}, `${kind}, ${bytesText(size(bytes))}`), h("span.spacer"), copyButton(() => views[chosen].whole(), "Copy the whole of this view")),
     block,
+    foot,
   );
 }
 

@@ -1,4 +1,4 @@
-// What stands at the top of a queue's three pages.
+// What stands at the top of a queue's pages.
 
 import { h, replace } from "./elements.js";
 import { path } from "./api.js";
@@ -25,7 +25,7 @@ export function queueHead(view, page) {
     {},
     h("p.crumbs", {}, h("a", { href: "/" }, "Queues"), " / "),
     h("div.head-line", {}, h("h1.mono", { tabindex: "-1", "data-test": "queue-name" }, name), pills, h("span.spacer"), actions),
-    h("nav.tabs", { "aria-label": "Pages of this queue" }, tab("queue", "Queue", base), tab("messages", "Messages", `${base}/messages`), tab("dead-letters", "Dead letters", `${base}/dead-letters`, deadCount)),
+    h("nav.tabs", { "aria-label": "Pages of this queue" }, tab("queue", "Queue", base), tab("messages", "Messages", `${base}/messages`), tab("dead-letters", "Dead letters", `${base}/dead-letters`, deadCount), tab("archive", "Archive", `${base}/archive`)),
   );
   return { element, actions };
 }

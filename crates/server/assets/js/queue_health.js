@@ -7,6 +7,7 @@ const OLD = 300; // seconds
 const GROWTH_WINDOW = 600; // seconds
 const GROWTH_LEAST = 50; // messages more than before
 const GROWTH_FACTOR = 1.5;
+const TREND_WINDOW = 120; // seconds
 
 /** `[{kind, tone, text, href, weight}]`; `series` is the queue's history and may be null. */
 export function troubles(stats, series, interval) {
@@ -25,7 +26,10 @@ export function troubles(stats, series, interval) {
     found.push({ kind: "old", tone: "warn", text, href: `${home}/messages`, weight: 500 + Math.log10(stats.oldest_age_seconds) });
   }
   const past = earlier(series?.ready, interval);
-  if (past !== null && stats.ready - past.ready >= GROWTH_LEAST && stats.ready >= past.ready * GROWTH_FACTOR) {
+  const lately = earlier(series?.ready, interval, TREND_WINDOW);
+  // A queue that filled up and is being drained now has more than before and does not grow.
+  const isRising = lately !== null && stats.ready > lately.ready;
+  if (past !== null && isRising && stats.ready - past.ready >= GROWTH_LEAST && stats.ready >= past.ready * GROWTH_FACTOR) {
     const text = `growing: ${number(past.ready)} → ${number(stats.ready)} in ${duration(past.seconds)}`;
     found.push({ kind: "growing", tone: "warn", text, href: home, weight: 400 });
   }
@@ -33,8 +37,8 @@ export function troubles(stats, series, interval) {
 }
 
 /** The oldest number within the window, and how long ago it was: a server that was just started knows less. */
-function earlier(values, interval) {
-  const window = (values ?? []).slice(-Math.max(1, Math.round(GROWTH_WINDOW / interval)));
+function earlier(values, interval, seconds = GROWTH_WINDOW) {
+  const window = (values ?? []).slice(-Math.max(1, Math.round(seconds / interval)));
   const at = window.findIndex((value) => value !== null);
   return at < 0 ? null : { ready: window[at], seconds: (window.length - at) * interval };
 }

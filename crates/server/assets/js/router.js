@@ -47,6 +47,13 @@ export function replaceQuery(query) {
   history.replaceState(null, "", location.pathname + (text === "" ? "" : `?${text}`));
 }
 
+/** The same as a step of the history: the back button leads to the filters before. */
+export function pushQuery(query) {
+  const text = query.toString();
+  const url = location.pathname + (text === "" ? "" : `?${text}`);
+  if (url !== location.pathname + location.search) history.pushState(null, "", url);
+}
+
 export const currentView = () => current;
 
 /** What a page is given: where it is, where it draws, and ends for all that it begins. */

@@ -43,7 +43,21 @@ export async function retryTask(task, onDone) {
   toast("It is due now");
 }
 
-export async function replayTask(task, onDone) {
+export function confirmReplay(task, onDone) {
+  confirmDialog({
+    title: "Replay this task?",
+    test: "dialog-replay-one",
+    count: async () => {
+      const now = await api.get(path`/v1/tasks/${task.id}`);
+      if (now.state !== "DEAD") return { text: `It is not dead any more but ${now.state}.`, label: "Replay 1 task", nothing: true };
+      return { text: "1 task is due at once, with all its attempts before it and without the deadline that it may have missed. Its history stays.", label: "Replay 1 task" };
+    },
+    tone: "primary",
+    run: () => replayTask(task, onDone),
+  });
+}
+
+async function replayTask(task, onDone) {
   onDone(await api.post(path`/v1/tasks/${task.id}/replay`));
   toast("Replayed: it is due now, with all its attempts before it");
 }

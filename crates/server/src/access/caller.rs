@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use postrider::QueueName;
+use postrider::task::{TaskRoutes, TypePattern};
 
 use super::queue_pattern::QueuePattern;
 use super::role::{Role, includes};
@@ -64,6 +65,12 @@ impl Caller {
     /// Whether they may do it to that queue.
     pub(crate) fn may_use(&self, queue: &QueueName) -> bool {
         self.queues.as_ref().is_none_or(|queues| queues.iter().any(|pattern| pattern.includes(queue)))
+    }
+
+    /// The types of tasks that they may see and use: those of the queues that would deliver them. `None` is all.
+    pub(crate) fn task_types(&self, routes: &TaskRoutes) -> Option<Vec<TypePattern>> {
+        let queues = self.queues.as_ref()?;
+        Some(queues.iter().filter_map(|pattern| pattern.task_types(&routes.queue_prefix)).collect())
     }
 
     /// Refuses a queue that the token is not for.

@@ -11,7 +11,8 @@ use super::origin;
 use super::role::role_name;
 use crate::api::{ApiError, Code, Need, Params, Verb};
 use crate::app::App;
-use crate::edge::Peer;
+use crate::edge::{Peer, Who};
+use crate::in_flight::InFlight;
 
 /// What the guard knows of a route.
 #[derive(Debug, Clone)]
@@ -34,6 +35,12 @@ pub(crate) async fn guard(
     }
     origin::check_host(request.version(), request.headers()).map_err(ApiError::malformed)?;
     let caller = app.access.identify(request.headers(), &peer.address).await?;
+    if caller.proof != Proof::None
+        && let Some(who) = request.extensions().get::<Who>()
+    {
+        // Set here alone.
+        let _ = who.0.set(caller.name.clone());
+    }
     if let Need::OneOf(roles) = route.need
         && !roles.iter().any(|role| caller.has(*role))
     {
@@ -67,6 +74,13 @@ pub(crate) async fn guard(
         };
         return Err(ApiError::malformed(format!("parameter '{}' is not known; {known}", unknown.escape_debug())));
     }
+    let in_flight = InFlight::new(&app.budget, &caller.key);
+    // What settles leases goes on without room: it makes some. Metrics are needed most when there is none.
+    if route.verb == Verb::Get && request.uri().path() != "/metrics" {
+        in_flight.wait_for_room().await?;
+    }
+    request.extensions_mut().insert(in_flight.clone());
     request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    let response = next.run(request).await;
+    Ok(in_flight.hold(response, peer.unflushed))
 }

@@ -202,7 +202,8 @@ impl Access {
     }
 
     async fn of_token(&self, token: &str, address: &str) -> Result<KnownToken, ApiError> {
-        if let Some((id, secret)) = split(token) {
+        let parts = split(token);
+        if let Some((id, secret)) = parts {
             let is_right = |known: &KnownToken| known.has_secret(secret);
             let was_right = get(&self.known, &id).and_then(|known| known.what).is_some_and(|known| is_right(&known));
             // Held while it is looked up.
@@ -212,7 +213,13 @@ impl Access {
             }
         }
         self.wrong.take(address).map_err(too_many)?;
-        Err(ApiError::new(Code::Unauthorized, "this token is not known; it may have been revoked or have expired"))
+        let why = match parts {
+            Some(_) => {
+                "unknown token: it was mistyped, revoked, or has expired; use another, or make one with `postrider token create`"
+            }
+            None => "unknown token: a token begins with 'prt_' and has two more parts; copy the whole of it",
+        };
+        Err(ApiError::new(Code::Unauthorized, why))
     }
 
     async fn of_session(&self, id: &str, address: &str) -> Result<Option<KnownToken>, ApiError> {

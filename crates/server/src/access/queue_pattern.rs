@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use postrider::task::TypePattern;
 use postrider::{MessagingError, QueueName};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -20,6 +21,19 @@ impl QueuePattern {
         match self.is_prefix {
             true => origin.as_str().starts_with(&self.name),
             false => origin.as_str() == self.name,
+        }
+    }
+}
+
+impl QueuePattern {
+    /// The types of tasks whose queues it means, where those begin with `prefix`; `None` when it means no such queue.
+    pub(crate) fn task_types(&self, prefix: &str) -> Option<TypePattern> {
+        let star = if self.is_prefix { "*" } else { "" };
+        match self.name.strip_prefix(prefix) {
+            Some(name) => format!("{name}{star}").parse().ok(),
+            // All queues of tasks begin with what this begins with.
+            None if self.is_prefix && prefix.starts_with(&self.name) => "*".parse().ok(),
+            None => None,
         }
     }
 }
@@ -74,5 +88,18 @@ mod tests {
             assert!(refused.parse::<QueuePattern>().is_err(), "{refused}");
         }
         assert_eq!(serde_json::to_string(&pattern("mail.*")).unwrap(), "\"mail.*\"");
+    }
+
+    #[test]
+    fn a_pattern_means_the_types_whose_queues_it_means() {
+        let names = ["m", "mail", "mail.in", "task_mail"].map(|name| postrider::TaskType::new(name).unwrap());
+        for text in ["task_mail", "task_mail*", "task_*", "task*", "t*", "task_m*", "mail*", "tax*", "task_task_*"] {
+            let pattern: QueuePattern = text.parse().unwrap();
+            let types = pattern.task_types("task_");
+            for name in &names {
+                let is_meant = pattern.includes(&QueueName::new(format!("task_{name}")).unwrap());
+                assert_eq!(types.as_ref().is_some_and(|types| types.includes(name)), is_meant, "{text} and {name}");
+            }
+        }
     }
 }

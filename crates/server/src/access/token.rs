@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
-use postrider::state_records::{Put, RecordKey, RecordKind, RecordQuery, StateRecord, StateRecords};
+use postrider::message::MAX_DURATION;
+use postrider::state_records::{MAX_RECORD_BYTES, Put, RecordKey, RecordKind, RecordQuery, StateRecord, StateRecords};
 use postrider::{Bytes, Deadline, MessagingError, StateStorage, Timestamp};
 use postrider_http::wire::token::{NewTokenRequest, TokenInfo};
 use rand::RngCore;
@@ -63,6 +64,10 @@ impl NewToken {
         }
         if self.expires_in.is_some_and(|time| time.is_zero()) {
             return Err(MessagingError::invalid("expiry of a token", "it would be over at once; allow some time"));
+        }
+        if self.expires_in.is_some_and(|time| time > MAX_DURATION) {
+            let why = "it is more than a hundred years away; leave it out for a token that does not expire";
+            return Err(MessagingError::invalid("expiry of a token", why));
         }
         Ok(())
     }
@@ -156,11 +161,17 @@ impl Tokens {
     /// Makes a token, for whoever the audit log shall name. Its text is answered here and never again.
     pub async fn create(
         &self,
-        new: NewToken,
+        mut new: NewToken,
         who: &str,
         deadline: Deadline,
     ) -> Result<(TokenInfo, String), MessagingError> {
         new.check()?;
+        let roles = std::mem::take(&mut new.roles);
+        for role in roles {
+            if !new.roles.contains(&role) {
+                new.roles.push(role);
+            }
+        }
         if !new.roles.contains(&Role::Admin) && !self.list(deadline).await?.iter().any(is_admin) {
             let why = "nobody has the role 'admin' yet, so nobody could administer the server with a token; make that \
                        one first: `postrider token create NAME --role admin`";
@@ -183,6 +194,10 @@ impl Tokens {
             sha256: HEXLOWER.encode(&Sha256::digest(secret.as_bytes())),
         };
         let value = encoded(&kept)?;
+        if value.len() > MAX_RECORD_BYTES {
+            let why = format!("its record would have more than {MAX_RECORD_BYTES} bytes; name fewer queues");
+            return Err(MessagingError::invalid("queues of a token", why));
+        }
         // First: from now on nobody is let in without a token, whatever becomes of this one.
         let _ = self.records.put_new(&CLOSED, &RecordKey::new("tokens")?, Bytes::new(), None, deadline).await?;
         match self.records.put_new(&KIND, &key(id)?, value, new.expires_in, deadline).await? {
@@ -289,6 +304,22 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_token_that_cannot_be_kept_closes_nothing() {
+        let (_context, state, _folder) = crate::app::example_store().await;
+        let (tokens, until) = (Tokens::new(state), Deadline::default());
+        let admin = NewToken { name: "ci".into(), roles: vec![Role::Admin; 500_000], queues: None, expires_in: None };
+        let (info, _) = tokens.create(admin.clone(), "test", until).await.unwrap();
+        assert_eq!(info.roles, [Role::Admin]);
+        let (_context, state, _folder) = crate::app::example_store().await;
+        let tokens = Tokens::new(state);
+        let queues = (0..20_000).map(|number| format!("{number}{}", "q".repeat(70)).parse().unwrap()).collect();
+        let large = NewToken { roles: vec![Role::Read], queues: Some(queues), ..admin };
+        let error = tokens.make(large, until).await.unwrap_err().to_string();
+        assert!(error.contains("name fewer queues"), "{error}");
+        assert!(!tokens.any(until).await.unwrap());
+    }
+
     #[test]
     fn what_would_allow_nothing_is_refused() {
         let new = NewToken { name: "ci".into(), roles: vec![Role::Read], queues: None, expires_in: None };
@@ -297,6 +328,8 @@ mod tests {
         assert!(NewToken { roles: vec![], ..new.clone() }.check().is_err());
         assert!(NewToken { queues: Some(vec![]), ..new.clone() }.check().is_err());
         assert!(NewToken { expires_in: Some(Duration::ZERO), ..new.clone() }.check().is_err());
+        assert!(NewToken { expires_in: Some(MAX_DURATION), ..new.clone() }.check().is_ok());
+        assert!(NewToken { expires_in: Some(MAX_DURATION + Duration::from_secs(1)), ..new.clone() }.check().is_err());
         let limited = Some(vec!["orders".parse().unwrap()]);
         assert!(NewToken { queues: limited.clone(), ..new.clone() }.check().is_ok());
         assert!(NewToken { queues: limited, roles: vec![Role::Admin], ..new }.check().is_err());

@@ -2,22 +2,24 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use postrider::{MessageId, QueueName, TaskId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use postrider_http::wire::{Code, Object};
+use postrider_http::wire::{Code, read_request};
 
 use super::error::ApiError;
 use super::misread;
 use crate::access::Caller;
 use crate::app::App;
+use crate::in_flight::InFlight;
 use crate::options::ServerOptions;
 
 /// The body of a request, read as JSON. No body at all is an empty object.
@@ -48,7 +50,13 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for SmallJson<T> {
 impl<T: DeserializeOwned> JsonBody<T> {
     async fn read(request: Request, options: &ServerOptions) -> Result<Self, ApiError> {
         let named = request.headers().get(header::CONTENT_TYPE).cloned();
-        let bytes = read_body(request.into_body(), options).await?;
+        let bytes = match request.extensions().get::<WholeBody>().cloned() {
+            Some(WholeBody(bytes)) => bytes,
+            None => {
+                let in_flight = request.extensions().get::<InFlight>().cloned();
+                read_body(request.into_body(), options, in_flight.as_ref()).await?
+            }
+        };
         match named {
             Some(name) if !is_json(&name) => {
                 let detail = "send the request as JSON, with 'Content-Type: application/json'";
@@ -61,8 +69,8 @@ impl<T: DeserializeOwned> JsonBody<T> {
             _ => {}
         }
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        match serde_json::from_slice(text) {
-            Ok(Object(value)) => Ok(Self(value)),
+        match read_request(text) {
+            Ok(value) => Ok(Self(value)),
             Err(error) => {
                 let why = misread::explain(text, &error);
                 Err(ApiError::malformed(format!("the body is not what is wanted here: {why}")))
@@ -71,24 +79,48 @@ impl<T: DeserializeOwned> JsonBody<T> {
     }
 }
 
-/// The whole of a body, if it is not too large and does not take too long.
-pub(crate) async fn read_body(body: Body, options: &ServerOptions) -> Result<axum::body::Bytes, ApiError> {
-    let most = options.max_request_bytes;
-    let collected = match tokio::time::timeout(options.body_timeout, Limited::new(body, most).collect()).await {
-        Ok(collected) => collected,
-        Err(_) => {
-            let detail = format!("its body had not arrived after {} s", options.body_timeout.as_secs_f64());
-            return Err(ApiError::new(Code::RequestTimeout, detail));
+/// The body of a request that was read, and counted, before its handler.
+#[derive(Debug, Clone)]
+pub(crate) struct WholeBody(pub(crate) Bytes);
+
+/// The whole of a body, if it is not too large, does not take too long, and there is room for it.
+pub(crate) async fn read_body(
+    body: Body,
+    options: &ServerOptions,
+    in_flight: Option<&InFlight>,
+) -> Result<Bytes, ApiError> {
+    let read = collect(body, options.max_request_bytes, in_flight);
+    tokio::time::timeout(options.body_timeout, read).await.unwrap_or_else(|_| {
+        let detail = format!("its body had not arrived after {} s", options.body_timeout.as_secs_f64());
+        Err(ApiError::new(Code::RequestTimeout, detail))
+    })
+}
+
+/// Memory that a body is given before it has come.
+const MOST_AT_FIRST: usize = 64 * 1024;
+
+async fn collect(body: Body, most: usize, in_flight: Option<&InFlight>) -> Result<Bytes, ApiError> {
+    let mut body = Limited::new(body, most);
+    // What is announced and never sent takes no memory.
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(most).min(most);
+    let mut read = Vec::with_capacity(announced.min(MOST_AT_FIRST));
+    while let Some(frame) = body.frame().await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+                let detail =
+                    format!("it has more than {most} bytes; send less at once, or raise server.max_request_bytes");
+                return Err(ApiError::new(Code::PayloadTooLarge, detail));
+            }
+            Err(error) => return Err(ApiError::malformed(format!("the body did not arrive whole: {error}"))),
+        };
+        let Ok(piece) = frame.into_data() else { continue };
+        if let Some(in_flight) = in_flight {
+            in_flight.grow(piece.len()).await?;
         }
-    };
-    match collected {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            let detail = format!("it has more than {most} bytes; send less at once, or raise server.max_request_bytes");
-            Err(ApiError::new(Code::PayloadTooLarge, detail))
-        }
-        Err(error) => Err(ApiError::malformed(format!("the body did not arrive whole: {error}"))),
+        read.extend_from_slice(&piece);
     }
+    Ok(read.into())
 }
 
 fn is_json(name: &HeaderValue) -> bool {

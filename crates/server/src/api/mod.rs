@@ -10,8 +10,8 @@ pub(crate) mod schemas;
 
 pub(crate) use error::ApiError;
 pub(crate) use extract::{
-    IdPath, JsonBody, MessagePath, NamePath, Params, QueuePath, SmallJson, TaskPath, answer, answer_with, no_content,
-    read_body,
+    IdPath, JsonBody, MessagePath, NamePath, Params, QueuePath, SmallJson, TaskPath, WholeBody, answer, answer_with,
+    no_content, read_body,
 };
 pub(crate) use openapi::document;
 pub(crate) use postrider_http::wire::Code;

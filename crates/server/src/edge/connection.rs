@@ -11,6 +11,9 @@ use tokio::time::{Instant, Sleep};
 
 use crate::leases::Unflushed;
 
+/// How many times as long as nothing may be read of an answer all of it may take.
+const SLOWNESS: u32 = 10;
+
 /// Where a request comes from.
 #[derive(Clone, Default)]
 pub(crate) struct Peer {
@@ -41,8 +44,11 @@ impl<S> Watched<S> {
         Self { stream, stalled: Box::pin(tokio::time::sleep(patience)), is_waiting: false, patience, unflushed }
     }
 
-    /// Gives up a write that has waited for too long.
+    /// Gives up a write that has waited for too long, and an answer that is read so slowly that it takes forever.
     fn watched<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if self.unflushed.since().is_some_and(|since| since > self.patience * SLOWNESS) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")));
+        }
         if written.is_ready() {
             self.is_waiting = false;
             return written;
@@ -114,6 +120,28 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(began.elapsed().as_secs(), 30);
         drop(theirs);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_read_byte_by_byte_does_not_hold_its_bytes_for_ever() {
+        use std::sync::Arc;
+
+        use tokio::io::AsyncReadExt;
+
+        use crate::in_flight::{Budget, InFlight};
+        let budget = Arc::new(Budget::new(1 << 20, 1 << 20));
+        let unflushed = Arc::new(Unflushed::default());
+        unflushed.hold(InFlight::new(&budget, &"anna".into()));
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        tokio::spawn(async move {
+            while theirs.read(&mut [0]).await.is_ok_and(|read| read > 0) {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+            }
+        });
+        let (began, mut watched) = (Instant::now(), Watched::new(ours, Duration::from_secs(30), unflushed));
+        let error = watched.write_all(&[0; 1000]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!((300..=330).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,14 +1,16 @@
 //! What is around every request: its id, its trace, its count, and the headers that every answer has.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use http_body::Body as _;
 use uuid::Uuid;
 
+use super::connection::Peer;
 use crate::api::ApiError;
 use crate::app::App;
 use crate::traces::RequestTrace;
@@ -38,6 +40,10 @@ impl RequestId {
     }
 }
 
+/// Who sent a request, once it is known: the name of their token.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Who(pub(crate) Arc<OnceLock<Arc<str>>>);
+
 /// A method's name in metrics. A client may make up others.
 fn verb(method: &Method) -> &'static str {
     match *method {
@@ -58,6 +64,9 @@ pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, nex
     let path = request.extensions().get::<MatchedPath>().cloned();
     let route = path.as_ref().map_or("none", MatchedPath::as_str);
     let trace = RequestTrace::begin(request.headers());
+    let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+    let who = Who::default();
+    request.extensions_mut().insert(who.clone());
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(trace.clone());
     let mut response = next.run(request).await;
@@ -70,7 +79,15 @@ pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, nex
     if let Some(traces) = &app.traces {
         traces.request(&trace, method.as_str(), route, status.as_u16(), began.elapsed());
     }
-    tracing::debug!(request_id = %id.0, %method, route, status = status.as_u16(), took = ?began.elapsed(), "request");
+    // Of a stream, whose length nobody knows, none.
+    let bytes = response.body().size_hint().exact().unwrap_or_default();
+    let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let who = who.0.get().unwrap_or(&peer.address);
+    let (method, status) = (method.as_str(), status.as_u16());
+    tracing::info!(
+        target: "postrider::access",
+        method, route, status, bytes, ms, %who, from = %peer.address, request_id = %id.0, "request"
+    );
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&id.0) {
         headers.insert(REQUEST_ID.clone(), id);
@@ -89,7 +106,83 @@ pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, nex
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+    use std::sync::Mutex;
+
+    use axum::body::Body;
+    use tower::ServiceExt;
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
     use super::*;
+
+    /// Keeps the lines of the access log.
+    struct Kept(Arc<Mutex<Vec<String>>>);
+
+    struct Line(String);
+
+    impl Visit for Line {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            let _ = write!(self.0, "{field}={value:?} ");
+        }
+    }
+
+    impl Subscriber for Kept {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "postrider::access"
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            assert_eq!(*event.metadata().level(), Level::INFO);
+            let mut line = Line(String::new());
+            event.record(&mut line);
+            self.0.lock().unwrap().push(line.0);
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test]
+    async fn every_request_has_a_line_that_says_what_who_and_how_it_ended() {
+        let (app, _folder) = crate::app::example().await;
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let _kept = tracing::subscriber::set_default(Kept(lines.clone()));
+        let router = crate::routes::router(&app);
+        let peer = Peer { address: "127.0.0.9".into(), ..Peer::default() };
+        let ask = async |method: Method, path: &str| {
+            let request = Request::builder().method(method).uri(path).header("host", "localhost");
+            let request = request.header("x-request-id", "r-1").header("authorization", "Bearer prt_secret");
+            let mut request = request.body(Body::empty()).unwrap();
+            if path.starts_with("/v1/queues/") {
+                request.headers_mut().remove(header::AUTHORIZATION);
+            }
+            request.extensions_mut().insert(peer.clone());
+            router.clone().oneshot(request).await.unwrap()
+        };
+        ask(Method::PUT, "/v1/queues/orders").await;
+        ask(Method::GET, "/v1/queues?prefix=private").await;
+        ask(Method::GET, "/nowhere").await;
+        let lines = lines.lock().unwrap().clone();
+        let begins = [
+            "message=request method=\"PUT\" route=\"/v1/queues/{queue}\" status=204 bytes=0 ms=",
+            "message=request method=\"GET\" route=\"/v1/queues\" status=401 bytes=",
+            "message=request method=\"GET\" route=\"none\" status=404 bytes=",
+        ];
+        assert_eq!(lines.len(), begins.len(), "{lines:?}");
+        for (line, begin) in lines.iter().zip(begins) {
+            assert!(line.starts_with(begin), "{line}");
+            assert!(line.ends_with("who=127.0.0.9 from=127.0.0.9 request_id=r-1 "), "{line}");
+            assert!(!line.contains("secret") && !line.contains("private"), "{line}");
+        }
+    }
 
     #[test]
     fn an_id_that_could_forge_a_log_is_not_taken() {

@@ -3,9 +3,10 @@
 mod connection;
 mod frame;
 mod listen;
+mod places;
 mod tls;
 
 pub(crate) use connection::Peer;
-pub(crate) use frame::frame;
+pub(crate) use frame::{Who, frame};
 pub(crate) use listen::accept;
 pub(crate) use tls::acceptor;

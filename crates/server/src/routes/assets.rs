@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::Path;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -40,7 +41,7 @@ fn asset(name: &str) -> Result<Response, ApiError> {
 
 /// Adds the pages to the router. They say nothing of the store: whoever may not see it sees a form for a token.
 pub(super) fn add(router: Router<Arc<App>>, document: &Value, reference: String) -> Router<Arc<App>> {
-    let description = document.to_string();
+    let (description, reference) = (Bytes::from(document.to_string()), Bytes::from(reference));
     let page = || async { asset("index.html") };
     router
         .route("/", get(page))

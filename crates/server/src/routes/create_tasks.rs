@@ -1,5 +1,6 @@
 //! Tasks: making them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -7,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use postrider::task::NewTask;
-use postrider::{Deadline, MessagingError, RowResults, TaskId};
+use postrider::{Deadline, MessagingError, RowResults, TaskId, TaskType};
 use postrider_http::wire::task::{self as wire, CreatedBatch, CreatedRow, NewTasksRequest};
 
 use super::PRODUCE;
@@ -65,6 +66,7 @@ impl Meant {
 /// Makes tasks. One that is there under an id which only this request has was made when the request was carried out
 /// before, and its answer was lost.
 async fn make(app: &App, meant: Vec<Meant>) -> Result<RowResults<postrider::task::Created>, MessagingError> {
+    let types: Vec<TaskType> = meant.iter().map(|meant| meant.task.task_type.clone()).collect();
     let (tasks, own_ids): (_, Vec<_>) = meant.into_iter().map(|meant| (meant.task, meant.own_id)).unzip();
     let mut rows = app.client().create_many(tasks, Deadline::default()).await?;
     // One for all of them: however many there are, the answer does not wait for longer.
@@ -77,7 +79,12 @@ async fn make(app: &App, meant: Vec<Meant>) -> Result<RowResults<postrider::task
             *row = Ok(postrider::task::Created { id, is_new: true, state: task.info.state });
         }
     }
-    app.tell_of_tasks();
+    for (task_type, row) in types.iter().zip(&rows) {
+        if row.as_ref().is_ok_and(|created| created.is_new) {
+            app.meter.task_created(task_type);
+        }
+    }
+    app.live.tell_of_tasks(types.iter().collect::<BTreeSet<_>>());
     Ok(rows)
 }
 

@@ -19,6 +19,7 @@ use crate::api::schemas::{limit, named, queue_name};
 use crate::api::{ApiError, Content, Params, QueuePath, Route, Verb, answer};
 use crate::app::App;
 use crate::history::{REMEMBERED, Shown};
+use crate::in_flight::InFlight;
 use crate::live::Change;
 
 /// How often a silent stream says that it is still there.
@@ -89,8 +90,18 @@ fn named_event<T: serde::Serialize>(name: &str, data: &T) -> Option<Event> {
     serde_json::to_string(data).ok().map(|data| Event::default().event(name).data(data))
 }
 
-/// A change as a caller may see it.
-fn shown(app: &App, caller: &Caller, change: Change) -> Option<Event> {
+/// A change as a caller may see it. `told` is what they were told of tasks and schedules so far.
+fn shown(app: &App, caller: &Caller, change: Change, told: &mut (u64, u64)) -> Option<Event> {
+    if caller.queues.is_some() && matches!(change, Change::Tasks | Change::Schedules) {
+        let now = app.live.counts(|task_type| app.may_use_type(caller, task_type));
+        let (own, now) = match change {
+            Change::Tasks => (&mut told.0, now.0),
+            _ => (&mut told.1, now.1),
+        };
+        if std::mem::replace(own, now) == now {
+            return None;
+        }
+    }
     match change {
         Change::Queues(all) => {
             let queues: Vec<Stats> = all.iter().filter(|stats| caller.may_use(&stats.queue)).map(Stats::from).collect();
@@ -113,12 +124,19 @@ fn shown(app: &App, caller: &Caller, change: Change) -> Option<Event> {
 
 async fn events(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
     let (own, listener) = (app.clone(), caller.clone());
+    // What was told before is no news.
+    let mut told = app.live.counts(|task_type| app.may_use_type(&caller, task_type));
     let changes = unfold(app.live.listen(), |mut listener| async move { Some((listener.next().await?, listener)) });
-    let events = changes.filter_map(move |change| std::future::ready(shown(&own, &listener, change)));
+    let events = changes.filter_map(move |change| std::future::ready(shown(&own, &listener, change, &mut told)));
     Ok(stream(&app, caller, events.boxed()))
 }
 
-async fn history(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
+async fn history(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    in_flight: InFlight,
+    params: Params,
+) -> Result<Response, ApiError> {
     let only = params.text("queue")?.map(QueueName::for_reading).transpose()?;
     if let Some(queue) = &only {
         caller.check_queue(queue)?;
@@ -128,6 +146,7 @@ async fn history(State(app): State<Arc<App>>, caller: Caller, params: Params) ->
         return Err(ApiError::malformed(format!("parameter 'points': use 1 to {REMEMBERED}")));
     }
     let wanted = |queue: &QueueName| only.as_ref().map_or_else(|| caller.may_use(queue), |only| queue == only);
+    in_flight.grow(app.history.bytes(wanted, points)).await?;
     let Shown { queues, looks_per_point } = app.history.show(wanted, points);
     let interval_seconds = app.options.sample_interval.as_secs_f64() * looks_per_point as f64;
     let since_seconds = queues.first().map_or(0, |queue| queue.ready.len()) as f64 * interval_seconds;

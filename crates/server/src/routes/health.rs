@@ -1,11 +1,14 @@
 //! For whoever watches over the server: is it alive, is it ready, what has it counted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use postrider::{Deadline, MessagingError, TaskStore};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::READ;
 use crate::access::Caller;
@@ -13,9 +16,29 @@ use crate::api::schemas::named;
 use crate::api::{ApiError, Content, Need, Route, Verb, answer, answer_with};
 use crate::app::App;
 use crate::leases::to_its_end;
+use crate::meter::plain;
 
-/// As Prometheus reads it.
-const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The formats of metrics: the older one, which every scraper reads, and the one that is asked for by its name.
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Whether a scraper would rather have OpenMetrics.
+fn wants_open_metrics(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+    let (mut open, mut plain) = (0.0_f32, 0.0_f32);
+    for one in accepted.flat_map(|value| value.split(',')) {
+        let mut parts = one.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let weight: f32 =
+            parts.find_map(|part| part.strip_prefix("q=")).map_or(1.0, |weight| weight.parse().unwrap_or(0.0));
+        match name.as_str() {
+            "application/openmetrics-text" => open = weight.max(open),
+            "text/plain" | "text/*" => plain = weight.max(plain),
+            _ => {}
+        }
+    }
+    open > 0.0 && open >= plain
+}
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Operations";
@@ -35,10 +58,10 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/metrics"),
             (GROUP, "getMetrics"),
             READ,
-            "What the server has counted, for Prometheus.",
+            "What the server has counted, for Prometheus; as OpenMetrics if 'Accept' asks for it.",
             metrics,
         )
-        .answers(200, "The metrics", Content::Other(METRICS)),
+        .answers(200, "The metrics", Content::Other(PLAIN)),
     ]
 }
 
@@ -62,10 +85,65 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     }
 }
 
-async fn metrics(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
+/// How long the tasks that were counted for one scrape are shown to others.
+const COUNTED_FOR: Duration = Duration::from_secs(5);
+
+/// How long a scrape waits for the count. Prometheus gives up after ten seconds.
+const COUNT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Has the meter show how many tasks there are. Without an answer of the store it shows none.
+async fn count_tasks(app: &App) {
+    let mut again = app.count_tasks_again.lock().await;
+    let began = Instant::now();
+    if again.is_some_and(|again| began < again) {
+        return;
+    }
+    let deadline = Deadline::after(COUNT_LIMIT);
+    let late = MessagingError::DeadlineExceeded { operation: "count tasks" };
+    match deadline.limit(app.client().store().counts(deadline)).await.unwrap_or(Err(late)) {
+        Ok(counts) => app.meter.tasks_counted(&counts),
+        Err(error) => {
+            tracing::warn!(%error, "the tasks could not be counted; the metrics are without them");
+            app.meter.tasks_counted(&[]);
+        }
+    }
+    // A store that takes long to count is not asked all the time.
+    *again = Some(Instant::now() + COUNTED_FOR.max(began.elapsed() * 4));
+}
+
+async fn metrics(State(app): State<Arc<App>>, caller: Caller, headers: HeaderMap) -> Result<Response, ApiError> {
     // They name queues.
     caller.check_everywhere()?;
-    let mut response = app.meter.text().into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(METRICS));
+    count_tasks(&app).await;
+    let text = app.meter.text();
+    let (name, text) = match wants_open_metrics(&headers) {
+        true => (OPEN_METRICS, text),
+        false => (PLAIN, plain(&text)),
+    };
+    let mut response = text.into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(name));
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_is_the_one_that_is_asked_for() {
+        for (accept, is_open) in [
+            ("", false),
+            ("*/*", false),
+            ("text/plain", false),
+            ("application/openmetrics-text", true),
+            ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2", true),
+            ("application/openmetrics-text;version=1.0.0;q=0.3, text/plain;version=0.0.4;q=0.5", false),
+            ("application/openmetrics-text;q=0", false),
+        ] {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_str(accept).unwrap())]);
+            assert_eq!(wants_open_metrics(&headers), is_open, "{accept}");
+        }
+        assert!(!wants_open_metrics(&HeaderMap::new()));
+    }
 }

@@ -6,17 +6,22 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use postrider::{Deadline, Message, MessageId, MessagingError, MessagingService, PeekedMessage, QueueAdmin, QueueName};
+use postrider::{
+    Deadline, Feature, Message, MessageId, MessagingError, MessagingService, PeekCursor, PeekPage, PeekQuery,
+    PeekedMessage, QueueAdmin, QueueName, WaitingFilter,
+};
 use postrider_http::wire::message::{
-    MessageAttempts, NewMessage, Peeked, PeekedMessages, SendBatchRequest, Sent, SentBatch, SentRow,
+    MessageAttempts, NewMessage, Peeked, PeekedMessages, SendBatchRequest, Sent, SentBatch, SentRow, waiting_filter,
 };
 
-use super::{PRODUCE, READ};
-use crate::api::schemas::{limit, list, named, only};
+use super::{PRODUCE, READ, find_waiting};
+use crate::access::Caller;
+use crate::api::schemas::{limit, list, named, one_of, only, page, text, time};
 use crate::api::{ApiError, Content, JsonBody, MessagePath, Params, QueuePath, Route, Verb, answer, answer_with};
 use crate::app::App;
+use crate::in_flight::InFlight;
 use crate::meter::Happened;
-use crate::portions::{Room, readable};
+use crate::portions::Room;
 use crate::repeat::RepeatKey;
 use crate::traces::RequestTrace;
 
@@ -53,15 +58,26 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/queues/{queue}/messages"),
             (GROUP, "peekMessages"),
             READ,
-            "Looks at messages without leasing them, in send order.",
+            "Looks at messages without leasing them, in send order. A store without actions on waiting messages shows the \
+             head of the queue alone, and takes 'limit' only.",
             peek,
         )
+        .parameter("state", one_of(&["ready", "delayed", "in_flight"]), "Only messages in this state")
+        .parameter("key", text(), "Only those with this ordering key")
+        .parameter("header", text(), "Only those with this header, as name=value")
+        .parameter("since", time(), "Only those that were accepted at this time or later")
+        .parameter("before", time(), "Only those that were accepted before this time")
         .parameter(
             "limit",
             limit(MOST_PEEKED),
             "At most so many, and fewer where messages are or may be large; 50 unless told otherwise",
         )
-        .answers(200, "The messages", Content::Json(only("messages", list(named("PeekedMessage"))))),
+        .parameter("after", text(), "The 'next' of the page before")
+        .answers(
+            200,
+            "A page of messages; with large ones, or few that match, it is short and still not the last",
+            Content::Json(page("messages", named("PeekedMessage"))),
+        ),
         Route::new(
             (Verb::Get, "/v1/queues/{queue}/messages/{id}/attempts"),
             (GROUP, "listMessageAttempts"),
@@ -148,15 +164,59 @@ async fn send_batch(
     answer(&SentBatch { results: results.map(SentRow::from).collect() })
 }
 
-async fn peek(State(app): State<Arc<App>>, QueuePath(queue): QueuePath, params: Params) -> Result<Response, ApiError> {
+pub(super) fn bytes(message: &PeekedMessage) -> usize {
+    message.body.len() + message.headers.byte_len()
+}
+
+/// Looks at so many messages from the head of a queue, once there is room for them.
+async fn look(app: &App, queue: &QueueName, rows: usize, in_flight: &InFlight) -> Result<Vec<PeekedMessage>, ApiError> {
+    let expected = rows.saturating_mul(app.portions.size([queue.as_str()], app.most_bytes()));
+    in_flight.grow(expected).await?;
+    let messages = app.provider.peek(queue, rows, Deadline::default()).await?;
+    in_flight.correct(expected, messages.iter().map(bytes).sum());
+    app.portions.saw(messages.iter().map(|message| (queue.as_str(), bytes(message))));
+    Ok(messages)
+}
+
+async fn peek(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    QueuePath(queue): QueuePath,
+    in_flight: InFlight,
+    params: Params,
+) -> Result<Response, ApiError> {
     let limit = params.limit(50, MOST_PEEKED)?;
-    // One question: a peek begins at the head, so another would show the same again, and some brokers count each look as
-    // a delivery.
-    let most = limit.min(readable(app.most_bytes()));
-    let mut messages = app.provider.peek(&queue, most, Deadline::default()).await?;
-    Room::default().take(&mut messages, |message: &PeekedMessage| message.body.len() + message.headers.byte_len());
+    let (filter, after) = (waiting_filter(|name| params.text(name))?, params.text("after")?);
+    let is_paged = app.provider.capabilities().offers(Feature::WaitingMessages) && !queue.holds_dead_letters();
+    if is_paged || after.is_some() || filter != WaitingFilter::default() {
+        // A store may number the messages of all queues together.
+        let listing = caller.queues.is_some().then(|| format!("messages of {queue}"));
+        let after = match (&listing, after) {
+            (Some(listing), Some(after)) => Some(app.seal.read_cursor(listing, after)?),
+            (_, after) => after.map(str::to_owned),
+        };
+        let query = PeekQuery { limit, after: after.map(PeekCursor) };
+        let PeekPage { messages, next } = find_waiting::find(&app, &queue, &filter, query, &in_flight).await?;
+        let next = next.map(|PeekCursor(next)| match &listing {
+            Some(listing) => app.seal.hide_cursor(listing, &next),
+            None => next,
+        });
+        let shown = |message| Peeked::new(QueueName::clone(&queue), message);
+        return answer(&PeekedMessages { messages: messages.into_iter().map(shown).collect(), next });
+    }
+    let rows = || app.portions.rows_to_look_at(queue.as_str(), limit, app.most_bytes());
+    let first = rows();
+    let mut messages = look(&app, &queue, first, &in_flight).await?;
+    // A peek begins at the head, so another shows the same again, and more. Some brokers count each look as a delivery.
+    let again = rows();
+    if messages.len() == first && again > first && app.portions.is_free() {
+        in_flight.correct(messages.iter().map(bytes).sum(), 0);
+        drop(messages);
+        messages = look(&app, &queue, again, &in_flight).await?;
+    }
+    Room::default().take(&mut messages, bytes);
     let shown = |message| Peeked::new(QueueName::clone(&queue), message);
-    answer(&PeekedMessages { messages: messages.into_iter().map(shown).collect() })
+    answer(&PeekedMessages { messages: messages.into_iter().map(shown).collect(), next: None })
 }
 
 async fn attempts(

@@ -1,9 +1,13 @@
 //! Every route, and the router that is made from them.
 
+mod archive;
 mod assets;
+mod bulk_tasks;
 mod create_tasks;
 mod dead_letters;
 mod events;
+mod find_dead_letters;
+mod find_waiting;
 mod health;
 mod jobs;
 mod messages;
@@ -15,6 +19,8 @@ mod schedules;
 mod settle;
 mod store;
 mod tasks;
+mod times;
+mod waiting;
 mod work_on_tasks;
 
 use std::panic::AssertUnwindSafe;
@@ -51,16 +57,20 @@ pub(crate) const EITHER_END: Need = Need::OneOf(&[Role::Produce, Role::Consume])
 pub(crate) fn all() -> Vec<Route> {
     [
         messages::routes(),
+        waiting::routes(),
         receive::routes(),
         settle::routes(),
         queues::routes(),
         dead_letters::routes(),
         redrive::routes(),
+        archive::routes(),
         jobs::routes(),
         create_tasks::routes(),
         tasks::routes(),
+        bulk_tasks::routes(),
         work_on_tasks::routes(),
         schedules::routes(),
+        times::routes(),
         people::routes(),
         events::routes(),
         store::routes(),

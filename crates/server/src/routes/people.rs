@@ -102,37 +102,28 @@ struct TaskWorker {
 }
 
 async fn workers(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
-    let named = |queues: Vec<String>| -> Vec<QueueName> {
-        let queues = queues.into_iter().filter_map(|queue| QueueName::for_reading(queue).ok());
-        queues.filter(|queue| caller.may_use(queue)).collect()
-    };
-    let mut all: Vec<Worker> = app
-        .workers
-        .list()
+    let seen = app.workers.list(|queue| caller.may_use(queue));
+    let mut all: Vec<Worker> = seen
         .into_iter()
         .map(|seen| Worker {
             name: seen.name,
-            kind: WorkerKind::Http,
+            kind: seen.kind,
             address: Some(seen.address),
-            queues: named(seen.queues),
+            queues: seen.queues,
             in_flight: seen.in_flight as u64,
             waiting: seen.is_waiting,
             first_seen_at: seen.first_seen_at,
             last_seen_at: seen.last_seen_at,
             idle_seconds: seen.idle.as_secs_f64(),
         })
-        .filter(|worker| caller.queues.is_none() || !worker.queues.is_empty())
         .collect();
     let filter = TaskFilter { states: vec![TaskState::Processing], ..TaskFilter::default() };
     let query = TaskQuery { filter, limit: MOST_RUNNING, after: None };
-    let running = app.client().list(&query, Deadline::default()).await?;
+    let running = app.visible_tasks(&caller, &query).await?;
     let (routes, now) = (app.client().store().routes().clone(), Timestamp::now());
     let mut of_tasks: BTreeMap<String, TaskWorker> = BTreeMap::new();
     for task in running.tasks {
         let (Some(name), Ok(queue)) = (task.worker, routes.queue(&task.task_type)) else { continue };
-        if !caller.may_use(&queue) {
-            continue;
-        }
         let began = task.started_at.unwrap_or(now);
         let worker = of_tasks.entry(name).or_insert_with(|| TaskWorker {
             queues: Vec::new(),
@@ -148,6 +139,17 @@ async fn workers(State(app): State<Arc<App>>, caller: Caller) -> Result<Response
             worker.queues.push(queue);
         }
     }
+    // What workers of tasks hold is known to the store, also of those that use it without this server.
+    for worker in all.iter_mut().filter(|worker| worker.kind == WorkerKind::Task) {
+        let Some(held) = of_tasks.remove(&worker.name) else { continue };
+        worker.in_flight = held.in_flight;
+        worker.first_seen_at = worker.first_seen_at.min(held.first);
+        worker.last_seen_at = worker.last_seen_at.max(held.last);
+        worker.idle_seconds = 0.0;
+        worker.queues.extend(held.queues);
+        worker.queues.sort();
+        worker.queues.dedup();
+    }
     all.extend(of_tasks.into_iter().map(|(name, worker)| Worker {
         name,
         kind: WorkerKind::Task,
@@ -157,7 +159,8 @@ async fn workers(State(app): State<Arc<App>>, caller: Caller) -> Result<Response
         waiting: false,
         first_seen_at: worker.first,
         last_seen_at: worker.last,
-        idle_seconds: now.since(worker.last).as_secs_f64(),
+        // Each of them works on something.
+        idle_seconds: 0.0,
     }));
     answer(&Workers { workers: all })
 }

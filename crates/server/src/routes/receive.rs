@@ -10,6 +10,7 @@ use axum::response::Response;
 use postrider::{Deadline, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions};
 use postrider_http::wire::receive::{ReceiveRequest, Received, SettleAndReceiveRequest};
 use postrider_http::wire::settle::Row;
+use postrider_http::wire::worker::WorkerKind;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,9 +21,10 @@ use crate::api::schemas::{list, named, only};
 use crate::api::{ApiError, Code, Content, JsonBody, QueuePath, Route, Verb};
 use crate::app::App;
 use crate::edge::Peer;
+use crate::in_flight::InFlight;
 use crate::leases::{self, Handover, Leased, to_its_end};
 use crate::portions::Room;
-use crate::workers::check_name;
+use crate::workers::{Asks, Waiting, check_name};
 
 /// A client that has left is noticed after so long.
 const SLICE: Duration = Duration::from_secs(1);
@@ -70,14 +72,28 @@ pub(super) fn routes() -> Vec<Route> {
 struct Asking<'a> {
     app: &'a Arc<App>,
     peer: &'a Peer,
+    /// Whose token it is, or from where.
+    caller: Arc<str>,
     name: String,
+    in_flight: InFlight,
 }
 
 impl<'a> Asking<'a> {
-    fn new(app: &'a Arc<App>, caller: &Caller, peer: &'a Peer, name: Option<String>) -> Result<Self, ApiError> {
+    fn new(
+        app: &'a Arc<App>,
+        caller: &Caller,
+        peer: &'a Peer,
+        name: Option<String>,
+        in_flight: InFlight,
+    ) -> Result<Self, ApiError> {
         let name = name.unwrap_or_else(|| caller.name.to_string());
         check_name(&name)?;
-        Ok(Self { app, peer, name })
+        Ok(Self { app, peer, caller: caller.key.clone(), name, in_flight })
+    }
+
+    fn waiting(&self, queues: &[QueueName]) -> Waiting<'a> {
+        let (caller, address) = (&self.caller, &self.peer.address);
+        self.app.workers.asks(Asks { kind: WorkerKind::Http, caller, name: &self.name, address }, queues)
     }
 
     /// Receives, standing in line while there is nothing.
@@ -86,9 +102,20 @@ impl<'a> Asking<'a> {
         queues: &[QueueName],
         options: &ReceiveOptions,
         id: Option<postrider::MessageId>,
-    ) -> Result<Leased, MessagingError> {
+    ) -> Result<Leased, ApiError> {
         let app = self.app;
-        let waiting = app.workers.asks(&self.name, &self.peer.address, queues);
+        // Room is kept for what is looked for at once. A wait keeps none: it brings little at first.
+        let portion = match options.wait.is_zero() {
+            true => app.portion(queues, options.max, &Room::default()),
+            false => app.portion_to_wait_for(queues, options.max),
+        };
+        let expected = match (id, options.wait.is_zero()) {
+            (Some(_), _) => app.expected(queues, 1),
+            (None, true) => app.expected(queues, portion),
+            (None, false) => 0,
+        };
+        self.in_flight.grow(expected).await?;
+        let waiting = self.waiting(queues);
         let until = Instant::now() + options.wait;
         let place = match id.is_some() || options.wait.is_zero() {
             true => None,
@@ -105,25 +132,27 @@ impl<'a> Asking<'a> {
         // Cancelled when the client leaves.
         let left = CancellationToken::new();
         let _leaving = left.clone().drop_guard();
-        let (own, queues, asked) = (app.clone(), queues.to_vec(), options.clone());
+        let (own, queues, asked, in_flight) = (app.clone(), queues.to_vec(), options.clone(), self.in_flight.clone());
         let received = to_its_end(app, async move {
             let _place = place;
             let messages = match id {
                 Some(id) => {
                     let asked = ReceiveOptions { wait: Duration::ZERO, ..asked };
-                    own.provider.receive_by_id(&queues[0], id, &asked, Deadline::default()).await?.into_iter().collect()
+                    let found = own.provider.receive_by_id(&queues[0], id, &asked, Deadline::default()).await?;
+                    in_flight.correct(expected, found.iter().map(bytes).sum());
+                    found.into_iter().collect()
                 }
                 None => {
-                    let portion = own.portion(&queues, asked.max, &Room::default());
                     let first = ReceiveOptions { max: portion, ..asked.clone() };
                     let first = wait_for(&own, &queues, &first, until, &left).await?;
-                    own.gather(&queues, &asked, first, portion).await
+                    own.gather(&queues, &asked, first, Asked { rows: portion, expected }, &in_flight).await
                 }
             };
             Ok(Leased::new(messages, &own))
         });
         let lost = || MessagingError::OutcomeUnknown { operation: "receive", ids: Vec::new(), source: None };
-        let leased: Leased = received.await.unwrap_or_else(|| Err(lost()))?;
+        let received: Result<Leased, MessagingError> = received.await.unwrap_or_else(|| Err(lost()));
+        let leased = received?;
         let receipts: Vec<ReceiptHandle> = leased.messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
         waiting.got(&receipts, options.visibility);
         Ok(leased)
@@ -134,11 +163,36 @@ impl<'a> Asking<'a> {
         let Leased { messages, handover } = leased;
         let mut pieces = Vec::with_capacity(messages.len());
         for (body, envelope, own) in messages {
-            let sealed = self.app.seal.seal(&own, envelope.attempts_count);
+            let sealed = self.app.seal.seal(&own, envelope.attempts_count, &self.name);
             let piece = serde_json::to_vec(&Received::new(body, envelope, sealed));
             pieces.push(Bytes::from(piece.map_err(|error| ApiError::malformed(error.to_string()))?));
         }
         Ok((pieces, handover))
+    }
+}
+
+impl Asking<'_> {
+    /// What became of leases that ended, and what was received.
+    fn answer(&self, settled: Vec<Row>, received: Result<Leased, ApiError>) -> Result<Response, ApiError> {
+        // Nothing was settled, so nothing is lost by a plain refusal.
+        let (leased_messages, problem) = match received {
+            Ok(leased) => (leased, None),
+            Err(error) if settled.is_empty() => return Err(error),
+            Err(error) => (Leased::new(Vec::new(), self.app), Some(error.into_problem())),
+        };
+        let (pieces, handover) = self.hand_over(leased_messages)?;
+        let written = |value: serde_json::Result<Vec<u8>>| {
+            value.map(Bytes::from).map_err(|error| ApiError::malformed(error.to_string()))
+        };
+        let mut all = Vec::with_capacity(pieces.len() * 2 + 6);
+        all.push(Bytes::from_static(b"{\"settled\":"));
+        all.push(written(serde_json::to_vec(&settled))?);
+        all.push(Bytes::from_static(b",\"receive_problem\":"));
+        all.push(written(serde_json::to_vec(&problem))?);
+        all.push(Bytes::from_static(b",\"messages\":["));
+        listed(pieces, &mut all);
+        all.push(Bytes::from_static(b"]}"));
+        Ok(leases::response(all, handover, self.peer.unflushed.clone()))
     }
 }
 
@@ -165,6 +219,14 @@ fn bytes(message: &QueuedMessage) -> usize {
     message.message.len() + message.envelope.headers.byte_len()
 }
 
+/// What a question to the store may bring.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    rows: usize,
+    /// Bytes that are kept room for.
+    expected: usize,
+}
+
 impl App {
     async fn ask(&self, queues: &[QueueName], options: &ReceiveOptions) -> Result<Vec<QueuedMessage>, MessagingError> {
         let deadline = Deadline::after(options.wait.saturating_add(Deadline::DEFAULT));
@@ -179,18 +241,30 @@ impl App {
         self.portions.rows(queues.iter().map(QueueName::as_str), wanted, self.most_bytes(), answer)
     }
 
-    /// Adds to the first portion, of which so many messages were asked for, until there are as many as are wanted, as fit
-    /// into an answer or as there are.
+    /// The same of a question that waits.
+    fn portion_to_wait_for(&self, queues: &[QueueName], wanted: usize) -> usize {
+        self.portions.rows_to_wait_for(queues.iter().map(QueueName::as_str), wanted, self.most_bytes())
+    }
+
+    /// The bytes that so many messages are expected to have.
+    fn expected(&self, queues: &[QueueName], rows: usize) -> usize {
+        rows.saturating_mul(self.portions.size(queues.iter().map(QueueName::as_str), self.most_bytes()))
+    }
+
+    /// Adds to the first portion, which was asked for so, until there are as many as are wanted, as fit into an answer or
+    /// as there are.
     async fn gather(
         self: &Arc<Self>,
         queues: &[QueueName],
         options: &ReceiveOptions,
         first: Vec<QueuedMessage>,
-        mut asked: usize,
+        mut asked: Asked,
+        in_flight: &InFlight,
     ) -> Vec<QueuedMessage> {
         let (mut all, mut room, mut portion) = (Vec::new(), Room::default(), first);
         loop {
-            let is_last = portion.len() < asked;
+            let is_last = portion.len() < asked.rows;
+            in_flight.correct(asked.expected, portion.iter().map(bytes).sum());
             self.portions.saw(portion.iter().map(|message| (message.envelope.queue.as_str(), bytes(message))));
             let surplus = room.take(&mut portion, bytes);
             let is_full = !surplus.is_empty() || room.is_full();
@@ -199,11 +273,12 @@ impl App {
             if is_last || is_full || all.len() >= options.max || self.stop.is_cancelled() {
                 return all;
             }
-            asked = self.portion(queues, options.max - all.len(), &room);
-            if asked == 0 {
+            let rows = self.portion(queues, options.max - all.len(), &room);
+            asked = Asked { rows, expected: self.expected(queues, rows) };
+            if rows == 0 || !in_flight.try_grow(asked.expected) {
                 return all;
             }
-            let next = ReceiveOptions { max: asked, wait: Duration::ZERO, ..options.clone() };
+            let next = ReceiveOptions { max: rows, wait: Duration::ZERO, ..options.clone() };
             portion = match self.ask(queues, &next).await {
                 Ok(portion) => portion,
                 Err(error) => {
@@ -251,12 +326,13 @@ async fn receive(
     caller: Caller,
     peer: Option<Extension<Peer>>,
     QueuePath(queue): QueuePath,
+    in_flight: InFlight,
     JsonBody(asked): JsonBody<ReceiveRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
     let defaults = ReceiveOptions { max: 1, ..app.context.config.common().messaging.receive_options() };
     let options = bounded(asked.options(&defaults)?)?;
-    let asking = Asking::new(&app, &caller, &peer, asked.worker)?;
+    let asking = Asking::new(&app, &caller, &peer, asked.worker, in_flight)?;
     let messages = asking.receive(&[queue], &options, asked.id).await?;
     app.check_still(&caller, options.wait).await?;
     let (pieces, handover) = asking.hand_over(messages)?;
@@ -271,6 +347,7 @@ async fn settle_and_receive(
     State(app): State<Arc<App>>,
     caller: Caller,
     peer: Option<Extension<Peer>>,
+    in_flight: InFlight,
     JsonBody(mut asked): JsonBody<SettleAndReceiveRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
@@ -285,63 +362,56 @@ async fn settle_and_receive(
     for queue in &asked.queues {
         caller.check_queue(queue)?;
     }
-    let asking = Asking::new(&app, &caller, &peer, asked.worker.take())?;
+    let asking = Asking::new(&app, &caller, &peer, asked.worker.take(), in_flight)?;
     let (receipts, opened) = app.settlements(&caller, std::mem::take(&mut asked.settlements));
     let (fine, notes) = split(opened);
+    let (fine, attempts): (Vec<_>, Vec<_>) = fine.into_iter().unzip();
     let (settled, received) = match fine.is_empty() {
         true => (Vec::new(), asking.receive(&asked.queues, &options, None).await),
         false => {
             // One round trip where the store can; then, if nothing was there, the wait.
             let portion = app.portion(&asked.queues, options.max, &Room::default());
+            let expected = app.expected(&asked.queues, portion);
+            if let Err(no_room) = asking.in_flight.grow(expected).await {
+                // What is done is done all the same: it makes room.
+                let settled = app.provider.settle(fine.clone(), Deadline::default()).await?;
+                app.note_settled(&fine, &attempts, &settled);
+                return asking.answer(rows(receipts, notes, settled), Err(no_room));
+            }
             let at_once = ReceiveOptions { max: portion, wait: Duration::ZERO, ..options.clone() };
             let (own, ended, queues, wanted) = (app.clone(), fine.clone(), asked.queues.clone(), options.clone());
+            let in_flight = asking.in_flight.clone();
             let both = to_its_end(&app, async move {
                 let both = own.provider.settle_and_receive(ended, &queues, &at_once, Deadline::default()).await?;
                 let received = match both.received {
-                    Ok(first) => Ok(Leased::new(own.gather(&queues, &wanted, first, portion).await, &own)),
+                    Ok(first) => {
+                        let asked = Asked { rows: portion, expected };
+                        Ok(Leased::new(own.gather(&queues, &wanted, first, asked, &in_flight).await, &own))
+                    }
                     Err(error) => Err(error),
                 };
                 Ok((both.settled, received))
             });
             let lost = || MessagingError::OutcomeUnknown { operation: "settle", ids: Vec::new(), source: None };
             let (settled, received) = both.await.unwrap_or_else(|| Err(lost()))?;
-            app.note_settled(&fine, &settled);
+            app.note_settled(&fine, &attempts, &settled);
             let received = match received {
                 Ok(leased) if leased.messages.is_empty() && !options.wait.is_zero() => {
                     asking.receive(&asked.queues, &options, None).await
                 }
                 Ok(leased) => {
                     let receipts: Vec<_> = leased.messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
-                    app.workers.asks(&asking.name, &peer.address, &asked.queues).got(&receipts, options.visibility);
+                    asking.waiting(&asked.queues).got(&receipts, options.visibility);
                     Ok(leased)
                 }
-                Err(error) => Err(error),
+                Err(error) => Err(error.into()),
             };
             (settled, received)
         }
     };
     let received = match received {
         Ok(leased) => app.check_still(&caller, options.wait).await.map(|()| leased),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     };
-    let settled: Vec<Row> = rows(receipts, notes, settled);
-    // Nothing was settled, so nothing is lost by a plain refusal.
-    let (leased_messages, problem) = match received {
-        Ok(leased) => (leased, None),
-        Err(error) if settled.is_empty() => return Err(error),
-        Err(error) => (Leased::new(Vec::new(), &app), Some(error.into_problem())),
-    };
-    let (pieces, handover) = asking.hand_over(leased_messages)?;
-    let written = |value: serde_json::Result<Vec<u8>>| {
-        value.map(Bytes::from).map_err(|error| ApiError::malformed(error.to_string()))
-    };
-    let mut all = Vec::with_capacity(pieces.len() * 2 + 6);
-    all.push(Bytes::from_static(b"{\"settled\":"));
-    all.push(written(serde_json::to_vec(&settled))?);
-    all.push(Bytes::from_static(b",\"receive_problem\":"));
-    all.push(written(serde_json::to_vec(&problem))?);
-    all.push(Bytes::from_static(b",\"messages\":["));
-    listed(pieces, &mut all);
-    all.push(Bytes::from_static(b"]}"));
-    Ok(leases::response(all, handover, peer.unflushed.clone()))
+    asking.answer(rows(receipts, notes, settled), received)
 }

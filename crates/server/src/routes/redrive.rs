@@ -6,7 +6,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use postrider::{
-    DeadLetterSelection, DeadLetters, Deadline, MessageId, MessagingError, QueueName, Redrive, RedriveReport,
+    DeadLetterSelection, DeadLetters, Deadline, ErrorSource, MessageId, MessagingError, QueueName, Redrive,
+    RedriveReport,
 };
 use postrider_http::wire::dead_letter::{Choice, PurgeRequest, RedriveJobRequest, RedriveRequest, Redriven};
 use postrider_http::wire::job::JobKind;
@@ -15,16 +16,20 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::OPERATE;
-use super::dead_letters::each;
+use super::find_dead_letters::{check, matching};
 use crate::access::Caller;
 use crate::api::schemas::named;
 use crate::api::{ApiError, Content, JsonBody, QueuePath, Route, Verb, answer, answer_with};
 use crate::app::App;
 use crate::audit::outcome;
+use crate::in_flight::InFlight;
 use crate::jobs::{Job, check_rate, chunk};
 
 /// So many go back in one call to the store.
 const CHUNK: usize = 100;
+
+/// Named dead letters that are removed in one call to the store.
+const MOST_PURGED: usize = 500;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Dead letters";
@@ -59,23 +64,44 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// The store's selection for a choice. Errors are compared here, because no store looks for them.
-async fn selection(app: &App, queue: &QueueName, choice: &Choice) -> Result<DeadLetterSelection, ApiError> {
-    let Some(wanted) = &choice.error else { return Ok(choice.selection()) };
-    let of_reason = Choice { error: None, ..choice.clone() }.selection();
-    let mut ids = Vec::new();
-    each(app, queue, of_reason, usize::MAX, |letter| {
-        if letter.error.as_deref() == Some(wanted) {
-            ids.push(letter.id);
+/// The store's selection for a choice. What no store chooses by is compared here.
+async fn selection(
+    app: &App,
+    queue: &QueueName,
+    choice: &Choice,
+    in_flight: &InFlight,
+) -> Result<DeadLetterSelection, ApiError> {
+    match choice {
+        Choice::Filter(filter) if !filter.is_selection() => {
+            Ok(DeadLetterSelection::Ids(matching(app, queue, filter, in_flight).await?))
         }
-    })
-    .await?;
-    Ok(DeadLetterSelection::Ids(ids))
+        choice => Ok(choice.selection()),
+    }
+}
+
+/// Refuses a choice that takes too long to make.
+fn checked(choice: Choice) -> Result<Choice, ApiError> {
+    match choice {
+        Choice::Filter(filter) => Ok(Choice::Filter(check(filter)?)),
+        ids => Ok(ids),
+    }
 }
 
 /// What the audit log says of a choice.
 fn chosen(choice: &Choice, to: Option<&QueueName>) -> serde_json::Value {
-    json!({ "ids": choice.ids.as_ref().map(Vec::len), "reason": choice.reason, "error": choice.error, "to": to })
+    match choice {
+        Choice::Ids(ids) => json!({ "ids": ids.len(), "to": to }),
+        Choice::Filter(filter) => json!({
+            "reason": filter.reason,
+            "error": filter.error.as_ref().or(filter.error_contains.as_ref()).or(filter.fingerprint.as_ref()),
+            "key": filter.ordering_key,
+            "id": filter.id_contains,
+            "since": filter.since,
+            "before": filter.before,
+            "text": filter.text,
+            "to": to,
+        }),
+    }
 }
 
 fn check_target(caller: &Caller, to: Option<&QueueName>) -> Result<(), ApiError> {
@@ -86,12 +112,13 @@ async fn redrive(
     State(app): State<Arc<App>>,
     caller: Caller,
     QueuePath(queue): QueuePath,
+    in_flight: InFlight,
     JsonBody(asked): JsonBody<RedriveRequest>,
 ) -> Result<Response, ApiError> {
     check_target(&caller, asked.to.as_ref())?;
-    let choice = asked.choice()?;
+    let choice = checked(asked.choice()?)?;
     let dry_run = asked.dry_run.unwrap_or_default();
-    let selection = selection(&app, &queue, &choice).await?;
+    let selection = selection(&app, &queue, &choice, &in_flight).await?;
     let redrive = Redrive { selection, to: asked.to.clone(), dry_run };
     if dry_run {
         let report = app.provider.redrive_dead_letters(&queue, &redrive, Deadline::default()).await?;
@@ -109,13 +136,14 @@ async fn start(
     State(app): State<Arc<App>>,
     caller: Caller,
     QueuePath(queue): QueuePath,
+    in_flight: InFlight,
     JsonBody(asked): JsonBody<RedriveJobRequest>,
 ) -> Result<Response, ApiError> {
     check_target(&caller, asked.to.as_ref())?;
     check_rate(asked.rate)?;
     app.jobs.check_room()?;
-    let choice = asked.choice()?;
-    let selection = selection(&app, &queue, &choice).await?;
+    let choice = checked(asked.choice()?)?;
+    let selection = selection(&app, &queue, &choice, &in_flight).await?;
     // Those that are dead now are meant: one that dies again meanwhile is not brought back a second time.
     let dry = Redrive { selection, to: asked.to.clone(), dry_run: true };
     let report = app.provider.redrive_dead_letters(&queue, &dry, Deadline::default()).await?;
@@ -164,27 +192,45 @@ async fn purge(
     State(app): State<Arc<App>>,
     caller: Caller,
     QueuePath(queue): QueuePath,
+    in_flight: InFlight,
     JsonBody(asked): JsonBody<PurgeRequest>,
 ) -> Result<Response, ApiError> {
-    let choice = asked.choice()?;
-    let selection = selection(&app, &queue, &choice).await?;
+    let choice = checked(asked.choice()?)?;
     if asked.dry_run.unwrap_or_default() {
-        let (purged, _) = match &selection {
-            DeadLetterSelection::Ids(ids) => {
-                let wanted: std::collections::HashSet<_> = ids.iter().collect();
-                let mut found = 0;
-                each(&app, &queue, DeadLetterSelection::All, usize::MAX, |letter| {
-                    found += usize::from(wanted.contains(&letter.id));
-                })
-                .await?;
-                (found, true)
-            }
-            other => each(&app, &queue, other.clone(), usize::MAX, |_| {}).await?,
+        let found = match &choice {
+            Choice::Filter(filter) if !filter.is_selection() => matching(&app, &queue, filter, &in_flight).await?,
+            choice => app.provider.find_dead_letters(&queue, &choice.selection(), None, Deadline::default()).await?,
         };
-        return answer(&Purged { purged: purged as u64 });
+        return answer(&Purged { purged: found.len() as u64 });
     }
+    let selection = selection(&app, &queue, &choice, &in_flight).await?;
     let deed = app.audit.begin(&caller, "purge_dead_letters", queue.as_str(), chosen(&choice, None)).await?;
-    let done = app.provider.purge_dead_letters(&queue, &selection, Deadline::default()).await;
+    let done = purge_all(&app, &queue, selection).await;
     app.audit.done(deed, outcome(&done, |purged| json!({ "purged": purged }))).await;
     answer(&Purged { purged: done? })
+}
+
+/// Removes what a selection means, of very many ids some at a time.
+async fn purge_all(app: &App, queue: &QueueName, selection: DeadLetterSelection) -> Result<u64, MessagingError> {
+    let DeadLetterSelection::Ids(ids) = selection else {
+        return app.provider.purge_dead_letters(queue, &selection, Deadline::default()).await;
+    };
+    let mut purged = 0;
+    for ids in ids.chunks(MOST_PURGED) {
+        let selection = DeadLetterSelection::Ids(ids.to_vec());
+        purged += match app.provider.purge_dead_letters(queue, &selection, Deadline::default()).await {
+            Ok(some) => some,
+            Err(error) if purged == 0 => return Err(error),
+            // A part is gone, so that the request may not be answered as if nothing had been done.
+            Err(error) => {
+                let source = Some(Arc::new(error) as ErrorSource);
+                return Err(MessagingError::OutcomeUnknown {
+                    operation: "purge dead letters",
+                    ids: Vec::new(),
+                    source,
+                });
+            }
+        };
+    }
+    Ok(purged)
 }

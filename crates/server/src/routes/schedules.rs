@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use postrider::Deadline;
+use postrider::{Deadline, MessagingError};
 use postrider_http::wire::schedule::{PutScheduleRequest, Schedule, Schedules};
 use postrider_http::wire::task::Created;
 use serde_json::json;
@@ -16,7 +16,6 @@ use crate::api::schemas::{list as listed, named, only};
 use crate::api::{ApiError, Content, JsonBody, NamePath, Route, Verb, answer, answer_with, no_content};
 use crate::app::App;
 use crate::audit::outcome;
-use crate::live::Change;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Schedules";
@@ -74,16 +73,18 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 impl App {
-    /// A schedule that somebody may see and change.
-    async fn schedule(&self, caller: &Caller, name: &str) -> Result<postrider::task::Schedule, ApiError> {
+    async fn find_schedule(&self, name: &str) -> Result<Option<postrider::task::Schedule>, MessagingError> {
         let schedules = self.client().list_schedules(Deadline::default()).await?;
-        let found = schedules.into_iter().find(|schedule| schedule.definition.name == name);
-        let Some(schedule) = found else {
+        Ok(schedules.into_iter().find(|schedule| schedule.definition.name == name))
+    }
+
+    /// A schedule that somebody may see and change. One that they may not is as if it were not there.
+    pub(super) async fn schedule(&self, caller: &Caller, name: &str) -> Result<postrider::task::Schedule, ApiError> {
+        let found = self.find_schedule(name).await?;
+        found.filter(|schedule| self.may_use_type(caller, &schedule.definition.task.task_type)).ok_or_else(|| {
             let why = format!("there is no schedule '{}'; GET /v1/schedules has those that are", name.escape_debug());
-            return Err(ApiError::not_found(why));
-        };
-        self.check_type(caller, &schedule.definition.task.task_type)?;
-        Ok(schedule)
+            ApiError::not_found(why)
+        })
     }
 }
 
@@ -105,58 +106,57 @@ async fn put(
 ) -> Result<Response, ApiError> {
     let new = asked.into_schedule(&name)?;
     app.check_type(&caller, &new.task.task_type)?;
-    if caller.queues.is_some() {
-        // One of that name may belong to somebody else.
-        match app.schedule(&caller, &name).await {
-            Ok(_) => {}
-            Err(error) if error.status() == StatusCode::NOT_FOUND => {}
-            Err(error) => return Err(error),
-        }
+    if caller.queues.is_some()
+        && let Some(other) = app.find_schedule(&name).await?
+        && !app.may_use_type(&caller, &other.definition.task.task_type)
+    {
+        let why = format!("the name '{}' cannot be used by this token; choose another", name.escape_debug());
+        return Err(ApiError::forbidden(why));
     }
     let deed = app.audit.begin(&caller, "put_schedule", &name, json!({ "type": new.task.task_type })).await?;
     let done = app.client().put_schedule(&new, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |made| json!({ "next_run_at": made.next_run_at }))).await;
     let made = done?;
-    app.live.tell(Change::Schedules);
+    app.live.tell_of_schedules([&new.task.task_type]);
     answer(&Schedule::from(made))
 }
 
 async fn delete(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
-    app.schedule(&caller, &name).await?;
+    let meant = app.schedule(&caller, &name).await?.definition.task.task_type;
     let deed = app.audit.begin(&caller, "delete_schedule", &name, json!({})).await?;
     let done = app.client().delete_schedule(&name, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |()| json!("deleted"))).await;
     done?;
-    app.live.tell(Change::Schedules);
+    app.live.tell_of_schedules([&meant]);
     Ok(no_content())
 }
 
 async fn pause(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
-    app.schedule(&caller, &name).await?;
+    let meant = app.schedule(&caller, &name).await?.definition.task.task_type;
     let deed = app.audit.begin(&caller, "pause_schedule", &name, json!({})).await?;
     let done = app.client().pause_schedule(&name, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |_| json!("paused"))).await;
     let changed = done?;
-    app.live.tell(Change::Schedules);
+    app.live.tell_of_schedules([&meant]);
     answer(&Schedule::from(changed))
 }
 
 async fn resume(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
-    app.schedule(&caller, &name).await?;
+    let meant = app.schedule(&caller, &name).await?.definition.task.task_type;
     let deed = app.audit.begin(&caller, "resume_schedule", &name, json!({})).await?;
     let done = app.client().resume_schedule(&name, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |_| json!("resumed"))).await;
     let changed = done?;
-    app.live.tell(Change::Schedules);
+    app.live.tell_of_schedules([&meant]);
     answer(&Schedule::from(changed))
 }
 
 async fn trigger(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
-    app.schedule(&caller, &name).await?;
+    let meant = app.schedule(&caller, &name).await?.definition.task.task_type;
     let deed = app.audit.begin(&caller, "trigger_schedule", &name, json!({})).await?;
     let done = app.client().trigger_schedule(&name, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |made| json!({ "task": made.id }))).await;
     let made = done?;
-    app.live.tell(Change::Tasks);
+    app.live.tell_of_tasks([&meant]);
     answer_with(StatusCode::CREATED, &Created::from(made))
 }

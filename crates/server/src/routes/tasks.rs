@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use postrider::task::TaskFilter;
+use postrider::task::{Task, TaskCursor, TaskFilter, TaskInfo, TaskPage, TaskQuery};
 use postrider::tasks::ReplayOptions;
 use postrider::{Deadline, MessagingError, TaskId, TaskState, TaskStore, TaskType};
 use postrider_http::wire::job::JobKind;
@@ -22,10 +22,18 @@ use crate::api::schemas::{self, limit, named, page, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, TaskPath, Verb, answer, answer_with};
 use crate::app::App;
 use crate::audit::outcome;
+use crate::in_flight::InFlight;
 use crate::jobs::{Job, check_rate, chunk};
-use crate::live::Change;
+use crate::portions::{BY_ID, READ_AND_WRITTEN, Room};
 
 const MOST_LISTED: usize = 1000;
+
+/// Pages of the store that one answer is made of at most. Each looks at thousands of rows, most of which may be of others:
+/// with more of them than this, a page is short and its cursor goes on where the look ended.
+const MOST_PAGES: usize = 20;
+
+/// The name of the listing, for its cursors.
+const TASKS: &str = "tasks";
 
 /// So many tasks are named with one request.
 const MOST_NAMED: usize = 10_000;
@@ -39,6 +47,11 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new((Verb::Get, "/v1/tasks"), (GROUP, "listTasks"), READ, "Tasks, newest first.", list)
             .parameters("state", text(), "In one of these states")
             .parameters("type", text(), "Of one of these types")
+            .parameters(
+                "within",
+                text(),
+                "And of a type of one of these names; 'mail.*' means all that begin with 'mail.'",
+            )
             .parameters("tag", text(), "With all of these tags")
             .parameter("schedule", text(), "Made by this schedule")
             .parameter("reason", text(), "That died for this reason")
@@ -82,7 +95,8 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/tasks/{id}"),
             (GROUP, "getTask"),
             READ,
-            "A task with its payload, its result, its attempts and the payloads that it had before.",
+            "A task with its payload, its result, its attempts and the payloads that it had before: the newest, where all of \
+             them would be too large an answer.",
             get,
         )
         .answers(200, "It", Content::Json(named("Task"))),
@@ -138,26 +152,95 @@ impl App {
         }
     }
 
+    /// A task that somebody may see. One of another queue than their token is for is as if it were not there.
+    async fn task(&self, caller: &Caller, id: TaskId) -> Result<Task, ApiError> {
+        let task = self.client().get(id, Deadline::default()).await?;
+        match self.may_use_type(caller, &task.info.task_type) {
+            true => Ok(task),
+            false => Err(MessagingError::TaskNotFound { id }.into()),
+        }
+    }
+
     /// Refuses somebody whose token is not for a task's queue.
     pub(super) async fn check_task(&self, caller: &Caller, id: TaskId) -> Result<(), ApiError> {
         if caller.queues.is_none() {
             return Ok(());
         }
-        let task = self.client().get(id, Deadline::default()).await?;
-        self.check_type(caller, &task.info.task_type)
+        self.task(caller, id).await.map(drop)
     }
 
-    pub(super) fn tell_of_tasks(&self) {
-        self.live.tell(Change::Tasks);
+    /// A page of the tasks that somebody may see. What they may not is never read, and makes no difference: the pages are
+    /// as full, and end where they would, if it were not there, but for [`MOST_PAGES`].
+    pub(super) async fn visible_tasks(&self, caller: &Caller, query: &TaskQuery) -> Result<TaskPage, ApiError> {
+        let deadline = Deadline::default();
+        let Some(own) = caller.task_types(self.client().store().routes()) else {
+            return Ok(self.client().list(query, deadline).await?);
+        };
+        let mut query = query.clone();
+        let within = match query.filter.within.take() {
+            Some(wanted) => wanted.iter().flat_map(|one| own.iter().filter_map(|own| one.and(own))).collect(),
+            None => own,
+        };
+        let shown = query.after.take();
+        let after = shown.map(|shown| self.seal.read_cursor(TASKS, &shown.0).map(TaskCursor)).transpose()?;
+        if within.is_empty() {
+            return Ok(TaskPage { tasks: Vec::new(), next: None });
+        }
+        query.filter.within = Some(within);
+        let mut walk = Walk { limit: query.limit, after, ..Walk::default() };
+        loop {
+            (query.limit, query.after) = (walk.missing().max(1), walk.after.clone());
+            if !walk.take(self.client().list(&query, deadline).await?) {
+                break;
+            }
+        }
+        let mut page = walk.finish();
+        page.next = page.next.map(|next| TaskCursor(self.seal.hide_cursor(TASKS, &next.0)));
+        Ok(page)
+    }
+}
+
+/// A walk through pages of the store that fills one page. Each of them comes of so many rows, whoever may see them.
+#[derive(Debug, Default)]
+struct Walk {
+    limit: usize,
+    pages: usize,
+    tasks: Vec<TaskInfo>,
+    after: Option<TaskCursor>,
+    /// Where the page ends, once it is full.
+    end: Option<TaskCursor>,
+}
+
+impl Walk {
+    fn missing(&self) -> usize {
+        self.limit.saturating_sub(self.tasks.len())
+    }
+
+    /// Takes a page of the store. Answers whether another is needed: behind a full page one more row tells whether there
+    /// is another page.
+    fn take(&mut self, page: TaskPage) -> bool {
+        if self.missing() == 0 && !page.tasks.is_empty() {
+            return false;
+        }
+        self.pages += 1;
+        self.tasks.extend(page.tasks);
+        self.after = page.next;
+        if self.end.is_none() && self.missing() == 0 {
+            self.end.clone_from(&self.after);
+        }
+        self.after.is_some() && self.pages < MOST_PAGES
+    }
+
+    fn finish(self) -> TaskPage {
+        let Self { tasks, after, end, .. } = self;
+        TaskPage { tasks, next: after.and_then(|after| end.or(Some(after))) }
     }
 }
 
 async fn list(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
     // An empty value says nothing, here as everywhere.
     let query = read_query(&params.said())?;
-    let mut found = app.client().list(&query, Deadline::default()).await?;
-    found.tasks.retain(|task| app.may_use_type(&caller, &task.task_type));
-    answer(&Page::from(found))
+    answer(&Page::from(app.visible_tasks(&caller, &query).await?))
 }
 
 async fn task_routes(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
@@ -165,17 +248,38 @@ async fn task_routes(State(app): State<Arc<App>>) -> Result<Response, ApiError> 
     answer(&Routes::new(store.routes(), store.max_payload_bytes(), store.store_name()))
 }
 
-async fn get(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
+async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    TaskPath(id): TaskPath,
+    in_flight: InFlight,
+) -> Result<Response, ApiError> {
     let (client, deadline) = (app.client(), Deadline::default());
-    let task = client.get(id, deadline).await?;
-    app.check_type(&caller, &task.info.task_type)?;
+    // Until the answer is counted.
+    let size = app.size_by_id();
+    in_flight.grow(size.saturating_mul(READ_AND_WRITTEN)).await?;
+    let task = app.task(&caller, id).await?;
+    let own = task.payload.len() + task.result.as_ref().map_or(0, |result| result.len());
+    in_flight.correct(size, size.max(own));
+    app.portions_of_tasks.saw([(BY_ID, own)]);
     let attempts = client.attempts(id, deadline).await?;
-    let revisions = client.revisions(id, deadline).await?;
+    // As many payloads as the task had before.
+    let expected = size.max(own).saturating_mul(task.info.revision as usize);
+    in_flight.grow(expected).await?;
+    let mut revisions = client.revisions(id, deadline).await?;
+    in_flight.correct(expected, revisions.iter().map(|revision| revision.payload.len()).sum());
+    // The newest, of those that do not all fit into an answer.
+    revisions.reverse();
+    Room::default().take(&mut revisions, |revision| revision.payload.len());
+    revisions.reverse();
     answer(&Detail::new(task, attempts, revisions))
 }
 
-async fn info(app: &App, id: TaskId) -> Result<Info, ApiError> {
-    Ok(Info::from(app.client().get(id, Deadline::default()).await?.info))
+/// A task after it was changed, which is told to those who look.
+async fn changed(app: &App, id: TaskId) -> Result<Info, ApiError> {
+    let info = app.client().get(id, Deadline::default()).await?.info;
+    app.live.tell_of_tasks([&info.task_type]);
+    Ok(Info::from(info))
 }
 
 async fn cancel(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
@@ -184,8 +288,7 @@ async fn cancel(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskP
     let done = app.client().cancel(id, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |left: &TaskState| json!({ "left": left }))).await;
     let left = done?;
-    app.tell_of_tasks();
-    answer(&Canceled { info: info(&app, id).await?, left })
+    answer(&Canceled { info: changed(&app, id).await?, left })
 }
 
 async fn retry(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
@@ -194,8 +297,7 @@ async fn retry(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPa
     let done = app.client().retry(id, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |()| json!("retried"))).await;
     done?;
-    app.tell_of_tasks();
-    answer(&info(&app, id).await?)
+    answer(&changed(&app, id).await?)
 }
 
 async fn replay(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
@@ -204,8 +306,7 @@ async fn replay(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskP
     let done = app.client().replay(id, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |()| json!("replayed"))).await;
     done?;
-    app.tell_of_tasks();
-    answer(&info(&app, id).await?)
+    answer(&changed(&app, id).await?)
 }
 
 async fn edit(
@@ -220,7 +321,7 @@ async fn edit(
     let done = app.client().edit(id, payload, Deadline::default()).await;
     app.audit.done(deed, outcome(&done, |revision| json!({ "revision": revision }))).await;
     let revision = done?;
-    app.tell_of_tasks();
+    changed(&app, id).await?;
     answer(&Edited { revision })
 }
 
@@ -268,7 +369,7 @@ async fn replay_many(
     let shown = |report: &postrider::tasks::ReplayReport| json!({ "replayed": report.replayed.len() });
     app.audit.done(deed, outcome(&done, shown)).await;
     let report = done?;
-    app.tell_of_tasks();
+    app.live.tell_of_tasks(&asked.types);
     answer(&Replayed { replayed: report.replayed, skipped: report.skipped })
 }
 
@@ -282,10 +383,10 @@ async fn start_replay(
     let chosen_tasks = asked.replay();
     let tasks = meant(&app, &caller, &chosen_tasks).await?;
     let deed = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&chosen_tasks, &tasks)).await?;
-    let (own, rate) = (app.clone(), asked.rate);
+    let (own, rate, types) = (app.clone(), asked.rate, asked.types);
     let job = app.jobs.begin(&caller, JobKind::Replay, None, move |job| async move {
         job.of(tasks.len());
-        let done = bring_back(&own, &tasks, rate, &job).await;
+        let done = bring_back(&own, &tasks, &types, rate, &job).await;
         let view = job.view();
         own.audit.done(deed, outcome(&done, |()| json!({ "replayed": view.done, "skipped": view.skipped }))).await;
         done
@@ -294,7 +395,13 @@ async fn start_replay(
 }
 
 /// Brings dead tasks back, a few at a time.
-async fn bring_back(app: &App, tasks: &[TaskId], rate: Option<f64>, job: &Job) -> Result<(), MessagingError> {
+async fn bring_back(
+    app: &App,
+    tasks: &[TaskId],
+    types: &[TaskType],
+    rate: Option<f64>,
+    job: &Job,
+) -> Result<(), MessagingError> {
     let (mut done, mut skipped, began) = (0, 0, Instant::now());
     for tasks in tasks.chunks(chunk(rate, CHUNK)) {
         if !job.goes_on(began, done + skipped, rate).await {
@@ -304,7 +411,22 @@ async fn bring_back(app: &App, tasks: &[TaskId], rate: Option<f64>, job: &Job) -
         done += report.replayed.len();
         skipped += report.skipped.len();
         job.progress(done, skipped);
-        app.tell_of_tasks();
+        app.live.tell_of_tasks(types);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_few_rows_among_very_many_is_short_and_has_a_next() {
+        let mut walk = Walk { limit: 10, ..Walk::default() };
+        let nothing = |next: usize| TaskPage { tasks: Vec::new(), next: Some(TaskCursor(next.to_string())) };
+        let pages = (1..).take_while(|page| walk.take(nothing(*page))).count() + 1;
+        let page = walk.finish();
+        let end = TaskCursor(MOST_PAGES.to_string());
+        assert_eq!((pages, page.tasks.len(), page.next), (MOST_PAGES, 0, Some(end)));
+    }
 }

@@ -1,5 +1,6 @@
 //! Tasks: what their workers ask.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,14 +9,15 @@ use axum::extract::State;
 use axum::response::Response;
 use futures_util::StreamExt;
 use postrider::task::{
-    ClaimAnswer, ClaimTasks, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskLease, TaskNotice, TaskStanding,
+    ClaimAnswer, ClaimTasks, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskNotice, TaskOutcome, TaskStanding,
 };
-use postrider::{Deadline, MessagingError, TaskStore, TaskType};
+use postrider::{Deadline, MessagingError, TaskId, TaskStore, TaskType, Timestamp};
 use postrider_http::wire::receive::LONGEST_WAIT;
 use postrider_http::wire::task::{
     self as wire, ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, FinishRequest, Finished,
     HeartbeatRequest, MOST_BY_ID, Standing, Standings, StandingsRequest,
 };
+use postrider_http::wire::worker::WorkerKind;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -27,10 +29,12 @@ use crate::api::schemas::{list, named, only, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, Verb, answer};
 use crate::app::App;
 use crate::edge::Peer;
+use crate::in_flight::InFlight;
 use crate::leases::{self, Handover, to_its_end};
-use crate::live::Change;
-use crate::portions::Room;
-use crate::workers::check_name;
+use crate::meter::Ended;
+use crate::portions::{BY_ID, Room};
+use crate::receipts::OpenedLease;
+use crate::workers::{Asks, check_name};
 
 /// How long a worker that waits goes without a look, when no hint comes.
 const LOOK: Duration = Duration::from_secs(1);
@@ -92,6 +96,23 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
+/// The end of an attempt that a worker asks for.
+#[derive(Debug)]
+struct End {
+    id: TaskId,
+    task_type: TaskType,
+    outcome: Ended,
+    /// Why it failed.
+    error: Option<String>,
+    /// When the task was claimed.
+    began: Option<Timestamp>,
+}
+
+/// The types of the tasks that a request changes.
+fn types_of(ends: &[End]) -> BTreeSet<&TaskType> {
+    ends.iter().map(|end| &end.task_type).collect()
+}
+
 fn check_count(leases: usize) -> Result<(), ApiError> {
     match leases <= MOST_CLAIMED {
         true => Ok(()),
@@ -103,27 +124,71 @@ fn check_count(leases: usize) -> Result<(), ApiError> {
 
 impl App {
     /// The lease that a worker showed, if its token is for the task.
-    fn lease(&self, caller: &Caller, shown: &str) -> Result<TaskLease, MessagingError> {
-        let (lease, task_type) = self.seal.open_lease(shown)?;
-        if !self.may_use_type(caller, &task_type) {
+    fn lease(&self, caller: &Caller, shown: &str) -> Result<OpenedLease, MessagingError> {
+        let opened = self.seal.open_lease(shown)?;
+        let task_type = &opened.task_type;
+        if !self.may_use_type(caller, task_type) {
             let why = format!("it is for a task of type '{task_type}', and the token is not; use one that is");
             return Err(MessagingError::invalid("lease", why));
         }
-        Ok(lease)
+        Ok(opened)
     }
 
-    /// The end of an attempt, if it can be meant.
-    fn end(&self, caller: &Caller, asked: wire::Finish) -> Result<Finish, MessagingError> {
+    /// The end of an attempt, if it can be meant. It is added to those that are counted when they are carried out.
+    fn end(&self, caller: &Caller, asked: wire::Finish, ends: &mut Vec<End>) -> Result<Finish, MessagingError> {
         let (lease, outcome) = asked.into_outcome()?;
-        let finish = Finish { lease: self.lease(caller, &lease)?, outcome };
+        let OpenedLease { lease, task_type, began } = self.lease(caller, &lease)?;
+        let finish = Finish { lease, outcome };
         finish.check(self.client().store().max_payload_bytes())?;
+        let outcome = match &finish.outcome {
+            TaskOutcome::Succeeded { .. } => Ended::Succeeded,
+            TaskOutcome::Retry { .. } => Ended::Retried,
+            TaskOutcome::Dead { .. } => Ended::Dead,
+            TaskOutcome::Released => Ended::Released,
+        };
+        let error = match &finish.outcome {
+            TaskOutcome::Retry { error, .. } | TaskOutcome::Dead { error, .. } => Some(error.clone()),
+            TaskOutcome::Succeeded { .. } | TaskOutcome::Released => None,
+        };
+        ends.push(End { id: lease.id, task_type, outcome, error, began });
         Ok(finish)
+    }
+
+    /// Counts the attempts that were ended, and logs those that failed as a worker does: a retry is a warning, a death an
+    /// error.
+    fn note_ends(&self, ends: &[End], standings: &[TaskStanding]) {
+        let now = Timestamp::now();
+        for (End { id, task_type, outcome, error, began }, standing) in ends.iter().zip(standings) {
+            let outcome = match standing {
+                TaskStanding::Held => *outcome,
+                // The retry that was asked for would have been one too many.
+                TaskStanding::Spent => Ended::Dead,
+                TaskStanding::Lost(_) => continue,
+            };
+            self.meter.task_ended(task_type, outcome, began.map(|began| now.since(began)));
+            match outcome {
+                Ended::Retried => tracing::warn!(%task_type, %id, error, "a task failed and is tried again"),
+                Ended::Dead => tracing::error!(%task_type, %id, error, "a task is dead"),
+                Ended::Succeeded | Ended::Released => {}
+            }
+        }
     }
 
     /// How many tasks of those that are wanted are claimed at once.
     fn portion_of_tasks(&self, types: &[TaskType], wanted: usize, answer: &Room) -> usize {
         let most = self.client().store().max_payload_bytes();
         self.portions_of_tasks.rows(types.iter().map(TaskType::as_str), wanted, most, answer)
+    }
+
+    /// The bytes that so many tasks are expected to have.
+    fn expected_of_tasks(&self, types: &[TaskType], rows: usize) -> usize {
+        let most = self.client().store().max_payload_bytes();
+        rows.saturating_mul(self.portions_of_tasks.size(types.iter().map(TaskType::as_str), most))
+    }
+
+    /// The bytes that a task is expected to have whose id alone is known.
+    pub(super) fn size_by_id(&self) -> usize {
+        self.portions_of_tasks.size([BY_ID], self.client().store().max_payload_bytes())
     }
 
     fn claimed(&self, task: ClaimedTask) -> wire::Claimed {
@@ -153,6 +218,7 @@ async fn claim(
     State(app): State<Arc<App>>,
     caller: Caller,
     peer: Option<Extension<Peer>>,
+    in_flight: InFlight,
     JsonBody(asked): JsonBody<ClaimRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
@@ -170,14 +236,30 @@ async fn claim(
     let does_wait = !asked.wait.is_zero() && asked.max > 0;
     let wanted = asked.max;
     let claim = ClaimTasks { max: app.portion_of_tasks(&types, wanted, &Room::default()), ..asked.claim() };
-    let (finished, refused) = split(asked.finish.into_iter().map(|end| app.end(&caller, end)).collect());
+    let mut ends = Vec::new();
+    let (finished, refused) = split(asked.finish.into_iter().map(|end| app.end(&caller, end, &mut ends)).collect());
     let has_ended = !refused.is_empty();
+    let queues: Vec<_> = types.iter().filter_map(|one| app.client().store().routes().queue(one).ok()).collect();
+    let asks = Asks { kind: WorkerKind::Task, caller: &caller.key, name: &claim.worker, address: &peer.address };
+    // Also while it finds nothing: it is there, and idle.
+    let _waiting = app.workers.asks(asks, &queues);
     // Before the look, so that what comes between look and wait is not missed.
     let mut hints = match does_wait {
         true => app.client().store().subscribe_tasks(TaskNotice::Claimable(types), Deadline::default()).await.ok(),
         false => None,
     };
-    let (finished, mut got) = take(&app, finished, claim.clone(), wanted).await?;
+    let expected = app.expected_of_tasks(&claim.types, claim.max);
+    let first = match in_flight.grow(expected).await {
+        Ok(()) => Claiming { claim: claim.clone(), wanted, expected, in_flight: in_flight.clone() },
+        Err(error) if finished.is_empty() => return Err(error),
+        // What is done is done all the same: it makes room.
+        Err(_) => {
+            let nothing = ClaimTasks { max: 0, ..claim.clone() };
+            Claiming { claim: nothing, wanted: 0, expected: 0, in_flight: in_flight.clone() }
+        }
+    };
+    let (finished, mut got) = take(&app, finished, first).await?;
+    app.note_ends(&ends, &finished);
     while does_wait && got.tasks.is_empty() {
         let now = Instant::now();
         let due = got.next_due.map_or(LOOK, |due| due.clamp(Duration::from_millis(1), LOOK));
@@ -199,7 +281,12 @@ async fn claim(
         if is_over {
             hints = None;
         }
-        match take(&app, Vec::new(), claim.clone(), wanted).await {
+        if !in_flight.try_grow(expected) {
+            got.next_due = None;
+            continue;
+        }
+        let again = Claiming { claim: claim.clone(), wanted, expected, in_flight: in_flight.clone() };
+        match take(&app, Vec::new(), again).await {
             Ok((_, again)) => got = again,
             // What was ended stays ended, and must be told; the next claim meets the trouble again.
             Err(error) if has_ended => {
@@ -218,7 +305,11 @@ async fn claim(
     }
     let Gathered { tasks, next_due, handover } = got;
     if has_ended || !tasks.is_empty() {
-        app.live.tell(Change::Tasks);
+        let now = Timestamp::now();
+        tasks.iter().for_each(|task| app.meter.task_claimed(&task.task_type, now.since(task.scheduled_for)));
+        let mut changed = types_of(&ends);
+        changed.extend(tasks.iter().map(|task| &task.task_type));
+        app.live.tell_of_tasks(changed);
     }
     let finished = standings_of(refused, finished);
     let tasks = tasks.into_iter().map(|task| app.claimed(task)).collect();
@@ -229,21 +320,28 @@ async fn claim(
 async fn take(
     app: &Arc<App>,
     finished: Vec<Finish>,
-    claim: ClaimTasks,
-    wanted: usize,
+    claiming: Claiming,
 ) -> Result<(Vec<TaskStanding>, Gathered), MessagingError> {
     let own = app.clone();
     let taken = to_its_end(app, async move {
-        let asked = (claim.max > 0).then(|| claim.clone());
+        let asked = (claiming.claim.max > 0).then(|| claiming.claim.clone());
         let mut got = own.client().store().finish_and_claim(finished, asked, Deadline::default()).await?;
         let standings = std::mem::take(&mut got.finished);
-        Ok((standings, gather(&own, claim, wanted, got).await))
+        Ok((standings, gather(&own, claiming, got).await))
     });
     taken.await.unwrap_or_else(|| Err(lost_claim()))
 }
 
 fn lost_claim() -> MessagingError {
     MessagingError::OutcomeUnknown { operation: "claim", ids: Vec::new(), source: None }
+}
+
+/// What is claimed, of how many that are wanted, and the bytes that are kept room for.
+struct Claiming {
+    claim: ClaimTasks,
+    wanted: usize,
+    expected: usize,
+    in_flight: InFlight,
 }
 
 /// Tasks that were claimed for a worker, and their leases.
@@ -254,11 +352,13 @@ struct Gathered {
 }
 
 /// Adds to the tasks that were claimed first until there are as many as are wanted, as fit into an answer or as there are.
-async fn gather(app: &Arc<App>, mut claim: ClaimTasks, wanted: usize, mut got: FinishedAndClaimed) -> Gathered {
+async fn gather(app: &Arc<App>, claiming: Claiming, mut got: FinishedAndClaimed) -> Gathered {
+    let Claiming { mut claim, wanted, mut expected, in_flight } = claiming;
     let (mut tasks, mut room, store) = (Vec::new(), Room::default(), app.client().store());
     let handover = |tasks: &[ClaimedTask]| Handover::tasks(tasks.iter().map(|task| task.lease).collect(), app);
     loop {
         let is_last = got.claimed.len() < claim.max;
+        in_flight.correct(expected, got.claimed.iter().map(|task| task.payload.len()).sum());
         app.portions_of_tasks.saw(got.claimed.iter().map(|task| (task.task_type.as_str(), task.payload.len())));
         let surplus = room.take(&mut got.claimed, |task| task.payload.len());
         drop(handover(&surplus));
@@ -268,7 +368,8 @@ async fn gather(app: &Arc<App>, mut claim: ClaimTasks, wanted: usize, mut got: F
             break;
         }
         claim.max = app.portion_of_tasks(&claim.types, wanted - tasks.len(), &room);
-        if claim.max == 0 {
+        expected = app.expected_of_tasks(&claim.types, claim.max);
+        if claim.max == 0 || !in_flight.try_grow(expected) {
             break;
         }
         match store.claim(claim.clone(), Deadline::default()).await {
@@ -286,6 +387,7 @@ async fn claim_by_id(
     State(app): State<Arc<App>>,
     caller: Caller,
     peer: Option<Extension<Peer>>,
+    in_flight: InFlight,
     JsonBody(ClaimByIdRequest { ids, lease, worker }): JsonBody<ClaimByIdRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
@@ -298,6 +400,8 @@ async fn claim_by_id(
             app.check_task(&caller, *id).await?;
         }
     }
+    let expected = ids.len().saturating_mul(app.size_by_id());
+    in_flight.grow(expected).await?;
     let own = app.clone();
     let taken = to_its_end(&app, async move {
         let answers = own.client().store().claim_by_id(&ids, lease, &worker, Deadline::default()).await?;
@@ -309,7 +413,16 @@ async fn claim_by_id(
         Ok((answers, handover))
     });
     let (answers, handover) = taken.await.unwrap_or_else(|| Err(lost_claim()))?;
-    app.live.tell(Change::Tasks);
+    let claimed = answers.iter().filter_map(|answer| match answer {
+        ClaimAnswer::Claimed(task) => Some(task),
+        ClaimAnswer::NotDue(_) | ClaimAnswer::NotClaimable => None,
+    });
+    let claimed: Vec<_> = claimed.collect();
+    in_flight.correct(expected, claimed.iter().map(|task| task.payload.len()).sum());
+    app.portions_of_tasks.saw(claimed.iter().map(|task| (BY_ID, task.payload.len())));
+    let now = Timestamp::now();
+    claimed.iter().for_each(|task| app.meter.task_claimed(&task.task_type, now.since(task.scheduled_for)));
+    app.live.tell_of_tasks(claimed.iter().map(|task| &task.task_type));
     let row = |answer| ClaimRow::new(answer, |task| app.seal.seal_lease(&task.lease, &task.task_type));
     leased(&ClaimByIdAnswers { answers: answers.into_iter().map(row).collect() }, handover, &peer)
 }
@@ -320,9 +433,11 @@ async fn finish(
     JsonBody(asked): JsonBody<FinishRequest>,
 ) -> Result<Response, ApiError> {
     check_count(asked.finish.len())?;
-    let (finished, refused) = split(asked.finish.into_iter().map(|end| app.end(&caller, end)).collect());
+    let mut ends = Vec::new();
+    let (finished, refused) = split(asked.finish.into_iter().map(|end| app.end(&caller, end, &mut ends)).collect());
     let standings = app.client().store().finish(finished, Deadline::default()).await?;
-    app.live.tell(Change::Tasks);
+    app.note_ends(&ends, &standings);
+    app.live.tell_of_tasks(types_of(&ends));
     answer(&Finished { finished: standings_of(refused, standings) })
 }
 
@@ -332,12 +447,15 @@ async fn heartbeat(
     JsonBody(asked): JsonBody<HeartbeatRequest>,
 ) -> Result<Response, ApiError> {
     check_count(asked.heartbeats.len())?;
+    let mut changed = BTreeSet::new();
     let beat = |asked: wire::Heartbeat| {
-        Ok(Heartbeat { lease: app.lease(&caller, &asked.lease)?, progress: asked.checked_progress()? })
+        let OpenedLease { lease, task_type, .. } = app.lease(&caller, &asked.lease)?;
+        changed.insert(task_type);
+        Ok(Heartbeat { lease, progress: asked.checked_progress()? })
     };
     let (beats, refused) = split(asked.heartbeats.into_iter().map(beat).collect());
     let standings = app.client().store().heartbeat(beats, asked.extend, Deadline::default()).await?;
-    app.live.tell(Change::Tasks);
+    app.live.tell_of_tasks(&changed);
     answer(&Standings { standings: standings_of(refused, standings) })
 }
 
@@ -347,7 +465,8 @@ async fn standings(
     JsonBody(StandingsRequest { leases }): JsonBody<StandingsRequest>,
 ) -> Result<Response, ApiError> {
     check_count(leases.len())?;
-    let (leases, refused) = split(leases.iter().map(|lease| app.lease(&caller, lease)).collect());
+    let own = |lease: &String| app.lease(&caller, lease).map(|opened| opened.lease);
+    let (leases, refused) = split(leases.iter().map(own).collect());
     let standings = app.client().store().standings(&leases, Deadline::default()).await?;
     answer(&Standings { standings: standings_of(refused, standings) })
 }

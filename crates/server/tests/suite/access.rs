@@ -189,7 +189,16 @@ async fn a_session_is_a_cookie_that_other_sites_cannot_use_and_that_ends_with_it
         request.headers_mut().insert("origin", format!("http://{}", place.address).parse().unwrap());
         place.send(request).await
     };
-    assert_eq!(log_in("prt_wrong").await.code(), "unauthorized");
+    let unknown = format!("prt_{}_{}", "0".repeat(32), "x".repeat(43));
+    for (wrong, why) in [
+        ("prt_wrong", "a token begins with 'prt_' and has two more parts"),
+        (&unknown, "it was mistyped, revoked, or has expired"),
+    ] {
+        let problem = log_in(wrong).await.of(401);
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.starts_with("unknown token: ") && detail.contains(why), "{detail}");
+        assert_eq!(problem["code"], "unauthorized");
+    }
     let answer = log_in(&token).await;
     let cookie = answer.headers["set-cookie"].to_str().unwrap().to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
@@ -275,6 +284,9 @@ async fn the_first_token_is_an_admins_and_whoever_makes_one_is_told_of() {
     let refused = place.post("/v1/tokens", json!({ "name": "ci", "roles": ["produce"] })).await;
     let detail = refused.of(400)["detail"].clone();
     assert!(detail.as_str().unwrap().contains("postrider token create NAME --role admin"), "{detail}");
+    let endless = json!({ "name": "ops", "roles": ["admin"], "expires_in": "40000d" });
+    let detail = place.post("/v1/tokens", endless).await.of(400)["detail"].clone();
+    assert!(detail.as_str().unwrap().contains("more than a hundred years away"), "{detail}");
     // The server is as open as before.
     assert_eq!(place.get("/v1/tokens").await.of(200)["tokens"], json!([]));
     assert_eq!(place.get("/v1/audit").await.of(200)["entries"], json!([]));

@@ -1,9 +1,11 @@
 //! Dead letters over HTTP: looked at, corrected, brought back at a rate, removed; and all of it in the log.
 
 use axum::http::Method;
+use postrider::Timestamp;
 use postrider_server::Role;
 use serde_json::{Value, json};
 
+use crate::many_dead::{KINDS, bury_many};
 use crate::place::{Place, eventually};
 
 /// Makes dead letters, with the error that each shall have.
@@ -77,6 +79,116 @@ async fn one_is_corrected_and_goes_back_alone() {
     let listed = place.get("/v1/queues/orders/dead-letters?limit=1").await.of(200);
     assert_eq!((&listed["dead_letters"][0]["id"], &listed["next"]), (&ids[1], &Value::Null));
     assert_eq!(place.get(&path).await.code(), "message_not_found");
+    place.stop().await;
+}
+
+/// Every dead letter that a listing has, page by page.
+async fn listed(place: &Place, query: &str) -> Vec<Value> {
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/v1/queues/orders/dead-letters?{query}{after}");
+        let page = place.get(&path).await.of(200);
+        found.extend(page["dead_letters"].as_array().unwrap().iter().cloned());
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => return found,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_search_is_over_all_of_them_and_its_cursors_go_on_where_it_ended() {
+    const MANY: usize = 1_300;
+    let place = Place::new().await;
+    bury_many(&place, "orders", MANY).await;
+    let groups = place.get("/v1/queues/orders/dead-letters/groups").await.of(200);
+    let counts: Vec<_> =
+        groups["groups"].as_array().unwrap().iter().map(|group| group["count"].as_u64().unwrap()).collect();
+    assert_eq!((counts.len(), counts.iter().sum::<u64>()), (KINDS, MANY as u64), "{groups}");
+    assert_eq!((&groups["more_kinds"], &groups["complete"]), (&json!(0), &json!(true)));
+    let folded = place.get("/v1/queues/orders/dead-letters/groups?limit=1").await.of(200);
+    assert_eq!((&folded["more_kinds"], &folded["more_count"]), (&json!(2), &json!(MANY as u64 - counts[0])));
+
+    let all = listed(&place, "limit=1000").await;
+    assert_eq!(all.len(), MANY);
+    let last = all.last().unwrap();
+    let (id, at) = (last["id"].as_str().unwrap(), all[MANY - 10]["dead_at"].as_str().unwrap());
+    let of = |wanted: &dyn Fn(&Value) -> bool| all.iter().filter(|letter| wanted(letter)).count();
+    let error = |letter: &Value| letter["error"].as_str().unwrap().to_owned();
+    let dead_at = |letter: &Value| letter["dead_at"].as_str().unwrap().parse::<Timestamp>().unwrap();
+    let time = at.parse().unwrap();
+    let kind = groups["groups"][0]["fingerprint"].as_str().unwrap().to_owned();
+    let kind: String = form_urlencoded::byte_serialize(kind.as_bytes()).collect();
+    for (query, wanted) in [
+        (format!("fingerprint={kind}"), usize::try_from(counts[0]).unwrap()),
+        ("error_contains=PAY.example".to_owned(), of(&|letter| error(letter).contains("pay.example"))),
+        (format!("id={}", &id[20..]), 1),
+        (format!("since={at}"), of(&|letter| dead_at(letter) >= time)),
+        (format!("before={at}"), of(&|letter| dead_at(letter) < time)),
+        ("text=ANNA-3".to_owned(), of(&|letter| letter["headers"]["customer"] == "anna-3")),
+        ("text=%22order%22%3A+1299%2C".to_owned(), 1),
+        (
+            "reason=rejected&error_contains=is+no+number".to_owned(),
+            of(&|letter| error(letter).contains("is no number")),
+        ),
+        ("key=nobody".to_owned(), 0),
+        ("reason=expired".to_owned(), 0),
+    ] {
+        for limit in [7, 100, 1000] {
+            let found = listed(&place, &format!("{query}&limit={limit}")).await;
+            let ids: std::collections::HashSet<_> = found.iter().map(|letter| letter["id"].as_str().unwrap()).collect();
+            assert_eq!((found.len(), ids.len()), (wanted, wanted), "{query} by {limit}");
+        }
+    }
+    assert_eq!(place.get("/v1/queues/orders/dead-letters?since=soon").await.code(), "malformed_request");
+
+    // The same filter redrives and purges: first it is counted, and nothing else is touched.
+    let filter = json!({ "error_contains": "pay.example", "since": at });
+    let wanted = of(&|letter| error(letter).contains("pay.example") && dead_at(letter) >= time);
+    let asked = json!({ "filter": filter, "dry_run": true });
+    let preview = place.post("/v1/queues/orders/dead-letters/redrive", asked.clone()).await.of(200);
+    assert_eq!(preview["redriven"].as_array().unwrap().len(), wanted);
+    let preview = place.post("/v1/queues/orders/dead-letters/purge", asked).await.of(200);
+    assert_eq!(preview["purged"], wanted);
+    let group = json!({ "filter": { "reason": "rejected", "fingerprint": groups["groups"][1]["fingerprint"] } });
+    let purged = place.post("/v1/queues/orders/dead-letters/purge", group).await.of(200);
+    assert_eq!(purged["purged"], counts[1]);
+    let job = place
+        .post("/v1/queues/orders/dead-letters/redrive-job", json!({ "filter": { "text": "anna-3" } }))
+        .await
+        .of(202);
+    let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
+    let ended = eventually(async || Some(place.get(&path).await.of(200)).filter(|job| job["state"] != "running")).await;
+    let stats = place.get("/v1/queues/orders").await.of(200);
+    assert_eq!((&ended["state"], &ended["done"]), (&json!("done"), &stats["ready"]), "{ended}");
+    assert_eq!(stats["dead"].as_u64().unwrap() + stats["ready"].as_u64().unwrap(), MANY as u64 - counts[1]);
+    assert!(listed(&place, "text=anna-3").await.is_empty());
+    let both = json!({ "ids": [id], "filter": {} });
+    assert_eq!(place.post("/v1/queues/orders/dead-letters/purge", both).await.code(), "invalid_input");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn json_stays_json_unless_its_name_changes_too() {
+    let place = Place::new().await;
+    let new = json!({ "body": "{\"litres\": 2}", "content_type": "application/json" });
+    place.post("/v1/queues/orders/messages", new).await.of(201);
+    let got = place.post("/v1/queues/orders/receive", json!({ "visibility": "10m" })).await.of(200);
+    let nack = json!({ "receipts": [got["messages"][0]["receipt"]], "reason": "rejected", "error": "no" });
+    place.post("/v1/messages/dead-letter", nack).await.of(200);
+    let path = format!("/v1/queues/orders/dead-letters/{}", got["messages"][0]["id"].as_str().unwrap());
+    let edit = async |edit: Value| place.send(place.request(Method::PATCH, &path, Some(&edit))).await;
+    let refused = edit(json!({ "body": "{\"litres\":\n 2" })).await.of(400);
+    assert_eq!(refused["code"], "invalid_input");
+    let why = refused["detail"].as_str().unwrap();
+    assert!(why.contains("line 2, column 2") && why.contains("change the content type"), "{why}");
+    assert_eq!(place.get(&path).await.of(200)["revision"], 0, "nothing was changed");
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(edit(json!({ "body": deep })).await.of(200)["revision"], 1, "however deep, it is JSON");
+    let edited = edit(json!({ "body": "litres: 2", "content_type": "text/plain" })).await.of(200);
+    assert_eq!(edited["body"], "litres: 2");
+    edit(json!({ "content_type": "application/json" })).await.of(400);
+    edit(json!({ "headers": { "fixed": "yes" } })).await.of(200);
     place.stop().await;
 }
 

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::process::Command;
 
-use crate::place::{PATIENCE, Place};
+use crate::place::{PATIENCE, Place, eventually};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/http").join(name)
@@ -56,4 +57,45 @@ async fn a_worker_in_python_needs_nothing_but_its_standard_library() {
 #[tokio::test]
 async fn a_worker_in_node_needs_no_package() {
     works("node", "worker.mjs").await;
+}
+
+/// Far less than the 20 s that a worker waits for messages with one request.
+const SOON: Duration = Duration::from_secs(8);
+
+async fn ends_at_once(program: &str, file: &str) {
+    let place = Place::new().await;
+    let mut worker = Command::new(program)
+        .arg(example(file))
+        .arg("orders")
+        .env("POSTRIDER_URL", format!("http://{}", place.address))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let waits = eventually(async || {
+        let workers = place.get("/v1/workers").await.of(200);
+        workers["workers"].as_array().unwrap().iter().find(|worker| worker["waiting"] == true).cloned()
+    })
+    .await;
+    let process = worker.id().unwrap().to_string();
+    assert!(waits["name"].as_str().unwrap().contains(&format!(":{process}:")), "{waits}");
+    let asked = Instant::now();
+    assert!(std::process::Command::new("kill").args(["-TERM", &process]).status().unwrap().success());
+    let ended = tokio::time::timeout(PATIENCE, worker.wait()).await.expect("it ends").unwrap();
+    assert!(ended.success() && asked.elapsed() < SOON, "{ended} after {:?}", asked.elapsed());
+    // Nothing is leased for a worker that has left, and the server knows that it waits no more.
+    place.post("/v1/queues/orders/messages", json!({ "body": "{}" })).await.of(201);
+    let got = place.post("/v1/queues/orders/receive", json!({ "wait": "20s" })).await.of(200);
+    assert_eq!(got["messages"][0]["receive_count"], 1, "{got}");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_wait_of_the_worker_in_python() {
+    ends_at_once("python3", "worker.py").await;
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_wait_of_the_worker_in_node() {
+    ends_at_once("node", "worker.mjs").await;
 }

@@ -64,7 +64,7 @@ async fn a_client_that_leaves_while_it_waits_costs_no_delivery() {
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_written_gives_its_leases_back() {
-    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(8), ..ServerOptions::default() }).await;
+    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(5), ..ServerOptions::default() }).await;
     let queue = QueueName::new("orders").unwrap();
     let provider = &place.context.messaging_provider;
     for _ in 0..12 {
@@ -148,7 +148,7 @@ async fn a_claim_that_is_left_in_the_middle_goes_back_uncounted() {
 
 #[tokio::test]
 async fn claims_whose_answer_cannot_be_written_go_back_uncounted() {
-    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(8), ..ServerOptions::default() }).await;
+    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(5), ..ServerOptions::default() }).await;
     for _ in 0..12 {
         place.post("/v1/tasks", json!({ "type": "mail", "payload": "x".repeat(1024 * 1024) })).await.of(201);
     }

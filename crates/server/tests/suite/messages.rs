@@ -1,6 +1,7 @@
 //! The life of a message over HTTP.
 
 use axum::http::Method;
+use postrider_server::Role;
 use serde_json::{Value, json};
 
 use crate::place::Place;
@@ -169,5 +170,135 @@ async fn a_round_of_a_worker_is_one_request() {
     place.post("/v1/messages/nack", nack).await.of(200);
     let stats = place.get("/v1/queues/orders").await.of(200);
     assert_eq!((&stats["delayed"], &stats["in_flight"]), (&json!(1), &json!(0)), "it backs off");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_attempt_is_credited_to_the_worker_that_received_the_message() {
+    let place = Place::new().await;
+    for _ in 0..2 {
+        place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
+    }
+    let ask = json!({ "max": 1, "worker": "host:7:a" });
+    let first = place.post("/v1/queues/orders/receive", ask).await.of(200)["messages"][0].clone();
+    let ask = json!({ "queues": ["orders"], "max": 1, "worker": "host:7:b" });
+    let second = place.post("/v1/receive", ask).await.of(200)["messages"][0].clone();
+    let both = json!({ "receipts": [first["receipt"], second["receipt"]], "after": "0s", "error": "no" });
+    place.post("/v1/messages/nack", both).await.of(200);
+    let again = place.post("/v1/queues/orders/receive", json!({ "wait": "20s" })).await.of(200)["messages"][0].clone();
+    let dead =
+        json!({ "settlements": [{ "receipt": again["receipt"], "outcome": "dead_letter", "worker": "host:7:c" }] });
+    place.post("/v1/messages/settle", dead).await.of(200);
+    for (message, worker) in [(&first, "host:7:a"), (&second, "host:7:b")] {
+        let id = message["id"].as_str().unwrap();
+        let told = place.get(&format!("/v1/queues/orders/messages/{id}/attempts")).await.of(200);
+        let told: Vec<_> =
+            told["attempts"].as_array().unwrap().iter().map(|attempt| attempt["worker"].clone()).collect();
+        let mut expected = vec![json!(worker)];
+        if again["id"] == message["id"] {
+            expected.push(json!("host:7:c"));
+        }
+        assert_eq!(told, expected);
+    }
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_name_that_is_there_twice_is_refused_by_its_name() {
+    let place = Place::new().await;
+    let post = async |path: &str, body: &'static str| {
+        let mut request = place.request(Method::POST, path, Some(&json!({})));
+        *request.body_mut() = body.as_bytes().into();
+        place.send(request).await
+    };
+    for (path, body, name) in [
+        ("/v1/queues/orders/messages", r#"{"body":"a","headers":{"tenant":"x","a":"1","tenant":"y"}}"#, "'tenant'"),
+        ("/v1/queues/orders/messages", r#"{"body":"a","priority":1,"priority":2}"#, "'priority'"),
+        ("/v1/queues/orders/receive", r#"{"max":1,"max":2}"#, "'max'"),
+        (
+            "/v1/tasks",
+            r#"{"type":"a","payload":"","retry_strategy":{"strategy":"constant","delay":"1s","delay":"2s"}}"#,
+            "'delay'",
+        ),
+        ("/v1/messages/ack", r#"{"receipts":[],"receipts":[]}"#, "'receipts'"),
+    ] {
+        let detail = post(path, body).await.of(400)["detail"].clone();
+        let detail = detail.as_str().unwrap();
+        assert!(detail.contains(name) && detail.contains("more than once"), "{body}: {detail}");
+    }
+    let batch = r#"{"messages":[{"body":"a","headers":{"b":"1","b":"2"}},{"body":"c"}]}"#;
+    let rows = post("/v1/queues/orders/messages/batch", batch).await.of(200)["results"].clone();
+    assert!(rows[0]["problem"]["code"] == "invalid_input" && rows[1]["id"].is_string(), "{rows}");
+    assert_eq!(place.get("/v1/queues/orders").await.of(200)["ready"], 1);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn waits_and_handlers_are_told_by_percentiles() {
+    let place = Place::new().await;
+    let nothing = place.get("/v1/queues/orders/durations").await.of(200);
+    assert_eq!(nothing, json!({ "waited": null, "took": null }));
+    for _ in 0..4 {
+        place.post("/v1/queues/orders/messages", json!({ "body": "tea" })).await.of(201);
+    }
+    let got = place.post("/v1/queues/orders/receive", json!({ "max": 4, "visibility": "10m" })).await.of(200);
+    let receipts: Vec<_> =
+        got["messages"].as_array().unwrap().iter().map(|message| message["receipt"].clone()).collect();
+    place.post("/v1/messages/ack", json!({ "receipts": receipts[..2] })).await.of(200);
+    place.post("/v1/messages/nack", json!({ "receipts": [receipts[2]], "after": "1h", "error": "no" })).await.of(200);
+    place.post("/v1/messages/release", json!({ "receipts": [receipts[3]] })).await.of(200);
+    let told = place.get("/v1/queues/orders/durations").await.of(200);
+    assert_eq!((&told["waited"]["count"], &told["took"]["count"]), (&json!(4), &json!(3)), "a release is no handling");
+    for one in ["waited", "took"] {
+        let part = |name: &str| told[one][name].as_u64().unwrap();
+        assert!(part("p50_ms") >= 1 && part("p50_ms") <= part("p95_ms") && part("p95_ms") <= part("p99_ms"), "{told}");
+    }
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_waiting_message_is_delivered_now_dead_lettered_and_deleted_by_hand() {
+    let place = Place::new().await;
+    let mut ids = Vec::new();
+    for (body, delay) in [("leased", "0s"), ("now", "1h"), ("dead", "1h"), ("gone", "1h")] {
+        let new = json!({ "body": body, "delay": delay });
+        ids.push(place.post("/v1/queues/orders/messages", new).await.of(201)["id"].as_str().unwrap().to_owned());
+    }
+    let [leased, now, dead, gone] = &ids[..] else { panic!() };
+    let [message] = &receive(&place, "orders", json!({ "visibility": "10m" })).await[..] else { panic!() };
+    assert_eq!(message["id"], json!(leased));
+    let token = place.token(&[Role::Operate], None).await;
+    let reader = place.token(&[Role::Read], None).await;
+    let ask = async |token: &str, method: Method, path: &str, body: Option<Value>| {
+        let mut request = place.request(method, path, body.as_ref());
+        request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        place.send(request).await
+    };
+    let path = |id: &str, rest: &str| format!("/v1/queues/orders/messages/{id}{rest}");
+    ask(&token, Method::POST, &path(now, "/deliver-now"), None).await.of(204);
+    let death = json!({ "reason": "by hand", "error": "it is wrong" });
+    ask(&token, Method::POST, &path(dead, "/dead-letter"), Some(death)).await.of(204);
+    ask(&token, Method::DELETE, &path(gone, ""), None).await.of(204);
+    let stats = ask(&token, Method::GET, "/v1/queues/orders", None).await.of(200);
+    assert_eq!((&stats["ready"], &stats["delayed"], &stats["dead"]), (&json!(1), &json!(0), &json!(1)));
+    let letter = ask(&token, Method::GET, &format!("/v1/queues/orders/dead-letters/{dead}"), None).await.of(200);
+    assert_eq!((&letter["reason"], &letter["error"]), (&json!("by hand"), &json!("it is wrong")));
+
+    assert_eq!(ask(&token, Method::DELETE, &path(gone, ""), None).await.code(), "message_not_found");
+    // A worker keeps what it has leased.
+    let refused = ask(&token, Method::POST, &path(leased, "/deliver-now"), None).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (409, "message_leased".to_owned()));
+    let refused = ask(&reader, Method::DELETE, &path(now, ""), None).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (403, "forbidden".to_owned()));
+
+    let log = ask(&token, Method::GET, "/v1/audit?limit=5", None).await.of(200)["entries"].clone();
+    let told: Vec<_> = log.as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap()).collect();
+    assert_eq!(
+        told,
+        ["deliver_message_now", "delete_message", "delete_message", "dead_letter_message", "deliver_message_now"]
+    );
+    let is_done = [0, 1, 2, 3, 4].map(|at| log[at]["detail"]["outcome"] == "done");
+    assert_eq!(is_done, [false, false, true, true, true], "{log}");
+    assert_eq!((&log[3]["detail"]["id"], &log[3]["detail"]["reason"]), (&json!(dead), &json!("by hand")));
     place.stop().await;
 }

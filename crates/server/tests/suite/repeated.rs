@@ -66,6 +66,19 @@ async fn a_send_whose_client_leaves_is_carried_out_once_however_often_it_is_repe
     place.stop().await;
 }
 
+#[tokio::test]
+async fn a_body_of_more_than_half_of_what_a_caller_may_have_is_counted_once() {
+    const MIB: usize = 1024 * 1024;
+    let options = ServerOptions { max_bytes_in_flight: 2 * MIB, max_request_bytes: MIB, ..ServerOptions::default() };
+    let place = Place::with(options).await;
+    let body = json!({ "body": "x".repeat(MIB * 3 / 4) });
+    let first = repeat(&place, "/v1/queues/orders/messages", "k", &body).await.of(201);
+    let again = repeat(&place, "/v1/queues/orders/messages", "k", &body).await;
+    assert_eq!(again.headers["idempotent-replay"], "true");
+    assert_eq!(again.of(201), first);
+    place.stop().await;
+}
+
 fn ids(rows: &Value) -> Vec<String> {
     let mut ids: Vec<_> =
         rows.as_array().unwrap().iter().filter_map(|row| row["id"].as_str()).map(str::to_owned).collect();

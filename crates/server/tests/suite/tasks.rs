@@ -41,6 +41,84 @@ async fn a_worker_claims_tells_of_progress_and_finishes() {
     assert_eq!((&done["state"], &done["result"]), (&json!("SUCCEEDED"), &json!("sent")));
     assert_eq!(done["attempts"][0]["outcome"], "succeeded");
     assert_eq!(place.post("/v1/tasks/claim", claim).await.of(200)["tasks"], json!([]));
+    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    for line in [
+        "postrider_tasks{type=\"mail\",state=\"SUCCEEDED\"} 1",
+        "postrider_tasks{type=\"mail\",state=\"PROCESSING\"} 0",
+        "postrider_tasks_created_total{type=\"mail\"} 1",
+        "postrider_tasks_claimed_total{type=\"mail\"} 1",
+        "postrider_task_attempts_total{type=\"mail\",outcome=\"succeeded\"} 1",
+        "postrider_task_lag_seconds_count{type=\"mail\"} 1",
+        "postrider_task_attempt_duration_seconds_count{type=\"mail\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_retry_after_the_last_attempt_is_answered_with_the_death_of_its_task() {
+    let place = Place::new().await;
+    let claim = json!({ "types": ["mail"], "worker": "w1", "lease": "1m" });
+    for is_with_claim in [false, true] {
+        let new = json!({ "type": "mail", "payload": "", "max_attempts": 3 });
+        let made = place.post("/v1/tasks", new).await.of(201);
+        let mut standings = Vec::new();
+        for attempt in 1..=3 {
+            let task = eventually(async || {
+                let claimed = place.post("/v1/tasks/claim", claim.clone()).await.of(200);
+                claimed["tasks"].get(0).cloned()
+            })
+            .await;
+            assert_eq!((&task["id"], &task["attempt_count"]), (&made["id"], &json!(attempt)));
+            let end = json!([{ "lease": task["lease"], "outcome": "retry", "error": "no stamp", "after": "0s" }]);
+            let finished = if is_with_claim {
+                // It claims nothing, not even the task that it gives back.
+                let other = json!({ "types": ["other"], "worker": "w1", "lease": "1m", "finish": end });
+                place.post("/v1/tasks/claim", other).await
+            } else {
+                place.post("/v1/tasks/finish", json!({ "finish": end })).await
+            };
+            standings.push(finished.of(200)["finished"][0].clone());
+        }
+        assert_eq!(
+            standings,
+            [json!({ "held": true }), json!({ "held": true }), json!({ "held": true, "state": "DEAD" })]
+        );
+        assert_eq!(place.post("/v1/tasks/claim", claim.clone()).await.of(200)["tasks"], json!([]));
+        let dead = state(&place, &made["id"]).await;
+        assert_eq!((&dead["state"], &dead["dead_reason"]), (&json!("DEAD"), &json!("max_attempts")));
+    }
+    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    for (outcome, count) in [("retried", 4), ("dead", 2)] {
+        let line = format!("postrider_task_attempts_total{{type=\"mail\",outcome=\"{outcome}\"}} {count}\n");
+        assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
+    }
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_finds_nothing_is_listed_and_one_that_works_is_not_idle() {
+    let place = Place::new().await;
+    for worker in ["host:7:a", "host:7:b"] {
+        let claim = json!({ "types": ["mail"], "worker": worker, "lease": "1m" });
+        assert_eq!(place.post("/v1/tasks/claim", claim).await.of(200)["tasks"], json!([]));
+    }
+    place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
+    let claim = json!({ "types": ["mail"], "worker": "host:7:a", "lease": "1m" });
+    place.post("/v1/tasks/claim", claim).await.of(200);
+    let workers = place.get("/v1/workers").await.of(200);
+    let told: Vec<_> = workers["workers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|worker| {
+            (worker["name"].clone(), worker["kind"].clone(), worker["in_flight"].clone(), worker["queues"].clone())
+        })
+        .collect();
+    let one = |name: &str, held: u64| (json!(name), json!("task"), json!(held), json!(["task_mail"]));
+    assert_eq!(told, [one("host:7:a", 1), one("host:7:b", 0)]);
+    assert_eq!(workers["workers"][0]["idle_seconds"], 0.0, "it works");
     place.stop().await;
 }
 
@@ -223,6 +301,8 @@ async fn schedules_are_made_shown_paused_triggered_and_removed() {
 #[tokio::test]
 async fn the_server_does_the_chores_of_tasks() {
     let place = Place::new().await;
+    let new = json!({ "type": "late", "payload": "", "deadline": "1970-01-02T00:00:00Z" });
+    let late = place.post("/v1/tasks", new).await.of(201);
     let put = json!({ "type": "tick", "payload": "", "every": "1s" });
     place.send(place.request(Method::PUT, "/v1/schedules/often", Some(&put))).await.of(200);
     let made = eventually(async || {
@@ -231,5 +311,98 @@ async fn the_server_does_the_chores_of_tasks() {
     })
     .await;
     assert_eq!(made["schedule"], "often");
+    let dead = eventually(async || {
+        let listed = place.get("/v1/tasks?type=late&state=DEAD").await.of(200);
+        listed["tasks"].as_array().unwrap().first().cloned()
+    })
+    .await;
+    assert_eq!((&dead["id"], &dead["dead_reason"]), (&late["id"], &json!("deadline")));
+    // No client asked for either of them: the store's own count has them, and the counters of requests do not.
+    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    let value = |line: &str| metrics.lines().find_map(|found| found.strip_prefix(line)?.trim().parse::<u64>().ok());
+    assert!(value("postrider_tasks{type=\"tick\",state=\"PENDING\"}").is_some_and(|count| count > 0), "{metrics}");
+    assert_eq!(value("postrider_tasks_created_total{type=\"tick\"}").unwrap_or(0), 0);
+    assert_eq!(value("postrider_tasks{type=\"late\",state=\"DEAD\"}"), Some(1));
+    assert_eq!(value("postrider_task_attempts_total{type=\"late\",outcome=\"dead\"}").unwrap_or(0), 0);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn many_are_counted_by_state_and_changed_by_a_filter() {
+    let place = Place::new().await;
+    for number in 0..40 {
+        let task_type = if number % 4 == 0 { "mail" } else { "report" };
+        let new = json!({ "type": task_type, "payload": "", "in": "1h", "tags": ["monthly"] });
+        place.post("/v1/tasks", new).await.of(201);
+    }
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201)["id"].clone());
+    }
+    let claim = json!({ "types": ["mail"], "worker": "w", "lease": "10m", "max": 2 });
+    let claimed = place.post("/v1/tasks/claim", claim).await.of(200);
+    let finish = json!({ "finish": [{ "lease": claimed["tasks"][0]["lease"], "outcome": "succeeded" }] });
+    place.post("/v1/tasks/finish", finish).await.of(200);
+    let counts = place.get("/v1/tasks/counts").await.of(200);
+    let of = |state: &str| counts["counts"][state].as_u64().unwrap();
+    assert_eq!((of("PENDING"), of("PROCESSING"), of("SUCCEEDED"), of("DEAD")), (41, 1, 1, 0), "{counts}");
+    assert_eq!((&counts["looked_at"], &counts["complete"]), (&json!(43), &json!(true)));
+    assert_eq!((&counts["took"]["count"], &counts["waited"]["count"]), (&json!(1), &json!(1)));
+    let row = |task_type: &str, state: &str, count: u64| json!({ "type": task_type, "state": state, "count": count, "approximate": false });
+    let by_type = |counts: &Value| {
+        let rows = counts["by_type"].as_array().unwrap().iter().filter(|row| row["count"] != 0);
+        rows.cloned().collect::<Vec<_>>()
+    };
+    let [pending, running, done] =
+        [("PENDING", 11), ("PROCESSING", 1), ("SUCCEEDED", 1)].map(|(state, count)| row("mail", state, count));
+    assert_eq!(by_type(&counts), [pending, running, done, row("report", "PENDING", 30)]);
+    let counts = place.get("/v1/tasks/counts?type=mail&tag=monthly").await.of(200);
+    assert_eq!((&counts["counts"]["PENDING"], &counts["looked_at"]), (&json!(10), &json!(10)));
+    assert_eq!(by_type(&counts), [row("mail", "PENDING", 10)]);
+
+    // A token of one queue counts and changes what is its own.
+    place.token(&[Role::Admin], None).await;
+    let token = place.token(&[Role::Operate], Some(&["task_mail"])).await;
+    let ask = async |method: Method, path: &str, body: Option<Value>| {
+        let mut request = place.request(method, path, body.as_ref());
+        request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        place.send(request).await
+    };
+    let counts = ask(Method::GET, "/v1/tasks/counts", None).await.of(200);
+    assert_eq!(counts["looked_at"], 13);
+    let asked = json!({ "tag": ["monthly"], "dry_run": true });
+    let chosen = ask(Method::POST, "/v1/tasks/retry-job", Some(asked)).await.of(200);
+    assert_eq!(chosen["tasks"].as_array().unwrap().len(), 10);
+    let chosen = ask(Method::POST, "/v1/tasks/cancel-job", Some(json!({ "dry_run": true }))).await.of(200);
+    assert_eq!((chosen["tasks"].as_array().unwrap().len(), &chosen["processing"]), (12, &json!(1)));
+    let named = json!({ "ids": ids, "dry_run": true });
+    let chosen = ask(Method::POST, "/v1/tasks/retry-job", Some(named)).await.of(200);
+    assert_eq!((chosen["tasks"].as_array().unwrap().len(), chosen["skipped"].as_array().unwrap().len()), (1, 2));
+
+    let job = ask(Method::POST, "/v1/tasks/cancel-job", Some(json!({ "tag": ["monthly"] }))).await.of(202);
+    let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
+    let ended =
+        eventually(async || Some(ask(Method::GET, &path, None).await.of(200)).filter(|job| job["state"] != "running"))
+            .await;
+    assert_eq!((&ended["kind"], &ended["done"], &ended["skipped"]), (&json!("cancel"), &json!(10), &json!(0)));
+    let counts = ask(Method::GET, "/v1/tasks/counts", None).await.of(200);
+    assert_eq!((&counts["counts"]["CANCELED"], &counts["counts"]["PROCESSING"]), (&json!(10), &json!(1)));
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_schedule_tells_its_next_times() {
+    let place = Place::new().await;
+    let put = json!({ "type": "remind", "payload": "", "cron": "30 9 * * *", "time_zone": "Europe/Berlin" });
+    let made = place.send(place.request(Method::PUT, "/v1/schedules/daily", Some(&put))).await.of(200);
+    let told = place.get("/v1/schedules/daily/times").await.of(200);
+    let times: Vec<_> = told["times"].as_array().unwrap().iter().map(|time| time.as_str().unwrap()).collect();
+    assert_eq!((times.len(), times[0]), (5, made["next_run_at"].as_str().unwrap()));
+    assert!(times.is_sorted() && times.iter().all(|time| time.contains(":30:00")), "{times:?}");
+    assert_eq!((&told["time_zone"], &told["paused"]), (&json!("Europe/Berlin"), &json!(false)));
+    place.post("/v1/schedules/daily/pause", json!({})).await.of(200);
+    let told = place.get("/v1/schedules/daily/times?limit=2").await.of(200);
+    assert_eq!((told["times"].as_array().unwrap().len(), &told["paused"]), (2, &json!(true)));
+    assert_eq!(place.get("/v1/schedules/weekly/times").await.code(), "not_found");
     place.stop().await;
 }

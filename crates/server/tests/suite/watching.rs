@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::http::Method;
+use postrider::config::StoreUrl;
 use postrider_server::ServerOptions;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -82,8 +83,13 @@ async fn queues_are_remembered_and_counted() {
         ["ready", "sent", "acked", "dead"].iter().map(|name| queue[name].as_array().unwrap().len()).collect();
     assert!(lengths.iter().all(|length| *length == lengths[0]), "{history}");
 
+    let mut request = place.request(Method::GET, "/metrics", None);
+    request.headers_mut().insert("accept", "application/openmetrics-text;version=1.0.0,*/*;q=0.1".parse().unwrap());
+    let open = place.send(request).await;
+    assert!(open.headers["content-type"].to_str().unwrap().starts_with("application/openmetrics-text; version=1.0.0"));
+    assert!(String::from_utf8_lossy(&open.body).ends_with("# EOF\n"));
     let metrics = place.get("/metrics").await;
-    assert!(metrics.headers["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    assert_eq!(metrics.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
     for line in [
         "postrider_messages_sent_total{queue=\"orders\"} 1",
@@ -92,6 +98,8 @@ async fn queues_are_remembered_and_counted() {
         "postrider_queue_messages{queue=\"orders\",state=\"ready\"} 0",
         "postrider_store_up 1",
         "postrider_message_age_at_delivery_seconds_count{queue=\"orders\"} 1",
+        "postrider_message_handling_seconds_count{queue=\"orders\"} 1",
+        "# TYPE postrider_messages_sent_total counter",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
@@ -122,7 +130,7 @@ async fn the_server_says_whether_it_lives_and_is_ready() {
 #[tokio::test]
 async fn a_trace_goes_from_the_producer_over_the_message_to_a_collector() {
     let collector = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", collector.local_addr().unwrap());
+    let endpoint = StoreUrl::new(format!("http://{}", collector.local_addr().unwrap()));
     let collected = tokio::spawn(async move {
         let (mut stream, _) = collector.accept().await.unwrap();
         let mut read = Vec::new();

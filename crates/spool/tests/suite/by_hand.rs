@@ -10,7 +10,7 @@ use postrider_core::{
 };
 use postrider_spool::SpoolProvider;
 
-use crate::{Place, queue, soon};
+use crate::{Place, queue, read_until_empty, soon};
 
 fn folder(place: &Place, name: &str) -> PathBuf {
     place.spool().join("orders").join(name)
@@ -188,14 +188,14 @@ async fn an_edit_does_not_destroy_what_it_cannot_read() {
 #[tokio::test]
 async fn a_mended_file_has_its_ordering_key() {
     let place = Place::new();
-    let options = || postrider_spool::SpoolOptions { ordering_key: vec!["k".parse().unwrap()], ..Default::default() };
-    let (provider, queue) = (place.connect_with(options()).await, queue("orders"));
+    let (ordering_key, grace_period) = (vec!["k".parse().unwrap()], Duration::from_millis(200));
+    let options = postrider_spool::SpoolOptions { ordering_key, grace_period, ..Default::default() };
+    let (provider, queue) = (place.connect_with(options).await, queue("orders"));
     provider.ensure_queue(&queue, soon()).await.unwrap();
     let elsewhere = place.folder.path().join("broken");
     fs::write(&elsewhere, "{\"k\": \"a\",").unwrap();
     fs::rename(&elsewhere, folder(&place, "incoming").join("broken.json")).unwrap();
-    let options = ReceiveOptions::default().wait(Duration::from_secs(3));
-    assert!(provider.receive_messages(&queue, &options, soon()).await.unwrap().is_empty());
+    read_until_empty(&provider, &queue).await;
     let held = provider.send_message(&queue, Message::new("held").ordering_key("a").unwrap(), soon()).await.unwrap();
     let message = take(&provider, &queue).await;
     assert_eq!(message.id(), held);

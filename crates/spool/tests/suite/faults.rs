@@ -272,11 +272,12 @@ async fn a_file_that_cannot_be_moved_is_in_nobodys_way() {
     let stuck = disk.spool().join("orders/incoming/stuck.json");
     fs::create_dir(&stuck).unwrap();
     mount(Some("tmpfs"), &stuck, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+    // Older than the grace period asks for, so that it is tried.
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
+    fs::File::open(&stuck).unwrap().set_modified(long_ago).unwrap();
     for n in 0..3 {
         provider.send_message(&queue, Message::new(n.to_string()), soon()).await.unwrap();
     }
-    // Older than the grace period asks for, so that it is tried.
-    tokio::time::sleep(Duration::from_millis(2200)).await;
     for n in 0..3 {
         let message = take(&provider, &queue).await;
         assert_eq!((message.message.as_ref(), message.receive_count()), (n.to_string().as_bytes(), 1));

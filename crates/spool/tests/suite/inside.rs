@@ -10,7 +10,7 @@ use postrider_core::{
 };
 use postrider_spool::{Files, SpoolOptions};
 
-use crate::{Place, queue, soon};
+use crate::{Place, queue, read_until_empty, soon};
 
 /// Every file below a folder, with what is in it.
 fn contents(folder: &Path, into: &mut BTreeMap<String, Vec<u8>>) {
@@ -93,7 +93,9 @@ async fn links_in_a_queue_are_moved_and_removed_but_never_followed() {
     fs::write(place.folder.path().join("outside/secret"), "\"secret\"").unwrap();
     fs::write(place.folder.path().join("outside/folder/kept"), "kept").unwrap();
     let before = outside(&place);
-    let provider = place.connect_with(SpoolOptions { files: Files::Any, ..SpoolOptions::default() }).await;
+    let grace_period = std::time::Duration::from_millis(200);
+    let options = SpoolOptions { files: Files::Any, grace_period, ..SpoolOptions::default() };
+    let provider = place.connect_with(options).await;
     let queue = queue("orders");
     provider.send_message(&queue, Message::new("ours"), soon()).await.unwrap();
     let home = place.spool().join("orders");
@@ -107,15 +109,13 @@ async fn links_in_a_queue_are_moved_and_removed_but_never_followed() {
     fs::create_dir(home.join("incoming/tree")).unwrap();
     symlink(place.folder.path().join("outside/folder"), home.join("incoming/tree/deep")).unwrap();
 
-    let options = ReceiveOptions::batch(10).wait(std::time::Duration::from_secs(3));
-    let received = provider.receive_messages(&queue, &options, soon()).await.unwrap();
-    assert!(received.is_empty(), "{received:?}");
+    read_until_empty(&provider, &queue).await;
     let letters = provider.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters;
     assert_eq!(letters.len(), 5, "{letters:#?}");
     assert!(letters.iter().all(|letter| letter.body.is_empty()), "{letters:#?}");
     // Brought back they die again, and all of it can be removed.
     provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await.unwrap();
-    assert!(provider.receive_messages(&queue, &options, soon()).await.unwrap().is_empty());
+    read_until_empty(&provider, &queue).await;
     assert!(provider.purge_dead_letters(&queue, &Default::default(), soon()).await.unwrap() > 0);
     provider.delete_queue(&queue, soon()).await.unwrap();
     assert_eq!(outside(&place), before);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use postrider_conformance::guarantees::Section;
 use postrider_conformance::model::{TimedHarness, compare_with_model};
-use postrider_conformance::{Harness, Outcome, Settings, exercise};
+use postrider_conformance::{Harness, Outcome, Settings};
 use postrider_core::{ManualClock, MessagingError, QueueAdmin, QueueName};
 use postrider_spool::{SpoolOptions, SpoolProvider, SpoolStore, Watch};
 
@@ -44,9 +45,13 @@ impl Harness for Apart {
     }
 }
 
-async fn every_rule_holds(watch: Watch) {
+async fn every_rule_holds(watch: Watch) -> Section {
     let place = Place::new();
-    let report = exercise(Apart { spool: place.spool(), watch }, Settings::default()).await.unwrap();
+    let tried = "Every worker opens the folder for itself, as other processes do. There is no server to restart: for L14 \
+                 the folder is renamed away and put back. [More about it](spool.md).";
+    let harness = Apart { spool: place.spool(), watch };
+    let section = Section::of(harness, Settings::default(), tried).await.unwrap();
+    let report = &section.report;
     for rule in &report.rules {
         assert_eq!(rule.outcome, Outcome::Holds, "{report}");
         for test in &rule.tests {
@@ -54,8 +59,19 @@ async fn every_rule_holds(watch: Watch) {
             let is_untried = test.name == "l16_a_workers_clock_moves_no_lease_and_no_due_time";
             let is_expected = match test.outcome {
                 Outcome::NotExercised(_) => is_untried,
-                // A file has room for one error.
-                Outcome::Refused(_) => test.name.contains("failed_attempts"),
+                // A file has room for one error, and is removed at its message's end.
+                Outcome::Refused(_) => [
+                    "failed_attempt",
+                    "archive",
+                    "kept_after_its_end",
+                    "by_hand",
+                    "from_its_worker",
+                    "deleted",
+                    "delivered_now",
+                    "waiting_messages",
+                ]
+                .iter()
+                .any(|what| test.name.contains(what)),
                 _ => !is_untried && test.outcome == Outcome::Holds,
             };
             assert!(is_expected, "{}: {report}", test.name);
@@ -65,14 +81,16 @@ async fn every_rule_holds(watch: Watch) {
     assert_eq!(left, [], "the suite left queues behind");
     let files: Vec<_> = std::fs::read_dir(place.spool()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(files.is_empty(), "the suite left files behind: {files:?}");
+    section
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_and_the_folder_is_left_clean() {
-    every_rule_holds(Watch::Auto).await;
+    every_rule_holds(Watch::Auto).await.record().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the law again, by polling: scripts/test --full"]
 async fn every_rule_holds_where_there_is_no_inotify() {
     every_rule_holds(Watch::Poll).await;
 }

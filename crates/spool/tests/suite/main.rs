@@ -3,18 +3,21 @@
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
+mod bad_files;
 mod by_hand;
 mod faults;
 mod foreign;
 mod inside;
 mod lawful;
 mod ordering;
+mod permissions;
 mod processes;
 mod scale;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use postrider_core::{Deadline, QueueName};
+use postrider_core::{Deadline, MessagingService, QueueAdmin, QueueName, ReceiveOptions};
 use postrider_spool::{SpoolOptions, SpoolProvider, SpoolStore};
 use tempfile::TempDir;
 
@@ -58,6 +61,21 @@ fn queue(name: &str) -> QueueName {
 
 fn soon() -> Deadline {
     Deadline::default()
+}
+
+/// Reads until nothing is left that could be read. Nobody is given anything.
+async fn read_until_empty(provider: &SpoolProvider, queue: &QueueName) {
+    let end = Instant::now() + Duration::from_secs(30);
+    let options = ReceiveOptions::batch(10).wait(Duration::from_millis(50));
+    loop {
+        let received = provider.receive_messages(queue, &options, soon()).await.expect("an answer");
+        assert!(received.is_empty(), "{received:?}");
+        let left = provider.queue_stats(queue, soon()).await.expect("an answer").message_count();
+        if left == Some(0) {
+            return;
+        }
+        assert!(Instant::now() < end, "{left:?} are left");
+    }
 }
 
 /// Whether the long runs were asked for.

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use postrider_core::{Message, MessagingService, QueueAdmin, QueueName, ReceiveOptions, Settlement, failpoint};
-use postrider_spool::SpoolProvider;
+use postrider_spool::{SpoolOptions, SpoolProvider};
 
 use crate::{Place, is_long, queue, soon};
 
@@ -28,7 +28,8 @@ async fn one_at_a_time(provider: &SpoolProvider, queue: &QueueName) -> Duration 
 async fn a_claim_costs_the_same_however_many_files_wait() {
     // In main memory, so that what is measured is this program and not the disk's mood.
     let place = Place::in_memory();
-    let provider = place.connect().await;
+    let grace_period = Duration::from_millis(100);
+    let provider = place.connect_with(SpoolOptions { grace_period, ..SpoolOptions::default() }).await;
     let (few, many) = (queue("few"), queue("many"));
     let most = if is_long() { 1_000_000 } else { 20_000 };
     for (queue, files) in [(&few, 200), (&many, most)] {
@@ -47,10 +48,16 @@ async fn a_claim_costs_the_same_however_many_files_wait() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    let (with_few, with_many) = (one_at_a_time(&provider, &few).await, one_at_a_time(&provider, &many).await);
-    println!("a claim and its ack take {with_few:?} with 200 files and {with_many:?} with {most}");
-    // Reading so many names again would take a hundred times as long.
-    assert!(with_many < with_few * 5 + Duration::from_millis(1), "{with_few:?} with few, {with_many:?} with many");
+    // A machine that is busy with something else may slow one of the two down, but not each time.
+    for _ in 0..3 {
+        let (with_few, with_many) = (one_at_a_time(&provider, &few).await, one_at_a_time(&provider, &many).await);
+        println!("a claim and its ack take {with_few:?} with 200 files and {with_many:?} with {most}");
+        // Reading so many names again would take a hundred times as long.
+        if with_many < with_few * 5 + Duration::from_millis(1) {
+            return;
+        }
+    }
+    panic!("the more files wait, the longer a claim takes");
 }
 
 #[tokio::test]

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use postrider_core::task::{
-    ClaimAnswer, ClaimTasks, Created, Enqueued, Finish, FinishedAndClaimed, Heartbeat, LostLease, NewTask, OutboxBatch,
-    PayloadRevision, Stranded, Task, TaskAttempt, TaskId, TaskLease, TaskNotice, TaskOutcome, TaskPage, TaskQuery,
-    TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
+    ClaimAnswer, ClaimTasks, Created, Enqueued, Finish, FinishedAndClaimed, Heartbeat, LostLease, MOST_ENDED_COUNTED,
+    NewTask, OutboxBatch, PayloadRevision, Stranded, Task, TaskAttempt, TaskCount, TaskId, TaskLease, TaskNotice,
+    TaskOutcome, TaskPage, TaskQuery, TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
 };
-use postrider_core::{Deadline, MessagingError, RowResults, Timestamp, WakeUps};
+use postrider_core::{Deadline, MessagingError, RowResults, Timestamp, WakeUps, async_trait};
 use rusqlite::Connection;
 
 use super::claim::Claimer;
@@ -76,6 +76,7 @@ impl SqliteTasks {
     }
 }
 
+#[async_trait]
 impl TaskStore for SqliteTasks {
     fn store_name(&self) -> &'static str {
         PROVIDER
@@ -239,6 +240,11 @@ impl TaskStore for SqliteTasks {
         query.check()?;
         let query = query.clone();
         self.read("list", deadline, move |connection| look::list(connection, &query)).await
+    }
+
+    async fn counts(&self, deadline: Deadline) -> Result<Vec<TaskCount>, MessagingError> {
+        self.begin("count", deadline)?;
+        self.read("count", deadline, |connection| Ok(look::counts(connection, MOST_ENDED_COUNTED)?)).await
     }
 
     async fn enqueue_due(&self, limit: usize, deadline: Deadline) -> Result<Enqueued, MessagingError> {

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use postrider_core::task::{
-    ClaimTasks, ClaimedTask, Enqueued, Finish, FinishedAndClaimed, NewTask, TaskMode, TaskOutcome, TaskRoutes,
-    TaskState, TaskType,
+    ClaimTasks, ClaimedTask, Enqueued, Finish, FinishedAndClaimed, NewTask, TaskCount, TaskMode, TaskOutcome,
+    TaskRoutes, TaskState, TaskType,
 };
+
+use postrider_core::Measured;
 
 use super::step::TaskStep;
 use super::{look, upkeep};
@@ -171,4 +173,30 @@ fn a_key_of_many_tasks_costs_no_more_than_a_short_one() {
     };
     let (short, long) = (cost_of_one(10), cost_of_one(20_000));
     assert!(long <= short + short / 10, "{short} instructions with ten, {long} with twenty thousand");
+}
+
+#[test]
+fn what_has_ended_is_counted_up_to_a_bound() {
+    const MOST: u32 = 20;
+    let count_of = |ended: i64| {
+        let mut bench = Bench::new();
+        fill_with_ended(&bench, ended);
+        fill(&bench, "mail", TaskState::Pending, 40, NOW.as_micros());
+        bench.cost(|session| look::counts(session.connection, MOST).unwrap())
+    };
+    let ((few, _), (many, counts)) = (count_of(400), count_of(MANY));
+    assert!(many <= few + few / 2, "{few} instructions with 400 that have ended, {many} with {MANY}");
+    let of = |task_type: TaskType, state, count| TaskCount { task_type, state, count };
+    let other = TaskType::new("other").unwrap();
+    // What is living is counted exactly; it stands between the bound and what SUCCEEDED before it.
+    let expected = [
+        of(mail(), TaskState::Pending, Measured::Exact(40)),
+        of(mail(), TaskState::Succeeded, Measured::Approximate(0)),
+        of(other.clone(), TaskState::Canceled, Measured::Approximate(20)),
+        of(other, TaskState::Dead, Measured::Approximate(20)),
+    ];
+    assert_eq!(counts, expected);
+    let all = count_of(40).1;
+    let exact = |count: &TaskCount| count.state == TaskState::Succeeded || matches!(count.count, Measured::Exact(_));
+    assert!(all.iter().all(exact), "{all:?}");
 }

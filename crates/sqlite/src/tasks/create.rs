@@ -14,6 +14,12 @@ impl TaskStep<'_, '_> {
     /// Makes a task, or answers the one that has its idempotency key. What is refused has written nothing.
     pub(crate) fn create(&mut self, task: &NewTask) -> Result<Created, Failure> {
         task.check(self.session.rules.capabilities.limits.max_body_bytes)?;
+        self.session.require_room(task.payload.len())?;
+        self.make(task)
+    }
+
+    /// The same for a task that was checked, and that there is room for.
+    pub(super) fn make(&mut self, task: &NewTask) -> Result<Created, Failure> {
         self.queue(&task.task_type)?;
         let now = self.now();
         let place = match &task.ordering_key {

@@ -98,6 +98,12 @@ impl TaskStep<'_, '_> {
         match (outcome, life) {
             (TaskOutcome::Succeeded { result }, life) => self.succeed(&hold, life.as_ref(), result.as_ref())?,
             (_, None) => return Ok(TaskStanding::Lost(None)),
+            // The store counts, whoever asks: a worker may not know how many attempts there are, or not care.
+            (TaskOutcome::Retry { error, .. }, Some(life)) if life.attempt_count >= life.max_attempts => {
+                self.note_attempt(&life, attempt_outcome(ender), Some(&kept(error)))?;
+                self.die(&life, spent(ender), &kept(error))?;
+                return Ok(TaskStanding::Spent);
+            }
             (TaskOutcome::Retry { after, error }, Some(life)) => {
                 self.note_attempt(&life, attempt_outcome(ender), Some(&kept(error)))?;
                 self.retry(&life, *after, &kept(error))?;
@@ -219,6 +225,14 @@ impl TaskStep<'_, '_> {
             return Ok(TaskStanding::Held);
         }
         Ok(TaskStanding::Lost(self.hold(held.id)?.map(|hold| hold.state)))
+    }
+}
+
+/// Why a task dies whose last attempt shall be tried again.
+fn spent(ender: Ender) -> DeadReason {
+    match ender {
+        Ender::Holder => DeadReason::MaxAttempts,
+        Ender::Reaper => DeadReason::LeaseLost,
     }
 }
 

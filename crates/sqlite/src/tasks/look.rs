@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use postrider_core::task::{
-    AttemptOutcome, LostLease, PayloadRevision, Task, TaskAttempt, TaskCursor, TaskFilter, TaskId, TaskInfo, TaskLease,
-    TaskPage, TaskQuery, TaskStanding, TaskState,
+    AttemptOutcome, LostLease, PayloadRevision, Task, TaskAttempt, TaskCount, TaskCursor, TaskFilter, TaskId, TaskInfo,
+    TaskLease, TaskPage, TaskQuery, TaskStanding, TaskState,
 };
-use postrider_core::{MessagingError, Timestamp};
+use postrider_core::{Measured, MessagingError, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, Rows};
 
 use super::finish::hold;
@@ -101,6 +101,21 @@ pub(super) fn list(connection: &Connection, query: &TaskQuery) -> Result<TaskPag
     Ok(page.end())
 }
 
+/// Tasks by type and state; ended ones among the newest `most_ended`.
+pub(super) fn counts(connection: &Connection, most_ended: u32) -> rusqlite::Result<Vec<TaskCount>> {
+    let mut statement = connection.prepare_cached(sql::TASK_COUNTS)?;
+    let mut rows = statement.query([most_ended])?;
+    let mut counts = Vec::new();
+    while let Some(row) = rows.next()? {
+        // A type or state that cannot be read was not written by us.
+        let (Ok(task_type), Ok(state)) = (record::task_type(row, 0), record::state(row, 1)) else { continue };
+        let count = row.get::<_, i64>(2)?.max(0).cast_unsigned();
+        let count = if row.get(3)? { Measured::Approximate(count) } else { Measured::Exact(count) };
+        counts.push(TaskCount { task_type, state, count });
+    }
+    Ok(counts)
+}
+
 fn cursor(cursor: &TaskCursor) -> Result<i64, MessagingError> {
     let unknown = |_| MessagingError::invalid("cursor", "it was not made by this store; begin with the first page");
     cursor.0.parse().map_err(unknown)
@@ -165,4 +180,5 @@ fn may_be_included(filter: &TaskFilter, row: &Row<'_>) -> bool {
     let text = |column: usize| row.get_ref(column).ok().and_then(|value| value.as_str().ok()).unwrap_or_default();
     (filter.states.is_empty() || filter.states.iter().any(|state| state.as_str() == text(3)))
         && (filter.types.is_empty() || filter.types.iter().any(|task_type| task_type.as_str() == text(2)))
+        && filter.within.as_ref().is_none_or(|all| !all.is_empty())
 }

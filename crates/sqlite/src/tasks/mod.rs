@@ -36,8 +36,8 @@ use postrider_core::task::{Created, Finish, NewTask, Post, TaskLease, TaskMode, 
 use postrider_core::{Deadline, MessagingError};
 use rusqlite::Transaction;
 
+use crate::SqliteProvider;
 use crate::error::Failure;
-use crate::provider::SqliteProvider;
 use crate::session::Session;
 use crate::writer::work::Unclaimed;
 use step::TaskStep;

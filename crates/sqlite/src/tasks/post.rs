@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use postrider_core::service::check_sendable;
 use postrider_core::task::{DeadReason, DeadTaskEvent, PayloadRef, Post, TaskId, TaskMessage, TaskType};
 use postrider_core::{Json, Message, Priority, QueueName, Timestamp};
 
@@ -68,7 +69,9 @@ impl TaskStep<'_, '_> {
                 // A task that is due later than a message can be is delivered early, and its claim says so.
                 message.delay = due.since(self.now()).min(self.session.rules.capabilities.limits.max_delay);
                 self.session.make_queue(queue)?;
-                self.session.send(queue, &message).map(|_| ()).map_err(Failure::take_back)
+                check_sendable(&self.session.rules.capabilities, queue, &message)
+                    .map_err(|error| Failure::take_back(error.into()))?;
+                self.session.accept(queue, &message).map(|_| ()).map_err(Failure::take_back)
             }
             Post::Outbox => {
                 let statement = self.session.hot.outbox_put.get(self.session.connection, sql::OUTBOX_PUT)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::task::{NewSchedule, NewTask, Schedule, ScheduleStore, TaskId};
-use postrider_core::{Deadline, MessagingError, Timestamp};
+use postrider_core::{Deadline, MessagingError, Timestamp, async_trait};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::step::TaskStep;
@@ -77,6 +77,7 @@ impl TaskStep<'_, '_> {
         for task in tasks {
             task.check(self.session.rules.capabilities.limits.max_body_bytes)?;
             self.queue(&task.task_type)?;
+            self.session.require_room(task.payload.len())?;
         }
         let connection = self.session.connection;
         match get(connection, name)? {
@@ -85,7 +86,7 @@ impl TaskStep<'_, '_> {
         }
         let mut made = Vec::with_capacity(tasks.len());
         for task in tasks {
-            made.push(self.create(task).map_err(Failure::take_back)?.id);
+            made.push(self.make(task).map_err(Failure::take_back)?.id);
         }
         let last_task = made.last().map(|id| id.as_uuid().as_bytes());
         let parameters = (name, version, micros(last_run_at), micros(next_run_at), last_task);
@@ -94,6 +95,7 @@ impl TaskStep<'_, '_> {
     }
 }
 
+#[async_trait]
 impl ScheduleStore for SqliteTasks {
     async fn store_time(&self, deadline: Deadline) -> Result<Timestamp, MessagingError> {
         self.begin("tell the time", deadline)?;

@@ -119,6 +119,11 @@ struct Writer {
     jobs: VecDeque<Box<dyn Work>>,
     /// So many of the next jobs get a transaction each, because one of them spoiled a shared one.
     apart: usize,
+    /// Whether SQLite has found no room since it last did all that was asked.
+    is_short_of_room: bool,
+    /// Whether the log could not be worked into the file for want of room. Then it is tried before anything is added to the
+    /// log, which would take up the room that the file needs.
+    owes_checkpoint: bool,
     /// What `data_version` was at the last look: it changes when another connection commits.
     seen_version: i64,
     turns: Turns,
@@ -142,6 +147,8 @@ impl Writer {
             deferred: Vec::new(),
             jobs: VecDeque::new(),
             apart: 0,
+            is_short_of_room: false,
+            owes_checkpoint: false,
             seen_version: 0,
             turns,
             upkeep,

@@ -1,11 +1,16 @@
 //! Transactions that fail: who is told what, and what is there afterwards.
 
+use std::time::{Duration, Instant};
+
 use futures_util::future::join_all;
-use postrider_core::{Deadline, Message, MessagingError, MessagingService, QueueAdmin, QueueName, ReceiveOptions};
+use postrider_core::{
+    ArchivePolicy, Deadline, Message, MessagingError, MessagingService, Nack, QueueAdmin, QueueName, ReceiveOptions,
+};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::error::Failure;
+use crate::room::Room;
 use crate::session::Session;
 use crate::{SqliteOptions, SqliteProvider, SqliteStore};
 
@@ -48,7 +53,6 @@ async fn when_the_disk_is_full_everybody_is_told_that_nothing_was_done() {
     let mut refused = 0;
     for answer in join_all(sends).await {
         match answer {
-            // Those that came after the connection had been given up for a new one.
             Ok(_) => {}
             Err(error) => {
                 let text = error.to_string();
@@ -58,9 +62,98 @@ async fn when_the_disk_is_full_everybody_is_told_that_nothing_was_done() {
         }
     }
     assert!(refused > 0);
-    let again = provider.send_message(&queue, Message::new(vec![b'x'; 8192]), soon()).await;
-    assert!(again.is_ok(), "a connection that failed is not used again: {again:?}");
+    on_connection(&provider, "pragma max_page_count = 1000000").await;
+    until_sent(&provider, Message::new(vec![b'x'; 8192])).await;
     assert_eq!(count(&provider).await, Some(22 - refused), "what was refused is not there, and nothing else is lost");
+}
+
+/// Sends as soon as there is room again.
+async fn until_sent(provider: &SqliteProvider, message: Message) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = provider.send_message(&queue(), message.clone(), soon()).await {
+        assert!(matches!(error, MessagingError::Busy { .. }) && Instant::now() < end, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_file_can_be_drained_and_then_takes_messages_again() {
+    for archive in [ArchivePolicy::All, ArchivePolicy::None] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteOptions { archive, ..SqliteOptions::default() };
+        let store = SqliteStore::open(folder.path().join("queues.db"), options).await.unwrap();
+        let (provider, queue) = (store.connect().await.unwrap(), queue());
+        on_connection(&provider, "pragma max_page_count = 500").await;
+        let mut sent = 0;
+        let refused = loop {
+            match provider.send_message(&queue, Message::new(vec![b'x'; 1500]), soon()).await {
+                Ok(_) => sent += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, MessagingError::Busy { .. }), "the file and its connection are well: {refused:?}");
+        assert!(refused.is_retryable() && refused.to_string().contains("queues.db': the disk is full"), "{refused}");
+        assert!(sent > 300, "{sent}");
+
+        let (options, mut done) = (ReceiveOptions::batch(7).max_receive_count(100), 0_u32);
+        while done < sent {
+            let messages = provider.receive_messages(&queue, &options, soon()).await.unwrap();
+            assert!(!messages.is_empty(), "{archive:?}: {done} of {sent} were received");
+            for message in messages {
+                let later = Duration::from_secs(60);
+                provider.extend_visibility(&queue, message.receipt(), later, soon()).await.unwrap();
+                if message.envelope.attempts_count == 0 && done.is_multiple_of(10) {
+                    let failed = Nack::retry_after(Duration::ZERO).with_error("no");
+                    provider.nack_message(&queue, message, failed, soon()).await.unwrap();
+                    continue;
+                }
+                match done % 50 {
+                    49 => provider.nack_message(&queue, message, Nack::dead_letter("rejected"), soon()).await,
+                    _ => provider.ack_message(&queue, message, soon()).await,
+                }
+                .unwrap();
+                done += 1;
+            }
+        }
+        if archive == ArchivePolicy::All {
+            let refused = provider.send_message(&queue, Message::new("x"), soon()).await.unwrap_err();
+            assert!(refused.to_string().contains("the disk is full"), "the archive has it: {refused}");
+            on_connection(&provider, "pragma max_page_count = 1000000").await;
+        }
+        until_sent(&provider, Message::new("again")).await;
+        let received = provider.receive_messages(&queue, &options, soon()).await.unwrap();
+        assert_eq!(received.len(), 1);
+        provider.close(soon()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_has_no_room_takes_nothing_with_it_that_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions { archive: ArchivePolicy::None, ..SqliteOptions::default() };
+    let store = SqliteStore::open(folder.path().join("queues.db"), options).await.unwrap();
+    let (provider, queue) = (store.connect().await.unwrap(), queue());
+    let messages = (0..3).map(|n| Message::new(n.to_string())).collect();
+    provider.send_batch(&queue, messages, soon()).await.unwrap();
+    let leased = provider.receive_messages(&queue, &ReceiveOptions::batch(3), soon()).await.unwrap();
+    let shrink = |session: &mut Session<'_>| {
+        session.connection.execute_batch("pragma max_page_count = 1")?;
+        // SQLite is what finds the disk full, and not a look at it.
+        session.memory.room = Room::plenty();
+        Ok(())
+    };
+    provider.write("test", soon(), shrink).await.unwrap();
+    // Larger than every page together: SQLite must ask for another.
+    let sends = (0..3).map(|_| provider.send_message(&queue, Message::new(vec![b'x'; 900_000]), soon()));
+    let acks = leased.into_iter().map(|message| provider.ack_message(&queue, message, soon()));
+    let (sent, acked) = tokio::join!(join_all(sends), join_all(acks));
+    for answer in &sent {
+        assert!(matches!(answer, Err(MessagingError::Busy { .. })), "{answer:?}");
+    }
+    assert!(acked.iter().all(Result::is_ok), "{acked:?}");
+    assert_eq!(count(&provider).await, Some(0));
+    on_connection(&provider, "pragma max_page_count = 1000000").await;
+    until_sent(&provider, Message::new("y")).await;
 }
 
 #[tokio::test]

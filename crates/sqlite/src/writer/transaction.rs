@@ -4,15 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use postrider_core::{MessagingError, QueueName, Timestamp, failpoint};
+use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
-use rusqlite::{Connection, ErrorCode};
 
 use super::Writer;
 #[cfg(test)]
 use super::tests;
 use super::work::{Undone, rejected};
 use crate::connection::{Missing, begin, begin_trouble, open_writer};
-use crate::error::{FileError, Trouble, concerns_everybody};
+use crate::error::{FileError, Trouble, concerns_everybody, is_full};
 use crate::location::Identity;
 use crate::session::Session;
 
@@ -43,6 +43,9 @@ impl Writer {
             Ok(connection) => connection,
             Err(error) => return self.fail_all(&error.into()),
         };
+        if self.owes_checkpoint {
+            self.owes_checkpoint = !empty_log(&connection);
+        }
         let patience = self.desk.options.lock_timeout;
         failpoint::reach("sqlite.begin");
         if let Err(error) = begin(&connection, &self.turns, patience) {
@@ -123,7 +126,7 @@ impl Writer {
         match commit {
             Ok(_) => Ending::Committed { jobs, touched, now },
             // The end of the log could not be written, so the transaction is not in it.
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => Ending::Failed(error),
+            Err(error) if is_full(&error) => Ending::Failed(error),
             Err(error) if !connection.is_autocommit() && !concerns_everybody(&error) => Ending::Failed(error),
             // It may have reached the disk: whoever reads the log next decides.
             Err(error) => Ending::Unknown { jobs, error },
@@ -135,6 +138,7 @@ impl Writer {
             Ending::Committed { jobs, touched, now } => {
                 self.connection = Some(connection);
                 self.apart = self.apart.saturating_sub(1);
+                self.is_short_of_room &= self.apart > 0;
                 let mut unclaimed = Vec::new();
                 for job in self.jobs.drain(..jobs) {
                     unclaimed.extend(job.committed());
@@ -163,12 +167,9 @@ impl Writer {
                 // Dropped, it tells its caller that there will be no answer.
                 drop(self.jobs.remove(at));
             }
+            Ending::Failed(error) if is_full(&error) => self.make_do(connection, error),
             Ending::Failed(error) => {
                 self.memory = Default::default();
-                if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
-                    // What the log holds twice is given back, so that the next transaction may fit.
-                    let _ = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
-                }
                 drop(connection);
                 self.fail_all(&Trouble::new(&self.desk.path, error));
             }
@@ -181,6 +182,26 @@ impl Writer {
                     job.undone(why);
                 }
             }
+        }
+    }
+
+    /// There was no room for a transaction, which is not the end of the connection. It is tried again without sends, then
+    /// piece by piece; what has no room by itself is refused.
+    fn make_do(&mut self, connection: Connection, error: rusqlite::Error) {
+        self.memory = Default::default();
+        self.memory.room.refuse();
+        // What the log holds twice is given back, so that the next transaction may fit.
+        self.owes_checkpoint = !empty_log(&connection);
+        self.connection = Some(connection);
+        if !self.is_short_of_room {
+            self.is_short_of_room = true;
+        } else if self.apart == 0 && self.jobs.len() > 1 {
+            self.apart = self.jobs.len();
+        } else if let Some(job) = self.jobs.pop_front() {
+            self.apart = self.apart.saturating_sub(1);
+            let trouble = Trouble::new(&self.desk.path, error);
+            let refused = trouble.error(job.operation());
+            job.undone(Undone::NotDone(refused));
         }
     }
 
@@ -214,6 +235,11 @@ impl Writer {
         }
         self.connection = Some(connection);
     }
+}
+
+/// Works the log into the file and gives its room back; answers whether it could.
+fn empty_log(connection: &Connection) -> bool {
+    connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE).is_ok()
 }
 
 fn data_version(connection: &Connection) -> rusqlite::Result<i64> {

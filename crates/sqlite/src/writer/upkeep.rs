@@ -15,6 +15,7 @@ use crate::archive::{self, Sweep};
 use crate::connection::begin;
 use crate::error::is_busy;
 use crate::options::SqliteOptions;
+use crate::room::{self, TRUSTED_FOR};
 use crate::session::Session;
 
 /// How long after the last look old archived rows are looked for, when there was nothing to remove.
@@ -43,6 +44,8 @@ pub(super) struct Upkeep {
     /// follow each other closely, or the archive would grow faster than it is removed.
     debt: u64,
     sweeps: bool,
+    /// When the room on the disk was last looked at, and whether it was short.
+    disk: (Option<Instant>, bool),
 }
 
 impl Upkeep {
@@ -57,6 +60,7 @@ impl Upkeep {
             sweep_after: 0,
             debt: 0,
             sweeps: true,
+            disk: (None, false),
         }
     }
 
@@ -115,6 +119,15 @@ impl Writer {
 
     fn checkpoint(&mut self, connection: &Connection) {
         let pages = self.upkeep.log_pages.load(Ordering::Relaxed);
+        if pages == 0 {
+            return;
+        }
+        if self.is_disk_short() {
+            if connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE).is_ok() {
+                self.upkeep.log_pages.store(0, Ordering::Relaxed);
+            }
+            return;
+        }
         if pages < self.upkeep.checkpoint_pages {
             return;
         }
@@ -125,6 +138,18 @@ impl Writer {
         if connection.wal_checkpoint_v2(None::<&str>, mode).is_ok() {
             self.upkeep.log_pages.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the disk was almost full at the last look, which is taken now and then.
+    fn is_disk_short(&mut self) -> bool {
+        let now = Instant::now();
+        let (seen, is_short) = self.upkeep.disk;
+        if seen.is_some_and(|seen| now.duration_since(seen) < TRUSTED_FOR) {
+            return is_short;
+        }
+        let is_short = room::is_short(&self.desk.path, self.desk.rules.headroom);
+        self.upkeep.disk = (Some(now), is_short);
+        is_short
     }
 
     /// Removes a chunk of old archived rows. What fails is tried again later; nobody waits for it.

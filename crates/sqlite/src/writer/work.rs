@@ -4,6 +4,7 @@ use std::path::Path;
 
 use postrider_core::task::{Created, Enqueued, OutboxBatch, Schedule, TaskId, TaskStanding, TaskState};
 use postrider_core::{MessagingError, Nack, QueuedMessage, ReceiptHandle, RowResults, Settlement};
+use postrider_provider::Looked;
 use tokio::sync::oneshot;
 
 use crate::error::{Failure, by_law, not_done};
@@ -72,6 +73,12 @@ pub(crate) trait Unclaimed {
         Self: Sized,
     {
         Vec::new()
+    }
+}
+
+impl Unclaimed for Looked {
+    fn into_leases(self) -> Vec<Unheld> {
+        self.messages.into_leases()
     }
 }
 

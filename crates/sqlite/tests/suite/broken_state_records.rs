@@ -7,7 +7,7 @@ use std::time::Duration;
 use postrider_conformance::{StateRecordsHarness, exercise_state_records};
 use postrider_core::{
     Bytes, Deadline, MessagingError, Put, RecordCursor, RecordKey, RecordKind, RecordOrder, RecordPage, RecordQuery,
-    StateRecord, StateRecords,
+    StateRecord, StateRecords, async_trait,
 };
 use postrider_sqlite::SqliteStateRecords;
 
@@ -125,6 +125,7 @@ impl Broken {
     }
 }
 
+#[async_trait]
 impl StateRecords for Broken {
     async fn put_new(
         &self,

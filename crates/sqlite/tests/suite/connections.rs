@@ -68,7 +68,7 @@ async fn a_receiver_is_woken_by_a_send_of_another_connection_and_of_another_stor
         let id = sender.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
         let received = waits.await.unwrap();
         assert_eq!(received[0].id(), id);
-        assert!(began.elapsed() < Duration::from_secs(5), "it was not woken");
+        assert!(began.elapsed() < Duration::from_secs(10), "it was not woken");
         receiver.ack_message(&queue("orders"), received.into_iter().next().unwrap(), soon()).await.unwrap();
     }
 }
@@ -95,7 +95,7 @@ async fn a_receiver_is_woken_when_a_time_comes_that_was_set_after_it_looked() {
     provider.send_message(&queue("orders"), delayed, soon()).await.unwrap();
     let began = std::time::Instant::now();
     assert_eq!(waits.await.unwrap().len(), 1);
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn what_nobody_was_there_to_receive_goes_back_uncounted() {
             std::thread::sleep(Duration::from_micros(u64::from(polls) * 50));
         }
     }
-    let options = ReceiveOptions::default().max_receive_count(1000).wait(Duration::from_secs(5));
+    let options = ReceiveOptions::default().max_receive_count(1000).wait(Duration::from_secs(20));
     let received = provider.receive_messages(&queue, &options, soon()).await.unwrap();
     assert_eq!(received.len(), 1, "a lease that nobody has is still held");
     // An answer that was already on its way when its caller left counts as a delivery.

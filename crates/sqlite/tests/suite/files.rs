@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, ReceiveOptions};
+use postrider_core::{
+    Message, MessageId, MessagingError, MessagingService, Nack, QueueAdmin, ReceiveOptions, Severity,
+};
 use postrider_sqlite::rusqlite::Connection;
-use postrider_sqlite::{SqliteOptions, SqliteStore};
+use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore};
 
 use crate::{Place, queue, soon};
 
@@ -178,12 +180,17 @@ async fn opening_waits_for_a_lock_as_long_as_it_says_and_no_longer() {
         let other = Connection::open(place.file()).unwrap();
         other.execute_batch("create table x (y); drop table x").unwrap();
         other.execute_batch(lock).unwrap();
-        let options = SqliteOptions { lock_timeout: patience, ..SqliteOptions::default() };
-        let began = Instant::now();
-        let text = refused(&place.file(), options).await.to_string();
-        let waited = began.elapsed();
-        assert!(text.contains("locked by another process for 300.0ms"), "{text}");
-        assert!(waited >= patience && waited < patience * 2, "{lock}: {waited:?}");
+        // A busy machine adds to one try or another; a second wait for the lock would add to all of them.
+        let mut waits = Vec::new();
+        while waits.iter().all(|waited| *waited >= patience * 2) {
+            assert!(waits.len() < 10, "{lock}: {waits:?}");
+            let options = SqliteOptions { lock_timeout: patience, ..SqliteOptions::default() };
+            let began = Instant::now();
+            let text = refused(&place.file(), options).await.to_string();
+            waits.push(began.elapsed());
+            assert!(text.contains("locked by another process for 300.0ms"), "{text}");
+            assert!(began.elapsed() >= patience, "{lock}: {waits:?}");
+        }
     }
 }
 
@@ -237,4 +244,94 @@ async fn many_can_open_a_new_file_at_once() {
     let file = Connection::open(place.file()).unwrap();
     let applied: i64 = file.query_row("select count(*) from postrider_migration", [], |row| row.get(0)).unwrap();
     assert_eq!(applied, steps as i64);
+}
+
+/// Sends a message with an id and lets its handler fail.
+async fn fail(provider: &SqliteProvider, name: &str, id: MessageId, nack: Nack) {
+    provider.send_message(&queue(name), Message::new("x").id(id), soon()).await.unwrap();
+    let message = provider.receive_messages(&queue(name), &ReceiveOptions::default(), soon()).await.unwrap().remove(0);
+    provider.nack_message(&queue(name), message, nack.with_error(name), soon()).await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_that_a_program_before_the_queues_wrote_down_are_kept() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    let (living, dead, twice) = (MessageId::generate(), MessageId::generate(), MessageId::generate());
+    let later = || Nack::retry_after(Duration::from_secs(3600));
+    fail(&provider, "living", living, later()).await;
+    fail(&provider, "dead", dead, Nack::dead_letter("rejected")).await;
+    fail(&provider, "one", twice, later()).await;
+    fail(&provider, "two", twice, later()).await;
+    provider.close(soon()).await.unwrap();
+    // As that program left it.
+    let file = Connection::open(place.file()).unwrap();
+    file.execute_batch(
+        "insert or replace into message_attempt \
+         select message_id, attempt, started_at, failed_at, worker, error from failed_attempt; \
+         drop table failed_attempt; delete from postrider_migration where version = 5",
+    )
+    .unwrap();
+    let provider = place.connect().await;
+    let told = async |name: &str, id: MessageId| {
+        let attempts = provider.message_attempts(&queue(name), id, soon()).await.unwrap();
+        attempts.into_iter().map(|attempt| (attempt.attempt, attempt.error.unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(told("living", living).await, [(1, "living".to_owned())]);
+    assert_eq!(told("dead", dead).await, [(1, "dead".to_owned())]);
+    assert_eq!(told("one", twice).await, [], "whose failures these are is not known");
+    assert_eq!(told("two", twice).await, []);
+    // That program still works beside this one.
+    let note = "insert or replace into message_attempt (message_id, attempt, started_at, failed_at, worker, error) \
+                values (zeroblob(16), 1, 0, 0, 'w', null)";
+    file.execute(note, []).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_is_made_is_for_its_owner_alone() {
+    let place = Place::new();
+    let provider = place.connect().await;
+    provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    let mut made = names(&place);
+    made.sort();
+    assert_eq!(made, ["queues.db", "queues.db-shm", "queues.db-wal"]);
+    for name in made {
+        assert_eq!(mode(&place.folder.path().join(&name)), 0o600, "{name}");
+    }
+    let found = SqliteStore::examine(place.file(), SqliteOptions::default()).await;
+    assert!(found.iter().all(|finding| finding.severity == Severity::Fine), "{found:?}");
+}
+
+#[tokio::test]
+async fn the_rights_of_a_file_that_is_there_are_left_alone_and_told() {
+    let place = Place::new();
+    std::fs::write(place.file(), b"").unwrap();
+    set_mode(&place.file(), 0o640);
+    let provider = place.connect().await;
+    provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
+    assert_eq!(mode(&place.file()), 0o640);
+    let access = async || {
+        let found = SqliteStore::examine(place.file(), SqliteOptions::default()).await;
+        found.into_iter().find(|finding| finding.check == "access").unwrap()
+    };
+    let told = access().await;
+    assert_eq!(told.severity, Severity::Warning, "{told:?}");
+    assert!(told.found.contains("mode 640"), "{told:?}");
+    let fix = told.fix.unwrap();
+    for name in ["queues.db", "queues.db-wal", "queues.db-shm"] {
+        let file = place.folder.path().join(name);
+        assert!(fix.starts_with("chmod 600 ") && fix.contains(&format!("'{}'", file.display())), "{fix}");
+        set_mode(&file, 0o600);
+    }
+    assert_eq!(access().await.severity, Severity::Fine);
 }

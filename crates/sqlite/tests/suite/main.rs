@@ -8,6 +8,7 @@ mod broken_state_records;
 mod broken_tasks;
 mod connections;
 mod files;
+mod full_disk;
 mod idempotency;
 mod lawful;
 mod operators_page;

@@ -101,7 +101,8 @@ async fn a_file_from_before_there_were_records_is_upgraded() {
     .unwrap();
     drop(file);
     let pending = SqliteStore::pending_migrations(place.file(), SqliteOptions::default()).await.unwrap();
-    assert_eq!(pending.iter().map(|step| step.name).collect::<Vec<_>>(), ["0004_state_record"]);
+    let later = SqliteStore::all_migrations().into_iter().filter(|step| step.version > 3).collect::<Vec<_>>();
+    assert_eq!(pending, later);
     assert!(
         pending.iter().all(|step| step.works_since == 1),
         "a program that knows no records goes on with its queues"

@@ -70,3 +70,66 @@ async fn another_process_can_ack_release_extend_and_retry_but_not_dead_letter() 
     assert_eq!(dead.letters, []);
     place.leave().await;
 }
+
+const EXTENDED: &str = "POSTRIDER_SQS_ELSEWHERE_EXTENDED";
+
+/// The processes that go on with a lease: one extends it and sends the receipts that it was answered, one ends it.
+#[tokio::test]
+async fn the_process_that_goes_on() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let provider = SqsStore::open(&url, SqsOptions::default()).await.unwrap().connect().unwrap();
+    let orders = queue("orders");
+    if let Ok(receipt) = std::env::var(EXTENDED) {
+        provider.ack_message(&orders, receipt.parse::<ReceiptHandle>().unwrap(), soon()).await.unwrap();
+        return;
+    }
+    let Ok(receipts) = std::env::var(RECEIPTS) else { return };
+    for receipt in receipts.split(' ') {
+        let receipt = receipt.parse().unwrap();
+        let next = provider.extend_visibility(&orders, &receipt, Duration::from_secs(300), soon()).await.unwrap();
+        assert_ne!(next, receipt);
+        provider.send_message(&queue("receipts"), Message::new(next.to_string()), soon()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_another_process_extended_goes_on_by_the_receipt_that_it_was_answered() {
+    const LEASE: Duration = Duration::from_secs(20);
+    let place = Place::new(Emulator::Ministack);
+    let (provider, orders, answers) = (place.connect().await, queue("orders"), queue("receipts"));
+    for body in ["ended here", "ended elsewhere"] {
+        provider.send_message(&orders, Message::new(body), soon()).await.unwrap();
+    }
+    let options = ReceiveOptions::default().visibility(LEASE).wait(Duration::from_secs(5));
+    let mut receipts = Vec::new();
+    while receipts.len() < 2 {
+        let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
+        receipts.extend(received.into_iter().map(ReceiptHandle::from));
+    }
+    let over = tokio::time::Instant::now() + LEASE;
+    let goes_on = |variables: Vec<(&'static str, String)>| async move {
+        let other = WorkerProcess::start("elsewhere::the_process_that_goes_on", &variables).unwrap();
+        assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap(), "see what it printed above");
+    };
+    let text: Vec<_> = receipts.iter().map(ToString::to_string).collect();
+    goes_on(vec![(URL, place.url()), (RECEIPTS, text.join(" "))]).await;
+    let mut next: Vec<ReceiptHandle> = Vec::new();
+    while next.len() < 2 {
+        let options = ReceiveOptions::default().wait(Duration::from_secs(5));
+        for message in provider.receive_messages(&answers, &options, soon()).await.unwrap() {
+            next.push(std::str::from_utf8(&message.message).unwrap().parse().unwrap());
+            provider.ack_message(&answers, message, soon()).await.unwrap();
+        }
+    }
+    next.sort_by_key(|next| next.token() != receipts[0].token());
+    let [here, elsewhere] = next.try_into().unwrap();
+    // The end of the leases that the first receipts say.
+    tokio::time::sleep_until(over).await;
+    provider.ack_message(&orders, here, soon()).await.unwrap();
+    let old = provider.ack_message(&orders, receipts[0].clone(), soon()).await;
+    assert!(matches!(old, Err(MessagingError::VisibilityExpired { .. })), "{old:?}");
+    goes_on(vec![(URL, place.url()), (EXTENDED, elsewhere.to_string())]).await;
+    let left = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
+    assert!(left.is_empty(), "{left:?}");
+    place.leave().await;
+}

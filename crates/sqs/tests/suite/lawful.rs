@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use postrider_conformance::guarantees::Section;
 use postrider_conformance::proxy::FaultProxy;
-use postrider_conformance::{Harness, Outcome, Settings, StormSettings, exercise};
+use postrider_conformance::{Harness, Outcome, Settings, StormSettings};
 use postrider_core::{Feature, MessagingError, QueueAdmin};
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 
@@ -36,15 +37,30 @@ impl Harness for Apart {
 }
 
 /// Tries the law. `unfit` are the tests of which the emulator by itself decides what comes of them.
-async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings, unfit: &[&str]) {
-    let place = Place::new(emulator);
+async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings, unfit: &[&str]) -> Section {
+    // Eleven characters: the page says how long a queue's name can be behind such a prefix.
+    let place = Place { emulator, prefix: format!("law{:07x}-", rand::random::<u32>() >> 4) };
     let harness = Apart { proxy: FaultProxy::before(&place.url()).await.unwrap(), options };
-    let report = exercise(harness, settings).await.unwrap();
+    let tried = "Tried on an **emulator**, ministack, and with fewer messages on a second one, moto; not on Amazon's service. \
+                 Neither can show what the service alone does: messages that a standard queue hands out twice or out of \
+                 order, counts that lag, throttling, what becomes of a late receipt there. Moto deletes by a late receipt, \
+                 which our own fence keeps from being sent, and hands one message to two who receive at the same moment, \
+                 so that is not judged there. Every worker opens the queues for itself, as other processes do; for L14 \
+                 all of their connections are cut, again and again. [More about it](sqs.md).";
+    let section = Section::of(harness, settings, tried).await.unwrap();
+    let report = &section.report;
     println!("{report}");
     let refused: Vec<_> = report.capabilities.iter().filter(|(_, support)| !support.is_offered()).collect();
     let refused: Vec<_> = refused.iter().map(|(feature, _)| *feature).collect();
-    let never =
-        [Feature::FreeRelease, Feature::Priority, Feature::AttemptHistory, Feature::ReceiveById, Feature::WakeUp];
+    let never = [
+        Feature::FreeRelease,
+        Feature::Priority,
+        Feature::AttemptHistory,
+        Feature::Archive,
+        Feature::WaitingMessages,
+        Feature::ReceiveById,
+        Feature::WakeUp,
+    ];
     assert_eq!(refused, never);
     for rule in &report.rules {
         for test in &rule.tests {
@@ -60,20 +76,22 @@ async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings, unf
     }
     let left = place.connect().await.list_queues(soon()).await.unwrap();
     assert_eq!(left, [], "the suite left queues behind");
+    section
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_on_ministack_and_nothing_is_left_behind() {
-    let (messages, rows) = if is_long() { (2000, 7000) } else { (300, 1000) };
+    let (messages, rows) = if is_long() { (2000, 7000) } else { (500, 1000) };
     let storm = StormSettings { messages, ..StormSettings::default() };
     let settings = Settings { parallel: 32, storm, rows, ..Settings::default() };
-    law_on(Emulator::Ministack, SqsOptions::default(), settings, &[]).await;
+    law_on(Emulator::Ministack, SqsOptions::default(), settings, &[]).await.record().unwrap();
 }
 
 /// Moto looks at every message of a queue for each that it hands out, and locks nothing meanwhile: several calls at once
 /// hand one message out twice. So there are few messages, one call at a time for a batch, and nobody judges what several
 /// receivers get.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the law again, on a second emulator: scripts/test --full"]
 async fn every_rule_but_concurrent_receives_holds_on_moto_and_nothing_is_left_behind() {
     let storm = StormSettings { messages: 60, senders: 1, receivers: 1 };
     let options = SqsOptions { parallel_calls: 1, ..SqsOptions::default() };

@@ -14,7 +14,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// SQS's own receipt, which stands at the end of ours.
 fn native(receipt: &ReceiptHandle) -> String {
     let NativeRef::Handle(bytes) = receipt.native() else { panic!("{receipt:?}") };
-    String::from_utf8(bytes[10..].to_vec()).unwrap()
+    String::from_utf8(bytes[18..].to_vec()).unwrap()
 }
 
 /// Moto takes any receipt that it has ever given, so only ministack can show this.

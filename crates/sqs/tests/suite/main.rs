@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod calls;
+mod dead_letters;
 mod doctor;
 mod elsewhere;
 mod faults;

@@ -59,7 +59,9 @@ async fn what_was_received_is_handed_out_although_nobody_can_say_whether_the_que
                 "ListQueueTags" => failed(),
                 "ReceiveMessage" => {
                     // A long poll, after which a pause is looked for once more.
-                    tokio::time::sleep(Duration::from_millis(2100)).await;
+                    tokio::time::pause();
+                    tokio::time::advance(Duration::from_millis(2100)).await;
+                    tokio::time::resume();
                     messages(1)
                 }
                 "ChangeMessageVisibilityBatch" => taken(&body, false),
@@ -106,6 +108,6 @@ async fn what_was_gathered_is_given_back_when_the_caller_leaves() {
         received = provider.receive_messages(&orders, &options, soon()) => panic!("{received:?}"),
         () = gathering.notified() => {}
     }
-    tokio::time::timeout(Duration::from_secs(5), released.notified()).await.expect("they are given back");
+    tokio::time::timeout(Duration::from_secs(20), released.notified()).await.expect("they are given back");
     assert_eq!(*given_back.lock().unwrap(), 10);
 }

@@ -97,5 +97,5 @@ async fn a_sweep_ends_where_nothing_stays_hidden() {
     let sweep = async {
         assert_eq!(provider.purge_dead_letters(&queue("orders"), &nobody, Deadline::never()).await.unwrap(), 0);
     };
-    tokio::time::timeout(Duration::from_secs(10), sweep).await.expect("it ends");
+    tokio::time::timeout(Duration::from_secs(20), sweep).await.expect("it ends");
 }

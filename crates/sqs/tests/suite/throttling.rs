@@ -70,7 +70,7 @@ async fn rows_that_are_throttled_are_sent_again_and_no_others() {
 #[tokio::test]
 async fn a_call_that_is_throttled_for_too_long_was_not_done() {
     let (url, _) = endpoint(Answer::Throttled, usize::MAX).await;
-    let provider = connect(&url, Duration::from_millis(300)).await;
+    let provider = connect(&url, Duration::from_millis(1500)).await;
     let error = provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap_err();
     assert!(matches!(error, MessagingError::Busy { .. }) && error.is_retryable(), "{error:?}");
 }
@@ -88,4 +88,17 @@ async fn a_send_that_failed_at_the_other_end_is_unknown_and_not_repeated() {
 async fn an_endpoint_that_is_not_there_is_told_at_once() {
     let error = SqsStore::open("sqs+http://127.0.0.1:1/", SqsOptions::default()).await.unwrap_err();
     assert!(matches!(error, MessagingError::Connection { .. }), "{error:?}");
+    assert!(error.to_string().contains("127.0.0.1:1: "), "{error}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_never_ends_the_handshake_is_given_up_when_the_time_is_over() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    // Longer than the driver would wait by itself.
+    let options = SqsOptions { connect_timeout: Duration::from_secs(7), ..SqsOptions::default() };
+    let error = SqsStore::open(&format!("sqs+https://{address}/"), options).await.unwrap_err();
+    assert!(matches!(error, MessagingError::Connection { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains(&format!("{address}: no connection within 7s")), "{text}");
 }

@@ -51,7 +51,7 @@ impl Buffer {
             }
             self.waiting -= 1;
             // The process may have been stopped for longer than the lease; another may have the message by now.
-            if now >= held.lease.alive_until {
+            if !held.lease.is_alive() {
                 self.release(token, now);
                 continue;
             }
@@ -64,6 +64,7 @@ impl Buffer {
                 continue;
             }
             let control = Control::new();
+            control.is_leased_for(held.lease.visibility, held.lease.asked);
             held.phase = Phase::Running(Running { worker: worker.clone(), control: control.clone() });
             if let Some(group) = &held.group {
                 *self.groups.entry(group.clone()).or_default() += 1;
@@ -89,7 +90,7 @@ impl Buffer {
             }
             let Some(held) = self.held.get_mut(&token) else { continue };
             match held.phase {
-                Phase::Running(_) if self.is_stopping => self.release(token, now),
+                Phase::Running(_) if self.is_stopping || !held.lease.is_alive() => self.release(token, now),
                 Phase::Running(_) => {
                     held.phase = Phase::Waiting;
                     held.letter = Some(letter);
@@ -99,7 +100,7 @@ impl Buffer {
                 // Lost meanwhile, and no handler has to be waited for.
                 _ => {
                     if let Some(held) = self.held.remove(&token) {
-                        self.to_tell.add(|| held.ended(Outcome::Lost, None));
+                        self.to_tell.add(Outcome::Lost, || held.ended(Outcome::Lost, None));
                         held.disarm();
                     }
                 }

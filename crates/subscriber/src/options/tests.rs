@@ -1,3 +1,5 @@
+use std::num::NonZeroU32;
+
 use postrider_core::{MemoryStore, MessagingService};
 
 use super::*;
@@ -9,7 +11,7 @@ fn capabilities() -> Capabilities {
 #[tokio::test]
 async fn the_defaults_are_allowed() {
     let plan = SubscriberOptions::default().plan(1, &capabilities()).unwrap();
-    assert_eq!((plan.capacity, plan.max_deliveries), (24, 5));
+    assert_eq!((plan.capacity, plan.max_deliveries), (24, 26));
     assert_eq!(plan.release_stuck_timeout, Duration::from_secs(300));
 }
 
@@ -43,6 +45,19 @@ async fn the_delivery_limit_leaves_room_for_every_attempt() {
     assert_eq!(limit(RetryStrategy::NoRetry), 3);
     assert_eq!(limit(RetryStrategy::default().with_max_attempts(10)), 12);
     assert_eq!(limit(RetryStrategy::default().without_limits()), u32::MAX);
+}
+
+#[tokio::test]
+async fn a_lower_delivery_limit_limits_the_attempts() {
+    let attempts = |max_deliveries, strategy: RetryStrategy| {
+        let options = SubscriberOptions { retry_strategy: strategy, max_deliveries, ..SubscriberOptions::default() };
+        let plan = options.plan(1, &capabilities()).unwrap();
+        (plan.retry_strategy.max_attempts().map(NonZeroU32::get), plan.max_deliveries)
+    };
+    assert_eq!(attempts(Some(5), RetryStrategy::default()), (Some(5), 5));
+    assert_eq!(attempts(Some(30), RetryStrategy::default()), (Some(24), 30));
+    assert_eq!(attempts(Some(5), RetryStrategy::default().without_limits()), (None, 5));
+    assert_eq!(attempts(Some(5), RetryStrategy::NoRetry), (Some(1), 5));
 }
 
 #[test]

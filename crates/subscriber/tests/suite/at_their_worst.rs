@@ -1,13 +1,13 @@
 //! Handlers, clones, errors, rows and stops at their worst.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use postrider_core::{MessagingService, ReceiveOptions, RetryStrategy};
-use postrider_subscriber::{AckPolicy, Delivery, HandlerError, Subscriber};
+use postrider_subscriber::{AckPolicy, Delivery, HandlerError, HealthState, Subscriber};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 use tower_service::Service;
@@ -47,12 +47,13 @@ async fn a_stop_in_the_middle_of_a_row_begins_nothing_new() {
     let provider = store();
     send(&provider, 100).await;
     let begun = Arc::new(AtomicUsize::new(0));
-    let counting = begun.clone();
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let (counting, waiting) = (begun.clone(), goes_on.clone());
     let blocking = handler(move |_: Delivery| {
-        let number = counting.fetch_add(1, Ordering::SeqCst);
+        let (number, waiting) = (counting.fetch_add(1, Ordering::SeqCst), waiting.clone());
         async move {
-            if number >= 32 {
-                std::thread::sleep(Duration::from_millis(500));
+            while number >= 32 && !waiting.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
             }
             Ok(())
         }
@@ -68,7 +69,14 @@ async fn a_stop_in_the_middle_of_a_row_begins_nothing_new() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let at_stop = begun.load(Ordering::SeqCst);
-    let report = running.stop().await;
+    let monitor = running.monitor.clone();
+    let going_on = async {
+        while monitor.health().state != HealthState::Stopping {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        goes_on.store(true, Ordering::SeqCst);
+    };
+    let (report, ()) = tokio::join!(running.stop(), going_on);
     let left = provider.receive_messages(&queue(), &ReceiveOptions::batch(100), soon()).await.unwrap();
     let charged = left.iter().filter(|message| message.receive_count() > 1).count();
     assert_eq!((begun.load(Ordering::SeqCst) - at_stop, report.unsettled, charged), (0, 0, 0), "{report:?}");

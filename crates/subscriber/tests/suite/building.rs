@@ -112,7 +112,7 @@ impl Service<Delivery> for Handled {
 #[tokio::test]
 async fn what_is_refused_is_named_with_the_remedy() {
     let second = Duration::from_secs(1);
-    let refused: [(&str, &dyn Fn(Builder) -> Builder); 19] = [
+    let refused: [(&str, &dyn Fn(Builder) -> Builder); 18] = [
         ("no worker", &|builder| builder.max_workers(0)),
         ("too many workers", &|builder| builder.max_workers(usize::MAX)),
         ("no message a fetch", &|builder| builder.fetch_batch_size(0)),
@@ -128,7 +128,6 @@ async fn what_is_refused_is_named_with_the_remedy() {
         ("fetch intervals the wrong way round", &|builder| builder.min_fetch_interval(2 * second)),
         ("stuck before the lease is over", &|builder| builder.release_stuck_timeout(second)),
         ("no delivery", &|builder| builder.max_deliveries(0)),
-        ("fewer deliveries than attempts", &|builder| builder.max_deliveries(2)),
         ("a strategy that shrinks", &|builder| {
             builder.retry_strategy(RetryStrategy::exponential(second, 0.5, 60 * second))
         }),

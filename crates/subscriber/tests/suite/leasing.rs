@@ -1,12 +1,14 @@
 //! Leases: kept while they are needed, and given up when they are lost.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use postrider_core::{Message, MessagingService, QueueAdmin};
-use postrider_subscriber::{Delivery, Subscriber};
+use postrider_subscriber::{Delivery, HandlerError, Subscriber};
 use tokio::time::Instant;
+use tower_service::Service;
 
 use crate::fixture::{handler, queue, send, soon, start, store};
 use crate::scripted::{Call, Scripted, Verdict};
@@ -131,4 +133,52 @@ async fn a_worker_is_taken_back_from_a_handler_that_outlives_its_lost_lease() {
     let counts = running.until(|counts| counts.acked == 1).await;
     assert_eq!((counts.lost, counts.stuck), (1, 1));
     assert!(running.stop().await.is_clean());
+}
+
+/// Notes of each message whether it was leased when its handler was called. Stands still once, before a handler is
+/// called.
+#[derive(Debug, Clone, Default)]
+struct StandsStill {
+    leased: Arc<Mutex<Vec<bool>>>,
+    has_stood: Arc<AtomicUsize>,
+}
+
+impl Service<Delivery> for StandsStill {
+    type Response = ();
+    type Error = HandlerError;
+    type Future = std::future::Ready<Result<(), HandlerError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
+        // By then a worker takes several messages at a time, and this is between two of them.
+        if self.leased.lock().unwrap().len() == 10 && self.has_stood.swap(1, Ordering::SeqCst) == 0 {
+            std::thread::sleep(LEASE * 5 / 4);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        self.leased.lock().unwrap().push(delivery.is_leased());
+        std::future::ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn each_message_of_a_row_begins_with_a_lease_or_not_at_all() {
+    const MESSAGES: usize = 50;
+    let provider = store();
+    send(&provider, MESSAGES).await;
+    let service = StandsStill::default();
+    let subscriber = Subscriber::builder(provider.clone(), queue())
+        .handler(service.clone())
+        .max_workers(1)
+        .overfetch_factor(MESSAGES as f64)
+        .visibility(LEASE)
+        .build()
+        .unwrap();
+    let running = start(subscriber);
+    let counts = running.until(|counts| counts.acked >= MESSAGES as u64 - 10).await;
+    assert_eq!(service.has_stood.load(Ordering::SeqCst), 1);
+    let leased = service.leased.lock().unwrap().clone();
+    assert!(leased.iter().all(|is_leased| *is_leased), "{counts:?}: {leased:?}");
+    running.stop().await;
 }

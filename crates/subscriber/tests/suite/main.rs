@@ -1,4 +1,5 @@
-//! Subscribers, judged from outside: the loops by paused time on the provider in memory, and storms on real stores.
+//! Subscribers, judged from outside: the loops by paused time on the provider in memory, processes and large numbers on
+//! files. What needs a server, and the storm on every store, is in the facade's tests, which have all of them.
 
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
@@ -12,15 +13,13 @@ mod fixture;
 mod flushing;
 mod held;
 mod leasing;
+mod logging;
 mod observing;
 mod place;
 mod processes;
 mod scripted;
-#[path = "../../src/servers.rs"]
-mod servers;
 mod settling;
 mod stopping;
-mod storm;
 mod together;
 mod volumes;
 

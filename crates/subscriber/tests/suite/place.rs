@@ -12,10 +12,6 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn on_disk() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
-    }
-
     /// In main memory, where that is a place for files: for tests of what processes do and not of what disks do.
     pub(crate) fn in_memory() -> Self {
         Self { folder: tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap() }
@@ -27,10 +23,6 @@ impl Place {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
-    }
-
-    pub(crate) async fn open(&self) -> SqliteStore {
-        SqliteStore::open(self.file(), SqliteOptions::default()).await.unwrap()
     }
 
     pub(crate) fn spool(&self) -> PathBuf {

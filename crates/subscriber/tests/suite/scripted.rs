@@ -103,6 +103,7 @@ impl<P: Provider> Scripted<P> {
     }
 }
 
+#[async_trait]
 impl<P: Provider> MessagingService for Scripted<P> {
     fn provider_name(&self) -> &'static str {
         self.inner.provider_name()
@@ -171,7 +172,7 @@ impl<P: Provider> MessagingService for Scripted<P> {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         let number = self.counts.extends.fetch_add(1, Ordering::SeqCst);
         let call = self.inner.extend_visibility(queue, receipt, extension, deadline);
         self.call(Call::Extend(number), vec![receipt.message_id()], call).await

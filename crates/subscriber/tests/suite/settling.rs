@@ -38,7 +38,12 @@ async fn a_failure_is_retried_by_the_strategy_and_then_dies() {
         assert_eq!(delivery.envelope.attempts_count as usize, seen.fetch_add(1, Ordering::SeqCst));
         async { Err("no paper".into()) }
     });
-    let running = start(Subscriber::builder(provider.clone(), queue()).handler(failing).build().unwrap());
+    let subscriber = Subscriber::builder(provider.clone(), queue())
+        .handler(failing)
+        .retry_strategy(RetryStrategy::default().with_max_attempts(3))
+        .build()
+        .unwrap();
+    let running = start(subscriber);
     let counts = running.until(|counts| counts.dead == 1).await;
     assert_eq!((counts.retried, counts.failed, attempts.load(Ordering::SeqCst)), (2, 3, 3));
     running.stop().await;
@@ -81,6 +86,7 @@ async fn each_policy_does_with_errors_what_it_says() {
         let subscriber = Subscriber::builder(provider.clone(), queue())
             .handler(handler(|_| async { Err("no".into()) }))
             .ack_policy(policy)
+            .retry_strategy(RetryStrategy::default().with_max_attempts(3))
             .build()
             .unwrap();
         let running = start(subscriber);

@@ -172,6 +172,11 @@ impl Metrics for Notes {
     fn happened(&self, queue: &QueueName, outcome: Outcome, messages: u64) {
         *self.0.lock().unwrap().entry((queue.to_string(), outcome.name())).or_default() += messages;
     }
+
+    fn waited(&self, queue: &QueueName, age: Duration) {
+        assert!(age < Duration::from_secs(60), "{age:?}");
+        *self.0.lock().unwrap().entry((queue.to_string(), "waited")).or_default() += 1;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +191,7 @@ async fn the_metrics_hook_hears_what_is_counted() {
     let running = start(Subscriber::builder(provider, queue()).handler(failing).metrics(notes).build().unwrap());
     running.until(|counts| counts.acked + counts.dead == 20).await;
     running.stop().await;
-    let expected = [("acked", 18), ("dead", 2), ("failed", 2), ("received", 20)];
+    let expected = [("acked", 18), ("dead", 2), ("failed", 2), ("received", 20), ("waited", 20)];
     let expected: BTreeMap<_, _> =
         expected.into_iter().map(|(name, count)| (("orders".to_owned(), name), count)).collect();
     assert_eq!(*noted.lock().unwrap(), expected);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postrider_conformance::history::History;
 use postrider_conformance::recorded::Recorded;
-use postrider_core::{Provider, Settlement};
+use postrider_core::{MessagingService, Provider, Settlement, SharedProvider};
 use postrider_subscriber::{Delivery, Subscriber};
 use tokio::sync::Semaphore;
 
@@ -20,7 +20,8 @@ const MESSAGES: usize = 3000;
 const FLUSHED: usize = 50_000;
 
 /// Large batches are fetched and handled by so many workers: each message once, and none is leased beyond the capacity.
-async fn fetch_much<P: Provider>(provider: P, workers: usize) {
+async fn fetch_much(provider: impl Provider, workers: usize) {
+    let provider = SharedProvider::new(provider);
     let history = History::new();
     let provider = Recorded::new(provider, history.clone(), 1);
     for _ in 0..3 {
@@ -67,6 +68,7 @@ async fn large_batches_work_with_one_worker_and_with_five_hundred_on_sqlite() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "large numbers on every store: scripts/test --full"]
 async fn large_batches_work_with_one_worker_and_with_five_hundred_on_a_spool() {
     for workers in [1, 500] {
         let place = Place::in_memory();
@@ -75,7 +77,8 @@ async fn large_batches_work_with_one_worker_and_with_five_hundred_on_a_spool() {
 }
 
 /// All settlements are decided at the same moment, and one of them is of a lease that is gone.
-async fn flush_much<P: Provider + Clone>(provider: P) {
+async fn flush_much(provider: impl Provider) {
+    let provider = SharedProvider::new(provider);
     let scripted = Scripted::counting(provider.clone());
     for _ in 0..FLUSHED / 5000 {
         send(&provider, 5000).await;
@@ -121,6 +124,7 @@ async fn fifty_thousand_settlements_go_through_in_chunks_on_sqlite() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "large numbers on every store: scripts/test --full"]
 async fn fifty_thousand_settlements_go_through_in_chunks_on_a_spool() {
     let place = Place::in_memory();
     flush_much(place.connect_to_spool().await).await;

@@ -12,7 +12,7 @@ use postrider_core::{
     Capabilities, DeadLetter, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, Message,
     MessageId, MessagingError, MessagingService, PeekedMessage, Provider, QueueAdmin, QueueHealthReport, QueueName,
     QueueStats, QueuedMessage, ReceiptHandle, ReceiveOptions, Redrive, RedriveReport, RetryStrategy, RowResults,
-    Settlement, SharedProvider, TaskState, WakeUps,
+    Settlement, SharedProvider, TaskState, WakeUps, async_trait,
 };
 use postrider_sqlite::SqliteTasks;
 use postrider_tasks::{HandlerError, Shutdown, TaskContext, Tasks};
@@ -51,8 +51,8 @@ async fn a_task_is_sent_once_and_a_backlog_stays_what_it_is() {
         }
         let queues = world.queues().await;
         until("all are on their way", PATIENCE, || async { waiting(&queues).await == TASKS as u64 }).await;
-        // Several graces without a worker: a backlog is no reason to send anything again.
-        tokio::time::sleep(Duration::from_millis(3500)).await;
+        // Two graces without a worker: a backlog is no reason to send anything again.
+        tokio::time::sleep(Duration::from_millis(2100)).await;
         assert_eq!(waiting(&queues).await, TASKS as u64, "{way:?}");
         shutdown.request();
         for keeper in keepers {
@@ -155,6 +155,7 @@ fn unreachable() -> MessagingError {
     MessagingError::Connection { provider: "moody", detail: "it is away".into(), source: None }
 }
 
+#[async_trait]
 impl<P: Provider> MessagingService for Moody<P> {
     fn provider_name(&self) -> &'static str {
         "moody"
@@ -206,7 +207,7 @@ impl<P: Provider> MessagingService for Moody<P> {
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
-    ) -> Result<(), MessagingError> {
+    ) -> Result<ReceiptHandle, MessagingError> {
         self.inner.extend_visibility(queue, receipt, extension, deadline).await
     }
 

@@ -1,10 +1,11 @@
-//! Tasks, judged from outside: workers and keepers on real stores.
+//! Tasks, judged from outside: workers and keepers on a file. Processes that are killed, and brokers, are in the facade's
+//! tests, which have every store.
 
 // What is said of tests goes for the functions that they share: a failure there is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
 mod keeping;
-mod processes;
+mod logging;
 mod replaying;
 mod scheduling;
 mod stopping;

@@ -50,7 +50,7 @@ async fn many_are_brought_back_by_what_they_have_in_common() {
         let began = Instant::now();
         let done = system.client().replay_matching(even, &slowly, |_| told += 1).await.unwrap();
         assert_eq!(done.replayed, [made[0], made[2]]);
-        assert!(told >= 1 && began.elapsed() < Duration::from_secs(5));
+        assert!(told >= 1 && began.elapsed() < Duration::from_secs(10));
         for (number, id) in made.iter().enumerate() {
             let expected = if number == 0 || number == 2 { TaskState::Succeeded } else { TaskState::Dead };
             assert_eq!(ended(&system, *id).await.info.state, expected, "{way:?} {number}");

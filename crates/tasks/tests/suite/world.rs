@@ -47,7 +47,11 @@ impl World {
     }
 
     pub(crate) async fn connect(&self) -> SqliteProvider {
-        let store = SqliteStore::open(self.file(), SqliteOptions::default()).await.unwrap();
+        self.connect_with(SqliteOptions::default()).await
+    }
+
+    async fn connect_with(&self, options: SqliteOptions) -> SqliteProvider {
+        let store = SqliteStore::open(self.file(), options).await.unwrap();
         store.connect().await.unwrap()
     }
 
@@ -62,7 +66,11 @@ impl World {
 
     /// One more process, as far as the store can tell.
     pub(crate) async fn system(&self) -> System {
-        let file = self.connect().await;
+        self.system_with(SqliteOptions::default()).await
+    }
+
+    pub(crate) async fn system_with(&self, options: SqliteOptions) -> System {
+        let file = self.connect_with(options).await;
         let queues = match self.way {
             Way::Polling | Way::Here => SharedProvider::new(file.clone()),
             Way::Outbox => SharedProvider::new(self.memory.open()),

@@ -78,7 +78,7 @@ impl HttpTask {
 
 /// The library's own callers, then as many connections to a server in this process.
 async fn send(load: &Load, folder: &Path) -> Result<Row, Failure> {
-    let store = SqliteStore::open(&folder.join("library.db"), SqliteOptions::default()).await?;
+    let store = SqliteStore::open(folder.join("library.db"), SqliteOptions::default()).await?;
     let Measured::Rate(library) = run(store.connect().await?, Workload::SendOne, load.clone()).await? else {
         return Err("sends have a rate".into());
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use postrider::Bytes;
 use postrider::subscriber::HandlerError;
 use postrider::tasks::{StopReason, TaskContext};
+use postrider_core::failpoint;
 
 use super::journal::Journal;
 use super::{environment, progress};
@@ -71,6 +72,11 @@ impl Job {
     async fn start(&self, task: &TaskContext) -> Result<Process, String> {
         let shutdown = self.stop.shutdown();
         loop {
+            failpoint::reach("task.begin");
+            if !task.is_leased() {
+                task.release();
+                return Err("its lease was over before its command began".to_owned());
+            }
             let sieve = progress::sieve(task.clone(), self.echo.clone());
             let taps = Taps { stdout: Some(self.most_result), stderr: Some(sieve) };
             let variables = environment::variables(task);

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use postrider::task::{DeadReason, TaskOutcome};
 use postrider::tasks::{StopReason, TaskContext, TaskEnded, TaskObserver};
-use postrider::{MessagingError, TaskId, TaskType};
+use postrider::{TaskId, TaskType};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::tally::Tally;
-use crate::command::{Echo, Ending, Place, Rows, Stop, Trouble, Written};
+use crate::command::{Echo, Ending, Place, Rows, Stop, Written};
 use crate::output::Output;
 use crate::text;
 
@@ -28,7 +28,6 @@ struct Inner {
     // Held to count one.
     tally: Mutex<Tally>,
     rows: Rows<Row>,
-    cannot_ask: Trouble,
     echo: Echo,
 }
 
@@ -75,8 +74,7 @@ impl Journal {
     /// With `draws`, stdout is the terminal that stderr draws on.
     pub(super) fn start(out: Output, workers: usize, draws: bool, echo: Echo, stop: Stop) -> (Self, Written) {
         let (rows, written) = Rows::start(out, workers, draws.then(|| echo.clone()), stop);
-        let inner =
-            Inner { begun: Mutex::default(), tally: Mutex::default(), rows, cannot_ask: Trouble::default(), echo };
+        let inner = Inner { begun: Mutex::default(), tally: Mutex::default(), rows, echo };
         (Self(Arc::new(inner)), written)
     }
 
@@ -121,7 +119,7 @@ impl Journal {
         let left: Vec<_> = lock(&self.0.begun).drain().collect();
         for (attempt, begun) in left {
             let words = describe(&begun);
-            self.0.echo.note(format_args!(
+            self.0.echo.warn(format_args!(
                 "task {} ({words}): the store did not take that in time, so the task is tried again when its lease ends",
                 attempt.0
             ));
@@ -166,9 +164,6 @@ impl Journal {
 
 impl TaskObserver for Journal {
     fn ended(&self, ended: &TaskEnded) {
-        if self.0.cannot_ask.is_over() {
-            self.0.echo.note("the store answers again");
-        }
         let attempt = Attempt(ended.id, ended.attempt);
         let Some(begun) = lock(&self.0.begun).remove(&attempt) else {
             // Its command was never begun, so it is only counted.
@@ -179,16 +174,10 @@ impl TaskObserver for Journal {
             let (id, words) = (ended.id, &became.words);
             self.0
                 .echo
-                .note(format_args!("task {id} ({words}): another worker has it, or may have; nothing was changed"));
+                .warn(format_args!("task {id} ({words}): another worker has it, or may have; nothing was changed"));
         }
         self.count(became.outcome);
         self.write(attempt, begun, became, ended.took);
-    }
-
-    fn trouble(&self, error: &MessagingError) {
-        if self.0.cannot_ask.is_news() {
-            self.0.echo.note(format_args!("the store cannot be asked, trying again soon: {error}"));
-        }
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) fn sieve(task: TaskContext, echo: Echo) -> Sieve {
         let is_read = read(line).is_some_and(|(fraction, text)| task.progress(fraction, text).is_ok());
         if !is_read && !std::mem::replace(&mut is_told, true) {
             let id = task.id();
-            echo.note(format_args!("the progress of task {id} cannot be read; write it like '{MARK}0.4 in words'"));
+            echo.warn(format_args!("the progress of task {id} cannot be read; write it like '{MARK}0.4 in words'"));
         }
         is_read
     })

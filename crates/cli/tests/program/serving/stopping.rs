@@ -29,7 +29,7 @@ fn every_signal_ends_a_server_with_a_waiting_client_quickly() {
         let (code, said, took) = served.end();
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("finishing what runs; once more to end it at once"), "{said}");
-        assert!(took < Duration::from_secs(5), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
         client.kill().unwrap();
         client.wait().unwrap();
     }
@@ -58,7 +58,7 @@ fn a_second_signal_does_not_wait_for_a_request_that_never_ends() {
     let (code, said, took) = served.end();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("ended at once"), "{said}");
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[test]

@@ -47,6 +47,7 @@ fn a_token_allows_its_roles_on_its_queues_and_nothing_else() {
     assert!(made["expires_at"].is_string(), "{made}");
     let reader = with_token(&served, &text(&made["token"]));
     assert_eq!(reader.rows(&["stats"]), Vec::<serde_json::Value>::new());
+    admin.run(&["queues", "create", "orders"]).done();
     let run = reader.run(&["send", "orders", "x"]).failed(1);
     assert!(run.stderr.contains("'produce'") && run.stderr.contains("POSTRIDER_TOKEN"), "{run:?}");
     for args in

@@ -118,7 +118,7 @@ fn a_schedule_is_kept_as_it_was_said_and_changed_by_its_name() {
         let names: Vec<_> = place.rows(&["schedule", "list"]).iter().map(|row| text(&row["name"])).collect();
         assert_eq!(names, ["a", "nightly"]);
         let table = place.run(&["schedule", "list"]).done().stdout;
-        let line = table.lines().nth(2).unwrap();
+        let line = table.lines().find(|line| line.starts_with("nightly ")).unwrap();
         assert!(line.starts_with("nightly  other  every 1h") && line.ends_with("paused"), "{table}");
 
         assert_eq!(place.row(&["schedule", "delete", "nightly"]), json!({"name": "nightly", "outcome": "deleted"}));
@@ -151,4 +151,37 @@ fn a_drain_fires_what_is_due() {
         (next < Timestamp::now()).then_some(())
     });
     assert!(place.drain("ping", "true").outcomes().iter().any(|outcome| outcome == "succeeded"));
+}
+
+#[test]
+fn the_next_five_times_and_the_last_runs_of_a_schedule_are_shown() {
+    let place = Home::sqlite().place;
+    let berlin = ["--cron", "30 9 * * *", "--time-zone", "Europe/Berlin"];
+    place.row(&[&["schedule", "create", "daily", "--type", "report", "{}"], &berlin[..]].concat());
+    let row = place.row(&["schedule", "get", "daily"]);
+    let next = row["next_runs"].as_array().unwrap();
+    assert_eq!((next.len(), &next[0]["at"], &row["runs"]), (5, &row["next_run_at"], &json!([])));
+    for pair in next.windows(2) {
+        let hours = time(&pair[1]["at"]).since(time(&pair[0]["at"])).as_secs() / 3600;
+        assert!((23..=25).contains(&hours), "{row}");
+    }
+    assert!(next.iter().all(|run| text(&run["local"]).ends_with(" 09:30 Europe/Berlin")), "{row}");
+    assert_eq!(place.row(&["schedule", "list"])["next_runs"].as_array().unwrap().len(), 5);
+    let shown = place.run(&["schedule", "show", "daily"]).done().stdout;
+    assert_eq!(shown.matches(" 09:30 Europe/Berlin, in ").count(), 5, "{shown}");
+    assert!(shown.contains("\nin words ") && shown.contains("09:30"), "{shown}");
+    let listed = place.run(&["schedule", "list"]).done().stdout;
+    assert_eq!(listed.matches(" 09:30 Europe/Berlin, in ").count(), 5, "{listed}");
+
+    let runs: Vec<_> = (0..2).map(|_| text(&place.row(&["schedule", "trigger", "daily"])["id"])).collect();
+    place.drain("report", "exit 65");
+    let row = place.row(&["schedule", "show", "daily"]);
+    let history: Vec<_> = row["runs"].as_array().unwrap().iter().map(|run| text(&run["task"])).collect();
+    assert_eq!(history, [runs[1].as_str(), &runs[0]], "newest first");
+    assert_eq!(row["runs"][0]["state"], "DEAD");
+    let shown = place.run(&["schedule", "show", "daily"]).done().stdout;
+    let lines: Vec<_> = shown.lines().filter(|line| line.starts_with("run ")).collect();
+    assert!(lines.len() == 2 && lines[0].contains(&runs[1]) && lines[0].contains("DEAD: exit code 65"), "{shown}");
+    place.run(&["schedule", "pause", "daily"]).done();
+    assert_eq!(place.row(&["schedule", "show", "daily"])["next_runs"], json!([]));
 }

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use rustix::process::{Signal, kill_process_group};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::home::{Home, eventually};
@@ -17,14 +17,14 @@ fn what_runs_may_finish_and_nothing_new_is_begun() {
         let place = &home.place;
         let (one, two) = (place.create(&["a", "", "--priority", "9"]), place.create(&["a", "", "--priority", "0"]));
         let script = "echo $$ > pid; until test -e go; do sleep 0.02; done; echo finished";
-        let worker = place.start(&["--type", "a"], script);
+        let mut worker = place.start(&["--type", "a"], script);
         place.process("pid");
-        worker.signal(Signal::TERM);
+        let said = worker.told_to_finish();
         place.touch("go");
         let output = worker.wait();
         assert!(output.status.success(), "{mode}: {}", stderr(&output));
         assert_eq!(rows(&output).len(), 1, "{mode}");
-        assert!(stderr(&output).contains("finishing what runs; once more to end it at once"), "{}", stderr(&output));
+        assert!(said.contains("finishing what runs; once more to end it at once"), "{said}{}", stderr(&output));
         assert_eq!(place.get(&one)["result"], "finished\n");
         let left = place.get(&two);
         assert_eq!((&left["attempt_count"], &left["attempts"]), (&json!(0), &json!([])), "{mode}: {left}");
@@ -70,29 +70,6 @@ fn the_second_signal_ends_everything_at_once() {
     let row = &rows(&output)[0];
     assert_eq!((&row["outcome"], row["signal"].as_i64()), (&json!("retried"), Some(9)));
     assert_eq!(place.state(&id), "ENQUEUED");
-}
-
-#[test]
-fn the_task_of_a_worker_that_was_killed_is_tried_again() {
-    for (mode, home) in Home::in_every_mode() {
-        let place = &home.place;
-        let id = place.create(&["a", "", "--retry", "constant,delay=0s"]);
-        let worker = place.start(&["--type", "a", "--lease", "1s"], "echo $$ > pid; exec sleep 1000");
-        let command = place.process("pid");
-        worker.signal(Signal::KILL);
-        worker.wait();
-        let worker = place.start(&["--type", "a"], "echo again");
-        eventually("it is done", || (place.state(&id) == "SUCCEEDED").then_some(()));
-        let output = worker.stop();
-        // Whoever keeps the tasks says so.
-        let is_told = stderr(&output).contains("a worker was lost");
-        assert_eq!(is_told, !home.is_served(), "{mode}: {}", stderr(&output));
-        let task = place.get(&id);
-        let outcomes: Vec<_> = task["attempts"].as_array().unwrap().iter().map(|attempt| &attempt["outcome"]).collect();
-        assert_eq!(outcomes, ["lease_lost", "succeeded"], "{mode}");
-        // It was killed with nobody to end its command.
-        kill_process_group(command, Signal::KILL).unwrap();
-    }
 }
 
 #[test]

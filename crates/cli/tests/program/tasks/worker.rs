@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::home::{Home, eventually};
+use super::home::{Home, TaskPlace, eventually};
 use crate::place::text;
 use crate::work::place::{rows, runs};
 use crate::{stderr, stdout};
@@ -123,31 +123,40 @@ fn a_watch_tells_every_change_and_how_it_ended() {
 #[test]
 fn a_command_whose_task_is_canceled_is_told_within_a_second() {
     for (mode, home) in Home::in_every_mode() {
-        let place = &home.place;
-        let id = place.create(&["slow", ""]);
-        let script = "trap 'date +%s%N > told; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
-        let worker = place.start(&["--type", "slow", "--workers", "2"], script);
-        let command = place.process("pid");
-        let canceled = std::time::SystemTime::now();
-        place.run(&["task", "cancel", &id]).done();
-        eventually("the command is stopped", || (!runs(command)).then_some(()));
-        let told: u128 = std::fs::read_to_string(place.file("told")).unwrap().trim().parse().unwrap();
-        let asked = canceled.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
-        // From before the call, which takes some time of its own.
-        assert!(Duration::from_nanos((told - asked) as u64) < Duration::from_secs(2), "{mode}");
-        // The worker has its place free again.
-        std::fs::remove_file(place.file("pid")).unwrap();
-        let other = place.create(&["slow", ""]);
-        place.process("pid");
-        place.run(&["task", "cancel", &other]).done();
-        let output = worker.stop();
-        let rows = rows(&output);
-        assert_eq!(rows[0]["outcome"], "canceled", "{mode}: {rows:?}");
-        assert!(stderr(&output).contains("0 lost, 2 canceled"), "{}", stderr(&output));
-        let task = place.get(&id);
-        assert_eq!((&task["state"], &task["attempts"][0]["outcome"]), (&json!("CANCELED"), &json!("canceled")));
-        assert!(task.get("result").is_none(), "{task}");
+        let mut waits = Vec::new();
+        // From before the call, which takes some time of its own. On a busy machine it may take longer, but not each time.
+        while waits.last().is_none_or(|wait| *wait >= Duration::from_secs(2)) {
+            assert!(waits.len() < 5, "{mode}: {waits:?}");
+            waits.push(told_of_a_cancel(mode, &home.place));
+        }
     }
+}
+
+/// How long the command of a running task took to be told that the task was canceled.
+fn told_of_a_cancel(mode: &str, place: &TaskPlace) -> Duration {
+    let id = place.create(&["slow", ""]);
+    let script = "trap 'date +%s%N > told; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let worker = place.start(&["--type", "slow", "--workers", "2"], script);
+    let command = place.process("pid");
+    let canceled = std::time::SystemTime::now();
+    place.run(&["task", "cancel", &id]).done();
+    eventually("the command is stopped", || (!runs(command)).then_some(()));
+    let told: u128 = std::fs::read_to_string(place.file("told")).unwrap().trim().parse().unwrap();
+    let asked = canceled.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    // The worker has its place free again.
+    std::fs::remove_file(place.file("pid")).unwrap();
+    let other = place.create(&["slow", ""]);
+    place.process("pid");
+    place.run(&["task", "cancel", &other]).done();
+    let output = worker.stop();
+    let rows = rows(&output);
+    assert_eq!(rows[0]["outcome"], "canceled", "{mode}: {rows:?}");
+    assert!(stderr(&output).contains("0 lost, 2 canceled"), "{}", stderr(&output));
+    let task = place.get(&id);
+    assert_eq!((&task["state"], &task["attempts"][0]["outcome"]), (&json!("CANCELED"), &json!("canceled")));
+    assert!(task.get("result").is_none(), "{task}");
+    std::fs::remove_file(place.file("pid")).unwrap();
+    Duration::from_nanos((told - asked) as u64)
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn a_worker_waits_for_a_store_that_does_not_answer() {
     std::fs::write(place.file("go"), "").unwrap();
     let told = |what: &str| place.read("log").contains(what).then_some(());
     place.eventually("it cannot settle", || told("cannot settle message"));
-    place.eventually("it cannot receive", || told("cannot receive, trying again soon"));
+    place.eventually("it cannot receive", || told("cannot receive; trying again"));
     other.execute_batch("ROLLBACK").unwrap();
     place.eventually("both are done", || (place.counts() == [0, 0, 0, 0]).then_some(()));
     place.eventually("the end of it is told", || told("the store answers again"));

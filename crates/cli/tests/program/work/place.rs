@@ -1,5 +1,6 @@
 //! A store in a folder of its own, seen from both sides: by the program and by the library.
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -121,7 +122,10 @@ impl Place {
     }
 
     pub(super) fn start(&self, args: &[&str], script: &str) -> Worker {
-        let mut work = self.work(&[&["--json"], args].concat(), script);
+        self.spawn(&mut self.work(&[&["--json"], args].concat(), script))
+    }
+
+    pub(super) fn spawn(&self, work: &mut Command) -> Worker {
         Worker::start(work.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
@@ -137,6 +141,16 @@ impl Place {
 
     pub(super) fn resume(&self) {
         self.runtime.block_on(self.provider.resume(&self.queue, Deadline::default())).unwrap();
+    }
+
+    /// Looks until the lease that ends last was renewed, and ends later than it did.
+    pub(super) fn eventually_renewed(&self, when: &str, meanwhile: impl Fn()) {
+        let last_end = || self.peek().into_iter().map(|message| message.next_attempt_at).max();
+        let first = last_end();
+        self.eventually(&format!("a lease is renewed {when}"), || {
+            meanwhile();
+            (last_end() > first).then_some(())
+        });
     }
 
     /// Looks until it is there.
@@ -176,6 +190,19 @@ impl Worker {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
+    /// Tells it to finish what it has begun, and answers what it said when it had heard of that.
+    pub(crate) fn told_to_finish(&mut self) -> String {
+        self.signal(Signal::TERM);
+        let stderr = self.0.as_mut().unwrap().stderr.as_mut().unwrap();
+        let mut said = Vec::new();
+        let mut byte = [0];
+        // One at a time, so that the rest is still there when it has ended.
+        while !said.ends_with(b"once more to end it at once") && stderr.read(&mut byte).unwrap() > 0 {
+            said.extend(byte);
+        }
+        String::from_utf8(said).unwrap()
+    }
+
     pub(crate) fn stop(self) -> Output {
         self.signal(Signal::TERM);
         self.wait()
@@ -206,7 +233,18 @@ pub(crate) fn stands_still(process: Pid) -> bool {
     stat(process.as_raw_nonzero().get()).is_some_and(|stat| stat.starts_with('T'))
 }
 
-fn children_of(process: Pid) -> Vec<Pid> {
+/// The ids of processes, a line each. A line that has no end yet is left out.
+pub(crate) fn pids(text: &str) -> Vec<Pid> {
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(|id| Pid::from_raw(id.trim().parse().unwrap()).unwrap()).collect()
+}
+
+/// The length of a storm.
+pub(crate) fn long(ordinary: u64, long: u64) -> u64 {
+    if std::env::var_os("POSTRIDER_LONG").is_some() { long } else { ordinary }
+}
+
+pub(crate) fn children_of(process: Pid) -> Vec<Pid> {
     let parent = process.as_raw_nonzero().to_string();
     let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let is_child = |id: &i32| stat(*id).is_some_and(|stat| stat.split(' ').nth(1) == Some(&parent));

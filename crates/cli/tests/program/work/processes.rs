@@ -1,7 +1,6 @@
 //! Commands that behave in every way a process can.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use postrider::Message;
 use rustix::process::{Signal, kill_process};
@@ -14,13 +13,11 @@ use crate::{stderr, stdout};
 fn a_command_may_take_longer_than_the_lease() {
     let place = Place::new();
     place.send(Message::new("a"));
-    let worker = place.start(&["--visibility", "3s"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
+    let worker = place.start(&["--visibility", "6s"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
     place.process("pid");
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(4) {
-        assert!(place.receive().is_none(), "the lease was not renewed");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    place.eventually_renewed("while the command runs", || {
+        assert!(place.receive().is_none(), "another has it meanwhile");
+    });
     std::fs::write(place.file("go"), "").unwrap();
     place.eventually("it is done", || (place.counts() == [0, 0, 0, 0]).then_some(()));
     let output = worker.stop();

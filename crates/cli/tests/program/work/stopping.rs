@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use postrider::Message;
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 
 use super::place::{Place, Worker, rows, runs, stands_still};
 use crate::stderr;
@@ -44,15 +44,12 @@ fn what_runs_may_finish_and_nothing_new_is_begun() {
     let place = Place::new();
     place.send(Message::new("a"));
     place.send(Message::new("b"));
-    let worker = place.start(&["--visibility", "3s"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
+    let worker = place.start(&["--visibility", "6s"], "echo $$ > pid; until test -e go; do sleep 0.02; done");
     place.process("pid");
     worker.signal(Signal::TERM);
-    // Longer than the lease: it is renewed while the worker waits.
-    let begun = std::time::Instant::now();
-    while begun.elapsed() < std::time::Duration::from_secs(4) {
+    place.eventually_renewed("while the worker waits for its command", || {
         assert_eq!(place.counts(), [1, 1, 0, 0]);
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    });
     std::fs::write(place.file("go"), "").unwrap();
     let output = worker.wait();
     assert!(output.status.success(), "{}", stderr(&output));
@@ -140,17 +137,4 @@ fn a_worker_that_slept_too_long_cannot_settle_what_another_has_by_now() {
     assert_eq!((&row["outcome"], row["exit_code"].as_i64()), (&"lost".into(), Some(0)), "{}", stderr(&output));
     place.ack(message);
     assert_eq!(place.counts(), [0, 0, 0, 0]);
-}
-
-#[test]
-fn the_message_of_a_worker_that_was_killed_comes_back() {
-    let place = Place::new();
-    let id = place.send(Message::new("a"));
-    let worker = place.start(&["--visibility", "3s"], "echo $$ > pid; exec sleep 1000");
-    let command = place.process("pid");
-    worker.signal(Signal::KILL);
-    worker.wait();
-    let message = place.eventually("it comes back", || place.receive());
-    assert_eq!((message.id(), message.receive_count()), (id, 2));
-    kill_process(command, Signal::KILL).unwrap();
 }

@@ -79,9 +79,10 @@ fn a_line_says_how_it_goes_and_is_gone_at_the_end() {
     assert!(worker.wait().status.success());
     let shown = terminal.finished();
     let left = left(&shown);
-    assert_eq!((left.len(), left[0]), (3, "half a line"), "{shown:?}");
-    assert!(left[1].starts_with(&format!("{id} dead-lettered: rejected, exit code 65, ")), "{shown:?}");
-    assert!(left[2].starts_with("postrider: 0 done, 0 retried, 1 dead, 0 lost in "), "{shown:?}");
+    assert_eq!((left.len(), left[0]), (4, "half a line"), "{shown:?}");
+    assert!(left[1].contains(" ERROR postrider_subscriber: a message is dead"), "{shown:?}");
+    assert!(left[2].starts_with(&format!("{id} dead-lettered: rejected, exit code 65, ")), "{shown:?}");
+    assert!(left[3].contains("  INFO postrider: 0 done, 0 retried, 1 dead, 0 lost in "), "{shown:?}");
     assert!(shown.ends_with('\n') && !shown.contains("half a \n"), "{shown:?}");
 }
 

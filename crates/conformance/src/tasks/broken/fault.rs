@@ -25,7 +25,10 @@ faults! {
     LosesTags, a_new_task_is_read_back_as_it_was_made
         | tasks_are_found_by_what_they_were_made_with;
     /// Tries a task once more than was allowed.
-    AllowsOneMore, the_number_of_attempts_has_one_answer;
+    AllowsOneMore, the_number_of_attempts_has_one_answer
+        | the_last_attempt_is_the_last_whatever_its_worker_asks_for;
+    /// Tells a worker that its last attempt will be tried again.
+    HidesSpentAttempts, the_last_attempt_is_the_last_whatever_its_worker_asks_for;
     /// Makes tasks in the opposite of their order.
     ReversesBatches, five_hundred_tasks_are_made_in_one_call;
     /// Fails a whole batch for one bad row.
@@ -189,10 +192,14 @@ faults! {
     StopsAtEmptyPages, a_listing_goes_on_behind_many_that_are_not_meant;
     /// Lists tasks in every state.
     ListsEveryState, tasks_are_found_by_their_state;
+    /// Lists tasks of types that no pattern means.
+    ListsBesidePatterns, tasks_are_found_by_patterns_of_their_types;
     /// Takes the underscore of an error for any letter.
     ReadsPatterns, tasks_are_found_by_how_they_died;
     /// Takes the time before which tasks were made for the last one.
     IncludesTheEnd, tasks_are_found_by_when_they_were_made;
+    /// Counts no task that died.
+    CountsNoDeaths, tasks_are_counted_by_type_and_state;
     /// Forgets what has just ended.
     ForgetsTheYoung, old_ends_are_forgotten_with_their_history_and_no_others;
     /// Wakes nobody.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use postrider_core::task::{NewSchedule, NewTask, Schedule, ScheduleStore, TaskId, TaskStore};
-use postrider_core::{Deadline, MessagingError, Timestamp};
+use postrider_core::{Deadline, MessagingError, Timestamp, async_trait};
 
 use super::{BrokenTasks, TaskFault};
 
+#[async_trait]
 impl<S: TaskStore + ScheduleStore> ScheduleStore for BrokenTasks<S> {
     async fn store_time(&self, deadline: Deadline) -> Result<Timestamp, MessagingError> {
         self.inner.store_time(deadline).await

@@ -182,6 +182,9 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         }
         let mut standings = self.ending().finish(finished, deadline).await?;
         standings.resize(leases.len(), TaskStanding::Held);
+        if self.has(TaskFault::HidesSpentAttempts) {
+            standings.iter_mut().filter(|standing| standing.is_held()).for_each(|spent| *spent = TaskStanding::Held);
+        }
         if self.has(TaskFault::AcceptsEveryEnd) {
             standings.fill(TaskStanding::Held);
         }
@@ -193,7 +196,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
             }
         }
         for (lease, standing) in leases.iter().zip(&standings) {
-            if *standing == TaskStanding::Held && !self.has(TaskFault::IgnoresTokens) {
+            if standing.is_held() && !self.has(TaskFault::IgnoresTokens) {
                 self.notes.pages().claimed.remove(&lease.id);
             }
         }
@@ -210,12 +213,6 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
     /// Reaps one lease, in the broken way.
     pub(super) async fn reap_one(&self, mut lost: Finish, deadline: Deadline) -> Result<TaskStanding, MessagingError> {
         lost.lease = self.spoil_token(lost.lease);
-        match (self.fault, lost.outcome) {
-            (Some(TaskFault::RevivesTheLost), TaskOutcome::Dead { error, .. }) => {
-                lost.outcome = TaskOutcome::Retry { after: Duration::ZERO, error };
-            }
-            (_, outcome) => lost.outcome = outcome,
-        }
         if self.has(TaskFault::ReapsAsFailures) && self.has_run_out(lost.lease, deadline).await?.is_some() {
             return only(self.inner.finish(vec![lost], deadline).await?);
         }
@@ -224,6 +221,9 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
             _ => self.ending(),
         };
         let standing = only(store.reap(vec![lost.clone()], deadline).await?)?;
+        if self.has(TaskFault::RevivesTheLost) && matches!(lost.outcome, TaskOutcome::Dead { .. }) {
+            self.inner.replay(&[lost.lease.id], deadline).await?;
+        }
         if self.has(TaskFault::ReapsTheRenewed) && standing == TaskStanding::Lost(Some(TaskState::Processing)) {
             return only(self.inner.finish(vec![lost], deadline).await?);
         }
@@ -267,6 +267,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         };
         match self.fault {
             Some(TaskFault::ListsEveryState) => query.filter.states.clear(),
+            Some(TaskFault::ListsBesidePatterns) => query.filter.within = None,
             Some(TaskFault::IncludesTheEnd) => {
                 let end = &mut query.filter.created_before;
                 *end = end.map(|time| time.saturating_add(Duration::from_micros(1)));

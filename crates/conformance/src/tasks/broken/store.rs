@@ -8,10 +8,10 @@ use futures_util::stream;
 use postrider_core::service::{RowResults, WakeUps};
 use postrider_core::task::{
     ClaimAnswer, ClaimTasks, Created, Enqueued, Finish, FinishedAndClaimed, Heartbeat, LostLease, NewTask, OutboxBatch,
-    PayloadRevision, ScheduleStore, Stranded, Task, TaskAttempt, TaskId, TaskLease, TaskNotice, TaskPage, TaskQuery,
-    TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType,
+    PayloadRevision, ScheduleStore, Stranded, Task, TaskAttempt, TaskCount, TaskId, TaskLease, TaskNotice, TaskPage,
+    TaskQuery, TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType,
 };
-use postrider_core::{Deadline, MessagingError};
+use postrider_core::{Deadline, MessagingError, async_trait};
 
 use super::spoil::DAY;
 use super::{BrokenTasks, TaskFault};
@@ -19,6 +19,7 @@ use super::{BrokenTasks, TaskFault};
 /// More than any test has at a time.
 const ALL: usize = 100_000;
 
+#[async_trait]
 impl<S: TaskStore + ScheduleStore> TaskStore for BrokenTasks<S> {
     fn store_name(&self) -> &'static str {
         self.inner.store_name()
@@ -245,6 +246,14 @@ impl<S: TaskStore + ScheduleStore> TaskStore for BrokenTasks<S> {
 
     async fn list(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, MessagingError> {
         self.page(query, deadline).await
+    }
+
+    async fn counts(&self, deadline: Deadline) -> Result<Vec<TaskCount>, MessagingError> {
+        let mut counts = self.inner.counts(deadline).await?;
+        if self.has(TaskFault::CountsNoDeaths) {
+            counts.retain(|count| count.state != TaskState::Dead);
+        }
+        Ok(counts)
     }
 
     async fn enqueue_due(&self, limit: usize, deadline: Deadline) -> Result<Enqueued, MessagingError> {

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use futures_util::FutureExt;
 
 use super::*;
@@ -213,6 +214,7 @@ async fn an_executor_that_never_waits_lets_others_run() {
         batches: AtomicUsize,
     }
 
+    #[async_trait]
     impl BatchExecutor for Arc<Restless> {
         async fn execute(&self, batch: &Batch) -> Reply {
             let batches = self.batches.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! What callers hear when a batch fails.
 
+use futures_util::future::BoxFuture;
+
 use super::*;
 
 /// Carries out the batch that is under way, and answers the one that gathered behind it.
@@ -238,11 +240,12 @@ async fn a_panic_before_the_first_await_is_caught_too() {
     struct Broken;
     impl BatchExecutor for Broken {
         // Not an `async fn`: the panic must come before there is a future.
-        fn execute(&self, _: &Batch) -> impl Future<Output = Reply> + Send {
-            if true {
-                std::panic::resume_unwind(Box::new(String::from("broken")));
-            }
-            async { Ok(BatchReply::default()) }
+        fn execute<'a, 'b, 'f>(&'a self, _: &'b Batch) -> BoxFuture<'f, Reply>
+        where
+            'a: 'f,
+            'b: 'f,
+        {
+            std::panic::resume_unwind(Box::new(String::from("broken")));
         }
     }
     let (coalescer, drivers) = Coalescer::new(Broken, merged()).unwrap();

@@ -7,6 +7,7 @@ mod room;
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -21,6 +22,7 @@ type Reply = Result<BatchReply, BatchFailure>;
 /// Hands every batch to the test and waits for the test's answer.
 struct Scripted(mpsc::UnboundedSender<Call>);
 
+#[async_trait]
 impl BatchExecutor for Scripted {
     async fn execute(&self, batch: &Batch) -> Reply {
         let (answer, reply) = oneshot::channel();
@@ -57,7 +59,7 @@ impl Call {
 
     fn succeed(self) {
         let reply = BatchReply {
-            extends: self.batch.extends.iter().map(|_| Ok(())).collect(),
+            extends: self.batch.extends.iter().map(|row| Ok(row.receipt.clone())).collect(),
             settles: self.batch.settles.iter().map(|_| Ok(())).collect(),
             sends: self.batch.sends.iter().map(|row| Ok(row.message.id)).collect(),
         };
@@ -119,7 +121,7 @@ impl Bench {
         Caller::start(async move { coalescer.settle(rows, NEVER).await }).await
     }
 
-    async fn extend(&self, id: u128) -> Caller<()> {
+    async fn extend(&self, id: u128) -> Caller<ReceiptHandle> {
         let coalescer = self.coalescer.clone();
         let extend = async move { coalescer.extend(receipt(id), Duration::from_secs(1), NEVER).await };
         Caller::start(extend).await

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, Coalescer, CoalescerConfig, Lanes};
 use postrider_core::{
     Deadline, LeaseToken, Message, MessageId, MessagingError, NativeRef, QueueName, ReceiptHandle, RowResults,
-    Settlement,
+    Settlement, async_trait,
 };
 use shuttle::future::{JoinHandle, spawn, yield_now};
 use shuttle::sync::{Mutex, MutexGuard};
@@ -62,6 +62,7 @@ impl Store {
     }
 }
 
+#[async_trait]
 impl BatchExecutor for Store {
     async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
         let lanes = [!batch.extends.is_empty(), !batch.settles.is_empty(), !batch.sends.is_empty(), true];
@@ -88,7 +89,7 @@ impl BatchExecutor for Store {
             std::panic::resume_unwind(Box::new("the test says so"));
         }
         Ok(BatchReply {
-            extends: batch.extends.iter().map(|_| Ok(())).collect(),
+            extends: batch.extends.iter().map(|row| Ok(row.receipt.clone())).collect(),
             settles: batch.settles.iter().map(|_| Ok(())).collect(),
             sends: batch.sends.iter().map(|row| Ok(row.message.id)).collect(),
         })
@@ -123,7 +124,7 @@ impl Running {
 
     pub(super) fn extend(&self, id: u128) -> JoinHandle<Result<(), MessagingError>> {
         let coalescer = self.coalescer.clone();
-        spawn(async move { coalescer.extend(receipt(id), Duration::ZERO, NEVER).await })
+        spawn(async move { coalescer.extend(receipt(id), Duration::ZERO, NEVER).await.map(drop) })
     }
 
     /// Closes, waits for the drivers, and answers what the store has seen.

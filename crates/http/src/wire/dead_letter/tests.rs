@@ -73,7 +73,37 @@ fn choices_come_over_whole() {
     let both = PurgeRequest { ids: Some(Vec::new()), error: Some("no".into()), ..PurgeRequest::default() };
     assert!(both.choice().is_err());
     assert!(is_refused::<PurgeRequest>(r#"{"id":"x"}"#));
+    assert!(is_refused::<PurgeRequest>(r#"{"filter":{"reasons":"x"}}"#));
+    assert!(is_refused::<PurgeRequest>(r#"{"filter":["x"]}"#));
     assert!(is_refused::<RedriveJobRequest>(r#"{"dry_run":true}"#));
+}
+
+#[test]
+fn filters_come_over_whole() {
+    let text = |text: &str| Some(text.to_owned());
+    let filter = Filter {
+        reason: text("odd"),
+        error: text("no"),
+        error_contains: text("n"),
+        fingerprint: text("no #"),
+        key: text("anna"),
+        id: text("abcd"),
+        since: Some(Timestamp::from_micros(1)),
+        before: Some(Timestamp::from_micros(2)),
+        text: text("tea"),
+    };
+    let redrive = RedriveRequest { filter: Some(filter.clone()), ..RedriveRequest::default() };
+    let job = RedriveJobRequest { filter: Some(filter.clone()), ..RedriveJobRequest::default() };
+    let purge = PurgeRequest { filter: Some(filter.clone()), ..PurgeRequest::default() };
+    let choice = Choice::Filter(DeadLetterFilter::from(filter));
+    assert_eq!(over(&redrive).choice().unwrap(), choice);
+    assert_eq!(over(&job).choice().unwrap(), choice);
+    assert_eq!(over(&purge).choice().unwrap(), choice);
+    assert!(RedriveRequest { ids: Some(Vec::new()), ..redrive.clone() }.choice().is_err());
+    assert!(RedriveRequest { reason: text("odd"), ..redrive }.choice().is_err(), "told twice");
+    let beside = PurgeRequest { reason: text("odd"), ..PurgeRequest::default() };
+    let wanted = DeadLetterFilter { reason: Some("odd".into()), ..DeadLetterFilter::default() };
+    assert_eq!(beside.choice().unwrap(), Choice::Filter(wanted));
 }
 
 #[test]

@@ -96,6 +96,8 @@ codes! {
     UnsupportedMediaType = "unsupported_media_type", 415, "The request must be JSON";
     /// The server failed at a request that only looks.
     InternalError = "internal_error", 500, "The server failed";
+    /// The server's memory is taken by other requests and answers. Nothing was done.
+    ServerBusy = "server_busy", 503, "The server has no room for it now";
     /// Too many requests.
     TooManyRequests = "too_many_requests", 429, "Too many requests";
 }

@@ -17,6 +17,7 @@ use crate::wire::object;
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
     /// Of these types.
+    #[serde(deserialize_with = "object::values")]
     pub types: Vec<TaskType>,
     /// At most that many; one without it.
     #[serde(default = "one")]

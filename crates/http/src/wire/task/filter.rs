@@ -1,6 +1,6 @@
 //! Which tasks a listing is of, as the query of `GET /v1/tasks`.
 //!
-//! `state`, `type` and `tag` may be there several times, which is why this is not a type that serde reads.
+//! `state`, `type`, `within` and `tag` may be there several times, which is why this is not a type that serde reads.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -18,6 +18,9 @@ pub fn write_query(query: &TaskQuery) -> String {
     }
     for task_type in &filter.types {
         written.append_pair("type", task_type.as_str());
+    }
+    for pattern in filter.within.iter().flatten() {
+        written.append_pair("within", &pattern.to_string());
     }
     for tag in &filter.tags {
         written.append_pair("tag", tag);
@@ -46,6 +49,7 @@ pub fn read_query(query: &str) -> Result<TaskQuery, MessagingError> {
         match &*name {
             "state" => filter.states.push(value.parse()?),
             "type" => filter.types.push(value.parse()?),
+            "within" => filter.within.get_or_insert_default().push(value.parse()?),
             "tag" => filter.tags.push(value.into_owned()),
             "schedule" => once(&mut filter.schedule, &name, value.into_owned())?,
             "reason" => once(&mut filter.dead_reason, &name, value.parse()?)?,
@@ -88,6 +92,7 @@ mod tests {
         let filter = TaskFilter {
             states: vec![TaskState::Dead, TaskState::Canceled],
             types: vec![TaskType::new("mail").unwrap(), TaskType::new("a.b-c_d").unwrap()],
+            within: Some(vec!["mail".parse().unwrap(), "a.*".parse().unwrap()]),
             tags: vec!["a b".into(), "ä&=+%".into()],
             schedule: Some("daily".into()),
             dead_reason: Some(DeadReason::MaxAttempts),
@@ -104,7 +109,16 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        for bad in ["states=DEAD", "state=x", "type=a%20b", "limit=0", "limit=x", "since=soon", "after=1&after=2"] {
+        for bad in [
+            "states=DEAD",
+            "state=x",
+            "type=a%20b",
+            "within=a*b",
+            "limit=0",
+            "limit=x",
+            "since=soon",
+            "after=1&after=2",
+        ] {
             assert!(read_query(bad).is_err(), "{bad}");
         }
     }

@@ -122,7 +122,8 @@ pub struct Finished {
 pub struct Standing {
     /// Whether it was; only then was something done.
     pub held: bool,
-    /// The state of a task that was not; null when there is no such task.
+    /// The state of a task that was not; null when there is no such task. Of one that was: DEAD, when a retry was asked
+    /// for after its last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<TaskState>,
     /// Why nothing was done by this lease; the others are not touched by that.
@@ -141,6 +142,7 @@ impl From<TaskStanding> for Standing {
     fn from(standing: TaskStanding) -> Self {
         match standing {
             TaskStanding::Held => Self { held: true, state: None, problem: None },
+            TaskStanding::Spent => Self { held: true, state: Some(TaskState::Dead), problem: None },
             TaskStanding::Lost(state) => Self { held: false, state, problem: None },
         }
     }
@@ -148,7 +150,11 @@ impl From<TaskStanding> for Standing {
 
 impl From<Standing> for TaskStanding {
     fn from(standing: Standing) -> Self {
-        if standing.held { Self::Held } else { Self::Lost(standing.state) }
+        match standing {
+            Standing { held: true, state: Some(TaskState::Dead), .. } => Self::Spent,
+            Standing { held: true, .. } => Self::Held,
+            Standing { held: false, state, .. } => Self::Lost(state),
+        }
     }
 }
 
@@ -187,6 +193,7 @@ pub struct HeartbeatRequest {
 #[serde(deny_unknown_fields)]
 pub struct StandingsRequest {
     /// The leases.
+    #[serde(deserialize_with = "object::values")]
     pub leases: Vec<String>,
 }
 
@@ -237,11 +244,14 @@ mod tests {
 
     #[test]
     fn standings_come_over_whole() {
-        let standings = [TaskStanding::Held, TaskStanding::Lost(None), TaskStanding::Lost(Some(TaskState::Canceled))];
+        let canceled = TaskStanding::Lost(Some(TaskState::Canceled));
+        let standings = [TaskStanding::Held, TaskStanding::Spent, TaskStanding::Lost(None), canceled];
         let answer = Standings { standings: standings.map(Standing::from).into() };
         let back = over(&answer).standings.into_iter().map(TaskStanding::from);
         assert_eq!(back.collect::<Vec<_>>(), standings);
-        let written = serde_json::json!([{"held": true}, {"held": false}, {"held": false, "state": "CANCELED"}]);
+        let written = serde_json::json!([
+            {"held": true}, {"held": true, "state": "DEAD"}, {"held": false}, {"held": false, "state": "CANCELED"}
+        ]);
         assert_eq!(json(&answer)["standings"], written);
         let refused = Standing::refused(&MessagingError::invalid("lease", "odd"));
         assert_eq!(over(&refused), refused);

@@ -193,7 +193,7 @@ pub struct Detail {
     /// Every attempt, oldest first.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
-    /// Payloads that it had before, oldest first.
+    /// Payloads that it had before, oldest first. Where all of them would be too large an answer, the newest.
     #[serde(default)]
     pub revisions: Vec<Revision>,
 }

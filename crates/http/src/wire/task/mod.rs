@@ -3,6 +3,7 @@
 //! A lease on a task is a text that the server made, opaque to everybody else: a worker shows what it was given. How the
 //! text and the store's own lease belong together each side knows by itself.
 
+mod bulk;
 mod claim;
 mod filter;
 mod finish;
@@ -11,6 +12,7 @@ mod new_task;
 mod replay;
 mod routes;
 
+pub use bulk::{BulkRequest, Chosen, Counts, Percentiles, TypeCount};
 pub use claim::{ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, Claimed, Claims, MOST_BY_ID};
 pub use filter::{read_query, write_query};
 pub use finish::{

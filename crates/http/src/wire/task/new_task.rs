@@ -58,7 +58,7 @@ pub struct NewTask {
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub deadline_in: Option<Duration>,
     /// Words to find it by.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 

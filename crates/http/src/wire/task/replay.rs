@@ -6,16 +6,17 @@ use postrider_core::{MessagingError, TaskId, TaskState, TaskType, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::body::{self, Base64, Text};
+use crate::wire::object;
 
 /// `POST /v1/tasks/replay`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReplayRequest {
     /// Of one of these types.
-    #[serde(rename = "type", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "type", deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<TaskType>,
     /// With all of these tags.
-    #[serde(rename = "tag", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "tag", deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// That died for this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,6 +50,7 @@ impl ReplayRequest {
         let filter = TaskFilter {
             states: vec![TaskState::Dead],
             types: self.types.clone(),
+            within: None,
             tags: self.tags.clone(),
             schedule: self.schedule.clone(),
             dead_reason: self.reason,
@@ -69,10 +71,10 @@ impl ReplayRequest {
 #[serde(default, deny_unknown_fields)]
 pub struct ReplayJobRequest {
     /// Of one of these types.
-    #[serde(rename = "type", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "type", deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<TaskType>,
     /// With all of these tags.
-    #[serde(rename = "tag", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "tag", deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// That died for this reason.
     #[serde(skip_serializing_if = "Option::is_none")]

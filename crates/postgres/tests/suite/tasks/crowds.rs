@@ -189,9 +189,9 @@ async fn what_was_claimed_for_somebody_who_left_goes_back_uncounted() {
     let mut own = client().await;
     let lock = own.transaction().await.unwrap();
     lock.batch_execute(&format!("lock table {}.task in exclusive mode", place.schema)).await.unwrap();
-    let left = tasks.claim(wanted(1), Deadline::after(Duration::from_millis(50))).await;
+    let left = tasks.claim(wanted(1), Deadline::after(Duration::from_secs(1))).await;
     assert!(matches!(left, Err(MessagingError::OutcomeUnknown { .. })), "{left:?}");
-    let left = tasks.claim_by_id(&[id], LEASE, "left", Deadline::after(Duration::from_millis(50))).await;
+    let left = tasks.claim_by_id(&[id], LEASE, "left", Deadline::after(Duration::from_secs(1))).await;
     assert!(matches!(left, Err(MessagingError::OutcomeUnknown { .. })), "{left:?}");
     let mut hints = tasks.subscribe_tasks(TaskNotice::Claimable(vec![mail()]), soon()).await.unwrap();
     lock.commit().await.unwrap();

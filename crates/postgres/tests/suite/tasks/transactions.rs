@@ -140,7 +140,9 @@ async fn any_program_can_make_tasks_by_sql() {
     .await;
     assert_eq!(made("'mail', 'again', idempotency_key => 'order-7'").await, json);
     let read = async |id| tasks.get(id, soon()).await.unwrap().unwrap();
-    assert_eq!(read(text).await.payload, "hello");
+    let read_text = read(text).await;
+    assert_eq!(read_text.payload, "hello");
+    assert_eq!(read_text.info.max_attempts, task().attempts().get(), "as the library makes it");
     let read_bytes = read(bytes).await;
     assert_eq!((&*read_bytes.payload, read_bytes.info.max_attempts), (&b"\x00\xff"[..], 7));
     assert_eq!((read_bytes.info.priority, read_bytes.info.tags), (Priority::HIGHEST, vec!["a".into(), "b c".into()]));

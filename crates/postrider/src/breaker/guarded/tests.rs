@@ -1,7 +1,7 @@
 use tokio::time::advance;
 
-use super::super::BreakerState;
 use super::super::script::*;
+use super::super::{BreakerState, FIRST_HOLD};
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -15,7 +15,7 @@ async fn failures_of_the_store_open_it_and_nothing_reaches_the_store_then() {
     }
     let refused = begin(&mut Box::pin(script.guarded.health_check(Deadline::default()))).await;
     let refused = refused.unwrap().unwrap_err();
-    assert_eq!(refused.to_string(), "calls to scripted are held back after repeated failures; next try in 10.0 s");
+    assert_eq!(refused.to_string(), "calls to scripted are held back after repeated failures; next try in 0.1 s");
     assert!(refused.is_retryable() && script.nothing_came());
 }
 
@@ -28,7 +28,7 @@ async fn rows_that_fail_with_the_connection_open_it_too() {
         script.answer(Err(connection()));
         assert!(matches!(send.await.unwrap()[..], [Err(MessagingError::Connection { .. })]));
     }
-    assert_eq!(script.state(), BreakerState::Open { retry_after: OPEN });
+    assert_eq!(script.state(), BreakerState::Open { retry_after: FIRST_HOLD });
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,7 +170,13 @@ async fn every_call_is_refused_but_close_and_what_is_about_leases() {
         clone.queue_stats(&queue, deadline).await.err(),
         clone.verify_queues(&queues, deadline).await.err(),
         clone.peek(&queue, 1, deadline).await.err(),
+        clone.peek_page(&queue, &PeekQuery::default(), deadline).await.err(),
         clone.message_attempts(&queue, id, deadline).await.err(),
+        clone.archived(&queue, &ArchiveQuery::default(), deadline).await.err(),
+        clone.send_again(&queue, id, deadline).await.err(),
+        clone.deliver_now(&queue, id, deadline).await.err(),
+        clone.dead_letter_waiting(&queue, id, "by hand".into(), None, deadline).await.err(),
+        clone.delete_waiting(&queue, id, deadline).await.err(),
         clone.purge(&queue, deadline).await.err(),
         clone.pause(&queue, deadline).await.err(),
         clone.resume(&queue, deadline).await.err(),
@@ -200,4 +206,19 @@ async fn a_store_behind_a_breaker_keeps_the_law() {
     let settings = postrider_conformance::Settings { seed: 7, ..Default::default() };
     let report = postrider_conformance::exercise(open, settings).await.unwrap();
     assert!(report.is_lawful(), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hint_of_the_store_ends_the_hold() {
+    let memory = MemoryStore::new().open();
+    let guarded = Guarded::new(memory.clone(), SETTINGS);
+    let mut hints = guarded.subscribe(&orders(), Deadline::never()).await.unwrap();
+    open(&guarded);
+    memory.send_message(&orders(), Message::new("a"), Deadline::never()).await.unwrap();
+    assert_eq!(guarded.breaker().state(), BreakerState::Open { retry_after: OPEN });
+    hints.next().await.unwrap();
+    assert_eq!(guarded.breaker().state(), BreakerState::HalfOpen);
+    let began = tokio::time::Instant::now();
+    guarded.receive_messages(&orders(), &ReceiveOptions::default(), Deadline::never()).await.unwrap();
+    assert!(began.elapsed().is_zero());
 }

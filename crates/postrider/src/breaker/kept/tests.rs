@@ -10,7 +10,7 @@ fn ack(receipt: &ReceiptHandle) -> Vec<Settlement> {
     vec![Settlement::ack(receipt.clone())]
 }
 
-fn is_over(answer: &Result<(), MessagingError>) -> bool {
+fn is_over<T>(answer: &Result<T, MessagingError>) -> bool {
     matches!(answer, Err(MessagingError::VisibilityExpired { .. }))
 }
 

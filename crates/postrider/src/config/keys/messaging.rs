@@ -94,6 +94,6 @@ pub(super) const KEYS: &[Key] = &[
         "common.messaging.circuit_breaker.timeout_seconds",
         |draft| &mut draft.common.messaging.circuit_breaker.timeout,
         (MILLISECOND, DAY),
-        "How long calls are held back before the store is tried again.",
+        "The longest time for which calls are held back before the store is tried again. The first try comes after 100 ms, each further one after twice the time.",
     ),
 ];

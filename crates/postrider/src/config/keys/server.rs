@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{GIB, HOUR, Key, MILLISECOND, SECOND, SERVER_TLS_CERTIFICATE, SERVER_TLS_KEY, count, duration};
+use super::{
+    GIB, HOUR, Key, MILLISECOND, SECOND, SERVER_BYTES_IN_FLIGHT, SERVER_REQUEST_BYTES, SERVER_TLS_CERTIFICATE,
+    SERVER_TLS_KEY, count, duration,
+};
 use crate::config::kind::Kind;
 
 /// A request that may not even have this many bytes could not send a message.
@@ -25,16 +28,24 @@ pub(super) const KEYS: &[Key] = &[
         meaning: "The certificate's key (PEM).",
     },
     count(
-        "server.max_request_bytes",
+        SERVER_REQUEST_BYTES,
         |draft| &mut draft.server.max_request_bytes,
         (SMALLEST_REQUEST, GIB),
         "The largest body of a request.",
     ),
     count(
+        SERVER_BYTES_IN_FLIGHT,
+        |draft| &mut draft.server.max_bytes_in_flight,
+        (SMALLEST_REQUEST, u32::MAX),
+        "How many bytes of request bodies and answers are held at once, by all clients together and half of it by one. \
+         More wait a few seconds for room and are then answered 503. The process needs a small multiple of it.",
+    ),
+    count(
         "server.max_connections",
         |draft| &mut draft.server.max_connections,
         (1, 1_000_000),
-        "How many connections there are at once; more wait until one ends.",
+        "How many connections there are at once. The last quarter is for addresses that have less than a quarter of all. \
+         A newcomer takes the place of a connection on which nothing is asked; where all are busy, it waits.",
     ),
     Key {
         name: "server.requests_per_second",

@@ -70,7 +70,9 @@ fn every_key_can_be_set_by_its_variable() {
                 "common.messaging.rabbitmq.queue_type" => "classic",
                 "tasks.mode" => "queue",
                 name if name.ends_with(".archive") => "none",
-                "common.messaging.sqlite.wal_limit_bytes" | "server.max_request_bytes" => "70000",
+                "common.messaging.sqlite.wal_limit_bytes"
+                | "server.max_request_bytes"
+                | "server.max_bytes_in_flight" => "70000",
                 _ => "4",
             },
         };

@@ -175,6 +175,33 @@ fn bytes_that_are_no_text_are_refused_or_passed_over() {
 }
 
 #[test]
+fn no_url_shows_its_password_wherever_it_was_written() {
+    const URL: &str = "http://rider:hunter2@collector:4318";
+    for name in
+        ["common.messaging.url", "common.messaging.rabbitmq.management_url", "server.otlp_endpoint", "state.url"]
+    {
+        let read = Config::load(&defaults().flag("--set", name, URL));
+        let told = match &read {
+            Ok(config) => format!(
+                "{config:?} {:?} {}",
+                config.server(),
+                config.describe().iter().map(|row| format!("{row:?}")).collect::<String>()
+            ),
+            Err(error) => format!("{error} {error:?}"),
+        };
+        assert!(told.contains("http://rider:***@collector:4318") && !told.contains("hunter2"), "{name}: {told}");
+    }
+    for toml in [
+        format!("[server]\nlisten = '{URL}'"),
+        format!("[server]\notlp_endpoint = ['{URL}']"),
+        format!("[server]\nmax_connections = [['{URL}'], [\"{URL}\"]]"),
+    ] {
+        let error = load(&toml).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{toml}: {error}");
+    }
+}
+
+#[test]
 fn a_retry_strategy_that_makes_no_sense_is_refused() {
     let refused = refusals([
         "[common.retry]\nstrategy = 'sometimes'",
@@ -184,7 +211,7 @@ fn a_retry_strategy_that_makes_no_sense_is_refused() {
         "[common.retry]\ndelay = 'soon'",
         "[common.retry]\ndelay = '5s'",
         "[common.retry]\nmultiplier = 0.5",
-        "[common.retry]\ninitial_delay = '10m'",
+        "[common.retry]\ninitial_delay = '2h'",
         "[common.retry.limits]\nmax_attempts = 0",
         "[common.retry.limits]\nmax_attempts = 3\nmax_total_delay = '0s'",
         "[common.retry]\nmax_delay = '500ms'",

@@ -103,6 +103,7 @@ fn every_section_is_read() {
         tls_certificate = "/server.pem"
         tls_key = "/server.key"
         max_request_bytes = 2048
+max_bytes_in_flight = 4096
         max_connections = 7
         requests_per_second = 0.5
         head_timeout = "1s"
@@ -201,13 +202,14 @@ fn every_section_is_read() {
     assert_eq!(*messaging, expected);
     assert_eq!((&*queues.worker_queue_prefix, &*queues.orchestration_queues.step_results), ("w", "b"));
     let seconds = Duration::from_secs;
-    let linear = RetryStrategy::linear(seconds(1), seconds(2), seconds(300));
+    let linear = RetryStrategy::linear(seconds(1), seconds(2), seconds(3600));
     assert_eq!(*retry, linear.with_max_attempts(4));
     let server = ServerConfig {
         listen: "[::1]:80".parse().unwrap(),
         tls_certificate: Some("/server.pem".into()),
         tls_key: Some("/server.key".into()),
         max_request_bytes: 2048,
+        max_bytes_in_flight: 4096,
         max_connections: 7,
         requests_per_second: Some(0.5),
         head_timeout: seconds(1),

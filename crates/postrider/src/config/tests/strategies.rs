@@ -16,19 +16,19 @@ fn a_source_that_names_a_strategy_begins_anew() {
         };
         (config.common().retry.clone(), folder.without(origin("increment")), origin("limits.max_attempts"))
     };
-    let linear = RetryStrategy::linear(Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(300));
+    let linear = RetryStrategy::linear(Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(3600));
     let variable = "POSTRIDER__COMMON__RETRY__LIMITS__MAX_ATTEMPTS";
     assert_eq!(load(&[(variable, "2")]), (linear.with_max_attempts(2), "postrider.toml:3:1".into(), variable.into()));
     let named = [("POSTRIDER__COMMON__RETRY__STRATEGY", "constant"), ("POSTRIDER__COMMON__RETRY__DELAY", "3s")];
-    let constant = RetryStrategy::constant(Duration::from_secs(3)).with_max_attempts(3);
+    let constant = RetryStrategy::constant(Duration::from_secs(3)).with_max_attempts(24);
     assert_eq!(load(&named), (constant, "default".into(), "default".into()));
 }
 
 #[test]
 fn fields_without_a_strategy_change_the_default_one() {
     let config = load("[common.retry]\ninitial_delay = '2s'").unwrap();
-    let expected = RetryStrategy::exponential_with_jitter(Duration::from_secs(2), 2.0, Duration::from_secs(300))
-        .with_max_attempts(3);
+    let expected = RetryStrategy::exponential_with_jitter(Duration::from_secs(2), 2.0, Duration::from_secs(3600))
+        .with_max_attempts(24);
     assert_eq!(config.common().retry, expected);
     let config = load("[common.retry]\nlimits.max_total_delay = '1h'").unwrap();
     let expected = RetryStrategy::default().with_max_total_delay(Duration::from_secs(3600));
@@ -43,7 +43,7 @@ fn a_strategy_without_limits_has_those_of_the_default_one() {
         (config.common().retry.max_attempts().map(std::num::NonZeroU32::get), row.and_then(|row| row.value))
     };
     let constant = "[common.retry]\nstrategy = 'constant'\ndelay = '5s'\n";
-    assert_eq!(attempts(constant), (Some(3), Some("3".into())));
+    assert_eq!(attempts(constant), (Some(24), Some("24".into())));
     assert_eq!(attempts(&format!("{constant}limits.max_attempts = 7")), (Some(7), Some("7".into())));
     let forever = (None, Some("forever".into()));
     assert_eq!(attempts(&format!("{constant}limits.max_attempts = 'forever'")), forever);

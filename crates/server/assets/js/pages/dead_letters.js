@@ -1,24 +1,27 @@
 import { api, isAbort, path } from "../api.js";
 import { h, replace, throttled } from "../elements.js";
-import { count, firstLine, number, shortId, time } from "../format.js";
+import { absolute, count, number, shortId, time } from "../format.js";
 import { carried } from "../bytes_text.js";
 import { createTable } from "../table.js";
 import { queueHead } from "../queue_head.js";
 import { actionButton } from "../actions.js";
 import { confirmDialog } from "../dialogs.js";
 import { emptyState, urlOption } from "../clipboard.js";
-import { replaceQuery } from "../router.js";
+import { errorLine, errorSummary } from "../error_summary.js";
+import { filterFields } from "../filter_fields.js";
 import { problemBox } from "../problem_box.js";
 import { detailPanel, messageFacts } from "../message_detail.js";
-import { bodyPreview, searchText } from "./messages.js";
+import { bodyPreview } from "./messages.js";
 import { openBulk } from "../bulk.js";
 import { openEditor } from "../editor.js";
 import { queues } from "../queues.js";
 import { toast } from "../toasts.js";
 
-const PAGE = 100;
-
-const sameGroup = (group, letter) => letter.reason === group.reason && (letter.error ?? null) === (group.error ?? null);
+const PAGE = 100; // rows
+const SHORT_PAGES = 40; // requests for one page: each looks at a bounded number of dead letters
+/** How a command ended is a badge beside it. */
+const withoutEnding = (fingerprint) => fingerprint.replace(/^(?:exit code \d+|ended by signal \d+|stopped after its --timeout|stopped with the worker): /, "");
+const REASONS = ["max_receive_count", "rejected", "retries_exhausted", "expired", "undecodable"];
 
 export async function deadLettersPage(view) {
   const name = view.params.queue;
@@ -28,20 +31,44 @@ export async function deadLettersPage(view) {
   const problem = h("div");
   const groupPlace = h("section", { "data-test": "groups" });
   const selectionBar = h("div.selection", { hidden: true, "data-test": "selection" });
-  const filterInput = h("input.filter", { type: "search", placeholder: "Filter by body, header, id, key, error  /", "aria-label": "Filter dead letters", value: view.query.get("q") ?? "", "data-filter": true, "data-test": "filter" });
   const shown = h("span.muted", { "aria-live": "polite", "data-test": "shown-count" });
   const chosenGroup = h("span");
   const place = h("div.list-side");
   const more = h("div.more");
   const detail = detailPanel({ onClose: () => select(null) });
-  const listPart = h("div.stack", {}, h("div.toolbar", {}, filterInput, chosenGroup, shown), selectionBar, h("div.split", {}, h("div.list-side", {}, place, more), detail.element));
-  replace(view.root, h("div.stack", { "data-test": "page-dead-letters" }, head, problem, groupPlace, listPart));
 
   let groups = [];
   let letters = [];
   let next = null;
+  let loaded = false;
   let opened = view.query.get("id");
-  let group = view.query.has("reason") ? { reason: view.query.get("reason"), error: view.query.get("error") } : null;
+  // Where the page begins, and the beginnings of those before it.
+  let after = view.query.get("after");
+  let before = [];
+  let fingerprint = view.query.get("fingerprint");
+
+  const reason = view.query.get("reason");
+  const reasons = [...new Set([...REASONS, ...(reason ? [reason] : [])])];
+  const filters = filterFields(
+    view,
+    [
+      { name: "text", label: "Filter dead letters", placeholder: "Search body, header, id, key, error  /", test: "filter", isMain: true },
+      { name: "error_contains", label: "Error has", placeholder: "Error has" },
+      { name: "reason", label: "Reason", kind: "choice", options: [["", "any reason"], ...reasons.map((one) => [one, one])] },
+      { name: "key", label: "Ordering key", placeholder: "Ordering key" },
+      { name: "id_has", label: "Id has", placeholder: "Id has" },
+      { name: "since", label: "Died since", kind: "time" },
+      { name: "before", label: "Died before", kind: "time" },
+    ],
+    () => {
+      rewind();
+      load();
+    },
+    () => Object.entries({ fingerprint, after, id: opened }).filter(([, value]) => value),
+  );
+  const fields = h("div.filter-fields", {}, filters.input("error_contains"), filters.input("reason"), filters.input("key"), filters.input("id_has"), h("div.time-range", {}, filters.labelled("since"), filters.labelled("before")));
+  const listPart = h("div.stack", {}, h("div.toolbar", {}, filters.input("text"), chosenGroup, shown, fields), selectionBar, h("div.split", {}, h("div.list-side", {}, place, more), detail.element));
+  replace(view.root, h("div.stack", { "data-test": "page-dead-letters" }, head, problem, groupPlace, listPart));
 
   const table = createTable({
     label: `Dead letters of ${name}`,
@@ -53,7 +80,7 @@ export async function deadLettersPage(view) {
     onSelect: drawSelection,
     columns: [
       { label: "Message", class: "main-cell", render: (row) => [h("div.clip.mono", {}, bodyPreview(row)), h("div.sub", {}, h("code", { title: row.id }, shortId(row.id)), row.ordering_key ? ` key ${row.ordering_key}` : null, row.revision > 0 ? h("span.pill", {}, "edited") : null)] },
-      { label: "Reason", class: "reason", render: (row) => [h("span.pill.bad", {}, row.reason), row.error ? h("div.clip.sub", { title: row.error }, firstLine(row.error)) : null] },
+      { label: "Reason", class: "reason", render: (row) => [h("span.pill.bad", {}, row.reason), row.error ? h("div.clip.sub", { title: row.error, "data-test": "error-line" }, errorLine(row.error)) : null] },
       { label: "Deliveries", class: "num", render: (row) => number(row.receive_count) },
       { label: "Died", class: "when", render: (row) => time(row.dead_at) },
     ],
@@ -61,43 +88,69 @@ export async function deadLettersPage(view) {
   view.keys.table = table;
   view.keys.escape = () => detail.close();
 
-  function drawActions() {
-    replace(
-      actions,
-      actionButton({ label: "Redrive all", test: "redrive-all", role: "operate", queue: name, tone: "primary", run: () => redrive({}, `Every dead letter of ${name} goes back to be delivered again, with its counts at zero.`) }),
-      actionButton({ label: "Purge all", test: "purge-all", role: "operate", queue: name, tone: "danger", run: () => purge({}, `of ${name}`) }),
-    );
+  /** What the fields and the chosen group say, in the words of the API; null when they say nothing. */
+  function filter() {
+    const said = { fingerprint };
+    for (const field of ["text", "error_contains", "reason", "key", "since", "before"]) said[field] = filters.value(field);
+    said.id = filters.value("id_has");
+    const pairs = Object.entries(said).filter(([, value]) => value);
+    return pairs.length > 0 ? Object.fromEntries(pairs) : null;
   }
 
-  function keepAddress() {
-    const query = new URLSearchParams();
-    if (filterInput.value !== "") query.set("q", filterInput.value);
-    if (group) {
-      query.set("reason", group.reason);
-      if (group.error !== null) query.set("error", group.error);
-    }
-    if (opened) query.set("id", opened);
-    replaceQuery(query);
+  const choice = () => (filter() === null ? {} : { filter: filter() });
+
+  /** The filter in words. */
+  function inWords() {
+    const { fingerprint: kind, reason: why, text, error_contains: error, key, id, since, before: until } = filter() ?? {};
+    return [
+      why ? `the reason ${why}` : null,
+      kind ? `errors like “${kind}”` : null,
+      error ? `“${error}” in the error` : null,
+      key ? `the key “${key}”` : null,
+      id ? `“${id}” in the id` : null,
+      since ? `a death since ${absolute(since)}` : null,
+      until ? `a death before ${absolute(until)}` : null,
+      text ? `“${text}” in them` : null,
+    ].filter(Boolean).join(" and ");
+  }
+
+  let drawnWords = null;
+  function drawActions() {
+    const words = inWords();
+    // Drawn anew they would lose the focus.
+    if (words === drawnWords) return;
+    drawnWords = words;
+    const all = words === "" ? "all" : "all that match";
+    replace(
+      actions,
+      actionButton({ label: `Redrive ${all}`, test: "redrive-all", role: "operate", queue: name, tone: "primary", run: () => redrive(choice(), words === "" ? `Every dead letter of ${name} goes back to be delivered again, with its counts at zero.` : `Every dead letter with ${words} goes back to be delivered again, with its counts at zero.`) }),
+      actionButton({ label: `Purge ${all}`, test: "purge-all", role: "operate", queue: name, tone: "danger", run: () => purge(choice(), words === "" ? `of ${name}` : `with ${words}`) }),
+    );
   }
 
   function select(id) {
     opened = id;
     table.show(id);
-    keepAddress();
+    filters.keep();
   }
 
-  /** How the API is told which ones a group has. It can name an error but not the lack of one: those are named one by one. */
-  async function choiceOf(one) {
-    if (one.error !== null && one.error !== undefined) return { reason: one.reason, error: one.error };
-    if (!groups.some((other) => other.reason === one.reason && other.error)) return { reason: one.reason };
-    const ids = [];
-    let after;
-    do {
-      const page = await api.get(base, { query: { reason: one.reason, limit: 1000, after } });
-      ids.push(...page.dead_letters.filter((letter) => !letter.error).map((letter) => letter.id));
-      after = page.next;
-    } while (after);
-    return { ids };
+  function rewind() {
+    after = null;
+    before = [];
+    loaded = false;
+    table.clearSelection();
+    filters.keep();
+  }
+
+  function turn(to, back) {
+    // Closed first: it writes the address of the page that is left.
+    detail.close();
+    opened = null;
+    before = back;
+    after = to;
+    table.clearSelection();
+    filters.keep({ push: true });
+    load().then(() => listPart.scrollIntoView({ block: "start" }));
   }
 
   function redrive(choice, what) {
@@ -113,7 +166,7 @@ export async function deadLettersPage(view) {
         return { ids: answer.redriven, skipped: answer.skipped };
       },
       start: (options) => api.post(`${base}/redrive-job`, { ...choice, ...options }),
-      onEnd: load,
+      onEnd: reload,
     });
   }
 
@@ -132,42 +185,50 @@ export async function deadLettersPage(view) {
         toast(`${count(purged, "dead letter")} purged`);
         detail.close();
         table.clearSelection();
-        await load();
+        await reload();
       },
     });
   }
 
+  const isChosen = (one) => fingerprint === one.fingerprint && filters.value("reason") === one.reason;
+
+  /** The address of this page with nothing but a group chosen. */
+  function groupLink(one) {
+    if (isChosen(one)) return path`/ui/queues/${name}/dead-letters`;
+    return `${path`/ui/queues/${name}/dead-letters`}?${new URLSearchParams({ reason: one.reason, fingerprint: one.fingerprint })}`;
+  }
+
   function drawGroups(answer) {
     if (groups.length === 0) return replace(groupPlace);
+    const about = (answer.complete ? "" : "~");
     replace(
       groupPlace,
       h("div.section-head", {}, h("h2", {}, "By error"), answer.complete ? null : h("span.muted", {}, `of the first ${number(answer.looked_at)} looked at`)),
       h(
         "div.groups",
         {},
-        groups.map((one) =>
-          h(
+        groups.map((one) => {
+          const { badge, line } = errorSummary(one.error);
+          const choice = { filter: { reason: one.reason, fingerprint: one.fingerprint } };
+          return h(
             "article.group",
-            { "data-test": "group", "data-reason": one.reason, "data-error": one.error, class: group && sameGroup(group, one) ? "group chosen" : "group" },
-            h("div.group-count", {}, h("strong", { "data-test": "group-count" }, (answer.complete ? "" : "~") + number(one.count)), h("span.pill.bad", {}, one.reason)),
-            h("div.group-text", {}, h("p.error-line", { title: one.error }, one.error ? firstLine(one.error, 240) : h("span.muted", {}, "no error text")), h("p.sub", {}, "last ", time(one.last_dead_at), ", first ", time(one.first_dead_at))),
+            { "data-test": "group", "data-reason": one.reason, "data-error": one.error, "data-fingerprint": one.fingerprint, class: isChosen(one) ? "group chosen" : "group" },
+            h("div.group-count", {}, h("strong", { "data-test": "group-count" }, about + number(one.count)), h("span.group-pills", {}, h("span.pill.bad", {}, one.reason), badge ? h("span.pill.exit", {}, badge) : null)),
+            h("div.group-text", {}, h("p.error-line.clip-2", { title: one.error, "data-test": "group-error" }, line !== "" ? (one.count > 1 ? withoutEnding(one.fingerprint) : line.slice(0, 240)) : h("span.muted", {}, "no error text")), h("p.sub", {}, "last ", time(one.last_dead_at), ", first ", time(one.first_dead_at))),
             h(
               "div.actions",
               {},
-              h("button.btn.small", { type: "button", "data-test": "group-show", "aria-pressed": String(Boolean(group && sameGroup(group, one))), on: { click: () => choose(group && sameGroup(group, one) ? null : one) } }, group && sameGroup(group, one) ? "Show all" : "Show"),
-              actionButton({ label: "Redrive", test: "group-redrive", role: "operate", queue: name, small: true, run: async () => redrive(await choiceOf(one), `The dead letters with this error go back to be delivered again: ${one.reason}${one.error ? `, “${firstLine(one.error, 100)}”` : ""}.`) }),
-              actionButton({ label: "Purge", test: "group-purge", role: "operate", queue: name, small: true, tone: "danger", run: async () => purge(await choiceOf(one), "with this error") }),
+              h("a.btn.small", { href: groupLink(one), "data-test": "group-show", "aria-current": isChosen(one) ? "true" : null }, isChosen(one) ? "Show all" : "Show"),
+              actionButton({ label: "Redrive", test: "group-redrive", role: "operate", queue: name, small: true, run: () => redrive(choice, `The dead letters with this error go back to be delivered again: ${one.reason}, “${one.fingerprint}”.`) }),
+              actionButton({ label: "Purge", test: "group-purge", role: "operate", queue: name, small: true, tone: "danger", run: () => purge(choice, "with this error") }),
             ),
-          ),
-        ),
+          );
+        }),
+        answer.more_kinds > 0
+          ? h("p.group-rest.muted", { "data-test": "more-kinds" }, `${count(answer.more_kinds, "more kind")} of errors, ${count(answer.more_count, "dead letter")} together. Search to find them.`)
+          : null,
       ),
     );
-  }
-
-  function choose(one) {
-    group = one ? { reason: one.reason, error: one.error ?? null } : null;
-    keepAddress();
-    load();
   }
 
   function drawSelection(rows) {
@@ -231,12 +292,12 @@ export async function deadLettersPage(view) {
             toast("Saved and redriven");
             detail.close();
           } else toast(`Saved, but not redriven: ${skipped[0]?.why ?? "it is gone"}`, "info");
-          await load();
+          await reload();
         } },
         { label: "Save only", test: "editor-save", save: async (changes) => {
           const saved = await save(changes);
           toast("Saved");
-          await load();
+          await reload();
           openLetter(saved);
         } },
       ],
@@ -244,10 +305,10 @@ export async function deadLettersPage(view) {
   }
 
   function draw() {
-    const wanted = filterInput.value.trim().toLowerCase();
-    const list = wanted === "" ? letters : letters.filter((letter) => searchText(letter).includes(wanted));
-    replace(chosenGroup, group ? h("button.btn.small", { type: "button", "data-test": "group-clear", on: { click: () => choose(null) } }, `${group.reason}${group.error ? `: ${firstLine(group.error, 40)}` : ""}  ×`) : null);
-    listPart.hidden = letters.length === 0 && group === null && next === null;
+    const isFiltered = filter() !== null;
+    replace(chosenGroup, fingerprint ? h("a.btn.small", { href: path`/ui/queues/${name}/dead-letters`, "data-test": "group-clear", title: "Show all dead letters" }, `${fingerprint.length > 48 ? `${fingerprint.slice(0, 48)}…` : fingerprint}  ×`) : null);
+    drawActions();
+    listPart.hidden = loaded && letters.length === 0 && !isFiltered && after === null && next === null;
     if (listPart.hidden) {
       if (groups.length === 0) {
         replace(groupPlace, emptyState({
@@ -259,66 +320,77 @@ export async function deadLettersPage(view) {
       }
       return;
     }
-    shown.textContent = wanted === "" ? `${number(letters.length)}${next ? " loaded" : ""}` : `${number(list.length)} of ${number(letters.length)}`;
-    replace(place, table.element);
-    table.update(list);
-    replace(more, next ? h("button.btn", { type: "button", "data-test": "load-more", on: { click: () => loadMore(PAGE) } }, "Load more") : null);
+    shown.textContent = !loaded ? "Searching…" : letters.length === 0 ? (next ? "None so far" : "None matches") : `${number(letters.length)}${next || after ? " on this page" : ""}`;
+    replace(place, loaded && letters.length === 0 ? h("div.empty", { "data-test": "empty-filter" }, h("h2", {}, next ? "Nothing found so far" : "No dead letter matches"), h("p", {}, next ? "The dead letters that were looked at do not match. The next page goes on from there. " : null, h("a", { href: path`/ui/queues/${name}/dead-letters`, "data-test": "clear-filters" }, "Show all dead letters"))) : table.element);
+    table.update(letters);
+    replace(
+      more,
+      after !== null ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => turn(before[before.length - 1] ?? null, before.slice(0, -1)) } }, before.length > 0 ? "Previous page" : "First page") : null,
+      next ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => turn(next, [...before, after]) } }, "Next page") : null,
+    );
   }
 
-  // The API pages by reason; of an error, pages are read until there are enough.
-  async function readPage(after, enough, into) {
-    let cursor = after;
-    do {
-      const page = await api.get(base, { query: { reason: group?.reason, limit: group ? 500 : Math.min(1000, enough), after: cursor }, signal: view.signal });
-      into.push(...page.dead_letters.filter((letter) => group === null || sameGroup(group, letter)));
-      cursor = page.next ?? null;
-    } while (cursor && into.length < enough);
-    return cursor;
+  // A page of the API may be short and still not the last: each request looks at a bounded number of dead letters.
+  async function readPage() {
+    const query = { ...filter(), after };
+    const found = [];
+    for (let pages = 0; pages < SHORT_PAGES; pages++) {
+      const page = await api.get(base, { query: { ...query, limit: PAGE - found.length }, signal: view.signal });
+      found.push(...page.dead_letters);
+      query.after = page.next ?? null;
+      if (query.after === null || found.length >= PAGE) break;
+    }
+    return [found, query.after];
   }
 
-  async function loadMore(n) {
+  async function loadGroups() {
     try {
-      const added = [];
-      next = await readPage(next, n, added);
-      letters = [...letters, ...added];
+      const answer = await api.get(`${base}/groups`, { signal: view.signal });
+      groups = answer.groups;
+      drawGroups(answer);
       draw();
     } catch (error) {
-      if (!isAbort(error)) replace(problem, problemBox(error));
+      if (!isAbort(error)) replace(problem, problemBox(error, { retry: reload }));
     }
   }
 
+  let asked = 0;
   async function load() {
+    const mine = ++asked;
+    draw();
     try {
-      const found = [];
-      const [answer, cursor] = await Promise.all([api.get(`${base}/groups`, { signal: view.signal }), readPage(undefined, Math.max(PAGE, letters.length), found)]);
-      groups = answer.groups;
+      const [found, cursor] = await readPage();
+      if (mine !== asked) return;
       letters = found;
       next = cursor;
+      loaded = true;
       replace(problem);
-      drawGroups(answer);
     } catch (error) {
-      if (!isAbort(error)) replace(problem, problemBox(error, { retry: load }));
+      if (!isAbort(error) && mine === asked) replace(problem, problemBox(error, { retry: reload }));
       return;
     }
     draw();
   }
 
-  filterInput.addEventListener("input", () => {
-    keepAddress();
-    draw();
-  });
+  const reload = () => Promise.all([load(), loadGroups()]);
+
   let lastDead = queues.all.get(name)?.dead;
   const loadSoon = throttled(3000, () => !view.signal.aborted && load());
+  // All dead letters are counted for the groups, so less often.
+  const groupSoon = throttled(10_000, () => !view.signal.aborted && loadGroups());
   view.until(queues.on((names) => {
     if (names !== null && !names.includes(name)) return;
     const dead = queues.all.get(name)?.dead;
     if (dead === lastDead) return;
     lastDead = dead;
     loadSoon();
+    groupSoon();
   }));
-  view.onLive("resync", loadSoon);
-  drawActions();
-  await load();
+  view.onLive("resync", () => {
+    loadSoon();
+    groupSoon();
+  });
+  await reload();
   if (opened) {
     try {
       openLetter(await api.get(`${base}/${encodeURIComponent(opened)}`, { signal: view.signal }));

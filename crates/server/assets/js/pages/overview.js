@@ -5,7 +5,7 @@ import { DEPTHS, recentRate, total, watchHistory } from "../history.js";
 import { lineChart, rateText, spark } from "../charts.js";
 import { troubles, weight } from "../queue_health.js";
 import { emptyState, urlOption } from "../clipboard.js";
-import { navigate, replaceQuery } from "../router.js";
+import { navigate, pushQuery, replaceQuery } from "../router.js";
 import { queues } from "../queues.js";
 import { createTable } from "../table.js";
 import { actionButton } from "../actions.js";
@@ -14,6 +14,7 @@ import { tile } from "../queue_head.js";
 import { refusal } from "../session.js";
 
 const MOST_CARDS = 9;
+const PAGE = 200; // rows
 const DEPTH_LINES = [["ready", "ready"], ["in_flight", "in flight"], ["delayed", "delayed"], ["dead", "dead"]];
 const RATE_LINES = [["sent", "sent"], ["acked", "acked"], ["retried", "retried"], ["dead_lettered", "dead-lettered"]];
 
@@ -54,16 +55,23 @@ export async function overviewPage(view) {
   let past = null;
   let deadTasks = null;
   let showAll = false;
+  let page = 0;
   let filter = view.query.get("q") ?? "";
 
   const filterInput = h("input.filter", { type: "search", placeholder: "Filter queues  /", "aria-label": "Filter queues by name", value: filter, "data-filter": true, "data-test": "filter" });
-  const shownCount = h("span.muted", { "aria-live": "polite" });
+  const shownCount = h("span.muted", { "aria-live": "polite", "data-test": "shown-count" });
+  const more = h("div.more");
   const table = createTable({
     label: "Queues",
     test: "queue-table",
     rowTest: "queue-row",
     key: (row) => row.queue,
     open: (row) => navigate(path`/ui/queues/${row.queue}`),
+    onSort: (next) => {
+      order = next;
+      page = 0;
+      drawList();
+    },
     columns: [
       { label: "Queue", class: "main-cell", sort: (row) => row.queue, render: (row) => [h("a.mono", { href: path`/ui/queues/${row.queue}` }, row.queue), row.paused ? h("span.pill.warn", {}, "paused") : null] },
       numberColumn("Ready", "ready"),
@@ -94,6 +102,21 @@ export async function overviewPage(view) {
   let drawn = 0;
   const rowOf = (stats) => ({ ...stats, drawn });
 
+  // A column that sorts does so over all queues, not only over those of the page.
+  let order = null;
+  function sorted(list) {
+    if (order === null) return list;
+    const value = order.column.sort;
+    const sign = order.falling ? -1 : 1;
+    return [...list].sort((a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (x === y) return a.queue < b.queue ? -1 : 1;
+      if (x === null || x === undefined) return 1;
+      if (y === null || y === undefined) return -1;
+      return (x < y ? -1 : 1) * sign;
+    });
+  }
+
   function drawList() {
     if (!queues.loaded) return;
     if (queues.all.size === 0) {
@@ -105,7 +128,7 @@ export async function overviewPage(view) {
       }));
       return;
     }
-    if (!listPlace.contains(table.element)) replace(listPlace, h("div.section-head", {}, h("h2", {}, "Queues"), filterInput, shownCount), table.element);
+    if (!listPlace.contains(table.element)) replace(listPlace, h("div.section-head", {}, h("h2", {}, "Queues"), filterInput, shownCount), table.element, more);
     const wanted = filter.trim().toLowerCase();
     const interval = past?.interval ?? 5;
     const list = [...queues.all.values()]
@@ -113,8 +136,19 @@ export async function overviewPage(view) {
       .map((stats) => [stats, weight(troubles(stats, past?.series(stats.queue), interval))])
       .sort(([a, x], [b, y]) => y - x || (a.queue < b.queue ? -1 : 1))
       .map(([stats]) => rowOf(stats));
-    table.update(list);
-    shownCount.textContent = wanted === "" ? number(list.length) : `${number(list.length)} of ${number(queues.all.size)}`;
+    const rows = sorted(list).slice(page * PAGE, (page + 1) * PAGE);
+    table.update(rows);
+    shownCount.textContent = [wanted === "" ? number(list.length) : `${number(list.length)} of ${number(queues.all.size)}`, rows.length < list.length ? `${number(page * PAGE + 1)} to ${number(page * PAGE + rows.length)} shown` : null].filter(Boolean).join(", ");
+    const turn = (by) => {
+      page += by;
+      drawList();
+      listPlace.scrollIntoView({ block: "start" });
+    };
+    replace(
+      more,
+      page > 0 ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => turn(-1) } }, "Previous page") : null,
+      (page + 1) * PAGE < list.length ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => turn(1) } }, "Next page") : null,
+    );
   }
 
   function drawTiles() {
@@ -139,14 +173,14 @@ export async function overviewPage(view) {
     const interval = past?.interval ?? 5;
     const found = [...queues.all.values()].map((stats) => ({ stats, list: troubles(stats, past?.series(stats.queue), interval) })).filter(({ list }) => list.length > 0);
     found.sort((a, b) => weight(b.list) - weight(a.list) || (a.stats.queue < b.stats.queue ? -1 : 1));
-    const cards = (showAll ? found : found.slice(0, MOST_CARDS)).map(({ stats, list }) =>
+    const cards = found.slice(0, showAll ? PAGE : MOST_CARDS).map(({ stats, list }) =>
       h("article.trouble", { "data-test": "problem-queue", "data-queue": stats.queue, "data-tone": list.some((one) => one.tone === "bad") ? "bad" : "warn" }, h("h3.mono", {}, h("a", { href: path`/ui/queues/${stats.queue}` }, stats.queue)), h("ul", {}, list.map((one) => h("li", {}, h("a", { href: one.href, "data-test": `trouble-${one.kind}` }, one.text))))),
     );
     if (deadTasks > 0) cards.unshift(h("article.trouble", { "data-test": "problem-tasks", "data-tone": "bad" }, h("h3", {}, "Tasks"), h("ul", {}, h("li", {}, h("a", { href: "/ui/tasks?state=DEAD" }, `${deadTasks === 100 ? "100 or more" : number(deadTasks)} dead ${deadTasks === 1 ? "task" : "tasks"}`)))));
     if (!queues.loaded || queues.all.size === 0) return replace(attention, cards.length > 0 ? h("div.troubles", {}, cards) : null);
     replace(
       attention,
-      h("div.section-head", {}, h("h2", {}, "Needs attention"), h("span.muted", {}, found.length === 0 ? "" : count(found.length, "queue"))),
+      h("div.section-head", {}, h("h2", {}, "Needs attention"), h("span.muted", { "data-test": "attention-count" }, [found.length > 0 ? count(found.length, "queue") : null, deadTasks > 0 ? "tasks" : null].filter(Boolean).join(" and "))),
       cards.length === 0
         ? h("p.calm", { "data-test": "all-well" }, h("span.dot.good", { "aria-hidden": "true" }), "All queues are well: no dead letters, nothing paused, nothing waiting long.")
         : h("div.troubles", {}, cards),
@@ -200,10 +234,19 @@ export async function overviewPage(view) {
     }
   }));
   view.onLive("tasks", throttled(10_000, () => !view.signal.aborted && askDeadTasks()));
+  let isTyping = false;
   filterInput.addEventListener("input", () => {
     filter = filterInput.value;
-    replaceQuery(new URLSearchParams(filter === "" ? {} : { q: filter }));
+    page = 0;
+    const query = new URLSearchParams(filter === "" ? {} : { q: filter });
+    // What is typed in one go is one step of the history.
+    if (isTyping) replaceQuery(query);
+    else pushQuery(query);
+    isTyping = true;
     drawList();
+  });
+  filterInput.addEventListener("blur", () => {
+    isTyping = false;
   });
 
   if (!queues.loaded) await queues.load();

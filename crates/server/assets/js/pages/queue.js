@@ -10,6 +10,7 @@ import { actionButton } from "../actions.js";
 import { confirmDialog } from "../dialogs.js";
 import { emptyState, urlOption } from "../clipboard.js";
 import { navigate } from "../router.js";
+import { percentileLine } from "../percentiles.js";
 import { openSend } from "../send.js";
 import { queues } from "../queues.js";
 import { toast } from "../toasts.js";
@@ -26,8 +27,9 @@ export async function queuePage(view) {
   const rates = lineChart({ title: "Throughput of this server", test: "chart-throughput", rate: true });
   const charts = h("div.charts", {}, depth.element, rates.element);
   const firstSteps = h("div");
+  const durations = h("div", { "data-test": "queue-durations" });
   const workers = h("section", { "data-test": "queue-workers" });
-  replace(view.root, h("div.stack", { "data-test": "page-queue" }, head, tiles, notes, firstSteps, charts, workers));
+  replace(view.root, h("div.stack", { "data-test": "page-queue" }, head, tiles, notes, firstSteps, durations, charts, workers));
 
   let stats = queues.all.get(name) ?? (await api.get(path`/v1/queues/${name}`, { signal: view.signal }));
   let past = null;
@@ -146,6 +148,16 @@ export async function queuePage(view) {
     }
   }
 
+  async function askDurations() {
+    let found;
+    try {
+      found = await api.get(path`/v1/queues/${name}/durations`, { signal: view.signal });
+    } catch {
+      return;
+    }
+    replace(durations, percentileLine("Waited, last hour", found.waited, "queue-waited"), percentileLine("Handled in, last hour", found.took, "queue-took"));
+  }
+
   async function askWorkers() {
     let list;
     try {
@@ -177,4 +189,6 @@ export async function queuePage(view) {
   });
   askWorkers();
   view.every(5000, askWorkers);
+  askDurations();
+  view.every(5000, askDurations);
 }

@@ -10,7 +10,7 @@ import { replaceQuery } from "../router.js";
 import { toast } from "../toasts.js";
 
 const MISSED = { one: "one: a single task makes up for all of them", skip: "skip: they are let go", all: "all: a task for each of them" };
-const when = (schedule) => (schedule.every ? `every ${schedule.every}` : `${schedule.cron}`);
+export const timing = (schedule) => (schedule.every ? `every ${schedule.every}` : `${schedule.cron}`);
 
 export async function schedulesPage(view) {
   view.title("Schedules");
@@ -31,8 +31,8 @@ export async function schedulesPage(view) {
     key: (row) => row.name,
     open: (row) => edit(row),
     columns: [
-      { label: "Schedule", class: "main-cell", sort: (row) => row.name, render: (row) => [h("strong", {}, row.name), row.paused ? h("span.pill.warn", {}, "paused") : null, h("div.sub", {}, "makes ", h("a.mono", { href: `/ui/tasks?schedule=${encodeURIComponent(row.name)}`, title: "The tasks that it made" }, row.type))] },
-      { label: "When", render: (row) => [h("code", {}, when(row)), row.cron ? h("div.sub", {}, row.time_zone ?? "UTC") : null] },
+      { label: "Schedule", class: "main-cell", sort: (row) => row.name, render: (row) => [h("a", { href: path`/ui/schedules/${row.name}`, "data-test": "schedule-link" }, h("strong", {}, row.name)), row.paused ? h("span.pill.warn", {}, "paused") : null, h("div.sub", {}, "makes ", h("a.mono", { href: `/ui/tasks?schedule=${encodeURIComponent(row.name)}`, title: "The tasks that it made" }, row.type))] },
+      { label: "When", render: (row) => [h("code", {}, timing(row)), row.cron ? h("div.sub", {}, row.time_zone ?? "UTC") : null] },
       { label: "Next run", class: "when", sort: (row) => row.next_run_at, render: (row) => (row.paused ? h("span.muted", {}, "–") : time(row.next_run_at)) },
       { label: "Last run", class: "when", render: (row) => (row.last_task ? h("a", { href: path`/ui/tasks/${row.last_task}`, "data-test": "last-task" }, time(row.last_run_at, "its task")) : time(row.last_run_at, "never")) },
       { label: "Missed", render: (row) => h("span", { title: MISSED[row.missed] }, row.missed ?? "one") },
@@ -65,7 +65,7 @@ export async function schedulesPage(view) {
       count: async () => {
         const now = await api.get(path`/v1/schedules/${row.name}`);
         const waiting = await api.get("/v1/tasks", { query: { schedule: row.name, state: ["PENDING", "ENQUEUED", "PROCESSING"], limit: 1000 } });
-        return { text: `1 schedule is removed and makes no more tasks (${when(now)}). The tasks that it made stay: ${number(waiting.tasks.length)}${waiting.next ? " or more" : ""} of them are not done yet.`, label: "Delete 1 schedule" };
+        return { text: `1 schedule is removed and makes no more tasks (${timing(now)}). The tasks that it made stay: ${number(waiting.tasks.length)}${waiting.next ? " or more" : ""} of them are not done yet.`, label: "Delete 1 schedule" };
       },
       run: () => api.remove(path`/v1/schedules/${row.name}`),
       onDone: () => {

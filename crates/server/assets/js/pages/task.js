@@ -8,9 +8,8 @@ import { actionButton } from "../actions.js";
 import { copyableId } from "../clipboard.js";
 import { diffView } from "../diff.js";
 import { messageFacts, timeline } from "../message_detail.js";
-import { confirmCancel, editTask, isOver, progressBar, replayTask, retryTask, statePill } from "../task_parts.js";
+import { confirmCancel, confirmReplay, editTask, isOver, progressBar, retryTask, statePill } from "../task_parts.js";
 import { queueOfType } from "../session.js";
-import { confirmDialog } from "../dialogs.js";
 
 const OUTCOME = {
   running: ["is running", "accent"],
@@ -41,25 +40,11 @@ export async function taskPage(view) {
     const waiting = task.state === "PENDING" || task.state === "ENQUEUED";
     const dead = task.state === "DEAD";
     return [
-      dead ? actionButton({ label: "Replay", test: "replay", role: "operate", queue, tone: "primary", run: () => askReplay(task) }) : null,
+      dead ? actionButton({ label: "Replay", test: "replay", role: "operate", queue, tone: "primary", run: () => confirmReplay(task, reload) }) : null,
       dead ? actionButton({ label: "Edit payload", test: "edit-payload", role: "operate", queue, run: () => editTask(id, reload) }) : null,
       waiting ? actionButton({ label: "Run now", test: "retry", role: "operate", queue, title: "It does not wait for its time any longer", run: () => retryTask(task, reload) }) : null,
       isOver(task) ? null : actionButton({ label: "Cancel", test: "cancel", role: "operate", queue, tone: "danger", run: () => confirmCancel(task, reload) }),
     ];
-  }
-
-  function askReplay(task) {
-    confirmDialog({
-      title: "Replay this task?",
-      test: "dialog-replay-one",
-      count: async () => {
-        const now = await api.get(path`/v1/tasks/${id}`);
-        if (now.state !== "DEAD") return { text: `It is not dead any more but ${now.state}.`, label: "Replay 1 task", nothing: true };
-        return { text: "1 task is due at once, with all its attempts before it and without the deadline that it may have missed. Its history stays.", label: "Replay 1 task" };
-      },
-      tone: "primary",
-      run: () => replayTask(task, reload),
-    });
   }
 
   function draw(task, queue) {
@@ -96,7 +81,7 @@ export async function taskPage(view) {
             ["Ordering key", task.ordering_key ? `${task.ordering_key}${task.blocked ? ", waits for one before it" : ""}` : null],
             ["Idempotency key", task.idempotency_key],
             ["Tags", task.tags?.length > 0 ? task.tags.map((tag) => h("a.tag", { href: `/ui/tasks?tag=${encodeURIComponent(tag)}` }, tag)) : null],
-            ["Schedule", task.schedule ? h("a", { href: `/ui/schedules?name=${encodeURIComponent(task.schedule)}` }, task.schedule) : null],
+            ["Schedule", task.schedule ? h("a", { href: path`/ui/schedules/${task.schedule}` }, task.schedule) : null],
             ["Retries", task.retry_strategy ? h("code", {}, JSON.stringify(task.retry_strategy)) : null],
             ["Replayed", task.replay_count > 0 ? count(task.replay_count, "time") : null],
             ["Edited", task.revision > 0 ? count(task.revision, "time") : null],

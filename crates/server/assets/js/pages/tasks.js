@@ -1,19 +1,24 @@
 import { api, isAbort, path } from "../api.js";
-import { h, replace, throttled } from "../elements.js";
-import { count, firstLine, number, shortId, time } from "../format.js";
+import { h, reconcile, replace, throttled } from "../elements.js";
+import { count, number, shortId, time } from "../format.js";
 import { createTable } from "../table.js";
 import { actionButton, refusedPage } from "../actions.js";
 import { emptyState, urlOption } from "../clipboard.js";
-import { navigate, replaceQuery } from "../router.js";
+import { errorLine } from "../error_summary.js";
+import { filterFields } from "../filter_fields.js";
+import { navigate } from "../router.js";
+import { percentileLine } from "../percentiles.js";
 import { problemBox } from "../problem_box.js";
 import { openBulk } from "../bulk.js";
-import { confirmDialog, field, openDialog } from "../dialogs.js";
-import { STATES, isOver, progressBar, statePill } from "../task_parts.js";
+import { field, openDialog } from "../dialogs.js";
+import { STATES, confirmCancel, confirmReplay, isOver, progressBar, retryTask, statePill } from "../task_parts.js";
 import { toast } from "../toasts.js";
 
-const PAGE = 100;
-const TEXTS = [["type", "Type", "invoice.send"], ["tag", "Tag", "monthly"], ["schedule", "Schedule", "daily"], ["error", "Error has", "timeout"], ["reason", "Died by", "max_attempts"]];
+const PAGE = 100; // rows
+const SHORT_PAGES = 20; // requests for one page: each looks at a bounded number of tasks
 const REASONS = ["max_attempts", "permanent", "lease_lost", "deadline", "retries_exhausted"];
+const OPEN = ["PENDING", "ENQUEUED", "PROCESSING"];
+const WAITING = ["PENDING", "ENQUEUED"];
 
 const words = (text) => text.split(",").map((word) => word.trim()).filter((word) => word !== "");
 
@@ -21,19 +26,44 @@ export async function tasksPage(view) {
   view.title("Tasks");
   const refused = refusedPage("read");
   const actions = h("div.actions");
-  const filters = h("div.toolbar");
+  const tabs = h("nav.state-tabs", { "aria-label": "States", "data-test": "state-tabs" });
+  const durations = h("div", { "data-test": "task-durations" });
   const selectionBar = h("div.selection", { hidden: true, "data-test": "selection" });
   const problem = h("div");
   const place = h("div");
   const more = h("div.more");
   const shown = h("span.muted", { "aria-live": "polite", "data-test": "shown-count" });
-  replace(view.root, h("div.stack", { "data-test": "page-tasks" }, h("header.page-head", {}, h("div.head-line", {}, h("h1", { tabindex: "-1" }, "Tasks"), h("span.spacer"), actions)), refused ?? [filters, selectionBar, problem, place, more]));
+  const state = STATES.includes(view.query.get("state")) ? view.query.get("state") : null;
+  let after = view.query.get("after");
+  let before = [];
+  const filters = filterFields(
+    view,
+    [
+      { name: "type", label: "Type", placeholder: "Type, like invoice.send", isMain: true },
+      { name: "tag", label: "Tag", placeholder: "Tag, like monthly" },
+      { name: "schedule", label: "Schedule", placeholder: "Schedule, like daily" },
+      { name: "error", label: "Error has", placeholder: "Error has" },
+      { name: "reason", label: "Died by", kind: "choice", options: [["", "any reason"], ...REASONS.map((one) => [one, one])] },
+      { name: "since", label: "Made since", kind: "time" },
+      { name: "before", label: "Made before", kind: "time" },
+    ],
+    () => {
+      rewind();
+      drawTabs();
+      load();
+      loadCounts();
+    },
+    () => Object.entries({ state, after }).filter(([, value]) => value),
+  );
+  const fields = h("div.filter-fields", {}, ["type", "tag", "schedule", "error", "reason"].map((name) => filters.input(name)), h("div.time-range", {}, filters.labelled("since"), filters.labelled("before")));
+  const toolbar = h("div.toolbar", {}, tabs, shown, fields);
+  replace(view.root, h("div.stack", { "data-test": "page-tasks" }, h("header.page-head", {}, h("div.head-line", {}, h("h1", { tabindex: "-1" }, "Tasks"), h("span.spacer"), actions)), refused ?? [toolbar, durations, selectionBar, problem, place, more]));
   if (refused) return;
 
-  const states = new Set(view.query.getAll("state").filter((state) => STATES.includes(state)));
-  const inputs = {};
   let tasks = [];
   let next = null;
+  let loaded = false;
+  let counts = null;
 
   const table = createTable({
     label: "Tasks",
@@ -47,72 +77,62 @@ export async function tasksPage(view) {
       { label: "State", render: (row) => [statePill(row.state), row.blocked ? h("span.pill.warn", { title: "It waits behind another task of its ordering key" }, "blocked") : null] },
       { label: "Task", class: "main-cell", render: (row) => [h("a.mono", { href: path`/ui/tasks/${row.id}` }, row.type), h("div.sub", {}, h("code", { title: row.id }, shortId(row.id)), (row.tags ?? []).map((tag) => h("span.tag", {}, tag)), row.schedule ? ` by ${row.schedule}` : null)] },
       { label: "Attempts", class: "num", render: (row) => `${row.attempt_count}/${row.max_attempts}` },
-      { label: "Progress or error", class: "wide-cell", render: (row) => (row.state === "PROCESSING" && row.progress ? [progressBar(row), h("div.clip.sub", {}, row.progress.text ?? "")] : row.last_error && row.state !== "SUCCEEDED" ? h("div.clip", { title: row.last_error }, row.dead_reason ? h("span.pill.bad", {}, row.dead_reason) : null, ` ${firstLine(row.last_error)}`) : row.dead_reason ? h("span.pill.bad", {}, row.dead_reason) : "") },
+      { label: "Progress or error", class: "wide-cell", render: (row) => (row.state === "PROCESSING" && row.progress ? [progressBar(row), h("div.clip.sub", {}, row.progress.text ?? "")] : row.last_error && row.state !== "SUCCEEDED" ? h("div.clip", { title: row.last_error, "data-test": "error-line" }, row.dead_reason ? [h("span.pill.bad", {}, row.dead_reason), " "] : null, errorLine(row.last_error)) : row.dead_reason ? h("span.pill.bad", {}, row.dead_reason) : "") },
       { label: "Made", class: "when", render: (row) => time(row.created_at) },
       { label: "Due or ended", class: "when", render: (row) => (row.finished_at ? time(row.finished_at) : time(row.scheduled_for)) },
+      { label: "Actions", class: "actions-cell", render: (row) => h("div.actions", {}, rowActions(row)) },
     ],
   });
   view.keys.table = table;
 
-  function query() {
-    return {
-      state: [...states],
-      type: words(inputs.type.value),
-      tag: words(inputs.tag.value),
-      schedule: inputs.schedule.value.trim(),
-      error: inputs.error.value.trim(),
-      reason: inputs.reason.value.trim(),
+  function rowActions(task) {
+    const reload = () => Promise.all([load(), loadCounts()]);
+    return [
+      WAITING.includes(task.state) ? actionButton({ label: "Run now", test: "row-retry", role: "operate", small: true, title: "It does not wait for its time any longer", run: () => retryTask(task, reload) }) : null,
+      task.state === "DEAD" ? actionButton({ label: "Replay", test: "row-replay", role: "operate", small: true, run: () => confirmReplay(task, reload) }) : null,
+      isOver(task) ? null : actionButton({ label: "Cancel", test: "row-cancel", role: "operate", small: true, tone: "danger", run: () => confirmCancel(task, reload) }),
+    ];
+  }
+
+  /** What the fields say, in the words of the API; the state is not a field. */
+  function filter() {
+    const said = { type: words(filters.value("type")), tag: words(filters.value("tag")) };
+    for (const name of ["schedule", "error", "reason", "since", "before"]) said[name] = filters.value(name);
+    return Object.fromEntries(Object.entries(said).filter(([, value]) => value.length > 0));
+  }
+
+  function rewind() {
+    after = null;
+    before = [];
+    loaded = false;
+    table.clearSelection();
+    filters.keep();
+  }
+
+  function turn(to, back) {
+    before = back;
+    after = to;
+    table.clearSelection();
+    filters.keep({ push: true });
+    load().then(() => scrollTo(0, 0));
+  }
+
+  function drawTabs() {
+    const tab = (name, label) => {
+      const address = filters.query();
+      address.delete("state");
+      address.delete("after");
+      if (name !== null) address.set("state", name);
+      const text = address.toString();
+      const many = counts === null ? null : name === null ? Object.values(counts.counts).reduce((a, b) => a + b, 0) : counts.counts[name];
+      const told = many === null ? "" : `${number(many)}${counts.complete ? "" : "+"}`;
+      return h("a", { href: `/ui/tasks${text === "" ? "" : `?${text}`}`, "data-key": label, "data-test": `state-${label}`, "aria-current": state === name ? "page" : null, title: counts && !counts.complete ? `There may be more: ${number(counts.looked_at)} tasks were counted` : null }, label, h("span.tab-count", { "data-test": `count-${label}` }, told));
     };
+    reconcile(tabs, [tab(null, "all"), ...STATES.map((name) => tab(name, name))]);
   }
 
-  /** The same filter in the words of a bulk replay, which is about dead tasks only. */
-  function replayFilter() {
-    const { type, tag, schedule, error, reason } = query();
-    const filter = {};
-    if (type.length > 0) filter.type = type;
-    if (tag.length > 0) filter.tag = tag;
-    if (schedule !== "") filter.schedule = schedule;
-    if (error !== "") filter.error = error;
-    if (reason !== "") filter.reason = reason;
-    return filter;
-  }
-
-  function keepAddress() {
-    const address = new URLSearchParams();
-    for (const [name, value] of Object.entries(query())) for (const one of Array.isArray(value) ? value : [value]) if (one !== "") address.append(name, one);
-    replaceQuery(address);
-  }
-
-  function changed() {
-    keepAddress();
-    tasks = [];
-    load();
-  }
-
-  function drawFilters() {
-    const stateButtons = STATES.map((state) => {
-      const button = h("button.choice", { type: "button", "aria-pressed": String(states.has(state)), "data-test": `state-${state}` }, state);
-      button.addEventListener("click", () => {
-        if (!states.delete(state)) states.add(state);
-        button.setAttribute("aria-pressed", String(states.has(state)));
-        changed();
-      });
-      return button;
-    });
-    let timer = null;
-    const fields = TEXTS.map(([name, label, example]) => {
-      const initial = view.query.getAll(name).join(", ");
-      inputs[name] = name === "reason"
-        ? h("select", { "data-test": "filter-reason", "aria-label": label }, h("option", { value: "" }, "any reason"), REASONS.map((reason) => h("option", { value: reason, selected: reason === initial }, reason)))
-        : h("input", { type: "search", "aria-label": label, placeholder: `${label}, like ${example}`, value: initial, spellcheck: "false", "data-test": `filter-${name}`, "data-filter": name === "type" ? true : null });
-      inputs[name].addEventListener("input", () => {
-        clearTimeout(timer);
-        timer = setTimeout(changed, 300);
-      });
-      return inputs[name];
-    });
-    view.until(() => clearTimeout(timer));
-    replace(filters, h("div.choices", { role: "group", "aria-label": "States" }, stateButtons), shown, h("div.filter-fields", {}, fields));
+  function drawDurations() {
+    replace(durations, percentileLine("Waited for an attempt", counts?.waited, "tasks-waited"), percentileLine("Attempt took", counts?.took, "tasks-took"));
   }
 
   function replay(filter, what) {
@@ -127,13 +147,48 @@ export async function tasksPage(view) {
         return { ids: answer.replayed, skipped: answer.skipped.map((id) => ({ id, why: "not dead" })) };
       },
       start: (options) => api.post("/v1/tasks/replay-job", { ...filter, ...options }),
-      onEnd: load,
+      onEnd: reload,
     });
   }
 
-  function describe(filter) {
-    const parts = Object.entries(filter).map(([name, value]) => `${name} ${Array.isArray(value) ? value.join(", ") : `“${value}”`}`);
-    return parts.length === 0 ? "Every dead task is brought back, with all its attempts before it." : `Every dead task with ${parts.join("; ")} is brought back, with all its attempts before it.`;
+  /** Cancels or runs now what `choice` means: a filter with states, or ids. */
+  function change(kind, choice, what) {
+    const verb = kind === "cancel" ? "Cancel" : "Run now:";
+    openBulk({
+      title: kind === "cancel" ? "Cancel tasks" : "Run tasks now",
+      test: `dialog-${kind}-tasks`,
+      what,
+      verb,
+      noun: "task",
+      tone: kind === "cancel" ? "danger" : "primary",
+      preview: async () => {
+        const answer = await api.post(`/v1/tasks/${kind}-job`, { ...choice, dry_run: true });
+        const note = kind === "cancel" && answer.processing > 0 ? `${number(answer.processing)} of them are being worked on and told to stop.` : null;
+        return { ids: answer.tasks, skipped: answer.skipped.map((id) => ({ id, why: kind === "cancel" ? "it has ended" : "it does not wait" })), note };
+      },
+      start: (options) => api.post(`/v1/tasks/${kind}-job`, { ...choice, ...options }),
+      onEnd: reload,
+    });
+  }
+
+  function describe() {
+    const parts = Object.entries(filter()).map(([name, value]) => `${name} ${Array.isArray(value) ? value.join(", ") : `“${value}”`}`);
+    return parts.length === 0 ? "" : ` with ${parts.join("; ")}`;
+  }
+
+  /** The states that a change is for, of those that are shown. */
+  const meant = (possible) => (state === null ? possible : possible.filter((one) => one === state));
+
+  function drawActions() {
+    const cancelable = meant(OPEN);
+    const waiting = meant(WAITING);
+    replace(
+      actions,
+      actionButton({ label: "New task", test: "new-task", role: "produce", run: newTask }),
+      waiting.length > 0 ? actionButton({ label: "Run all now", test: "retry-all", role: "operate", title: "Those that wait and that the filter below leaves", run: () => change("retry", { ...filter(), state: waiting }, `Every waiting task${describe()} is due at once.`) }) : null,
+      cancelable.length > 0 ? actionButton({ label: "Cancel all", test: "cancel-all", role: "operate", tone: "danger", title: "Those that have not ended and that the filter below leaves", run: () => change("cancel", { ...filter(), state: cancelable }, `Every task that is ${cancelable.join(", ")}${describe()} will never be done.`) }) : null,
+      state === null || state === "DEAD" ? actionButton({ label: "Replay dead tasks", test: "replay-all", role: "operate", title: "Those that the filter below leaves", run: () => replay(filter(), `Every dead task${describe()} is brought back, with all its attempts before it.`) }) : null,
+    );
   }
 
   function drawSelection(rows) {
@@ -144,47 +199,17 @@ export async function tasksPage(view) {
       selectionBar,
       h("strong", {}, `${number(ids.length)} selected`),
       actionButton({ label: "Replay", test: "selection-replay", role: "operate", small: true, tone: "primary", run: () => replay({ ids }, `Of the ${count(ids.length, "selected task")}, those that are dead are brought back.`) }),
-      actionButton({ label: "Cancel", test: "selection-cancel", role: "operate", small: true, tone: "danger", run: () => cancelMany(ids) }),
+      actionButton({ label: "Run now", test: "selection-retry", role: "operate", small: true, run: () => change("retry", { ids }, `Of the ${count(ids.length, "selected task")}, those that wait are due at once.`) }),
+      actionButton({ label: "Cancel", test: "selection-cancel", role: "operate", small: true, tone: "danger", run: () => change("cancel", { ids }, `Of the ${count(ids.length, "selected task")}, those that have not ended will never be done.`) }),
       h("button.btn.small.ghost", { type: "button", "data-test": "selection-clear", on: { click: () => table.clearSelection() } }, "Clear"),
     );
   }
 
-  // The API cancels one at a time; who selected a handful does not want to do that by hand.
-  function cancelMany(ids) {
-    let open = [];
-    confirmDialog({
-      title: "Cancel the selected tasks?",
-      test: "dialog-cancel-tasks",
-      count: async () => {
-        const now = await Promise.all(ids.map((id) => api.get(path`/v1/tasks/${id}`)));
-        open = now.filter((task) => !isOver(task));
-        const running = open.filter((task) => task.state === "PROCESSING").length;
-        return { text: `${count(open.length, "task")} will never be done${running > 0 ? `; ${number(running)} of them are being worked on and told to stop` : ""}. ${number(ids.length - open.length)} have ended and stay as they are.`, label: `Cancel ${count(open.length, "task")}`, nothing: open.length === 0 };
-      },
-      run: async () => {
-        let done = 0;
-        let failure = null;
-        for (const task of open) {
-          try {
-            await api.post(path`/v1/tasks/${task.id}/cancel`);
-            done++;
-          } catch (error) {
-            failure = error;
-          }
-        }
-        toast(`${count(done, "task")} canceled`);
-        table.clearSelection();
-        await load();
-        if (failure) throw failure;
-      },
-    });
-  }
-
   function newTask() {
-    const type = h("input", { spellcheck: "false", autocomplete: "off", value: words(inputs.type.value)[0] ?? "", "data-test": "task-type" });
+    const type = h("input", { spellcheck: "false", autocomplete: "off", value: words(filters.value("type"))[0] ?? "", "data-test": "task-type" });
     const payload = h("textarea.code", { rows: 6, spellcheck: "false", value: "{}", "data-test": "task-payload" });
     const when = h("input", { spellcheck: "false", autocomplete: "off", placeholder: "at once", "data-test": "task-in" });
-    const attempts = h("input", { type: "number", min: "1", placeholder: "3", "data-test": "task-max-attempts" });
+    const attempts = h("input", { type: "number", min: "1", placeholder: "24", "data-test": "task-max-attempts" });
     const key = h("input", { spellcheck: "false", autocomplete: "off", "data-test": "task-idempotency-key" });
     const ordering = h("input", { spellcheck: "false", autocomplete: "off", "data-test": "task-ordering-key" });
     const tags = h("input", { spellcheck: "false", autocomplete: "off", "data-test": "task-tags" });
@@ -202,15 +227,15 @@ export async function tasksPage(view) {
         if (words(tags.value).length > 0) task.tags = words(tags.value);
         const made = await api.post("/v1/tasks", task);
         toast(made.is_new ? "The task is made" : "A task with this key was there already");
-        await load();
+        await reload();
       } }],
     });
   }
 
   function draw() {
-    shown.textContent = `${number(tasks.length)}${next ? " loaded" : ""}`;
+    shown.textContent = !loaded ? "Searching…" : `${number(tasks.length)}${next || after ? " on this page" : ""}`;
     const filtered = new URLSearchParams(location.search).size > 0;
-    if (tasks.length === 0 && !next) {
+    if (loaded && tasks.length === 0 && !next) {
       replace(place, filtered
         ? h("div.empty", { "data-test": "empty-filter" }, h("h2", {}, "No task matches"), h("p", {}, h("a", { href: "/ui/tasks", "data-test": "clear-filters" }, "Show all tasks")))
         : emptyState({
@@ -223,19 +248,23 @@ export async function tasksPage(view) {
       if (!place.contains(table.element)) replace(place, table.element);
       table.update(tasks);
     }
-    replace(more, next ? h("button.btn", { type: "button", "data-test": "load-more", on: { click: loadMore } }, "Load more") : null);
+    replace(
+      more,
+      after !== null ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => turn(before[before.length - 1] ?? null, before.slice(0, -1)) } }, before.length > 0 ? "Previous page" : "First page") : null,
+      next ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => turn(next, [...before, after]) } }, "Next page") : null,
+    );
   }
 
-  // A page may hold less than was asked for and still not be the last.
-  async function read(after, enough) {
+  // A page of the API may hold less than was asked for and still not be the last.
+  async function read() {
     const found = [];
     let cursor = after;
-    let pages = 0;
-    do {
-      const page = await api.get("/v1/tasks", { query: { ...query(), limit: Math.min(1000, enough), after: cursor }, signal: view.signal });
+    for (let pages = 0; pages < SHORT_PAGES; pages++) {
+      const page = await api.get("/v1/tasks", { query: { ...filter(), state, limit: PAGE - found.length, after: cursor }, signal: view.signal });
       found.push(...page.tasks);
       cursor = page.next ?? null;
-    } while (cursor && found.length < enough && ++pages < 20);
+      if (cursor === null || found.length >= PAGE) break;
+    }
     return [found, cursor];
   }
 
@@ -243,10 +272,11 @@ export async function tasksPage(view) {
   async function load() {
     const mine = ++asked;
     try {
-      const [found, cursor] = await read(undefined, Math.min(1000, Math.max(PAGE, tasks.length)));
+      const [found, cursor] = await read();
       if (mine !== asked) return;
       tasks = found;
       next = cursor;
+      loaded = true;
       replace(problem);
       draw();
     } catch (error) {
@@ -254,27 +284,27 @@ export async function tasksPage(view) {
     }
   }
 
-  async function loadMore() {
-    const mine = ++asked;
+  async function loadCounts() {
     try {
-      const [found, cursor] = await read(next, PAGE);
-      if (mine !== asked) return;
-      tasks = [...tasks, ...found];
-      next = cursor;
-      draw();
+      counts = await api.get("/v1/tasks/counts", { query: filter(), signal: view.signal });
+      drawTabs();
+      drawDurations();
     } catch (error) {
-      if (!isAbort(error)) replace(problem, problemBox(error));
+      if (!isAbort(error)) replace(problem, problemBox(error, { retry: loadCounts }));
     }
   }
 
-  replace(
-    actions,
-    actionButton({ label: "New task", test: "new-task", role: "produce", run: newTask }),
-    actionButton({ label: "Replay dead tasks", test: "replay-all", role: "operate", title: "Those that the filter below leaves", run: () => replay(replayFilter(), describe(replayFilter())) }),
-  );
-  drawFilters();
+  const reload = () => Promise.all([load(), loadCounts()]);
+
+  drawActions();
+  drawTabs();
   const loadSoon = throttled(2000, () => !view.signal.aborted && load());
-  view.onLive("tasks", loadSoon);
-  view.onLive("resync", loadSoon);
+  // All tasks are looked at to be counted, so less often.
+  const countSoon = throttled(5000, () => !view.signal.aborted && loadCounts());
+  for (const event of ["tasks", "resync"]) {
+    view.onLive(event, loadSoon);
+    view.onLive(event, countSoon);
+  }
   await load();
+  if (loaded) await loadCounts();
 }

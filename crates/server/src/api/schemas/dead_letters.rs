@@ -10,6 +10,7 @@ pub(super) fn shapes() -> Named {
             .may("ids", json!({ "type": "array", "items": uuid(), "maxItems": 10_000 }))
             .may("reason", text())
             .may("error", text())
+            .may("filter", named("DeadLetterFilter"))
     };
     vec![
         (
@@ -40,9 +41,24 @@ pub(super) fn shapes() -> Named {
             Object::new().bytes("body", "body_base64").may("content_type", line(128)).may("headers", headers()).asked(),
         ),
         (
+            "DeadLetterFilter",
+            Object::new()
+                .may("reason", text())
+                .may("error", text())
+                .may("error_contains", text())
+                .may("fingerprint", text())
+                .may("key", text())
+                .may("id", text())
+                .may("since", time())
+                .may("before", time())
+                .may("text", text())
+                .asked(),
+        ),
+        (
             "DeadLetterGroup",
             Object::new()
                 .must("reason", text())
+                .must("fingerprint", text())
                 .maybe("error", text())
                 .must("count", whole())
                 .must("first_dead_at", time())
@@ -54,6 +70,8 @@ pub(super) fn shapes() -> Named {
             "DeadLetterGroups",
             Object::new()
                 .must("groups", list(named("DeadLetterGroup")))
+                .must("more_kinds", whole())
+                .must("more_count", whole())
                 .must("looked_at", whole())
                 .must("complete", flag())
                 .answered(),
@@ -84,7 +102,7 @@ pub(super) fn shapes() -> Named {
             "Job",
             Object::new()
                 .must("id", uuid())
-                .must("kind", one_of(&["redrive", "replay"]))
+                .must("kind", one_of(&["redrive", "replay", "cancel", "retry", "deliver_now", "dead_letter", "delete"]))
                 .maybe("queue", text())
                 .must("state", one_of(&["running", "done", "failed", "canceled"]))
                 .must("total", whole())

@@ -86,6 +86,26 @@ pub(super) fn shapes() -> Named {
                 .maybe("error", text())
                 .answered(),
         ),
+        ("Death", Object::new().must("reason", text()).may("error", text()).asked()),
+        (
+            "BulkMessages",
+            Object::new()
+                .may("state", one_of(&["ready", "delayed"]))
+                .may("key", text())
+                .may("header", about(text(), "As name=value"))
+                .may("since", time())
+                .may("before", time())
+                .may("ids", json!({ "type": "array", "items": uuid(), "maxItems": 10_000 }))
+                .may("reason", about(text(), "Why they are dead-lettered, in a word; only for that"))
+                .may("error", about(text(), "More about it"))
+                .may("rate", json!({ "type": "number", "exclusiveMinimum": 0 }))
+                .may("dry_run", flag())
+                .asked(),
+        ),
+        (
+            "ChosenMessages",
+            Object::new().must("messages", whole()).must("skipped", whole()).must("complete", flag()).answered(),
+        ),
         ("Receive", receive_options().may("id", uuid()).asked()),
         (
             "ReceiveSeveral",
@@ -110,12 +130,14 @@ pub(super) fn shapes() -> Named {
                 .may("after", duration())
                 .may("error", text())
                 .may("reason", text())
+                .may("worker", text())
                 .asked(),
         ),
         (
             "SettledRow",
             Object::new()
                 .must("receipt", text())
+                .may("new_receipt", text())
                 .may("outcome", one_of(&["done"]))
                 .may("problem", named("Problem"))
                 .answered(),

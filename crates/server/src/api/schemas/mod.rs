@@ -1,5 +1,6 @@
 //! The shapes of what goes in and out, for the OpenAPI description.
 
+mod archive;
 mod dead_letters;
 mod messages;
 mod people;
@@ -77,7 +78,7 @@ fn or_null(schema: Value) -> Value {
     json!({ "anyOf": [schema, { "type": "null" }] })
 }
 
-fn one_of(words: &[&str]) -> Value {
+pub(crate) fn one_of(words: &[&str]) -> Value {
     json!({ "type": "string", "enum": words })
 }
 
@@ -188,7 +189,14 @@ pub(crate) fn asks_only(name: &'static str, schema: Value) -> Value {
 
 /// Every named shape.
 pub(crate) fn all() -> Value {
-    let groups = [messages::shapes(), queues::shapes(), dead_letters::shapes(), tasks::shapes(), people::shapes()];
+    let groups = [
+        messages::shapes(),
+        queues::shapes(),
+        dead_letters::shapes(),
+        archive::shapes(),
+        tasks::shapes(),
+        people::shapes(),
+    ];
     Value::Object(groups.into_iter().flatten().map(|(name, schema)| (name.to_owned(), schema)).collect())
 }
 

@@ -29,6 +29,10 @@ pub(super) fn shapes() -> Named {
                 .must("errors", list(Object::new().must("queue", text()).must("error", text()).answered()))
                 .answered(),
         ),
+        (
+            "QueueDurations",
+            Object::new().maybe("waited", named("Percentiles")).maybe("took", named("Percentiles")).answered(),
+        ),
         ("Paused", Object::new().must("queue", text()).must("paused", flag()).answered()),
         (
             "Capabilities",

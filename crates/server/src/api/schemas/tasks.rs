@@ -69,6 +69,10 @@ fn task_type() -> Value {
 }
 
 fn task_choice() -> Object {
+    task_filter().may("limit", json!({ "type": "integer", "minimum": 1 }))
+}
+
+fn task_filter() -> Object {
     Object::new()
         .may("type", list(task_type()))
         .may("tag", list(text()))
@@ -78,7 +82,6 @@ fn task_choice() -> Object {
         .may("since", time())
         .may("before", time())
         .may("ids", json!({ "type": "array", "items": uuid(), "maxItems": 10_000 }))
-        .may("limit", json!({ "type": "integer", "minimum": 1 }))
 }
 
 fn new_task(new: Object) -> Object {
@@ -192,6 +195,55 @@ pub(super) fn shapes() -> Named {
         ),
         ("Payload", Object::new().must_bytes("payload", "payload_base64").asked()),
         ("Revision", only("revision", whole())),
+        (
+            "BulkTasks",
+            task_filter()
+                .may("state", list(task_state()))
+                .may("rate", json!({ "type": "number", "exclusiveMinimum": 0 }))
+                .may("dry_run", flag())
+                .asked(),
+        ),
+        (
+            "ChosenTasks",
+            Object::new()
+                .must("tasks", list(uuid()))
+                .must("processing", whole())
+                .must("skipped", list(uuid()))
+                .answered(),
+        ),
+        (
+            "TaskCounts",
+            Object::new()
+                .must("counts", json!({ "type": "object", "additionalProperties": whole() }))
+                .must("looked_at", whole())
+                .must("complete", flag())
+                .must("by_type", list(named("TaskCount")))
+                .maybe("waited", named("Percentiles"))
+                .maybe("took", named("Percentiles"))
+                .answered(),
+        ),
+        (
+            "TaskCount",
+            Object::new()
+                .must("type", task_type())
+                .must("state", task_state())
+                .must("count", whole())
+                .must("approximate", flag())
+                .answered(),
+        ),
+        (
+            "Percentiles",
+            Object::new()
+                .must("count", whole())
+                .must("p50_ms", whole())
+                .must("p95_ms", whole())
+                .must("p99_ms", whole())
+                .answered(),
+        ),
+        (
+            "ScheduleTimes",
+            Object::new().must("times", list(time())).maybe("time_zone", text()).must("paused", flag()).answered(),
+        ),
         ("Replay", task_choice().may("dry_run", flag()).asked()),
         ("ReplayJob", task_choice().may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).asked()),
         ("Replayed", Object::new().must("replayed", list(uuid())).must("skipped", list(uuid())).answered()),

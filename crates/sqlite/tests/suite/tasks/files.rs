@@ -36,7 +36,8 @@ async fn a_file_from_before_there_were_tasks_is_upgraded() {
     let place = Place::new();
     version_two(&place);
     let pending = SqliteStore::pending_migrations(place.file(), SqliteOptions::default()).await.unwrap();
-    assert_eq!(pending.iter().map(|step| step.name).collect::<Vec<_>>(), ["0003_task", "0004_state_record"]);
+    let later = SqliteStore::all_migrations().into_iter().filter(|step| step.version > 2).collect::<Vec<_>>();
+    assert_eq!(pending, later);
     assert!(pending.iter().all(|step| step.works_since == 1), "a program that knows no tasks goes on with its queues");
     let tasks = place.tasks().await;
     let id = create(&tasks, task("x")).await;

@@ -1,7 +1,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use postrider_core::{IdempotencyToken, Key, MemoryProvider, MemoryStore, MessagingError, Standing};
+use postrider_core::{IdempotencyToken, Key, MemoryProvider, MemoryStore, MessagingError, Standing, async_trait};
 use tower::ServiceExt;
 
 use super::*;
@@ -185,6 +185,7 @@ impl Troubled {
     }
 }
 
+#[async_trait]
 impl IdempotencyStore for Troubled {
     async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError> {
         self.inner.begin(key, lease, deadline).await

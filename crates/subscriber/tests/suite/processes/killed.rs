@@ -99,6 +99,7 @@ async fn nothing_is_lost_doubled_or_reordered_when_subscribers_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "processes on every store: scripts/test --full"]
 async fn nothing_is_lost_doubled_or_reordered_when_subscribers_of_a_spool_are_killed() {
     nothing_is_lost_doubled_or_reordered_by_kills(Store::Folder).await;
 }
@@ -161,6 +162,7 @@ async fn a_crash_charges_what_was_leased_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "processes on every store: scripts/test --full"]
 async fn a_crash_charges_what_was_leased_from_a_spool_and_nothing_else() {
     a_crash_charges_what_was_leased(Store::Folder).await;
 }

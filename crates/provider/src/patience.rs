@@ -1,0 +1,105 @@
+//! How long a receive goes on waiting.
+
+use std::time::Duration;
+
+use postrider_core::Deadline;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A wait that is over when its time has come, when its caller has gone, or when the connection is closed: whichever is
+/// first.
+#[derive(Debug)]
+pub struct Patience {
+    until: Instant,
+    closing: watch::Receiver<bool>,
+    /// Its sender is the caller's, and goes with the caller.
+    caller: watch::Receiver<()>,
+}
+
+/// Held by a caller as long as it waits.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    _present: watch::Sender<()>,
+}
+
+/// So much of the time before a deadline is kept for ending the wait in good order.
+const FOR_THE_END: Duration = Duration::from_millis(250);
+
+impl Patience {
+    /// Waits for `wait`, and not past the deadline.
+    pub(crate) fn new(wait: Duration, deadline: Deadline, closing: watch::Receiver<bool>) -> (Caller, Self) {
+        let wait = match deadline.remaining() {
+            Some(left) => wait.min(left - (left / 4).min(FOR_THE_END)),
+            None => wait,
+        };
+        let now = Instant::now();
+        let (present, caller) = watch::channel(());
+        let until = now.checked_add(wait).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
+        (Caller { _present: present }, Self { until, closing, caller })
+    }
+
+    /// What is left of the time.
+    pub fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether there is nothing left to wait for.
+    pub fn is_over(&self) -> bool {
+        self.left().is_zero() || self.is_in_vain()
+    }
+
+    /// Whether nobody wants what would be received.
+    pub fn is_in_vain(&self) -> bool {
+        *self.closing.borrow() || self.caller.has_changed().is_err()
+    }
+
+    /// Whether the connection is closing.
+    pub fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Waits for the end.
+    pub async fn over(&mut self) {
+        tokio::select! {
+            () = tokio::time::sleep_until(self.until) => {}
+            _ = self.closing.wait_for(|closed| *closed) => {}
+            // Nothing is ever sent: this is the end of the sender.
+            _ = self.caller.changed() => {}
+        }
+    }
+
+    /// Waits for `event`, unless the end comes first.
+    pub async fn unless_over<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            happened = event => Some(happened),
+            () = self.over() => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_with_its_time_its_caller_or_the_connection() {
+        let (close, closing) = watch::channel(false);
+        let second = Duration::from_secs(1);
+        let wait = |wait, deadline| Patience::new(wait, deadline, closing.clone());
+        let (_caller, mut by_time) = wait(second, Deadline::never());
+        by_time.over().await;
+        assert!(by_time.is_over() && !by_time.is_in_vain());
+        let (_caller, short) = wait(Duration::MAX, Deadline::after(second));
+        assert_eq!(short.left(), Duration::from_millis(750));
+        let (caller, mut left) = wait(Duration::MAX, Deadline::never());
+        assert_eq!(left.unless_over(async { 1 }).await, Some(1));
+        drop(caller);
+        assert_eq!(left.unless_over(std::future::pending::<()>()).await, None);
+        assert!(left.is_in_vain());
+        let (_caller, mut closed) = wait(Duration::MAX, Deadline::never());
+        close.send_replace(true);
+        closed.over().await;
+        assert!(closed.is_in_vain());
+    }
+}
