@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::PROVIDER;
 use crate::broker::RabbitmqBroker;
 use crate::error::missing;
-use crate::feed::{Feed, HAND_OVER, NoFeed};
+use crate::feed::{Feed, HAND_OVER, NoFeed, SLOWEST_HAND_OVER, Subscription};
 use crate::flags::{self, Flag};
 use crate::keyed::Head;
 use crate::leases::{At, Lease};
@@ -138,11 +138,8 @@ impl RabbitmqBroker {
             };
             let since = Instant::now();
             let first = match patience.as_mut().filter(|_| is_waiting) {
-                Some(patience) => {
-                    let next = tokio::time::timeout(LOOK_AGAIN, subscription.next());
-                    patience.unless_over(next).await.and_then(Result::ok)
-                }
-                None => tokio::time::timeout(HAND_OVER, subscription.next()).await.ok(),
+                Some(patience) => patience.unless_over(wait_on(live, queue, &mut subscription)).await.flatten(),
+                None => next_ready(live, queue, &mut subscription).await,
             };
             let mut deliveries = Vec::new();
             match first {
@@ -330,6 +327,51 @@ impl RabbitmqBroker {
         let ends = Instant::now() + options.visibility;
         self.leases().add(token, Lease { queue: queue.clone(), stored, at, since, ends });
         Claimed { body, envelope, receipt }
+    }
+}
+
+/// Waits for a consumer's first message. `None` when none came and there is a reason not to wait on: the queue is gone,
+/// paused or has messages with keys now, or the broker does not hand over what is ready.
+///
+/// The consumer stays meanwhile: a message that the broker hands to a consumer that is being cancelled goes back to the
+/// queue and is charged with a delivery.
+async fn wait_on(
+    live: &Live,
+    queue: &QueueName,
+    subscription: &mut Subscription,
+) -> Option<Option<Result<Delivery, MessagingError>>> {
+    loop {
+        if let Ok(first) = tokio::time::timeout(LOOK_AGAIN, subscription.next()).await {
+            return Some(first);
+        }
+        let set = flags::are_set(live, queue, &[Flag::Paused, Flag::Keyed]).await.ok()?;
+        let counts = live.counts(queue.as_str()).await.ok().flatten()?;
+        if set.contains(&true) {
+            return None;
+        }
+        if counts.ready > 0 {
+            return next_ready(live, queue, subscription).await;
+        }
+    }
+}
+
+/// The first of the messages that are ready, as long as some are: a broker with a busy disk may need seconds to hand one
+/// over, and charges a consumer that leaves sooner with a delivery.
+async fn next_ready(
+    live: &Live,
+    queue: &QueueName,
+    subscription: &mut Subscription,
+) -> Option<Option<Result<Delivery, MessagingError>>> {
+    let end = Instant::now() + SLOWEST_HAND_OVER;
+    loop {
+        if let Ok(first) = tokio::time::timeout(HAND_OVER, subscription.next()).await {
+            return Some(first);
+        }
+        let counts = live.counts(queue.as_str()).await.ok().flatten()?;
+        // Without a consumer: the queue was made again, and does not know this one.
+        if counts.ready == 0 || counts.consumers == 0 || Instant::now() >= end {
+            return None;
+        }
     }
 }
 

@@ -26,6 +26,9 @@ use crate::link::answered;
 /// How long the broker may take to hand over a message that is there, or to show one that was given back.
 pub(crate) const HAND_OVER: Duration = Duration::from_millis(500);
 
+/// The same while the broker says that messages are ready: its disk may be busy.
+pub(crate) const SLOWEST_HAND_OVER: Duration = Duration::from_secs(10);
+
 /// How much longer it may take for each of many messages that were given back.
 const PER_MESSAGE: Duration = Duration::from_millis(1);
 

@@ -15,12 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lapin::message::Delivery;
 use postrider_broker::Stored;
 use postrider_core::{MessageId, MessagingError, QueueName, spawn};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
-use crate::feed::{HAND_OVER, NoFeed, Sole};
+use crate::feed::{HAND_OVER, NoFeed, SLOWEST_HAND_OVER, Sole};
 use crate::link::{Live, lock};
 use crate::topology::partition;
 use crate::wire::{self, Arrived};
@@ -186,7 +187,7 @@ impl Keyed {
             Err(NoFeed::Missing) => return Ok(None),
             Err(NoFeed::Failed(error)) => return Err(error),
         };
-        let Some(delivery) = consumer.next_within(HAND_OVER).await else {
+        let Some(delivery) = Self::head_of(live, name, &mut consumer).await? else {
             // Another worker was faster.
             consumer.feed().close().await?;
             return Ok(None);
@@ -196,6 +197,28 @@ impl Keyed {
         let has_waited = lock(&self.partitions[entered.index].hand).waited == Some(stored.id);
         let place = Place { consumer, tag, in_a_row: 1, entered };
         Ok(Some(Head { has_waited, ..Head::new(stored, place) }))
+    }
+
+    /// Waits for the first message of a partition. `None` when another consumer is served, or nothing comes.
+    ///
+    /// A broker with a busy disk may need seconds to serve a new consumer: one that leaves sooner is never served.
+    async fn head_of(
+        live: &Live,
+        name: &str,
+        consumer: &mut Sole,
+    ) -> Result<Option<Result<Delivery, MessagingError>>, MessagingError> {
+        let end = Instant::now() + SLOWEST_HAND_OVER;
+        loop {
+            if let Some(delivery) = consumer.next_within(HAND_OVER).await {
+                return Ok(Some(delivery));
+            }
+            let counts = live.counts(name).await?;
+            let is_alone = counts.is_some_and(|counts| counts.ready > 0 && counts.consumers <= 1);
+            if !is_alone || Instant::now() >= end {
+                // What came while the broker was asked.
+                return Ok(consumer.next_within(Duration::ZERO).await);
+            }
+        }
     }
 
     /// Keeps a message until it is due, and its partition with it. It is handed out from here, and goes back when

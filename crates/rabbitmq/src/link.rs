@@ -36,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two tries: what an outage may last longer for us than it does.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long the first try to open a connection waits for the broker; each further one waits twice as long. A connection
+/// that is cut while it is being opened may never answer.
+const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the broker may take to answer one request.
 pub(crate) const ANSWER: Duration = Duration::from_secs(20);
 
@@ -263,21 +266,29 @@ impl Way {
         let properties =
             ConnectionProperties::default().with_connection_name(self.options.connection_name.clone().into());
         let trusted = trust::config(&self.uri, &self.options)?;
-        let connect = async {
-            let mut builder = DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties);
-            if let Some(trusted) = trusted {
-                builder = builder.with_tls_config(trusted);
+        let end = Instant::now() + self.options.connection_timeout;
+        let mut patience = FIRST_PATIENCE;
+        loop {
+            let connect = async {
+                let mut builder =
+                    DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties.clone());
+                if let Some(trusted) = trusted.clone() {
+                    builder = builder.with_tls_config(trusted);
+                }
+                builder.connect().await
+            };
+            match tokio::time::timeout_at(end.min(Instant::now() + patience), connect).await {
+                Ok(Ok(connection)) => return Ok(Live::new(connection, self.known.clone(), self.management.clone())),
+                Ok(Err(error)) => return Err(unreached(&self.place, &self.uri, error)),
+                Err(_) if Instant::now() < end => patience *= 2,
+                Err(_) => {
+                    return Err(MessagingError::Connection {
+                        provider: PROVIDER,
+                        detail: format!("{}: no answer within {:?}", self.place, self.options.connection_timeout),
+                        source: None,
+                    });
+                }
             }
-            builder.connect().await
-        };
-        match tokio::time::timeout(self.options.connection_timeout, connect).await {
-            Ok(Ok(connection)) => Ok(Live::new(connection, self.known.clone(), self.management.clone())),
-            Ok(Err(error)) => Err(unreached(&self.place, &self.uri, error)),
-            Err(_) => Err(MessagingError::Connection {
-                provider: PROVIDER,
-                detail: format!("{}: no answer within {:?}", self.place, self.options.connection_timeout),
-                source: None,
-            }),
         }
     }
 }

@@ -267,9 +267,13 @@ pub(super) async fn drain<P: Provider>(provider: &Recorded<P>, plan: &Plan) -> R
     let silence = (plan.lease + plan.unit * 2).max(PATIENCE / 2);
     let mut silent_since = None;
     while Instant::now() < end {
-        let received = go_on(provider.receive_messages(&plan.queue, &options, soon()).await)?.unwrap_or_default();
-        silent_since = if received.is_empty() { silent_since.or_else(|| Some(Instant::now())) } else { None };
-        for message in received {
+        let received = go_on(provider.receive_messages(&plan.queue, &options, soon()).await)?;
+        silent_since = match &received {
+            Some(received) if received.is_empty() => silent_since.or_else(|| Some(Instant::now())),
+            // A failure says nothing of what is there.
+            _ => None,
+        };
+        for message in received.unwrap_or_default() {
             go_on(provider.ack_message(&plan.queue, message, soon()).await)?;
         }
         let Some(stats) = go_on(provider.queue_stats(&plan.queue, soon()).await)? else { continue };

@@ -8,7 +8,10 @@ use postrider_conformance::faults::{
 };
 use postrider_conformance::proxy::FaultProxy;
 use postrider_conformance::{Settings, StormReport, StormSettings};
-use postrider_rabbitmq::{RabbitmqOptions, RabbitmqStore};
+use postrider_core::{Deadline, MessagingService};
+use postrider_rabbitmq::{RabbitmqOptions, RabbitmqStore, lapin};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 
 use crate::{is_long, options, prefix, url};
 
@@ -68,4 +71,28 @@ async fn a_connection_that_falls_silent_is_given_up() {
     for outcome in join_all(tries).await {
         outcome.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_accepted_and_never_answered_is_tried_again() {
+    let broker: lapin::uri::AMQPUri = url().parse().unwrap();
+    let port = broker.authority.port;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let behind = url().replace(&format!(":{port}"), &format!(":{}", listener.local_addr().unwrap().port()));
+    let serving = tokio::spawn(async move {
+        let _silent = listener.accept().await.unwrap();
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    let options = RabbitmqOptions { connection_timeout: Duration::from_secs(60), ..options() };
+    let begun = Instant::now();
+    let provider = RabbitmqStore::new(&behind, options).unwrap().connect().await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    provider.close(Deadline::after(Duration::from_secs(20))).await.unwrap();
+    serving.abort();
 }
