@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::capabilities::Feature;
-use crate::codec::QueueMessage;
+use crate::codec::FromBytes;
 use crate::deadline::Deadline;
 use crate::disposition::Nack;
 use crate::error::MessagingError;
@@ -199,7 +199,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.receive(self.router.domain_event_queue(namespace)?, options, deadline).await
     }
 
-    async fn receive<T: QueueMessage>(
+    async fn receive<T: FromBytes>(
         &self,
         queue: QueueName,
         options: &ReceiveOptions,

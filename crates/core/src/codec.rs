@@ -12,16 +12,19 @@ use serde::de::DeserializeOwned;
 use crate::error::MessagingError;
 use crate::message::ContentType;
 
-/// A value that can be a message's body.
-pub trait QueueMessage: Sized + Send + Sync + 'static {
-    /// How it is encoded.
+/// A value that can be read from a message's body.
+pub trait FromBytes: Sized + Send + 'static {
+    /// The encoding of the body.
     const CONTENT_TYPE: ContentType;
 
-    /// The value as bytes.
-    fn to_bytes(&self) -> Result<Bytes, MessagingError>;
-
-    /// The value that the bytes stand for.
+    /// Decodes the body.
     fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError>;
+}
+
+/// A value that can be sent as a message's body, and read from it.
+pub trait QueueMessage: FromBytes + Sync {
+    /// Encodes the value.
+    fn to_bytes(&self) -> Result<Bytes, MessagingError>;
 }
 
 /// A value that travels as JSON.
@@ -32,14 +35,21 @@ pub struct Json<T>(pub T);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MsgPack<T>(pub T);
 
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> QueueMessage for Json<T> {
-    const CONTENT_TYPE: ContentType = ContentType::JSON;
+/// Encodes a value as JSON.
+pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<Bytes, MessagingError> {
+    serde_json::to_vec(value)
+        .map(Bytes::from)
+        .map_err(|error| MessagingError::Serialization { content_type: "JSON", source: Arc::new(error) })
+}
 
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> QueueMessage for Json<T> {
     fn to_bytes(&self) -> Result<Bytes, MessagingError> {
-        serde_json::to_vec(&self.0)
-            .map(Bytes::from)
-            .map_err(|error| MessagingError::Serialization { content_type: "JSON", source: Arc::new(error) })
+        to_json(&self.0)
     }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromBytes for Json<T> {
+    const CONTENT_TYPE: ContentType = ContentType::JSON;
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
         serde_json::from_slice(bytes)
@@ -49,13 +59,15 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> QueueMessage for J
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> QueueMessage for MsgPack<T> {
-    const CONTENT_TYPE: ContentType = ContentType::MSGPACK;
-
     fn to_bytes(&self) -> Result<Bytes, MessagingError> {
         rmp_serde::to_vec_named(&self.0)
             .map(Bytes::from)
             .map_err(|error| MessagingError::Serialization { content_type: "MessagePack", source: Arc::new(error) })
     }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromBytes for MsgPack<T> {
+    const CONTENT_TYPE: ContentType = ContentType::MSGPACK;
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
         // Read through a reader, so that bytes left over after the value can be seen and refused.
@@ -74,11 +86,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> QueueMessage for M
 
 /// Plain bytes need no codec.
 impl QueueMessage for Bytes {
-    const CONTENT_TYPE: ContentType = ContentType::OCTET_STREAM;
-
     fn to_bytes(&self) -> Result<Bytes, MessagingError> {
         Ok(self.clone())
     }
+}
+
+impl FromBytes for Bytes {
+    const CONTENT_TYPE: ContentType = ContentType::OCTET_STREAM;
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
         Ok(Self::copy_from_slice(bytes))

@@ -40,6 +40,7 @@ pub mod lifecycle;
 pub mod masked_url;
 pub mod memory;
 pub mod message;
+pub mod queue;
 pub mod queue_name;
 pub mod queued_message;
 pub mod receipt;
@@ -68,7 +69,7 @@ pub use bytes::Bytes;
 pub use capabilities::{Capabilities, Feature, Limits, Support};
 pub use client::MessageClient;
 pub use clock::{Clock, ManualClock, Moment, SystemClock, Timestamp, WallClock};
-pub use codec::{Json, MsgPack, QueueMessage};
+pub use codec::{FromBytes, Json, MsgPack, QueueMessage};
 pub use dead_letter::{
     DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
     DeadLetterSelection, DeadLetterSummary, DeadLetterSummaryPage, Redrive, RedriveReport, RedriveSkip,
@@ -84,6 +85,7 @@ pub use idempotency::{Begun, IdempotencyKey, IdempotencyStore, IdempotencyToken,
 pub use lifecycle::{LiveState, State};
 pub use memory::{MemoryProvider, MemoryStore};
 pub use message::{ContentType, Expiry, Key, Message, Priority};
+pub use queue::Queue;
 pub use queue_name::{DEAD_LETTER_SUFFIX, QueueName};
 pub use queued_message::{Envelope, Lease, QueuedMessage, ReturnLease};
 pub use receipt::{LeaseToken, NativeRef, ReceiptHandle};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capabilities::Limits;
 use crate::clock::Timestamp;
-use crate::codec::QueueMessage;
+use crate::codec::{self, QueueMessage};
 use crate::error::MessagingError;
 use crate::headers::Headers;
 use crate::id::MessageId;
@@ -77,6 +77,11 @@ impl Message {
         let mut message = Self::new(value.to_bytes()?);
         message.content_type = T::CONTENT_TYPE;
         Ok(message)
+    }
+
+    /// A message whose body is `value` as JSON.
+    pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, MessagingError> {
+        Ok(Self::new(codec::to_json(value)?).content_type(ContentType::JSON))
     }
 
     /// With an id that the caller made.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::codec::QueueMessage;
+use crate::codec::{FromBytes, QueueMessage};
 use crate::dead_letter::DeadLetterReason;
 use crate::deadline::Deadline;
 use crate::disposition::{Nack, Settlement};
@@ -48,7 +48,7 @@ pub trait TypedMessaging: MessagingService {
     ///
     /// The answer can be empty before the wait is over, when all that came was bad. An error about bad messages (they
     /// could not be dead-lettered, or are dead letters already) is answered only when there is no good one.
-    fn receive_typed<T: QueueMessage>(
+    fn receive_typed<T: FromBytes>(
         &self,
         queue: &QueueName,
         options: &ReceiveOptions,
@@ -87,7 +87,7 @@ struct Sorted<T> {
     undecodable: Undecodable,
 }
 
-fn sort<T: QueueMessage>(received: Vec<QueuedMessage>) -> Sorted<T> {
+fn sort<T: FromBytes>(received: Vec<QueuedMessage>) -> Sorted<T> {
     let mut sorted = Sorted { decoded: Vec::with_capacity(received.len()), undecodable: Vec::new() };
     for message in received {
         match decode(&message.message, &message.envelope.content_type) {
@@ -101,7 +101,7 @@ fn sort<T: QueueMessage>(received: Vec<QueuedMessage>) -> Sorted<T> {
 /// A body as a value: refused when it says that another codec wrote it, when its decoder fails and when that panics.
 ///
 /// Plain bytes are handed over as they are, without a copy.
-pub fn decode<T: QueueMessage>(body: &Bytes, content_type: &ContentType) -> Result<T, MessagingError> {
+pub fn decode<T: FromBytes>(body: &Bytes, content_type: &ContentType) -> Result<T, MessagingError> {
     if let Some(error) = mismatch::<T>(content_type) {
         return Err(error);
     }
@@ -117,7 +117,7 @@ pub fn decode<T: QueueMessage>(body: &Bytes, content_type: &ContentType) -> Resu
 
 /// Bytes of one codec can by chance be a value of another: five in JSON is fifty-three in MessagePack. What does not
 /// say how it is encoded, or says something that no codec here writes, is tried.
-fn mismatch<T: QueueMessage>(is: &ContentType) -> Option<MessagingError> {
+fn mismatch<T: FromBytes>(is: &ContentType) -> Option<MessagingError> {
     let codecs = [ContentType::JSON, ContentType::MSGPACK];
     let wanted = T::CONTENT_TYPE;
     let differs = *is != wanted && codecs.contains(is) && codecs.contains(&wanted);
@@ -174,8 +174,6 @@ async fn dead_letter<S: MessagingService + ?Sized>(
 mod tests {
     use std::time::Duration;
 
-    use bytes::Bytes;
-
     use super::*;
     use crate::codec::Json;
     use crate::disposition::Disposition;
@@ -192,7 +190,7 @@ mod tests {
         (provider, ids)
     }
 
-    async fn receive<T: QueueMessage>(
+    async fn receive<T: FromBytes>(
         provider: &FakeProvider,
         queue: &QueueName,
     ) -> Result<Vec<QueuedMessage<T>>, MessagingError> {
@@ -241,12 +239,8 @@ mod tests {
     #[derive(Debug)]
     struct Touchy;
 
-    impl QueueMessage for Touchy {
+    impl FromBytes for Touchy {
         const CONTENT_TYPE: ContentType = ContentType::OCTET_STREAM;
-
-        fn to_bytes(&self) -> Result<Bytes, MessagingError> {
-            Ok(Bytes::from_static(b"ok"))
-        }
 
         fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
             assert_eq!(bytes, b"ok", "not ok");

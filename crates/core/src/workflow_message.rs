@@ -18,7 +18,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::clock::Timestamp;
-use crate::codec::QueueMessage;
+use crate::codec::{FromBytes, QueueMessage};
 use crate::error::MessagingError;
 use crate::message::{ContentType, Priority};
 
@@ -351,11 +351,13 @@ fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Messagin
 macro_rules! json_messages {
     ($($message:ty),* $(,)?) => {$(
         impl QueueMessage for $message {
-            const CONTENT_TYPE: ContentType = ContentType::JSON;
-
             fn to_bytes(&self) -> Result<Bytes, MessagingError> {
                 write(self)
             }
+        }
+
+        impl FromBytes for $message {
+            const CONTENT_TYPE: ContentType = ContentType::JSON;
 
             fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
                 read(bytes)

@@ -12,7 +12,6 @@
 //! that is not in it. What a call returns is a boxed future, so that each call is compiled once, in its provider's crate.
 //!
 //! ```
-//! use postrider::{Deadline, Json, MessagingService, QueueName, ReceiveOptions, TypedMessaging};
 //! use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -20,14 +19,11 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), postrider::MessagingError> {
-//! let provider = postrider::connect("memory:").await?;
-//! let orders = QueueName::new("orders")?;
-//! provider.send_typed(&orders, &Json(Order { id: 7 }), Deadline::default()).await?;
-//!
-//! let options = ReceiveOptions::batch(10);
-//! for delivery in provider.receive_typed::<Json<Order>>(&orders, &options, Deadline::default()).await? {
-//!     assert_eq!(delivery.message.0, Order { id: 7 });
-//!     provider.ack_message(&orders, delivery, Deadline::default()).await?;
+//! let orders = postrider::connect("memory:").await?.queue("orders")?;
+//! orders.send_json(&Order { id: 7 }).await?;
+//! for order in orders.receive_json::<Order>(10).await? {
+//!     assert_eq!(order.message, Order { id: 7 });
+//!     orders.ack(order).await?;
 //! }
 //! # Ok(())
 //! # }

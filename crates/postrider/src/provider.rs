@@ -41,6 +41,11 @@ impl MessagingProvider {
     pub fn custom(provider: impl Provider) -> Self {
         Self::Custom(SharedProvider::new(provider))
     }
+
+    /// A queue by its name: short forms of the daily calls.
+    pub fn queue(&self, name: impl AsRef<str>) -> Result<Queue<Self>, MessagingError> {
+        Queue::new(self.clone(), name)
+    }
 }
 
 /// Calls the same method on whichever provider it is.

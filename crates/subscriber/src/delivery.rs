@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use postrider_core::{Envelope, MessageId, QueueMessage, typed};
+use postrider_core::{Envelope, FromBytes, MessageId, typed};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
@@ -57,7 +57,7 @@ impl Delivery {
     }
 
     /// The body as a value. What cannot be decoded never will be: the error sends the message to the dead letters.
-    pub fn decode<T: QueueMessage>(&self) -> Result<T, HandlerError> {
+    pub fn decode<T: FromBytes>(&self) -> Result<T, HandlerError> {
         typed::decode(&self.body, &self.envelope.content_type).map_err(HandlerError::undecodable)
     }
 

@@ -8,11 +8,11 @@
 //!
 //! - [`Part`]: what is known about the message ([`MessageId`](postrider_core::MessageId), [`Attempt`], [`Context`], …)
 //!   and every extractor of your own;
-//! - [`Body`]: every [`QueueMessage`], so `Json<T>`, `MsgPack<T>`, `Bytes`, and your own message types without a
+//! - [`Body`]: every type that is [`FromBytes`]: `Json<T>`, `MsgPack<T>`, `Bytes`, and your own message types without a
 //!   wrapper;
 //! - [`Given`]: [`State`], and [`Context`] with it.
 //!
-//! Without that parameter, "every `QueueMessage`" would forbid every other kind. Extraction is not async: what a
+//! Without that parameter, "every type that is `FromBytes`" would forbid every other kind. Extraction is not async: what a
 //! message needs is at hand, and a look-up in a database belongs into the handler, where time-outs and traces see it.
 
 mod context;
@@ -20,7 +20,7 @@ mod header;
 mod known;
 mod state;
 
-use postrider_core::QueueMessage;
+use postrider_core::FromBytes;
 
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
@@ -46,7 +46,7 @@ pub use state::{FromRef, State};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a handler whose state is `{S}`",
     label = "neither a part of a message nor a message",
-    note = "a message's body is `Json<T>`, `MsgPack<T>`, `String`, `Bytes` or a type that implements `QueueMessage`",
+    note = "a message's body is `Json<T>`, `MsgPack<T>`, `String`, `Bytes` or a type that implements `FromBytes`",
     note = "an argument of your own implements `FromDelivery<S>`",
     note = "what `State<T>` or `Context<T>` asks for is given by `handler(..).with_state(..)`"
 )]
@@ -68,7 +68,7 @@ pub enum Body {}
 pub enum Given {}
 
 /// A body that cannot be decoded, or says that another codec wrote it, sends its message to the dead letters.
-impl<S, T: QueueMessage> FromDelivery<S, Body> for T {
+impl<S, T: FromBytes> FromDelivery<S, Body> for T {
     fn from_delivery(delivery: &mut Delivery, _: &S) -> Result<Self, HandlerError> {
         delivery.decode()
     }

@@ -24,7 +24,7 @@ pub use outcome::IntoOutcome;
     message = "`{Self}` is not a handler of messages",
     label = "not an `async fn` whose arguments are made from a message",
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
-            message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `QueueMessage`), `State<T>` or `Context`",
+            message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`), `State<T>` or `Context`",
     note = "`Header<T>` wants a `T` of yours that is `FromHeader`: that says which header it is",
     note = "it answers `()` or `Result<(), E>`, where `E` is any error; its future is `Send`"
 )]
@@ -68,7 +68,7 @@ where
     message = "`{Self}` can not handle messages",
     label = "neither an `async fn` of parts of a message nor a `tower::Service<Delivery>`",
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
-            message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `QueueMessage`) or `Context`; it answers \
+            message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`) or `Context`; it answers \
             `()` or `Result<(), E>`, where `E` is any error; its future is `Send`",
     note = "a handler that asks for `State<T>` is given it by `handler(function).with_state(state)`",
     note = "a service answers `()`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"

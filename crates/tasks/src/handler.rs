@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use postrider_core::task::{ClaimedTask, Progress, TaskId, TaskType};
-use postrider_core::{Json, Key, MessagingError, Priority, QueueMessage, Timestamp};
+use postrider_core::{Json, Key, Message, MessagingError, Priority, Timestamp};
 use postrider_subscriber::{CancellationToken, HandlerError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -158,9 +158,9 @@ impl<T: IntoTaskResult> IntoTaskResult for Option<T> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> IntoTaskResult for Json<T> {
+impl<T: Serialize> IntoTaskResult for Json<T> {
     fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
-        self.to_bytes().map(Some).map_err(HandlerError::permanent)
+        Message::json(&self.0).map(|message| Some(message.body)).map_err(HandlerError::permanent)
     }
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::names::{TaskId, TaskType};
-use crate::codec::{Json, QueueMessage};
+use crate::codec::{FromBytes, Json};
 use crate::error::MessagingError;
 use crate::message::{Message, Priority};
 use crate::queue_name::QueueName;

@@ -1,6 +1,6 @@
 use std::sync::mpsc;
 
-use postrider_core::{Bytes, Headers, Json, MessageId, MessagingError, MsgPack, QueueMessage, QueueName};
+use postrider_core::{Bytes, FromBytes, Headers, Json, MessageId, MessagingError, MsgPack, QueueMessage, QueueName};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
@@ -18,11 +18,13 @@ struct Order {
 struct Ping(u8);
 
 impl QueueMessage for Ping {
-    const CONTENT_TYPE: postrider_core::ContentType = postrider_core::ContentType::OCTET_STREAM;
-
     fn to_bytes(&self) -> Result<Bytes, MessagingError> {
         Ok(Bytes::copy_from_slice(&[self.0]))
     }
+}
+
+impl FromBytes for Ping {
+    const CONTENT_TYPE: postrider_core::ContentType = postrider_core::ContentType::OCTET_STREAM;
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
         match bytes {
