@@ -6,15 +6,15 @@ use postrider_core::{
     MessageId, MessagingError, PeekCursor, PeekPage, PeekQuery, PeekedMessage, QueueAdmin, QueueHealthReport,
     QueueName, QueueStats, async_trait, waiting,
 };
+use postrider_wire::archive::{ArchivedMessages, parameters};
+use postrider_wire::message::{DeathRequest, MessageAttempts, PeekedMessages, Sent};
+use postrider_wire::queue::{Paused, Purged, QueueNames, Stats, Verified, VerifyRequest};
 use serde::de::IgnoredAny;
 
 use crate::failure::Odd;
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, MOST_ROWS};
 use crate::url;
-use crate::wire::archive::{ArchivedMessages, parameters};
-use crate::wire::message::{DeathRequest, MessageAttempts, PeekedMessages, Sent};
-use crate::wire::queue::{Paused, Purged, QueueNames, Stats, Verified, VerifyRequest};
 
 /// The path of a queue, or of something of it.
 pub(crate) fn path(queue: &QueueName, rest: &str) -> String {

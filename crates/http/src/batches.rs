@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, ExtendRow, SendRow};
 use postrider_core::{MessageId, MessagingError, QueueName, ReceiptHandle, RowResults, Settlement, async_trait};
+use postrider_wire::message::{NewMessage, SendBatchRequest, Sent, SentBatch};
+use postrider_wire::settle::{ExtendRequest, Row, Rows, SettleRequest};
 
 use crate::PROVIDER;
 use crate::failure::{Undone, of_here};
 use crate::transport::{Ask, Transport};
-use crate::wire::message::{NewMessage, SendBatchRequest, Sent, SentBatch};
-use crate::wire::settle::{ExtendRequest, Row, Rows, SettleRequest};
 
 /// Carries the coalescer's batches out.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Batches {
             answer => answer?,
         };
         let results = self.transport.rows(answer.results, rows.len())?;
-        let row = |(row, result): (&&SendRow, crate::wire::message::SentRow)| {
+        let row = |(row, result): (&&SendRow, postrider_wire::message::SentRow)| {
             row_result(result.into_result(PROVIDER), "send", row.message.id)
         };
         Ok(rows.iter().zip(results).map(row).collect())

@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use postrider_core::MessagingError;
+use postrider_wire::{Code, Problem, read_answer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::PROVIDER;
 use crate::failure::{Odd, TOKEN, Undone};
 use crate::transport::{Answer, Ask, Transport};
-use crate::wire::{Code, Problem, read_answer};
 
 impl Ask {
     /// A request without a body.

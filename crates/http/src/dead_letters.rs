@@ -6,13 +6,13 @@ use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetters,
     Deadline, MessageId, MessagingError, QueueName, Redrive, RedriveReport, Timestamp, async_trait,
 };
+use postrider_wire::dead_letter::{Dead, DeadPage, EditRequest, PurgeRequest, RedriveRequest, Redriven};
+use postrider_wire::queue::Purged;
 
 use crate::admin::path;
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, MOST_ROWS};
 use crate::url;
-use crate::wire::dead_letter::{Dead, DeadPage, EditRequest, PurgeRequest, RedriveRequest, Redriven};
-use crate::wire::queue::Purged;
 
 /// So many dead letters are read by their ids at the same time.
 const AT_ONCE: usize = 8;

@@ -1,11 +1,11 @@
 //! Whether a server can be used, and what it says of its own store.
 
 use postrider_core::{BoxFuture, Deadline, Finding, MessagingError};
+use postrider_wire::capabilities::Findings;
 
 use crate::options::HttpOptions;
 use crate::store::HttpStore;
 use crate::transport::{Ask, Transport};
-use crate::wire::capabilities::Findings;
 
 /// What examinations look at. A word that is not among them is told in the text.
 const CHECKS: &[&str] = &[

@@ -11,11 +11,11 @@ use http::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use postrider_core::{Deadline, MessagingError, WakeUps, spawn};
+use postrider_wire::event::WAKE;
 use tokio::sync::{mpsc, watch};
 
 use crate::failure::Undone;
 use crate::transport::Transport;
-use crate::wire::event::WAKE;
 
 /// How long it waits before it connects again, doubled each time up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use postrider_core::{ErrorSource, MessageId, MessagingError};
+use postrider_wire::{Code, Problem};
 
 use crate::PROVIDER;
-use crate::wire::{Code, Problem};
 
 /// Why a call was not carried out, or may not have been.
 #[derive(Debug, Clone)]

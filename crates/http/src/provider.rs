@@ -7,14 +7,14 @@ use postrider_core::{
     Capabilities, Deadline, Feature, MessageId, MessagingError, QueuedMessage, ReceiptHandle, ReturnLease, Returns,
     UnderWay,
 };
+use postrider_wire::receive::Received;
+use postrider_wire::settle::{ExtendRequest, Rows};
 
 use crate::PROVIDER;
 use crate::batches::Batches;
 use crate::failure::Undone;
 use crate::store::HttpStore;
 use crate::transport::{Ask, Transport};
-use crate::wire::receive::Received;
-use crate::wire::settle::{ExtendRequest, Rows};
 
 /// So many bytes of rows are in one request. As JSON they may be several times as many; a server that takes fewer says so,
 /// and gets them in parts.

@@ -9,16 +9,16 @@ use std::time::Duration;
 use postrider_core::{
     Deadline, MessagingError, QueueName, QueuedMessage, ReceiveOptions, RowResults, SettledAndReceived, Settlement,
 };
+use postrider_wire as wire;
+use postrider_wire::Code;
+use postrider_wire::receive::{LONGEST_WAIT, ReceiveRequest, Received, ReceivedMessages, SettleAndReceiveRequest};
+use postrider_wire::settle::Rows;
 use tokio::time::Instant;
 
 use crate::failure::{Undone, told};
 use crate::patience::Patience;
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, MOST_ROWS, Transport};
-use crate::wire;
-use crate::wire::Code;
-use crate::wire::receive::{LONGEST_WAIT, ReceiveRequest, Received, ReceivedMessages, SettleAndReceiveRequest};
-use crate::wire::settle::Rows;
 
 /// A server that does not wait although it was asked to is not asked again before that long.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -9,6 +9,7 @@ use postrider_core::{
     Capabilities, Deadline, Feature, Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage,
     ReceiptHandle, ReceiveOptions, RowResults, SettledAndReceived, Settlement, WakeUps, async_trait,
 };
+use postrider_wire::capabilities::Health;
 use serde::de::IgnoredAny;
 
 use crate::PROVIDER;
@@ -16,7 +17,6 @@ use crate::events;
 use crate::provider::HttpProvider;
 use crate::receive::MOST_QUEUES;
 use crate::transport::{Ask, MOST_ROWS};
-use crate::wire::capabilities::Health;
 
 /// The rows that may be asked for, and the answers of all the others, each at its place.
 struct Sorted<T, A> {

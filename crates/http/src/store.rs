@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use postrider_core::{BoxFuture, Capabilities, Deadline, Feature, MessagingError, Support};
+use postrider_wire::Code;
+use postrider_wire::capabilities::CapabilityTable;
 
 use crate::PROVIDER;
 use crate::options::{HttpOptions, own_name};
 use crate::provider::HttpProvider;
 use crate::transport::{Ask, Transport};
-use crate::wire::Code;
-use crate::wire::capabilities::CapabilityTable;
 
 const CONNECT: &str = "connect";
 

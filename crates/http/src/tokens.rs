@@ -2,13 +2,13 @@
 
 use http::Method;
 use postrider_core::{Deadline, MessagingError};
+use postrider_wire::Code;
+use postrider_wire::token::{NewToken, NewTokenRequest, TokenInfo, Tokens};
 use serde::de::IgnoredAny;
 use uuid::Uuid;
 
 use crate::provider::HttpProvider;
 use crate::transport::Ask;
-use crate::wire::Code;
-use crate::wire::token::{NewToken, NewTokenRequest, TokenInfo, Tokens};
 
 const REVOKE: &str = "revoke the token";
 

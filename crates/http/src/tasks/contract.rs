@@ -10,12 +10,12 @@ use postrider_core::task::{
     TaskQuery, TaskRoutes, TaskStanding, TaskState, TaskStore, TaskType, check_lease,
 };
 use postrider_core::{Deadline, MessagingError, RowResults, WakeUps, async_trait};
+use postrider_wire::task as wire;
 
 use super::handed::Handed;
 use super::{HttpTasks, only_standings, standings};
 use crate::failure::Undone;
 use crate::transport::{Ask, MOST_ROWS, Transport};
-use crate::wire::task as wire;
 use crate::{PROVIDER, events, url};
 
 const CLAIM_BY_ID: &str = "claim by id";

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use postrider_core::MessagingError;
 use postrider_core::task::{ClaimedTask, TaskLease, TaskOutcome};
+use postrider_wire::task::{Claimed, Finish, FinishRequest, Finished};
 
 use super::leases::Leases;
 use crate::failure::{Odd, Undone};
 use crate::transport::{Ask, Transport};
-use crate::wire::task::{Claimed, Finish, FinishRequest, Finished};
 
 /// Tasks that were claimed for somebody. Dropped, they go back: whoever asked for them has left.
 #[derive(Debug)]

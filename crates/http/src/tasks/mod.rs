@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use postrider_core::task::{NewTask, TaskRoutes, TaskStanding};
 use postrider_core::{BoxFuture, Deadline, MessagingError};
+use postrider_wire::task::{Routes, Standing};
 
 use crate::failure::told;
 use crate::provider::HttpProvider;
 use crate::transport::Ask;
-use crate::wire::task::{Routes, Standing};
 
 use leases::Leases;
 

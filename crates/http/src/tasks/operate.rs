@@ -5,14 +5,14 @@ use futures_util::stream::{self, StreamExt};
 use http::Method;
 use postrider_core::task::{Created, NewTask, ScheduleStore, TaskState};
 use postrider_core::{Deadline, MessagingError, RowResults, TaskId};
+use postrider_wire::Code;
+use postrider_wire::task as wire;
 use serde::de::IgnoredAny;
 
 use super::HttpTasks;
 use crate::PROVIDER;
 use crate::failure::{Undone, of_here};
 use crate::transport::{Ask, Transport};
-use crate::wire::Code;
-use crate::wire::task as wire;
 
 const CREATE: &str = "create";
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use http::Method;
 use postrider_core::task::{NewSchedule, NewTask, Schedule, ScheduleStore, TaskId};
 use postrider_core::{Deadline, MessagingError, Timestamp, async_trait};
+use postrider_wire::schedule as wire;
+use postrider_wire::session::Session;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::HttpTasks;
 use super::operate::is_absent;
 use crate::transport::Ask;
-use crate::wire::schedule as wire;
-use crate::wire::session::Session;
 
 fn path(name: &str, rest: &str) -> String {
     format!("/v1/schedules/{name}{rest}")

@@ -1,8 +1,8 @@
 //! Answers that are no success, or make no sense.
 
 use postrider_core::{Capabilities, Feature, Message, MessagingError, MessagingService, QueueAdmin, Support};
-use postrider_http::wire::{Code, Problem};
 use postrider_http::{HttpOptions, HttpStore};
+use postrider_wire::{Code, Problem};
 use serde_json::json;
 
 use crate::fake::{Fake, Reply, http_receipt};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use postrider_core::{Message, MessageId, MessagingError, MessagingService, Nack, Settlement};
-use postrider_http::wire::{Code, Problem};
+use postrider_wire::{Code, Problem};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 

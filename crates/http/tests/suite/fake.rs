@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use postrider_core::{Capabilities, LeaseToken, MessageId, NativeRef, QueueName, ReceiptHandle};
-use postrider_http::wire::Problem;
-use postrider_http::wire::capabilities::CapabilityTable;
 use postrider_http::{HttpOptions, HttpProvider, HttpStore};
+use postrider_wire::Problem;
+use postrider_wire::capabilities::CapabilityTable;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;

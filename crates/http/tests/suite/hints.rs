@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use futures_util::FutureExt;
 use postrider_core::{MessagingError, MessagingService};
-use postrider_http::wire::{Code, Problem};
+use postrider_wire::{Code, Problem};
 use tokio::sync::mpsc;
 
 use crate::fake::{Fake, Reply};

@@ -5,8 +5,8 @@ use postrider_core::{
     DeadLetterCursor, DeadLetterEdit, DeadLetterQuery, DeadLetterReason, DeadLetterSelection, DeadLetters, MessageId,
     MessagingError, MessagingService, QueueAdmin, Redrive, RedriveSkip, Severity,
 };
-use postrider_http::wire::Problem;
 use postrider_http::{HttpOptions, HttpStore};
+use postrider_wire::Problem;
 use serde_json::{Value, json};
 
 use crate::fake::{Fake, Reply, Seen};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postrider_core::{Deadline, MessageId, MessagingError, MessagingService, Nack, ReceiveOptions, Settlement};
 use postrider_http::HttpOptions;
-use postrider_http::wire::Problem;
+use postrider_wire::Problem;
 use serde_json::json;
 
 use crate::fake::{Fake, Reply, http_receipt, received};

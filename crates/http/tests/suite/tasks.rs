@@ -8,7 +8,7 @@ use postrider_core::task::{
 };
 use postrider_core::{Measured, MessagingError, NewTask, TaskId, TaskState, TaskType};
 use postrider_http::HttpTasks;
-use postrider_http::wire::{Code, Problem};
+use postrider_wire::{Code, Problem};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 

@@ -2,8 +2,8 @@
 
 use postrider_core::MessagingError;
 use postrider_http::HttpTokens;
-use postrider_http::wire::token::{NewTokenRequest, Role};
-use postrider_http::wire::{Code, Problem};
+use postrider_wire::token::{NewTokenRequest, Role};
+use postrider_wire::{Code, Problem};
 use serde_json::json;
 use uuid::Uuid;
 

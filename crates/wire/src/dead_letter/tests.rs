@@ -2,7 +2,7 @@ use bytes::Bytes;
 use postrider_core::{Headers, Key};
 
 use super::*;
-use crate::wire::round_trip::{is_refused, json, over};
+use crate::round_trip::{is_refused, json, over};
 
 fn letter(is_full: bool) -> DeadLetter {
     let mut headers = Headers::new();

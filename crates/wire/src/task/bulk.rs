@@ -6,7 +6,7 @@ use postrider_core::task::{DeadReason, TaskCount, TaskFilter};
 use postrider_core::{Measured, MessagingError, TaskId, TaskState, TaskType, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::object;
+use crate::object;
 
 /// `POST /v1/tasks/cancel-job` and `POST /v1/tasks/retry-job`
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ pub struct Percentiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     #[test]
     fn choices_come_over_whole() {

@@ -6,8 +6,8 @@ use postrider_core::task::{
 use postrider_core::{IdempotencyKey, MessagingError, Priority, RetryStrategy, TaskId, TaskState, TaskType, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::body::{self, Base64, Text};
-use crate::wire::message::{key, text};
+use crate::body::{self, Base64, Text};
+use crate::message::{key, text};
 
 /// Everything about a task but its bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -309,7 +309,7 @@ mod tests {
     use postrider_core::Key;
 
     use super::*;
-    use crate::wire::round_trip::{json, over};
+    use crate::round_trip::{json, over};
 
     fn info(is_full: bool) -> TaskInfo {
         let time = |micros| is_full.then(|| Timestamp::from_micros(micros));

@@ -6,10 +6,10 @@ use postrider_core::task::{DeadReason, Progress, TaskOutcome, TaskStanding};
 use postrider_core::{MessagingError, TaskState};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::body::{self, Base64, Text};
-use crate::wire::duration;
-use crate::wire::object;
-use crate::wire::problem::Problem;
+use crate::body::{self, Base64, Text};
+use crate::duration;
+use crate::object;
+use crate::problem::Problem;
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,7 +209,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     #[test]
     fn ends_come_over_whole() {

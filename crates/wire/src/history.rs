@@ -44,7 +44,7 @@ pub struct History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::over;
+    use crate::round_trip::over;
 
     #[test]
     fn histories_come_over_whole() {

@@ -5,8 +5,8 @@ use postrider_core::task::{DeadReason, TaskFilter};
 use postrider_core::{MessagingError, TaskId, TaskState, TaskType, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::body::{self, Base64, Text};
-use crate::wire::object;
+use crate::body::{self, Base64, Text};
+use crate::object;
 
 /// `POST /v1/tasks/replay`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,7 +166,7 @@ pub struct Edited {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     #[test]
     fn replays_come_over_whole() {

@@ -248,7 +248,7 @@ fn join(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     fn definitions() -> [NewSchedule; 2] {
         let mut task = TaskTemplate::new(TaskType::new("mail").unwrap(), "{}");

@@ -201,7 +201,7 @@ impl From<postrider_core::Finding> for Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{json, over};
+    use crate::round_trip::{json, over};
 
     #[test]
     fn capabilities_come_over_whole() {

@@ -68,7 +68,7 @@ const MOST_VALUES_ANSWERED: usize = 4_000_000;
 
 /// Reads an answer. Its values are counted before: a few bytes of JSON make a value, which takes many times as many bytes
 /// of memory.
-pub(crate) fn read_answer<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
+pub fn read_answer<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
     if json.len() > MOST_VALUES_ANSWERED && values_in(json) > MOST_VALUES_ANSWERED {
         return Err(Error::custom(format!("it has more than {MOST_VALUES_ANSWERED} values; ask for fewer rows")));
     }
@@ -160,14 +160,12 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
-    use crate::wire::message::SendBatchRequest;
-    use crate::wire::queue::VerifyRequest;
-    use crate::wire::receive::{ReceiveRequest, SettleAndReceiveRequest};
-    use crate::wire::schedule::PutScheduleRequest;
-    use crate::wire::settle::{ReceiptsRequest, SettleRequest};
-    use crate::wire::task::{
-        ClaimRequest, FinishRequest, HeartbeatRequest, NewTask, NewTasksRequest, StandingsRequest,
-    };
+    use crate::message::SendBatchRequest;
+    use crate::queue::VerifyRequest;
+    use crate::receive::{ReceiveRequest, SettleAndReceiveRequest};
+    use crate::schedule::PutScheduleRequest;
+    use crate::settle::{ReceiptsRequest, SettleRequest};
+    use crate::task::{ClaimRequest, FinishRequest, HeartbeatRequest, NewTask, NewTasksRequest, StandingsRequest};
 
     fn read<T: DeserializeOwned>(json: &str) -> Result<T, String> {
         serde_json::from_str::<Object<T>>(json).map(|Object(value)| value).map_err(|error| error.to_string())

@@ -426,7 +426,7 @@ pub(super) fn headers(fields: Option<HeaderFields>) -> Result<Option<Headers>, M
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     fn full() -> Message {
         Message::new(&b"\xff\x00"[..])

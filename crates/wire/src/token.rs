@@ -88,7 +88,7 @@ impl fmt::Debug for NewToken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{is_refused, over};
+    use crate::round_trip::{is_refused, over};
 
     #[test]
     fn tokens_come_over_whole_and_their_secret_is_not_shown() {

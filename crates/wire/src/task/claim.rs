@@ -7,10 +7,10 @@ use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, 
 use serde::{Deserialize, Serialize};
 
 use super::finish::{Finish, Standing};
-use crate::wire::body::{self, Base64, Text};
-use crate::wire::duration;
-use crate::wire::message::{key, text};
-use crate::wire::object;
+use crate::body::{self, Base64, Text};
+use crate::duration;
+use crate::message::{key, text};
+use crate::object;
 
 /// `POST /v1/tasks/claim`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -205,7 +205,7 @@ mod tests {
     use postrider_core::Key;
 
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     fn claimed(is_full: bool) -> ClaimedTask {
         ClaimedTask {

@@ -167,7 +167,7 @@ mod tests {
     use postrider_core::{Headers, Key};
 
     use super::*;
-    use crate::wire::round_trip::over;
+    use crate::round_trip::over;
 
     fn at(micros: i64) -> Timestamp {
         Timestamp::from_micros(1_700_000_000_000_000 + micros)

@@ -200,7 +200,7 @@ pub struct Durations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     fn name() -> QueueName {
         QueueName::new("orders").unwrap()

@@ -47,7 +47,7 @@ mod tests {
     use postrider_core::task::TaskMode;
 
     use super::*;
-    use crate::wire::round_trip::over;
+    use crate::round_trip::over;
 
     #[test]
     fn routes_come_over_whole() {

@@ -242,7 +242,7 @@ mod tests {
     use postrider_core::{Headers, Key, LeaseToken, NativeRef};
 
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     fn delivery(is_full: bool) -> (Bytes, Envelope, ReceiptHandle) {
         let (id, queue) = (MessageId::generate(), QueueName::for_reading("orders_dlq").unwrap());

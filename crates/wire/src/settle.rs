@@ -267,7 +267,7 @@ mod tests {
     use postrider_core::{LeaseToken, MessageId, NativeRef, QueueName};
 
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     fn receipt() -> ReceiptHandle {
         let queue = QueueName::new("orders").unwrap();

@@ -48,7 +48,7 @@ impl fmt::Debug for LogInRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::over;
+    use crate::round_trip::over;
 
     #[test]
     fn sessions_come_over_whole() {

@@ -131,7 +131,7 @@ impl fmt::Debug for Base64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{is_refused, over};
+    use crate::round_trip::{is_refused, over};
 
     #[test]
     fn every_bytes_come_back_and_text_stays_readable() {

@@ -46,7 +46,7 @@ pub struct Workers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::over;
+    use crate::round_trip::over;
 
     #[test]
     fn workers_come_over_whole() {

@@ -73,7 +73,7 @@ pub struct Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::over;
+    use crate::round_trip::over;
 
     #[test]
     fn jobs_come_over_whole() {

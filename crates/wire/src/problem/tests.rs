@@ -1,7 +1,7 @@
 use postrider_core::{Capabilities, Support};
 
 use super::*;
-use crate::wire::round_trip::{json, over};
+use crate::round_trip::{json, over};
 
 fn every_error() -> Vec<MessagingError> {
     use MessagingError as E;

@@ -7,11 +7,11 @@ use postrider_core::task::When;
 use postrider_core::{IdempotencyKey, MessagingError, Priority, RetryStrategy, TaskId, TaskState, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::body::{self, Base64, Text};
-use crate::wire::duration;
-use crate::wire::message::{key, priority, text};
-use crate::wire::object;
-use crate::wire::problem::Problem;
+use crate::body::{self, Base64, Text};
+use crate::duration;
+use crate::message::{key, priority, text};
+use crate::object;
+use crate::problem::Problem;
 
 /// A task to be made: `POST /v1/tasks`
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -205,7 +205,7 @@ pub struct CreatedBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::round_trip::{is_refused, json, over};
+    use crate::round_trip::{is_refused, json, over};
 
     fn full() -> postrider_core::NewTask {
         postrider_core::NewTask::new("mail", &b"\xff"[..])
