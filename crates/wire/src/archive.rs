@@ -1,4 +1,4 @@
-//! Messages that are kept after their end.
+//! Completed and purged messages.
 
 use postrider_core::{
     ArchiveCursor, ArchiveFilter, ArchivePage, ArchiveQuery, ArchivedMessage, ArchivedState, ContentType, MessageId,
@@ -10,33 +10,33 @@ use super::HeaderFields;
 use super::body::{self, Base64, Text};
 use super::message::{header_of, key, text};
 
-/// A message after its end.
+/// An archived message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Archived {
-    /// The message's identity.
+    /// Id of the message.
     pub id: MessageId,
-    /// The queue that it lived in.
+    /// Its queue.
     pub queue: QueueName,
     /// `COMPLETED` or `FAILED`.
     pub state: ArchivedState,
-    /// What it says, as text.
+    /// The body, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Text>,
-    /// What it says, in base64.
+    /// The body, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
-    /// How the body is encoded.
+    /// Content type of the body.
     pub content_type: String,
     /// Its headers.
     #[serde(default)]
     pub headers: HeaderFields,
-    /// The key that it was ordered by.
+    /// Its ordering key.
     pub ordering_key: Option<String>,
-    /// How urgent it was.
+    /// Its priority.
     pub priority: u8,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub receive_count: u32,
-    /// How often a handler failed on it.
+    /// Number of failed attempts.
     pub attempts_count: u32,
     /// When the store accepted it.
     pub enqueued_at: Timestamp,
@@ -46,7 +46,7 @@ pub struct Archived {
     pub last_attempt_at: Option<Timestamp>,
     /// When it ended.
     pub archived_at: Timestamp,
-    /// The last error text that is known.
+    /// The last known error text.
     pub last_error: Option<String>,
 }
 
@@ -98,12 +98,12 @@ impl TryFrom<Archived> for ArchivedMessage {
     }
 }
 
-/// `GET /v1/queues/{queue}/archive`, newest end first. A page can be short, or empty, and name the next one.
+/// `GET /v1/queues/{queue}/archive`, newest end first. A page may be short or empty and still have a next one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ArchivedMessages {
     /// The messages.
     pub messages: Vec<Archived>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     pub next: Option<String>,
 }
 
@@ -123,7 +123,7 @@ impl TryFrom<ArchivedMessages> for ArchivePage {
     }
 }
 
-/// The parameters of `GET /v1/queues/{queue}/archive`, by their names.
+/// The query parameters of `GET /v1/queues/{queue}/archive`, as names and values.
 pub fn parameters(query: &ArchiveQuery) -> Vec<(&'static str, String)> {
     let ArchiveQuery { filter, limit, after } = query;
     let ArchiveFilter { id, ordering_key, header, since, until, state } = filter;
@@ -140,7 +140,7 @@ pub fn parameters(query: &ArchiveQuery) -> Vec<(&'static str, String)> {
     written.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Reads a filter from the parameters; `value` answers the value of a parameter, if it is there.
+/// Reads a filter from query parameters; `value` returns the value of a parameter, if present.
 pub fn filter<'v, E: From<MessagingError>>(
     value: impl Fn(&'static str) -> Result<Option<&'v str>, E>,
 ) -> Result<ArchiveFilter, E> {
@@ -167,14 +167,14 @@ mod tests {
     use postrider_core::{Headers, Key};
 
     use super::*;
-    use crate::round_trip::over;
+    use crate::testing::round_trip;
 
     fn at(micros: i64) -> Timestamp {
         Timestamp::from_micros(1_700_000_000_000_000 + micros)
     }
 
     #[test]
-    fn archived_messages_come_over_whole() {
+    fn archived_messages_round_trip() {
         let mut headers = Headers::new();
         headers.insert("tenant", "acme").unwrap();
         let full = ArchivedMessage {
@@ -204,11 +204,11 @@ mod tests {
             ..full.clone()
         };
         let page = ArchivePage { messages: vec![full, bare], next: Some(ArchiveCursor("1.2".into())) };
-        assert_eq!(ArchivePage::try_from(over(&ArchivedMessages::from(page.clone()))).unwrap(), page);
+        assert_eq!(ArchivePage::try_from(round_trip(&ArchivedMessages::from(page.clone()))).unwrap(), page);
     }
 
     #[test]
-    fn a_filter_comes_over_as_parameters() {
+    fn filters_round_trip_as_parameters() {
         let filter_of = |parameters: &[(&'static str, String)]| {
             let value = |name: &'static str| {
                 let found = parameters.iter().find(|(own, _)| *own == name);

@@ -1,4 +1,4 @@
-//! Who changed what.
+//! The audit log.
 
 use postrider_core::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,17 @@ use serde_json::{Map, Value};
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
-    /// Its number or name; opaque.
+    /// Opaque id.
     pub id: String,
-    /// When.
+    /// Time of the change.
     pub at: Timestamp,
-    /// Who.
+    /// Name of the client.
     pub who: String,
-    /// What was done, in a word.
+    /// Name of the action.
     pub action: String,
-    /// To what.
+    /// What was changed.
     pub target: String,
-    /// What else is worth knowing.
+    /// Details.
     #[serde(default)]
     pub detail: Map<String, Value>,
 }
@@ -26,10 +26,10 @@ pub struct AuditEntry {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditQuery {
-    /// At most that many; 100 without one.
+    /// Page size; 100 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Those after the page that ended with this cursor.
+    /// `next` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
@@ -39,17 +39,17 @@ pub struct AuditQuery {
 pub struct AuditPage {
     /// The changes.
     pub entries: Vec<AuditEntry>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     pub next: Option<String>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::over;
+    use crate::testing::round_trip;
 
     #[test]
-    fn entries_come_over_whole() {
+    fn entries_round_trip() {
         let entry = AuditEntry {
             id: "7".into(),
             at: Timestamp::from_micros(1),
@@ -59,6 +59,6 @@ mod tests {
             detail: Map::from_iter([("purged".to_owned(), Value::from(7))]),
         };
         let page = AuditPage { entries: vec![entry], next: Some("7".into()) };
-        assert_eq!(over(&page), page);
+        assert_eq!(round_trip(&page), page);
     }
 }

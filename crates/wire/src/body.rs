@@ -1,9 +1,9 @@
 //! Bytes in JSON: as text when they are UTF-8, else in base64.
 //!
-//! Which of the two it is stands in the name of the field (`body` or `body_base64`), never in a guess by its looks: a text
-//! that happens to be base64 stays a text. Where text is asked for, an object, list, number or truth value is good too,
-//! and its bytes are the JSON as it was written; answers have text alone. Both hold the bytes by reference count, so that
-//! a body is copied into the request and out of it, and nowhere between.
+//! The name of the field (`body` or `body_base64`) decides, never the value: a text that happens to be base64 stays a
+//! text. A request may also have an object, list, number or boolean in the text field; its bytes are the JSON as written.
+//! Answers have text only. Both types hold reference-counted bytes, so a body is copied into the request and out of it,
+//! and nowhere between.
 
 use std::fmt;
 
@@ -21,17 +21,17 @@ pub struct Text {
 }
 
 impl Text {
-    /// Whether it was written as JSON of its own and not as a text.
+    /// Whether it was written as a JSON value other than a string.
     pub fn is_json(&self) -> bool {
         self.is_json
     }
 }
 
-/// Bytes that are not, or that somebody chose to write in base64.
+/// Bytes that were, or will be, written in base64.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Base64(Bytes);
 
-/// The one field or the other, for these bytes.
+/// The text field if the bytes are UTF-8, else the base64 field.
 pub fn split(bytes: Bytes) -> (Option<Text>, Option<Base64>) {
     match std::str::from_utf8(&bytes) {
         Ok(_) => (Some(Text { bytes, is_json: false }), None),
@@ -39,18 +39,18 @@ pub fn split(bytes: Bytes) -> (Option<Text>, Option<Base64>) {
     }
 }
 
-/// The bytes of the one field or the other; `None` when there is neither. `what` names them in the error.
+/// The bytes of whichever field is set; `None` if neither is. `what` names the field in the error.
 pub fn join(what: &'static str, text: Option<Text>, base64: Option<Base64>) -> Result<Option<Bytes>, MessagingError> {
     match (text, base64) {
         (Some(_), Some(_)) => {
-            Err(MessagingError::invalid(what, format!("{what} and {what}_base64 are both there; send one of them")))
+            Err(MessagingError::invalid(what, format!("both {what} and {what}_base64 are set; send one of them")))
         }
         (Some(Text { bytes, .. }), None) | (None, Some(Base64(bytes))) => Ok(Some(bytes)),
         (None, None) => Ok(None),
     }
 }
 
-/// The bytes of the one field or the other, one of which must be there.
+/// The bytes of whichever field is set; one of them must be.
 pub fn required(what: &'static str, text: Option<Text>, base64: Option<Base64>) -> Result<Bytes, MessagingError> {
     join(what, text, base64)?.ok_or_else(|| {
         MessagingError::invalid(
@@ -62,7 +62,7 @@ pub fn required(what: &'static str, text: Option<Text>, base64: Option<Base64>) 
 
 impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // They were looked at before; looking again costs less than a second kind of shared text would.
+        // Checked as UTF-8 before; checking again is cheaper than a second type of shared text.
         serializer.serialize_str(std::str::from_utf8(&self.bytes).map_err(ser::Error::custom)?)
     }
 }
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// For a field that is text and nothing else.
+/// Reads a field that cannot be base64.
 pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let bytes = Vec::from(Text::deserialize(deserializer)?.bytes);
     String::from_utf8(bytes).map_err(de::Error::custom)
@@ -103,12 +103,12 @@ impl<'de> Deserialize<'de> for Base64 {
                 f.write_str("standard base64 with padding")
             }
 
-            // Decoded from where it stands: the text is never copied.
+            // Decoded in place: the text is never copied.
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Base64, E> {
                 let decoded = BASE64.decode(text.as_bytes());
                 decoded
                     .map(|bytes| Base64(bytes.into()))
-                    .map_err(|error| E::custom(format_args!("this is no standard base64 with padding: {error}")))
+                    .map_err(|error| E::custom(format_args!("not standard base64 with padding: {error}")))
             }
         }
 
@@ -131,21 +131,21 @@ impl fmt::Debug for Base64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{is_refused, over};
+    use crate::testing::{is_refused, round_trip};
 
     #[test]
-    fn every_bytes_come_back_and_text_stays_readable() {
+    fn bytes_round_trip_and_text_stays_readable() {
         for bytes in [&b""[..], b"hello", "\u{0}\"\\\u{1F600}".as_bytes(), b"\xff\x00\xfe", b"aGVsbG8="] {
             let bytes = Bytes::copy_from_slice(bytes);
             let (text, base64) = split(bytes.clone());
             assert_eq!(text.is_some(), std::str::from_utf8(&bytes).is_ok());
-            assert_eq!(join("body", over(&text), over(&base64)).unwrap(), Some(bytes));
+            assert_eq!(join("body", round_trip(&text), round_trip(&base64)).unwrap(), Some(bytes));
         }
         assert_eq!(serde_json::to_string(&split(Bytes::from_static(b"\xff\x00")).1).unwrap(), r#""/wA=""#);
     }
 
     #[test]
-    fn json_is_taken_as_it_is_written() {
+    fn json_is_kept_as_written() {
         for json in [r#"{"b": 12345678901234567890, "a": [1.0, {}],"a":"\u00e9"}"#, "[ ]", "1e400", "-0", "true"] {
             let text: Text = serde_json::from_str(&format!(" {json} ")).unwrap();
             assert!(text.is_json(), "{json}");

@@ -1,4 +1,4 @@
-//! What the server's store can do, and whether it is well.
+//! Capabilities and health of the server's store.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,43 +12,43 @@ use super::problem::{feature, feature_word};
 /// `GET /v1/capabilities`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapabilityTable {
-    /// The store.
+    /// The provider of the store.
     pub provider: String,
     /// The server's version.
     pub server_version: String,
-    /// How each feature is kept.
+    /// Support of each feature.
     pub features: Vec<FeatureSupport>,
-    /// Sizes and times.
+    /// Limits of sizes and times.
     pub limits: LimitTable,
 }
 
-/// How a feature is kept, in a word.
+/// How a feature is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SupportWord {
     /// By the store itself.
     Native,
-    /// On top of it, at a cost.
+    /// By the provider, at a cost.
     Emulated,
-    /// Not at all.
+    /// Not supported.
     Refused,
 }
 
-/// How a feature is kept.
+/// Support of one feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureSupport {
-    /// The feature's word.
-    // Text, because a newer server knows features that this side does not.
+    /// Identifier of the feature.
+    // A text, because a newer server has features that this side does not.
     pub feature: String,
-    /// The feature's name for people.
+    /// Display name of the feature.
     pub name: String,
-    /// How it is kept.
+    /// How it is supported.
     pub support: SupportWord,
-    /// What that costs, or why it is refused.
+    /// The cost of the emulation, or why it is refused.
     pub note: Option<String>,
 }
 
-/// Sizes and times that the store accepts.
+/// Limits of sizes and times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitTable {
     /// The largest body, in bytes.
@@ -64,13 +64,13 @@ pub struct LimitTable {
     /// The store's smallest unit of time.
     #[serde(with = "duration")]
     pub time_resolution: Duration,
-    /// How long a dedup key is taken, where that is not as long as its message lives.
+    /// How long a dedup key is kept, unless it is as long as its message lives.
     #[serde(default, with = "duration::optional")]
     pub dedup_window: Option<Duration>,
 }
 
 impl CapabilityTable {
-    /// What a store can do, on a server of this version.
+    /// The table of a store, on a server of this version.
     pub fn new(capabilities: &Capabilities, server_version: impl Into<String>) -> Self {
         let row = |(feature, support): (Feature, &Support)| {
             let (word, note) = match support {
@@ -96,14 +96,13 @@ impl CapabilityTable {
         }
     }
 
-    /// The same under the name of the provider that asks. A feature that the server does not speak of is refused, because
-    /// nobody has promised it.
+    /// The capabilities, under the name of the client's provider. A feature that the table does not list is refused.
     pub fn into_capabilities(self, provider: &'static str) -> Capabilities {
         let mut capabilities = Feature::ALL.iter().fold(Capabilities::native(provider), |capabilities, feature| {
-            capabilities.with(*feature, Support::refused("the server is older than this feature; update it"))
+            capabilities.with(*feature, Support::refused("the server does not have this feature yet; update it"))
         });
         for row in self.features {
-            let note = || row.note.map_or(Cow::Borrowed("the server does not say more"), Cow::Owned);
+            let note = || row.note.map_or(Cow::Borrowed("the server gives no details"), Cow::Owned);
             let support = match row.support {
                 SupportWord::Native => Support::Native,
                 SupportWord::Emulated => Support::Emulated { cost: note() },
@@ -127,39 +126,39 @@ impl CapabilityTable {
 /// `GET /v1/health`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// Whether the store answers.
+    /// Whether the store responds.
     pub ok: bool,
 }
 
-/// What an examination found: `GET /v1/doctor`
+/// `GET /v1/doctor`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
-    /// The findings.
+    /// The checks.
     pub findings: Vec<Finding>,
 }
 
-/// One finding.
+/// One check of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the check.
     pub check: String,
-    /// How much it matters.
+    /// Its severity.
     pub severity: SeverityWord,
     /// What was found.
     pub found: String,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: Option<String>,
 }
 
-/// How much a finding matters.
+/// Severity of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SeverityWord {
     /// As it should be.
     Fine,
-    /// Good to know.
+    /// Worth knowing.
     Note,
-    /// Works, and could be better.
+    /// Works, but should be improved.
     Warning,
     /// Does not work, or loses messages.
     Problem,
@@ -201,15 +200,15 @@ impl From<postrider_core::Finding> for Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{json, over};
+    use crate::testing::{json, round_trip};
 
     #[test]
-    fn capabilities_come_over_whole() {
+    fn capabilities_round_trip() {
         let store = Capabilities::native("http")
             .with(Feature::Dedup, Support::emulated("a side record"))
             .with(Feature::ReceiveById, Support::refused("no index"))
             .with_limits(Limits { dedup_window: Some(Duration::from_secs(300)), ..Limits::default() });
-        assert_eq!(over(&CapabilityTable::new(&store, "0.1.0")).into_capabilities("http"), store);
+        assert_eq!(round_trip(&CapabilityTable::new(&store, "0.1.0")).into_capabilities("http"), store);
         let table = json(&CapabilityTable::new(&Capabilities::native("sqlite"), "0.1.0"));
         let limits = serde_json::json!({
             "max_body_bytes": 1_048_576, "max_header_bytes": 65536, "max_delay": "36500d", "max_visibility": "36500d",
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn features_that_one_side_does_not_know_are_refused_or_passed_over() {
+    fn missing_features_are_refused_and_unknown_ones_ignored() {
         let mut table = CapabilityTable::new(&Capabilities::native("sqlite"), "9");
         table.features.retain(|row| row.feature != "pause");
         table.features.push(FeatureSupport {
@@ -230,17 +229,17 @@ mod tests {
             support: SupportWord::Native,
             note: None,
         });
-        let capabilities = over(&table).into_capabilities("http");
+        let capabilities = round_trip(&table).into_capabilities("http");
         assert!(!capabilities.offers(Feature::Pause) && capabilities.offers(Feature::Peek));
         assert_eq!(capabilities.provider(), "http");
     }
 
     #[test]
-    fn findings_come_over_whole() {
+    fn findings_round_trip() {
         for severity in [Severity::Fine, Severity::Note, Severity::Warning, Severity::Problem] {
             let finding = postrider_core::Finding::new("schema", severity, "old", "migrate");
             let findings = Findings { findings: vec![finding.into()] };
-            let back = over(&findings);
+            let back = round_trip(&findings);
             assert_eq!(back, findings);
             assert_eq!(Severity::from(back.findings[0].severity), severity);
             assert_eq!(json(&back)["findings"][0]["severity"], severity.to_string());

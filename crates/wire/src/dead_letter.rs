@@ -1,4 +1,4 @@
-//! Dead letters, and what is done with them.
+//! Dead letters, and operations on them.
 
 use postrider_core::dead_letter::filter::DeadLetterFilter;
 use postrider_core::dead_letter::groups::DeadLetterGroup;
@@ -13,39 +13,39 @@ use super::body::{self, Base64, Text};
 use super::message::{headers, key, text};
 use super::object;
 
-/// A dead message with its record.
+/// A dead letter: the message with its record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Dead {
-    /// The message's identity.
+    /// Id of the message.
     pub id: MessageId,
-    /// The queue that it died in.
+    /// The queue that it was in.
     pub queue: QueueName,
-    /// What it says, as text.
+    /// The body, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Text>,
-    /// What it says, in base64.
+    /// The body, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
-    /// How the body is encoded.
+    /// Content type of the body.
     pub content_type: String,
     /// Its headers.
     #[serde(default)]
     pub headers: HeaderFields,
-    /// The key that it was ordered by.
+    /// Its ordering key.
     pub ordering_key: Option<String>,
-    /// The key that kept it single.
+    /// Its dedup key.
     pub dedup_key: Option<String>,
-    /// How urgent it was.
+    /// Its priority.
     pub priority: u8,
-    /// When it was, or will be, too late.
+    /// When it expires or expired.
     pub expires_at: Option<Timestamp>,
-    /// Why it died, in a word.
+    /// Reason of its death.
     pub reason: String,
-    /// The last error text that is known.
+    /// The last known error text.
     pub error: Option<String>,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub receive_count: u32,
-    /// How often a handler failed on it.
+    /// Number of failed attempts.
     pub attempts_count: u32,
     /// When the store accepted it.
     pub enqueued_at: Timestamp,
@@ -53,9 +53,9 @@ pub struct Dead {
     pub first_attempt_at: Option<Timestamp>,
     /// When it was last delivered.
     pub last_attempt_at: Option<Timestamp>,
-    /// When it died.
+    /// When it was dead-lettered.
     pub dead_at: Timestamp,
-    /// How often it has been edited since.
+    /// Number of edits since.
     #[serde(default)]
     pub revision: u32,
 }
@@ -114,12 +114,12 @@ impl TryFrom<Dead> for DeadLetter {
     }
 }
 
-/// `GET /v1/queues/{queue}/dead-letters`, oldest death first.
+/// `GET /v1/queues/{queue}/dead-letters`, oldest first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeadPage {
     /// The dead letters.
     pub dead_letters: Vec<Dead>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     pub next: Option<String>,
 }
 
@@ -139,22 +139,22 @@ impl TryFrom<DeadPage> for DeadLetterPage {
     }
 }
 
-/// Dead letters that died in the same way.
+/// Dead letters with the same reason and kind of error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadGroup {
-    /// Why, in a word.
+    /// Their reason.
     pub reason: String,
-    /// The kind of their errors: the text without numbers, ids, quoted values, paths and times. A filter takes it.
+    /// Their error text without numbers, ids, quoted values, paths and times; can be used in a filter.
     pub fingerprint: String,
-    /// The error text of the newest of them.
+    /// Error text of the newest.
     pub error: Option<String>,
-    /// How many there are.
+    /// Number of dead letters.
     pub count: u64,
-    /// When the first of them died.
+    /// When the oldest was dead-lettered.
     pub first_dead_at: Timestamp,
-    /// When the last of them did.
+    /// When the newest was dead-lettered.
     pub last_dead_at: Timestamp,
-    /// The newest of them.
+    /// Id of the newest.
     pub example_id: MessageId,
 }
 
@@ -177,32 +177,32 @@ impl From<DeadLetterGroup> for DeadGroup {
 pub struct DeadGroups {
     /// The largest groups.
     pub groups: Vec<DeadGroup>,
-    /// How many kinds there are beside them.
+    /// Number of further groups.
     #[serde(default)]
     pub more_kinds: u64,
-    /// How many dead letters those kinds have together.
+    /// Number of dead letters in the further groups.
     #[serde(default)]
     pub more_count: u64,
-    /// How many dead letters were looked at.
+    /// Number of dead letters that were examined.
     pub looked_at: u64,
-    /// Whether those were all.
+    /// Whether all dead letters were examined.
     pub complete: bool,
 }
 
-/// `PATCH /v1/queues/{queue}/dead-letters/{id}`. What is left out stays as it is.
+/// `PATCH /v1/queues/{queue}/dead-letters/{id}`. Absent fields stay as they are.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EditRequest {
-    /// Another body, as text.
+    /// New body, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Text>,
-    /// Another body, in base64.
+    /// New body, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
-    /// Another content type.
+    /// New content type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// Other headers, in place of all that it has.
+    /// New headers; replace all present ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<HeaderFields>,
 }
@@ -227,35 +227,35 @@ impl TryFrom<EditRequest> for DeadLetterEdit {
     }
 }
 
-/// Which dead letters are meant: those of which everything holds that is said.
+/// A filter of dead letters; all given conditions must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Filter {
-    /// That died for this reason.
+    /// With this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// With exactly this error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whose error text has this in it; upper and lower case are alike.
+    /// Whose error text contains this, ignoring case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_contains: Option<String>,
-    /// Whose errors are of this kind, as a group tells it.
+    /// With the fingerprint of a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// With this ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Whose id has this in it.
+    /// Whose id contains this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// That died at this time or later.
+    /// Dead-lettered at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// That died before this time.
+    /// Dead-lettered before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Timestamp>,
-    /// With this in its id, key, error, headers or body; upper and lower case are alike.
+    /// With this text in the id, key, error, headers or body, ignoring case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -276,12 +276,12 @@ impl From<Filter> for DeadLetterFilter {
     }
 }
 
-/// Which dead letters are meant: these, or those of a filter; all when nothing is said.
+/// The dead letters of a request: given ids, or a filter. An empty filter chooses all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// These.
+    /// Given ids.
     Ids(Vec<MessageId>),
-    /// Those that a filter leaves.
+    /// Those that match a filter.
     Filter(DeadLetterFilter),
 }
 
@@ -292,15 +292,18 @@ impl Choice {
         error: &Option<String>,
         filter: &Option<Filter>,
     ) -> Result<Self, MessagingError> {
-        let is_told_twice = |own: &Option<String>, other: &Option<String>| own.is_some() && other.is_some();
+        let is_set_twice = |own: &Option<String>, other: &Option<String>| own.is_some() && other.is_some();
         match (ids, filter) {
-            (Some(_), Some(_)) => Err(MessagingError::invalid("choice", "ids stand alone; leave out filter, or ids")),
+            (Some(_), Some(_)) => Err(MessagingError::invalid("choice", "`ids` cannot be combined with `filter`")),
             (Some(_), None) if reason.is_some() || error.is_some() => {
-                Err(MessagingError::invalid("choice", "ids stand alone; leave out reason and error, or ids"))
+                Err(MessagingError::invalid("choice", "`ids` cannot be combined with `reason` or `error`"))
             }
             (Some(ids), None) => Ok(Self::Ids(ids.clone())),
-            (None, Some(filter)) if is_told_twice(reason, &filter.reason) || is_told_twice(error, &filter.error) => {
-                Err(MessagingError::invalid("choice", "reason and error stand in filter or beside it, not in both"))
+            (None, Some(filter)) if is_set_twice(reason, &filter.reason) || is_set_twice(error, &filter.error) => {
+                Err(MessagingError::invalid(
+                    "choice",
+                    "`reason` or `error` is set both in `filter` and beside it; set it once",
+                ))
             }
             (None, filter) => {
                 let mut filter = filter.clone().unwrap_or_default();
@@ -311,7 +314,7 @@ impl Choice {
         }
     }
 
-    /// What a store can choose by. The rest of a filter is compared by the caller.
+    /// The part of the choice that a store can select by. The caller applies the rest of the filter.
     pub fn selection(&self) -> DeadLetterSelection {
         match self {
             Self::Ids(ids) => DeadLetterSelection::Ids(ids.clone()),
@@ -320,7 +323,7 @@ impl Choice {
     }
 }
 
-/// The ids and the reason of a selection, as a request has them.
+/// The fields `ids` and `reason` of a request for a selection.
 fn fields(selection: &DeadLetterSelection) -> (Option<Vec<MessageId>>, Option<String>) {
     match selection {
         DeadLetterSelection::All => (None, None),
@@ -333,22 +336,22 @@ fn fields(selection: &DeadLetterSelection) -> (Option<Vec<MessageId>>, Option<St
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RedriveRequest {
-    /// These.
+    /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<MessageId>>,
-    /// Those that died for this reason.
+    /// Only those with this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Those with exactly this error text.
+    /// Only those with exactly this error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Those of which all of this holds.
+    /// Only those that match this filter.
     #[serde(deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
-    /// Where they go; without it, to the queue that they died in.
+    /// Target queue; the queue that they died in if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<QueueName>,
-    /// Only tell what would be done.
+    /// Only report what would be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<bool>,
 }
@@ -361,12 +364,12 @@ impl From<&Redrive> for RedriveRequest {
 }
 
 impl RedriveRequest {
-    /// Which ones.
+    /// The chosen dead letters.
     pub fn choice(&self) -> Result<Choice, MessagingError> {
         Choice::new(&self.ids, &self.reason, &self.error, &self.filter)
     }
 
-    /// The redrive of what a store can choose by.
+    /// The redrive of [`Choice::selection`].
     pub fn redrive(&self) -> Result<Redrive, MessagingError> {
         let selection = self.choice()?.selection();
         Ok(Redrive { selection, to: self.to.clone(), dry_run: self.dry_run.unwrap_or(false) })
@@ -377,28 +380,28 @@ impl RedriveRequest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RedriveJobRequest {
-    /// These.
+    /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<MessageId>>,
-    /// Those that died for this reason.
+    /// Only those with this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Those with exactly this error text.
+    /// Only those with exactly this error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Those of which all of this holds.
+    /// Only those that match this filter.
     #[serde(deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
-    /// Where they go; without it, to the queue that they died in.
+    /// Target queue; the queue that they died in if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<QueueName>,
-    /// That many a second.
+    /// Maximum rate, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
 }
 
 impl RedriveJobRequest {
-    /// Which ones.
+    /// The chosen dead letters.
     pub fn choice(&self) -> Result<Choice, MessagingError> {
         Choice::new(&self.ids, &self.reason, &self.error, &self.filter)
     }
@@ -408,19 +411,19 @@ impl RedriveJobRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PurgeRequest {
-    /// These.
+    /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<MessageId>>,
-    /// Those that died for this reason.
+    /// Only those with this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Those with exactly this error text.
+    /// Only those with exactly this error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Those of which all of this holds.
+    /// Only those that match this filter.
     #[serde(deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
-    /// Only tell how many it would be.
+    /// Only count them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<bool>,
 }
@@ -433,23 +436,23 @@ impl From<&DeadLetterSelection> for PurgeRequest {
 }
 
 impl PurgeRequest {
-    /// Which ones.
+    /// The chosen dead letters.
     pub fn choice(&self) -> Result<Choice, MessagingError> {
         Choice::new(&self.ids, &self.reason, &self.error, &self.filter)
     }
 }
 
-/// What a redrive did, or would do.
+/// The result of a redrive or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redriven {
-    /// The messages that went back to life.
+    /// Messages that were redriven.
     pub redriven: Vec<MessageId>,
-    /// The messages that stayed dead.
+    /// Messages that were not.
     #[serde(default)]
     pub skipped: Vec<Skipped>,
 }
 
-/// A message that stayed dead.
+/// A message that was not redriven.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// The message.

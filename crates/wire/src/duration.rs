@@ -31,7 +31,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     deserializer.deserialize_str(Written)
 }
 
-/// The same for a duration that may be left out.
+/// The same for an optional duration.
 pub(crate) mod optional {
     use std::time::Duration;
 

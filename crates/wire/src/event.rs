@@ -1,45 +1,44 @@
-//! What is told as it happens, by server-sent events.
+//! Server-sent events.
 
 use postrider_core::QueueName;
 use serde::{Deserialize, Serialize};
 
 use super::queue::Stats;
 
-/// The event that says that there may be something to receive or to claim. Its data is `{}`.
+/// There may be something to receive or to claim. Data: `{}`.
 pub const WAKE: &str = "wake";
 
-/// The event of queues that have changed.
+/// Queues have changed. Data: [`QueuesChanged`].
 pub const QUEUES: &str = "queues";
 
-/// The event of queues that are no more.
+/// Queues were deleted. Data: [`QueuesGone`].
 pub const GONE: &str = "gone";
 
-/// The event of a job that has changed; its data is the job.
+/// A job has changed. Data: the job.
 pub const JOB: &str = "job";
 
-/// The event that says that something about tasks may have changed. Its data is `{}`.
+/// Tasks may have changed. Data: `{}`.
 pub const TASKS: &str = "tasks";
 
-/// The event that says that something about schedules may have changed. Its data is `{}`.
+/// Schedules may have changed. Data: `{}`.
 pub const SCHEDULES: &str = "schedules";
 
-/// The event that says that more has changed than this reader took in time: all of it is to be asked for again. Its data is
-/// `{}`.
+/// The client was too slow and missed changes: it must read everything again. Data: `{}`.
 pub const RESYNC: &str = "resync";
 
-/// The event that says that the server is still there. Its data is `{}`.
+/// The connection is alive. Data: `{}`.
 pub const PING: &str = "ping";
 
 /// Data of `queues`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueuesChanged {
-    /// Those that have changed.
+    /// The changed queues.
     pub queues: Vec<Stats>,
 }
 
 /// Data of `gone`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuesGone {
-    /// Those that are no more.
+    /// The deleted queues.
     pub queues: Vec<QueueName>,
 }

@@ -1,4 +1,4 @@
-//! Headers on their way.
+//! Headers of a message.
 
 use std::fmt;
 
@@ -8,15 +8,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 
 use super::object::count_value;
 
-/// A message's headers, or why they are none.
+/// A message's headers, or why they are invalid.
 ///
-/// They are checked when they are read, but a refusal waits until they are wanted: a bad name, or one that is there twice,
-/// is the failure of its message, and the others of its batch are sent.
+/// An invalid or repeated name is found when the headers are read, but reported by `into_headers`, so that in a batch only
+/// its message fails.
 #[derive(Debug, Clone)]
 pub struct HeaderFields(Result<Headers, MessagingError>);
 
 impl HeaderFields {
-    /// Whether there is nothing to write.
+    /// Whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.as_ref().is_ok_and(Headers::is_empty)
     }
@@ -50,12 +50,12 @@ impl Serialize for HeaderFields {
 
 impl<'de> Deserialize<'de> for HeaderFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // An answer may leave them out by a null.
+        // An answer may have null.
         Ok(Option::<Read>::deserialize(deserializer)?.map_or_else(Self::default, |Read(headers)| Self(headers)))
     }
 }
 
-/// Headers of an object, or what is wrong with the first that cannot be one.
+/// Headers of an object, or the error of the first invalid one.
 struct Read(Result<Headers, MessagingError>);
 
 impl<'de> Deserialize<'de> for Read {
@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for Read {
 
 fn add(headers: &mut Headers, name: String, value: String) -> Result<(), MessagingError> {
     if headers.get(&name).is_some() {
-        let why = format!("'{}' is there more than once in headers; send it once", name.escape_debug());
+        let why = format!("'{}' occurs more than once in headers; send it once", name.escape_debug());
         return Err(MessagingError::invalid("header", why));
     }
     headers.insert(name, value)
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_name_is_told_when_the_headers_are_wanted() {
+    fn a_bad_name_is_reported_on_conversion() {
         let fields: HeaderFields = serde_json::from_str(r#"{"a b":"1"}"#).unwrap();
         assert!(matches!(fields.into_headers(), Err(MessagingError::InvalidInput { what: "header", .. })));
         assert!(serde_json::from_str::<HeaderFields>(r#"{"a":1}"#).is_err(), "no text");
@@ -108,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_there_twice_is_refused() {
+    fn a_repeated_name_is_refused() {
         for json in [r#"{"a":"1","b":"2","a":"3"}"#, r#"{"a":"1","\u0061":"1"}"#] {
             let error = serde_json::from_str::<HeaderFields>(json).unwrap().into_headers().unwrap_err().to_string();
-            assert!(error.contains("'a' is there more than once in headers"), "{error}");
+            assert!(error.contains("'a' occurs more than once in headers"), "{error}");
         }
         let both = serde_json::from_str::<HeaderFields>(r#"{"a":"1","A":"2"}"#).unwrap().into_headers().unwrap();
-        assert_eq!((both.get("a"), both.get("A")), (Some("1"), Some("2")), "names are told apart by their case");
+        assert_eq!((both.get("a"), both.get("A")), (Some("1"), Some("2")), "names are case-sensitive");
     }
 }

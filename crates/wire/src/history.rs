@@ -1,9 +1,9 @@
-//! What queues held, over the last hour.
+//! Counts of queues over the last hour.
 
 use postrider_core::{QueueName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// One queue's numbers: arrays of the same length, oldest first. Null where nothing was seen.
+/// One queue's counts: arrays of the same length, oldest first; null where not recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueHistory {
     /// The queue.
@@ -14,7 +14,7 @@ pub struct QueueHistory {
     pub in_flight: Vec<Option<u64>>,
     /// Not due yet.
     pub delayed: Vec<Option<u64>>,
-    /// In the dead letters.
+    /// Dead letters.
     pub dead: Vec<Option<u64>>,
     /// Sent in the interval.
     pub sent: Vec<Option<u64>>,
@@ -22,7 +22,7 @@ pub struct QueueHistory {
     pub received: Vec<Option<u64>>,
     /// Acknowledged in the interval.
     pub acked: Vec<Option<u64>>,
-    /// Given back in the interval to be tried again.
+    /// Retried in the interval.
     pub retried: Vec<Option<u64>>,
     /// Dead-lettered in the interval.
     pub dead_lettered: Vec<Option<u64>>,
@@ -31,23 +31,23 @@ pub struct QueueHistory {
 /// `GET /v1/history`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct History {
-    /// The time from one number to the next.
+    /// Time between two counts.
     pub interval_seconds: f64,
-    /// The time of the last one.
+    /// Time of the last count.
     pub now: Timestamp,
     /// The queues.
     pub queues: Vec<QueueHistory>,
-    /// How far back it goes.
+    /// Time that the counts cover.
     pub since_seconds: f64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::over;
+    use crate::testing::round_trip;
 
     #[test]
-    fn histories_come_over_whole() {
+    fn histories_round_trip() {
         let numbers = || vec![None, Some(0), Some(7)];
         let queue = QueueHistory {
             queue: QueueName::new("orders").unwrap(),
@@ -63,6 +63,6 @@ mod tests {
         };
         let now = Timestamp::from_micros(1);
         let history = History { interval_seconds: 2.5, now, queues: vec![queue], since_seconds: 3600.0 };
-        assert_eq!(over(&history), history);
+        assert_eq!(round_trip(&history), history);
     }
 }

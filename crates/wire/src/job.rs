@@ -1,63 +1,63 @@
-//! Long work that the server does by itself: redrives and replays at a steady pace.
+//! Jobs: long operations of the server, at a steady rate.
 
 use postrider_core::{QueueName, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// What a job does.
+/// Kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
-    /// Brings dead letters back to life.
+    /// Redrives dead letters.
     Redrive,
-    /// Brings dead tasks back to life.
+    /// Replays dead tasks.
     Replay,
-    /// Calls tasks off.
+    /// Cancels tasks.
     Cancel,
-    /// Makes tasks due that wait for their time.
+    /// Makes scheduled and retryable tasks due.
     Retry,
     /// Makes waiting messages due.
     DeliverNow,
-    /// Moves waiting messages to the dead letters.
+    /// Dead-letters waiting messages.
     DeadLetter,
-    /// Removes waiting messages.
+    /// Deletes waiting messages.
     Delete,
 }
 
-/// Where a job is.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Under way.
+    /// Running.
     Running,
-    /// All of it was done.
+    /// Finished.
     Done,
-    /// It could not go on.
+    /// Ended by an error.
     Failed,
-    /// Somebody ended it.
+    /// Canceled by a client.
     Canceled,
 }
 
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its identity.
+    /// Its id.
     pub id: Uuid,
-    /// What it does.
+    /// Its kind.
     pub kind: JobKind,
-    /// On which queue; none for tasks.
+    /// Its queue; none for tasks.
     pub queue: Option<QueueName>,
-    /// Where it is.
+    /// Its state.
     pub state: JobState,
-    /// How many it has to do, as far as is known.
+    /// Number of items to do, as far as known.
     pub total: u64,
-    /// How many it has done.
+    /// Number of items done.
     pub done: u64,
-    /// How many it has left as they were.
+    /// Number of items left unchanged.
     pub skipped: u64,
-    /// Why it could not go on.
+    /// The error that ended it.
     pub error: Option<String>,
-    /// When it began.
+    /// When it started.
     pub started_at: Timestamp,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
@@ -73,10 +73,10 @@ pub struct Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::over;
+    use crate::testing::round_trip;
 
     #[test]
-    fn jobs_come_over_whole() {
+    fn jobs_round_trip() {
         let job = Job {
             id: Uuid::now_v7(),
             kind: JobKind::Redrive,
@@ -90,6 +90,6 @@ mod tests {
             ended_at: Some(Timestamp::from_micros(2)),
         };
         let jobs = Jobs { jobs: vec![job] };
-        assert_eq!(over(&jobs), jobs);
+        assert_eq!(round_trip(&jobs), jobs);
     }
 }

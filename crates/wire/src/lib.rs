@@ -34,9 +34,9 @@ pub mod receive;
 pub mod schedule;
 pub mod session;
 pub mod settle;
+mod static_text;
 pub mod task;
 pub mod token;
-mod words;
 pub mod worker;
 
 pub use header_fields::HeaderFields;
@@ -44,12 +44,12 @@ pub use object::{Object, read_answer, read_request};
 pub use problem::{Code, Problem};
 
 #[cfg(test)]
-pub(crate) mod round_trip {
+pub(crate) mod testing {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
 
-    /// What the other side reads.
-    pub(crate) fn over<T: Serialize + DeserializeOwned>(value: &T) -> T {
+    /// Writes a value and reads it back, as the other side does.
+    pub(crate) fn round_trip<T: Serialize + DeserializeOwned>(value: &T) -> T {
         let json = serde_json::to_string(value).unwrap();
         serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}"))
     }

@@ -1,4 +1,4 @@
-//! Messages on their way to a queue, and messages that are only looked at.
+//! Messages that are sent, peeked or acted on while they wait.
 
 use std::time::Duration;
 
@@ -18,38 +18,38 @@ use super::problem::Problem;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewMessage {
-    /// Its identity; without one the server makes it.
+    /// Its id; the server generates one if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<MessageId>,
-    /// What it says, as text or as JSON.
+    /// The body, as text or as JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Text>,
-    /// What it says, in base64.
+    /// The body, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
-    /// How the body is encoded; without one `application/json` where it was written as JSON, else
+    /// Content type of the body; if absent, `application/json` for a body written as JSON, else
     /// `application/octet-stream`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// Text beside the body.
+    /// Its headers.
     #[serde(skip_serializing_if = "HeaderFields::is_empty")]
     pub headers: HeaderFields,
     /// Messages with the same key are handled one at a time, in send order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
-    /// While a message with this key lives, a second one is not made.
+    /// While a message with this key lives, a second send returns its id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedup_key: Option<String>,
     /// 0 to 9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// How long after the send it may first be received.
+    /// Delay between send and due.
     #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
-    /// How long after the send it is too late.
+    /// Time between send and expiry.
     #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<Duration>,
-    /// When it is too late.
+    /// When it expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
@@ -100,7 +100,10 @@ impl TryFrom<NewMessage> for Message {
         message.delay = new.delay.unwrap_or_default();
         message.expires = match (new.expires_in, new.expires_at) {
             (Some(_), Some(_)) => {
-                return Err(MessagingError::invalid("expiry", "expires_in and expires_at are both there; send one"));
+                return Err(MessagingError::invalid(
+                    "expiry",
+                    "both expires_in and expires_at are set; send one of them",
+                ));
             }
             (Some(lifetime), None) => Some(Expiry::In(lifetime)),
             (None, time) => time.map(Expiry::At),
@@ -113,28 +116,28 @@ impl TryFrom<NewMessage> for Message {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SendBatchRequest {
-    /// In this order.
+    /// The messages, in send order.
     #[serde(deserialize_with = "object::list")]
     pub messages: Vec<NewMessage>,
 }
 
-/// A message was sent, and is durable.
+/// A message was sent and is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     /// Its id, or that of the message that has its dedup key.
     pub id: MessageId,
-    /// Where to.
+    /// Its queue.
     pub queue: QueueName,
 }
 
-/// What became of each message of a batch, in the order of the request.
+/// Results of a batch, in the order of the request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SentBatch {
-    /// A row for each.
+    /// One row each.
     pub results: Vec<SentRow>,
 }
 
-/// What became of one message of a batch.
+/// Result for one message of a batch.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SentRow {
     /// Its id, or that of the message that has its dedup key.
@@ -155,7 +158,7 @@ impl From<Result<MessageId, MessagingError>> for SentRow {
 }
 
 impl SentRow {
-    /// What the row says; `None` when it says nothing.
+    /// Result of the row; `None` if the row has neither a result nor a problem.
     pub fn into_result(self, provider: &'static str) -> Option<Result<MessageId, MessagingError>> {
         match self.problem {
             Some(problem) => Some(Err(problem.into_error(provider))),
@@ -164,39 +167,39 @@ impl SentRow {
     }
 }
 
-/// A message that was looked at.
+/// A peeked message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Peeked {
-    /// Its identity.
+    /// Its id.
     pub id: MessageId,
-    /// Where it is.
+    /// Its queue.
     pub queue: QueueName,
-    /// What it says, as text.
+    /// The body, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Text>,
-    /// What it says, in base64.
+    /// The body, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
-    /// How the body is encoded.
+    /// Content type of the body.
     pub content_type: String,
     /// Its headers.
     #[serde(default)]
     pub headers: HeaderFields,
-    /// The key that it is ordered by.
+    /// Its ordering key.
     pub ordering_key: Option<String>,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: u8,
     /// `PENDING`, `PROCESSING` or `RETRYABLE`.
     pub state: String,
-    /// How often it has been delivered.
+    /// Number of deliveries.
     pub receive_count: u32,
-    /// How often a handler has failed on it.
+    /// Number of failed attempts.
     pub attempts_count: u32,
     /// When the store accepted it.
     pub enqueued_at: Timestamp,
     /// When it can next be received.
     pub next_attempt_at: Timestamp,
-    /// The last error text that is known.
+    /// The last known error text.
     pub last_error: Option<String>,
 }
 
@@ -229,7 +232,10 @@ impl TryFrom<Peeked> for PeekedMessage {
     fn try_from(peeked: Peeked) -> Result<Self, Self::Error> {
         let states = [LiveState::Pending, LiveState::Processing, LiveState::Retryable];
         let state = states.into_iter().find(|state| State::from(*state).as_str() == peeked.state).ok_or_else(|| {
-            let why = format!("'{}' is none of a message that lives", peeked.state.escape_debug());
+            let why = format!(
+                "'{}' is not a state of a live message; use PENDING, PROCESSING or RETRYABLE",
+                peeked.state.escape_debug()
+            );
             MessagingError::invalid("state", why)
         })?;
         Ok(Self {
@@ -254,7 +260,7 @@ impl TryFrom<Peeked> for PeekedMessage {
 pub struct PeekedMessages {
     /// The messages.
     pub messages: Vec<Peeked>,
-    /// Where the next page begins; none at the end, and of a store that does not list by pages.
+    /// Cursor of the next page; none on the last page and on stores that do not page.
     #[serde(default)]
     pub next: Option<String>,
 }
@@ -263,7 +269,7 @@ pub struct PeekedMessages {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PeekQuery {
-    /// At most that many; 50 without one.
+    /// Page size; 50 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -272,15 +278,15 @@ pub struct PeekQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeathRequest {
-    /// Why, in a word.
+    /// Reason.
     pub reason: String,
-    /// More about it.
+    /// Error text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// `POST /v1/queues/{queue}/messages/deliver-now-job`, and the same for `dead-letter` and `delete`: which waiting messages
-/// are meant, and what is done with them. All of them when nothing is said.
+/// `POST /v1/queues/{queue}/messages/deliver-now-job`, `…/dead-letter-job` and `…/delete-job`: a filter of waiting
+/// messages, and what to do with them. An empty filter chooses all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkMessages {
@@ -293,31 +299,31 @@ pub struct BulkMessages {
     /// With this header, as name=value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// That the store accepted at this time or later.
+    /// Accepted by the store at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// That the store accepted before this time.
+    /// Accepted by the store before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Timestamp>,
-    /// These, and no others.
+    /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<MessageId>>,
-    /// Why they are dead-lettered, in a word.
+    /// Reason, when they are dead-lettered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// More about it.
+    /// Error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// That many a second.
+    /// Maximum rate, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Only tell how many they would be.
+    /// Only count them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<bool>,
 }
 
 impl BulkMessages {
-    /// Which messages are meant, unless `ids` names them.
+    /// The filter; matches all messages if `ids` is set.
     pub fn filter(&self) -> Result<WaitingFilter, MessagingError> {
         let filter = WaitingFilter {
             state: self.state,
@@ -327,25 +333,25 @@ impl BulkMessages {
             before: self.before,
         };
         if self.ids.is_some() && filter != WaitingFilter::default() {
-            return Err(MessagingError::invalid("choice", "ids stand alone; leave out the others, or ids"));
+            return Err(MessagingError::invalid("choice", "`ids` cannot be combined with other filters"));
         }
         filter.check_action()?;
         Ok(filter)
     }
 }
 
-/// How many messages an action on many would be of.
+/// Result of a dry run of a job on waiting messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChosenMessages {
-    /// Waiting messages that are meant.
+    /// Number of chosen messages.
     pub messages: u64,
-    /// Named messages that stay as they are: they are leased, or not there.
+    /// Number of given ids that are leased or do not exist.
     pub skipped: u64,
-    /// Whether all messages of the queue were looked at. Else the oldest were, and an action is of these.
+    /// Whether all messages of the queue were examined; else only the oldest were, and the job is limited to them.
     pub complete: bool,
 }
 
-/// The name and the value of a header that is written as name=value.
+/// Splits name=value.
 pub fn header_of(text: &str) -> Result<(String, String), MessagingError> {
     match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
@@ -353,7 +359,7 @@ pub fn header_of(text: &str) -> Result<(String, String), MessagingError> {
     }
 }
 
-/// Reads a filter from the parameters; `value` answers the value of a parameter, if it is there.
+/// Reads a filter from query parameters; `value` returns the value of a parameter, if present.
 pub fn waiting_filter<'v, E: From<MessagingError>>(
     value: impl Fn(&'static str) -> Result<Option<&'v str>, E>,
 ) -> Result<WaitingFilter, E> {
@@ -373,28 +379,28 @@ pub fn waiting_filter<'v, E: From<MessagingError>>(
 /// A failed attempt of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageAttempt {
-    /// Which one; 1 is the first.
+    /// Its number; 1 is the first.
     pub attempt: u32,
-    /// When it began, where the store knows it.
+    /// When it started, if recorded.
     pub started_at: Option<Timestamp>,
     /// When it failed.
     pub failed_at: Timestamp,
-    /// Who made it.
+    /// Name of the worker.
     pub worker: Option<String>,
     /// Why it failed.
     pub error: Option<String>,
 }
 
 impl From<postrider_core::MessageAttempt> for MessageAttempt {
-    fn from(told: postrider_core::MessageAttempt) -> Self {
-        let postrider_core::MessageAttempt { attempt, started_at, failed_at, worker, error } = told;
+    fn from(attempt: postrider_core::MessageAttempt) -> Self {
+        let postrider_core::MessageAttempt { attempt, started_at, failed_at, worker, error } = attempt;
         Self { attempt, started_at, failed_at, worker, error }
     }
 }
 
 impl From<MessageAttempt> for postrider_core::MessageAttempt {
-    fn from(told: MessageAttempt) -> Self {
-        let MessageAttempt { attempt, started_at, failed_at, worker, error } = told;
+    fn from(attempt: MessageAttempt) -> Self {
+        let MessageAttempt { attempt, started_at, failed_at, worker, error } = attempt;
         Self { attempt, started_at, failed_at, worker, error }
     }
 }
@@ -418,7 +424,7 @@ pub(super) fn priority(number: Option<u8>) -> Result<Priority, MessagingError> {
     number.map_or_else(|| Ok(Priority::default()), Priority::new)
 }
 
-/// Headers that an edit puts in place of others, if any.
+/// The new headers of an edit, if any.
 pub(super) fn headers(fields: Option<HeaderFields>) -> Result<Option<Headers>, MessagingError> {
     fields.map(HeaderFields::into_headers).transpose()
 }
@@ -426,7 +432,7 @@ pub(super) fn headers(fields: Option<HeaderFields>) -> Result<Option<Headers>, M
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     fn full() -> Message {
         Message::new(&b"\xff\x00"[..])
@@ -442,18 +448,18 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_over_whole() {
+    fn messages_round_trip() {
         let at = Timestamp::from_micros(1_700_000_000_123_456);
         let plain = Message::new("hello");
         for message in [plain.clone(), full(), full().expires_in(Duration::from_nanos(7)), full().expires_at(at)] {
-            assert_eq!(Message::try_from(over(&NewMessage::from(message.clone()))).unwrap(), message);
+            assert_eq!(Message::try_from(round_trip(&NewMessage::from(message.clone()))).unwrap(), message);
         }
         let id = plain.id;
         assert_eq!(json(&NewMessage::from(plain)), serde_json::json!({"id": id, "body": "hello"}));
     }
 
     #[test]
-    fn a_misspelt_field_is_refused_and_a_bad_value_is_the_messages_own_failure() {
+    fn unknown_fields_fail_the_request_and_bad_values_their_message() {
         assert!(is_refused::<NewMessage>(r#"{"body":"a","dealy":"5s"}"#));
         assert!(is_refused::<NewMessage>(r#"{"body":"a","delay":"soon"}"#));
         assert!(is_refused::<NewMessage>(r#"{"body":"a","id":"7"}"#));
@@ -473,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn looked_at_messages_come_over_whole() {
+    fn peeked_messages_round_trip() {
         let message = full();
         for state in [LiveState::Pending, LiveState::Processing, LiveState::Retryable] {
             let peeked = PeekedMessage {
@@ -492,18 +498,18 @@ mod tests {
             };
             let queue = QueueName::new("orders").unwrap();
             let page = PeekedMessages { messages: vec![Peeked::new(queue, peeked.clone())], next: None };
-            let back = over(&page).messages.remove(0);
+            let back = round_trip(&page).messages.remove(0);
             assert_eq!(PeekedMessage::try_from(back).unwrap(), peeked);
         }
     }
 
     #[test]
-    fn rows_say_an_id_or_a_problem() {
+    fn rows_have_an_id_or_a_problem() {
         let id = MessageId::generate();
         let rows = SentBatch {
             results: vec![SentRow::from(Ok(id)), SentRow::from(Err(MessagingError::invalid("body", "too long")))],
         };
-        let mut rows = over(&rows).results.into_iter().map(|row| row.into_result("http").unwrap());
+        let mut rows = round_trip(&rows).results.into_iter().map(|row| row.into_result("http").unwrap());
         assert_eq!(rows.next().unwrap().unwrap(), id);
         assert!(matches!(rows.next(), Some(Err(MessagingError::InvalidInput { what: "body", .. }))));
         assert!(SentRow { id: None, problem: None }.into_result("http").is_none());

@@ -1,7 +1,7 @@
-//! What the description calls an object is read from an object.
+//! Reading JSON with limits, and objects from objects only.
 //!
-//! A struct that reads itself takes its fields from a list as well, in an order that nobody has promised: a list where an
-//! object belongs would be a request that means something by accident.
+//! A derived `Deserialize` also reads a struct from a list of its fields, in an order that is not part of the API. A list
+//! in place of an object must be an error, not a request with an accidental meaning.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Something that is read from an object alone.
+/// A value that can only be read from an object.
 #[derive(Debug)]
 pub struct Object<T>(pub T);
 
@@ -42,14 +42,14 @@ const MOST_ROWS: usize = 10_000;
 const MOST_VALUES: usize = 500_000;
 
 thread_local! {
-    /// How many values may still be read of the request that this thread reads; `None` while it reads none.
+    /// Number of values that the current request may still have; `None` outside `read_request`.
     static VALUES_LEFT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Reads the body of a request. Values are counted while they are read: a few bytes of JSON make an empty row or header,
-/// which takes a hundred times as many bytes of memory.
+/// Reads the body of a request. Counts the values while it reads: an empty row or header of a few bytes of JSON takes a
+/// hundred times as much memory.
 pub fn read_request<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
-    /// Ends the count, also when a type of a request panics while it is read.
+    /// Ends the count, also if a `Deserialize` panics.
     struct Counting;
 
     impl Drop for Counting {
@@ -63,19 +63,18 @@ pub fn read_request<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::E
     serde_json::from_slice(json).map(|Object(value)| value)
 }
 
-/// Upper bound of the values of one answer. The largest answers have long rows, and no more of them than this.
+/// Upper bound of the values of one answer. The largest answers have few but long rows.
 const MOST_VALUES_ANSWERED: usize = 4_000_000;
 
-/// Reads an answer. Its values are counted before: a few bytes of JSON make a value, which takes many times as many bytes
-/// of memory.
+/// Reads an answer. Counts the values first: a value of a few bytes of JSON takes many times as much memory.
 pub fn read_answer<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
     if json.len() > MOST_VALUES_ANSWERED && values_in(json) > MOST_VALUES_ANSWERED {
-        return Err(Error::custom(format!("it has more than {MOST_VALUES_ANSWERED} values; ask for fewer rows")));
+        return Err(Error::custom(format!("more than {MOST_VALUES_ANSWERED} values; request fewer rows")));
     }
     serde_json::from_slice(json)
 }
 
-/// Upper bound of the values in a text of JSON: each is the first of a list or an object, or stands behind a comma.
+/// Upper bound of the number of values in JSON: each is the first of a list or an object, or follows a comma.
 fn values_in(json: &[u8]) -> usize {
     let (mut values, mut is_text, mut is_escaped) = (1, false, false);
     for byte in json {
@@ -90,10 +89,10 @@ fn values_in(json: &[u8]) -> usize {
     values
 }
 
-/// Counts a value of a request that was read.
+/// Counts one value of the current request.
 pub(crate) fn count_value<E: Error>() -> Result<(), E> {
     match VALUES_LEFT.get() {
-        Some(0) => Err(E::custom(format!("more than {MOST_VALUES} values in one request; send the rest apart"))),
+        Some(0) => Err(E::custom(format!("more than {MOST_VALUES} values in one request; send the rest in another"))),
         Some(left) => {
             VALUES_LEFT.set(Some(left - 1));
             Ok(())
@@ -102,17 +101,17 @@ pub(crate) fn count_value<E: Error>() -> Result<(), E> {
     }
 }
 
-/// A list of objects, with at most [`MOST_ROWS`].
+/// Reads a list of at most [`MOST_ROWS`] objects.
 pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_seq(Rows(|Object(row): Object<T>| row))
 }
 
-/// A list of values, with at most [`MOST_ROWS`].
+/// Reads a list of at most [`MOST_ROWS`] values.
 pub(crate) fn values<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_seq(Rows(|value: T| value))
 }
 
-/// A list of values that may be left out.
+/// Reads an optional list of values.
 pub(crate) fn optional_values<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<T>>, D::Error> {
@@ -127,7 +126,7 @@ pub(crate) fn optional_values<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Ok(Option::<Values<T>>::deserialize(deserializer)?.map(|Values(list)| list))
 }
 
-/// Rows as they are read, and how each becomes what is wanted of it.
+/// Reads rows as `R` and maps each to `T`.
 struct Rows<R, T>(fn(R) -> T);
 
 impl<'de, R: Deserialize<'de>, T> Visitor<'de> for Rows<R, T> {
@@ -141,7 +140,9 @@ impl<'de, R: Deserialize<'de>, T> Visitor<'de> for Rows<R, T> {
         let mut rows = Vec::new();
         while let Some(row) = list.next_element()? {
             if rows.len() == MOST_ROWS {
-                return Err(A::Error::custom(format!("more than {MOST_ROWS} rows; send the rest apart")));
+                return Err(A::Error::custom(format!(
+                    "more than {MOST_ROWS} rows in one request; send the rest in another"
+                )));
             }
             count_value()?;
             rows.push((self.0)(row));
@@ -150,7 +151,7 @@ impl<'de, R: Deserialize<'de>, T> Visitor<'de> for Rows<R, T> {
     }
 }
 
-/// An object that may be left out.
+/// Reads an optional object.
 pub(crate) fn optional<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|Object(value)| value))
 }
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_read_and_a_list_is_not() {
+    fn objects_are_read_and_lists_are_not() {
         assert_eq!(read::<ReceiveRequest>(r#"{"max":3}"#).unwrap().max, Some(3));
         let error = read::<ReceiveRequest>("[3]").unwrap_err();
         assert!(error.starts_with("invalid type: sequence, expected an object"), "{error}");
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_rows_are_read_than_a_request_may_have() {
+    fn too_many_rows_are_refused() {
         let rows = |count| format!(r#"{{"tasks":[{}]}}"#, vec![r#"{"type":"a","payload":""}"#; count].join(","));
         assert_eq!(read::<NewTasksRequest>(&rows(MOST_ROWS)).unwrap().tasks.len(), MOST_ROWS);
         let error = read::<NewTasksRequest>(&rows(MOST_ROWS + 1)).unwrap_err();
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_a_request_are_counted_in_all_of_it() {
+    fn values_are_counted_over_the_whole_request() {
         let message = |headers: usize| {
             let headers: Vec<_> = (0..headers).map(|number| format!(r#""h{number}":"""#)).collect();
             format!(r#"{{"body":"","headers":{{{}}}}}"#, headers.join(","))
@@ -216,19 +217,19 @@ mod tests {
         assert_eq!(read_request::<SendBatchRequest>(batch(500).as_bytes()).unwrap().messages.len(), 500);
         let error = read_request::<SendBatchRequest>(batch(501).as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("more than 500000 values"), "{error}");
-        // The next request has a count of its own, and an answer has none.
+        // The count starts anew with each request, and answers are not counted this way.
         assert_eq!(read_request::<SendBatchRequest>(batch(1).as_bytes()).unwrap().messages.len(), 1);
         assert_eq!(serde_json::from_str::<SendBatchRequest>(&batch(501)).unwrap().messages.len(), 501);
     }
 
     #[test]
-    fn values_of_an_answer_are_counted_before_it_is_read() {
+    fn the_values_of_an_answer_are_counted_before_it_is_read() {
         for (json, values) in [("7", 1), ("[]", 2), (r#"["a,[{","b\\",{"c\",":1,"d":2}]"#, 6)] {
             assert_eq!(values_in(json.as_bytes()), values, "{json}");
         }
         let list = |values: usize| format!("[{}0]", "0,".repeat(values - 1));
         let error = read_answer::<Vec<u8>>(list(MOST_VALUES_ANSWERED).as_bytes()).unwrap_err().to_string();
-        assert!(error.starts_with("it has more than 4000000 values"), "{error}");
+        assert!(error.starts_with("more than 4000000 values"), "{error}");
         let most = read_answer::<Vec<u8>>(list(MOST_VALUES_ANSWERED - 2).as_bytes()).unwrap();
         assert_eq!(most.len(), MOST_VALUES_ANSWERED - 2);
         let text = format!("\"{}\"", ",".repeat(3 * MOST_VALUES_ANSWERED));
@@ -236,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn neither_is_a_list_within_an_object() {
+    fn nested_lists_are_not_read_as_objects() {
         fn refused<T: DeserializeOwned>(object: &str, list: &str) {
             assert!(read::<T>(object).is_ok(), "{object}: {:?}", read::<T>(object).err());
-            let error = read::<T>(list).err().unwrap_or_else(|| panic!("{list} is read"));
+            let error = read::<T>(list).err().unwrap_or_else(|| panic!("{list} was read"));
             assert!(error.contains("expected an object"), "{error}");
         }
         refused::<SendBatchRequest>(r#"{"messages":[{"body":"a"}]}"#, r#"{"messages":[[null,"a"]]}"#);
@@ -256,7 +257,7 @@ mod tests {
         refused::<ClaimRequest>(&claim(ended), &claim(as_list));
         let beats = |row: &str| format!(r#"{{"heartbeats":[{row}],"extend":"5s"}}"#);
         refused::<HeartbeatRequest>(&beats(r#"{"lease":"x"}"#), &beats(r#"["x"]"#));
-        let progress = |told| beats(&format!(r#"{{"lease":"x","progress":{told}}}"#));
+        let progress = |progress| beats(&format!(r#"{{"lease":"x","progress":{progress}}}"#));
         refused::<HeartbeatRequest>(&progress(r#"{"fraction":0.5}"#), &progress("[0.5]"));
         refused::<NewTasksRequest>(r#"{"tasks":[{"type":"a","payload":""}]}"#, r#"{"tasks":[[null,"a",""]]}"#);
         let (strategy, as_list) = (r#"{"strategy":"no_retry"}"#, r#"["no_retry"]"#);

@@ -1,7 +1,7 @@
-//! What went wrong, as `application/problem+json`.
+//! Errors as `application/problem+json`.
 //!
-//! A problem has a code, which decides, and a text, which does not. From code and fields the client makes the very error
-//! that the store answered on the server's side, so that a program does not notice which side it stands on.
+//! The code of a problem decides what a client does; its texts are for people. From the code and the fields the client
+//! restores the error that the store returned to the server.
 
 mod code;
 
@@ -16,59 +16,62 @@ use uuid::Uuid;
 
 pub use code::Code;
 
-use super::words;
+use super::static_text;
 
 /// The media type of a problem.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// What went wrong.
+/// Operation of an error whose operation is not known here.
+const UNKNOWN_OPERATION: &str = "handle the request";
+
+/// An error of the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Where the code is explained.
+    /// Reference of the code.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The code in a few more words.
+    /// Title of the code.
     pub title: String,
-    /// The status of the answer.
+    /// HTTP status.
     pub status: u16,
-    /// What it is. This decides.
+    /// Kind of the error.
     pub code: Code,
-    /// The whole text for people.
+    /// Full error text.
     pub detail: String,
-    /// Which request; not in the rows of a batch.
+    /// Id of the request; absent in the rows of a batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// The store.
+    /// Provider of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueName>,
-    /// The message, or the task.
+    /// Id of the message or task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Uuid>,
-    /// The messages.
+    /// Ids of the messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<MessageId>>,
-    /// The feature that is refused.
+    /// The refused feature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature: Option<String>,
-    /// Why: what lies below, or what is wrong with the value.
+    /// The cause, or what is wrong with the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The value that is refused.
+    /// Name of the invalid value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,
-    /// What was asked.
+    /// The operation that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// The state of the task.
+    /// State of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<TaskState>,
-    /// When it may be asked again.
+    /// When the request may be repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<f64>,
-    /// The encoding.
+    /// Content type of the bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
     /// Whether the same call may succeed later.
@@ -77,7 +80,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of this code.
+    /// A problem with this code.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
             kind: format!("/reference#{code}"),
@@ -101,7 +104,7 @@ impl Problem {
         }
     }
 
-    /// What the other side is told of an error.
+    /// The problem for an error.
     pub fn of(error: &MessagingError) -> Self {
         use MessagingError as E;
         let (mut problem, retryable) = (Self::new(code_of(error), error.to_string()), error.is_retryable());
@@ -152,18 +155,18 @@ impl Problem {
             }
             E::DeadlineExceeded { operation } => problem.operation = Some((*operation).to_owned()),
             E::Closed { provider } => problem.provider = Some((*provider).to_owned()),
-            // An error of a kind that is newer than this: its text is all that is known of it.
+            // A variant that this function does not handle yet: only its text is passed on.
             _ => problem.why = Some(problem.detail.clone()),
         }
         problem.retryable = Some(retryable);
         problem
     }
 
-    /// The error that the other side has told; `provider` is who tells it here.
+    /// The error for a problem; `provider` is named where the problem names no known provider.
     pub fn into_error(self, provider: &'static str) -> MessagingError {
         use MessagingError as E;
-        let store = words::provider(self.provider.as_deref(), provider);
-        let operation = words::operation(self.operation.as_deref());
+        let store = static_text::provider(self.provider.as_deref(), provider);
+        let operation = static_text::operation(self.operation.as_deref());
         let why = self.why.clone().unwrap_or_else(|| self.detail.clone());
         let in_message = |error: fn(QueueName, MessageId) -> E| match (self.queue.clone(), self.id) {
             (Some(queue), Some(id)) => error(queue, MessageId::from_uuid(id)),
@@ -172,7 +175,7 @@ impl Problem {
         match self.code {
             Code::StoreUnreachable => E::Connection { provider: store, detail: why, source: None },
             Code::StoreBusy | Code::ServerBusy | Code::TooManyRequests | Code::IdempotencyInProgress => E::busy(why),
-            Code::CircuitBreakerOpen => E::CircuitBreakerOpen { provider: store, retry_after: self.patience() },
+            Code::CircuitBreakerOpen => E::CircuitBreakerOpen { provider: store, retry_after: self.retry_after() },
             Code::QueueNotFound => match self.queue.clone() {
                 Some(queue) => E::QueueNotFound { queue },
                 None => self.as_failure(provider),
@@ -187,10 +190,10 @@ impl Problem {
             Code::OutcomeUnknown => E::OutcomeUnknown {
                 operation: operation.unwrap_or("the request"),
                 ids: self.ids.unwrap_or_default(),
-                source: self.why.map(told),
+                source: self.why.map(remote_cause),
             },
             Code::InvalidReceipt => E::InvalidReceipt { why },
-            Code::InvalidInput => match (words::value(self.what.as_deref()), self.what) {
+            Code::InvalidInput => match (static_text::value(self.what.as_deref()), self.what) {
                 (Some(what), _) => E::InvalidInput { what, why },
                 (None, Some(what)) => E::InvalidInput { what: "value", why: format!("{what}: {why}") },
                 (None, None) => E::InvalidInput { what: "value", why },
@@ -204,14 +207,15 @@ impl Problem {
             },
             Code::TaskConflict => match (self.task(), self.state) {
                 (Some(id), Some(state)) => {
-                    E::TaskConflict { id, state, operation: words::change(self.operation.as_deref()) }
+                    E::TaskConflict { id, state, operation: static_text::change(self.operation.as_deref()) }
                 }
                 _ => self.as_failure(provider),
             },
             Code::DeadlineExceeded => E::DeadlineExceeded { operation: operation.unwrap_or("the request") },
             Code::Closed => E::Closed { provider: store },
             Code::Serialization | Code::Deserialization => {
-                let (content_type, source) = (words::content_type(self.content_type.as_deref()), told(why));
+                let (content_type, source) =
+                    (static_text::content_type(self.content_type.as_deref()), remote_cause(why));
                 match self.code {
                     Code::Serialization => E::Serialization { content_type, source },
                     _ => E::Deserialization { content_type, source },
@@ -228,19 +232,19 @@ impl Problem {
         }
     }
 
-    /// The store's failure, or a failure that has no better word.
+    /// The error for a failure of the store, and for codes without a variant of their own.
     fn as_failure(&self, provider: &'static str) -> MessagingError {
         let why = self.why.as_deref().unwrap_or(&self.detail);
-        let (operation, why) = match (words::operation(self.operation.as_deref()), &self.operation) {
+        let (operation, why) = match (static_text::operation(self.operation.as_deref()), &self.operation) {
             (Some(operation), _) => (operation, why.to_owned()),
-            // The word is lost, so the text has it.
-            (None, Some(operation)) => ("do what was asked", format!("{operation}: {why}")),
-            (None, None) => ("do what was asked", why.to_owned()),
+            // Operations are static texts; an unknown one goes into the error text.
+            (None, Some(operation)) => (UNKNOWN_OPERATION, format!("{operation}: {why}")),
+            (None, None) => (UNKNOWN_OPERATION, why.to_owned()),
         };
         MessagingError::Provider {
-            provider: words::provider(self.provider.as_deref(), provider),
+            provider: static_text::provider(self.provider.as_deref(), provider),
             operation,
-            source: told(why),
+            source: remote_cause(why),
             retryable: self.retryable.unwrap_or(self.code == Code::RequestTimeout),
         }
     }
@@ -249,7 +253,7 @@ impl Problem {
         self.id.map(TaskId::from_uuid)
     }
 
-    fn patience(&self) -> Duration {
+    fn retry_after(&self) -> Duration {
         self.retry_after_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
     }
 }
@@ -274,39 +278,39 @@ fn code_of(error: &MessagingError) -> Code {
         E::TaskConflict { .. } => Code::TaskConflict,
         E::DeadlineExceeded { .. } => Code::DeadlineExceeded,
         E::Closed { .. } => Code::Closed,
-        // `Provider`, and kinds that are newer than this.
+        // `Provider`, and variants that this function does not handle yet.
         _ => Code::StoreFailed,
     }
 }
 
-/// The feature's word in JSON.
+/// Identifier of a feature in JSON.
 pub(super) fn feature_word(feature: Feature) -> String {
     match serde_json::to_value(feature) {
         Ok(serde_json::Value::String(word)) => word,
-        // A variant without fields is always written as a word.
+        // A variant without fields is always written as a string.
         _ => feature.name().to_owned(),
     }
 }
 
-/// The feature of that word.
+/// The feature with this identifier.
 pub(super) fn feature(word: &str) -> Option<Feature> {
     serde_json::from_value(serde_json::Value::String(word.to_owned())).ok()
 }
 
-/// The other side's error, of which there is only the text.
+/// A cause on the server's side, of which only the text is known.
 #[derive(Debug)]
-struct Told(String);
+struct RemoteCause(String);
 
-impl fmt::Display for Told {
+impl fmt::Display for RemoteCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Error for Told {}
+impl Error for RemoteCause {}
 
-fn told(text: String) -> ErrorSource {
-    Arc::new(Told(text))
+fn remote_cause(text: String) -> ErrorSource {
+    Arc::new(RemoteCause(text))
 }
 
 #[cfg(test)]

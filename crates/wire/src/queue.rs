@@ -1,4 +1,4 @@
-//! Queues, and what they hold.
+//! Queues and their counts.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::object;
 use super::task::Percentiles;
 
-/// What a queue holds. A number that is not known is null and named in `unknown`.
+/// Counts of a queue. An unknown count is null and named in `unknown`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// The queue.
@@ -19,16 +19,16 @@ pub struct Stats {
     pub in_flight: Option<u64>,
     /// Not due yet.
     pub delayed: Option<u64>,
-    /// In the queue's dead letters.
+    /// Dead letters of the queue.
     pub dead: Option<u64>,
-    /// How long ago the oldest ready message was accepted; null as well when none is ready.
+    /// Age of the oldest ready message; also null when no message is ready.
     pub oldest_age_seconds: Option<f64>,
-    /// Whether receives are held back.
+    /// Whether the queue is paused.
     pub paused: bool,
-    /// The fields that are near the truth, or a little old.
+    /// Names of the fields that are approximate.
     #[serde(default)]
     pub approximate: Vec<String>,
-    /// The fields that the store cannot tell.
+    /// Names of the fields that the store cannot determine.
     #[serde(default)]
     pub unknown: Vec<String>,
 }
@@ -36,7 +36,7 @@ pub struct Stats {
 impl From<&QueueStats> for Stats {
     fn from(stats: &QueueStats) -> Self {
         let (mut approximate, mut unknown) = (Vec::new(), Vec::new());
-        fn told<T: Copy>(
+        fn value<T: Copy>(
             name: &str,
             measured: Measured<T>,
             approximate: &mut Vec<String>,
@@ -51,11 +51,11 @@ impl From<&QueueStats> for Stats {
         }
         Self {
             queue: stats.queue.clone(),
-            ready: told("ready", stats.ready, &mut approximate, &mut unknown),
-            in_flight: told("in_flight", stats.in_flight, &mut approximate, &mut unknown),
-            delayed: told("delayed", stats.delayed, &mut approximate, &mut unknown),
-            dead: told("dead", stats.dead, &mut approximate, &mut unknown),
-            oldest_age_seconds: told("oldest_age_seconds", stats.oldest_age, &mut approximate, &mut unknown)
+            ready: value("ready", stats.ready, &mut approximate, &mut unknown),
+            in_flight: value("in_flight", stats.in_flight, &mut approximate, &mut unknown),
+            delayed: value("delayed", stats.delayed, &mut approximate, &mut unknown),
+            dead: value("dead", stats.dead, &mut approximate, &mut unknown),
+            oldest_age_seconds: value("oldest_age_seconds", stats.oldest_age, &mut approximate, &mut unknown)
                 .flatten()
                 .map(|age| age.as_secs_f64()),
             paused: stats.paused,
@@ -67,18 +67,18 @@ impl From<&QueueStats> for Stats {
 
 impl From<Stats> for QueueStats {
     fn from(stats: Stats) -> Self {
-        let trust = |name: &str| {
-            let named = |names: &[String]| names.iter().any(|other| other == name);
-            (named(&stats.approximate), named(&stats.unknown))
+        let accuracy = |name: &str| {
+            let is_listed = |names: &[String]| names.iter().any(|other| other == name);
+            (is_listed(&stats.approximate), is_listed(&stats.unknown))
         };
-        // A number that is not there is not known, whether or not the list says so.
-        let count = |name: &str, value: Option<u64>| match (value, trust(name)) {
+        // A null is unknown, whether or not `unknown` names it.
+        let count = |name: &str, value: Option<u64>| match (value, accuracy(name)) {
             (None, _) | (_, (_, true)) => Measured::Unknown,
             (Some(value), (true, _)) => Measured::Approximate(value),
             (Some(value), _) => Measured::Exact(value),
         };
         let age = stats.oldest_age_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let oldest_age = match trust("oldest_age_seconds") {
+        let oldest_age = match accuracy("oldest_age_seconds") {
             (_, true) => Measured::Unknown,
             (true, _) => Measured::Approximate(age),
             _ => Measured::Exact(age),
@@ -99,30 +99,30 @@ impl From<Stats> for QueueStats {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueuesQuery {
-    /// Those whose name begins with it.
+    /// Only names with this prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// At most that many; 100 without one.
+    /// Page size; 100 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Those after the page that ended with this cursor.
+    /// `next` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
-/// `GET /v1/queues`, by name.
+/// `GET /v1/queues`, sorted by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueuesPage {
     /// The queues.
     pub queues: Vec<Stats>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     pub next: Option<String>,
 }
 
 /// `GET /v1/queue-names`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueNames {
-    /// All of them, by name.
+    /// All names, sorted.
     pub queues: Vec<QueueName>,
 }
 
@@ -130,26 +130,26 @@ pub struct QueueNames {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyRequest {
-    /// The queues that should be there.
+    /// The queues that should exist.
     #[serde(deserialize_with = "object::values")]
     pub queues: Vec<QueueName>,
 }
 
-/// Which of the queues that were asked for are there.
+/// Which of the given queues exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
-    /// There, and usable.
+    /// Existing and usable.
     #[serde(default)]
     pub healthy: Vec<QueueName>,
-    /// Not there.
+    /// Not existing.
     #[serde(default)]
     pub missing: Vec<QueueName>,
-    /// There, but not usable.
+    /// Existing but not usable.
     #[serde(default)]
     pub errors: Vec<UnusableQueue>,
 }
 
-/// A queue that is there and cannot be used.
+/// A queue that exists but cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnusableQueue {
     /// The queue.
@@ -177,37 +177,37 @@ impl From<Verified> for QueueHealthReport {
 pub struct Paused {
     /// The queue.
     pub queue: QueueName,
-    /// Whether receives are held back now.
+    /// Whether the queue is paused now.
     pub paused: bool,
 }
 
 /// How many messages a purge removed, or would remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purged {
-    /// That many.
+    /// Number of messages.
     pub purged: u64,
 }
 
-/// `GET /v1/queues/{queue}/durations`: of what went through the server in the last hour.
+/// `GET /v1/queues/{queue}/durations`: durations of the last hour, of messages that this server delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Durations {
-    /// How long messages had waited when they were first delivered.
+    /// Waiting time of messages at their first delivery.
     pub waited: Option<Percentiles>,
-    /// How long it took from a delivery to the end of its handler.
+    /// Time from delivery to the end of the handler.
     pub took: Option<Percentiles>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     fn name() -> QueueName {
         QueueName::new("orders").unwrap()
     }
 
     #[test]
-    fn numbers_come_over_with_how_far_they_can_be_trusted() {
+    fn counts_round_trip_with_their_accuracy() {
         let age = Some(Duration::from_millis(12_500));
         for oldest_age in [
             Measured::Exact(None),
@@ -225,12 +225,12 @@ mod tests {
                 oldest_age,
                 paused: true,
             };
-            assert_eq!(QueueStats::from(over(&Stats::from(&stats))), stats);
+            assert_eq!(QueueStats::from(round_trip(&Stats::from(&stats))), stats);
         }
     }
 
     #[test]
-    fn what_is_not_known_is_null_and_named() {
+    fn unknown_counts_are_null_and_named() {
         let stats = QueueStats {
             queue: name(),
             ready: Measured::Exact(3),
@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn reports_come_over_whole() {
+    fn reports_round_trip() {
         let report = QueueHealthReport {
             healthy: vec![name()],
             missing: vec![QueueName::new("gone").unwrap()],
             errors: vec![(name(), "no right".into())],
         };
-        assert_eq!(QueueHealthReport::from(over(&Verified::from(report.clone()))), report);
+        assert_eq!(QueueHealthReport::from(round_trip(&Verified::from(report.clone()))), report);
         assert!(is_refused::<VerifyRequest>(r#"{"queues":[],"all":true}"#));
         assert!(is_refused::<VerifyRequest>(r#"{"queues":["a b"]}"#));
     }

@@ -1,4 +1,4 @@
-//! Messages on their way to a worker.
+//! Receiving messages.
 
 use std::time::Duration;
 
@@ -16,29 +16,29 @@ use super::object;
 use super::problem::Problem;
 use super::settle::{Row, Settlement};
 
-/// The longest wait that one request may ask for. Longer waits are several requests.
+/// Upper bound of the wait of one request. A longer wait takes several requests.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// `POST /v1/queues/{queue}/receive`. What is left out is the server's default.
+/// `POST /v1/queues/{queue}/receive`. Absent fields have the server's defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReceiveRequest {
-    /// At most that many messages.
+    /// Maximum number of messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
-    /// How long they are leased.
+    /// Duration of the leases.
     #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Duration>,
-    /// How long to wait for the first one.
+    /// How long to wait for the first message.
     #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub wait: Option<Duration>,
-    /// A message that has been delivered that often is dead-lettered instead.
+    /// Messages with this many deliveries are dead-lettered instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_receive_count: Option<u32>,
-    /// That one message, or none.
+    /// Only the message with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<MessageId>,
-    /// Who asks.
+    /// Name of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
 }
@@ -57,41 +57,41 @@ impl From<&ReceiveOptions> for ReceiveRequest {
 }
 
 impl ReceiveRequest {
-    /// What is asked for, where `defaults` stand in for what is left out.
+    /// The options of the request; `defaults` fill in absent fields.
     pub fn options(&self, defaults: &ReceiveOptions) -> Result<ReceiveOptions, MessagingError> {
         options(self.max, self.visibility, self.wait, self.max_receive_count, defaults)
     }
 }
 
-/// `POST /v1/receive`: ends leases, then receives from any of the queues.
+/// `POST /v1/receive`: settles, then receives from any of the queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SettleAndReceiveRequest {
-    /// From these.
+    /// The queues.
     #[serde(deserialize_with = "object::values")]
     pub queues: Vec<QueueName>,
-    /// Leases that end first.
+    /// The settlements, carried out first.
     #[serde(deserialize_with = "object::list", skip_serializing_if = "Vec::is_empty")]
     pub settlements: Vec<Settlement>,
-    /// At most that many messages.
+    /// Maximum number of messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
-    /// How long they are leased.
+    /// Duration of the leases.
     #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Duration>,
-    /// How long to wait for the first one.
+    /// How long to wait for the first message.
     #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub wait: Option<Duration>,
-    /// A message that has been delivered that often is dead-lettered instead.
+    /// Messages with this many deliveries are dead-lettered instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_receive_count: Option<u32>,
-    /// Who asks.
+    /// Name of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
 }
 
 impl SettleAndReceiveRequest {
-    /// A request for messages by `options`.
+    /// A request with these options and without settlements.
     pub fn new(queues: Vec<QueueName>, options: &ReceiveOptions) -> Self {
         Self {
             queues,
@@ -104,7 +104,7 @@ impl SettleAndReceiveRequest {
         }
     }
 
-    /// What is asked for, where `defaults` stand in for what is left out.
+    /// The options of the request; `defaults` fill in absent fields.
     pub fn options(&self, defaults: &ReceiveOptions) -> Result<ReceiveOptions, MessagingError> {
         options(self.max, self.visibility, self.wait, self.max_receive_count, defaults)
     }
@@ -118,7 +118,7 @@ fn options(
     defaults: &ReceiveOptions,
 ) -> Result<ReceiveOptions, MessagingError> {
     if wait.is_some_and(|wait| wait > LONGEST_WAIT) {
-        return Err(MessagingError::invalid("wait", "one request waits for at most 60s; ask again after it"));
+        return Err(MessagingError::invalid("wait", "one request waits for at most 60s; send another one afterwards"));
     }
     Ok(ReceiveOptions {
         max: max.unwrap_or(defaults.max),
@@ -131,48 +131,48 @@ fn options(
 /// A leased message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Received {
-    /// The message's identity.
+    /// Id of the message.
     pub id: MessageId,
     /// The queue that it was received from.
     pub queue: QueueName,
-    /// What it is settled by.
+    /// Its receipt, used to settle it.
     pub receipt: ReceiptHandle,
-    /// What it says, as text.
+    /// The body, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Text>,
-    /// What it says, in base64.
+    /// The body, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
-    /// How the body is encoded.
+    /// Content type of the body.
     pub content_type: String,
-    /// Text beside the body.
+    /// Its headers.
     #[serde(default)]
     pub headers: HeaderFields,
-    /// The key that it is ordered by.
+    /// Its ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
-    /// The key that keeps it single.
+    /// Its dedup key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedup_key: Option<String>,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: u8,
-    /// When it is too late to handle it.
+    /// When it expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// Which delivery this is: 1 the first time.
+    /// Number of this delivery; 1 is the first.
     pub receive_count: u32,
-    /// How often a handler has failed on it before.
+    /// Number of earlier failed attempts.
     pub attempts_count: u32,
     /// When the store accepted it.
     pub enqueued_at: Timestamp,
     /// When it was first delivered.
     pub first_attempt_at: Timestamp,
-    /// When the lease ends, if it is not extended.
+    /// When the lease expires unless it is extended.
     pub lease_expires_at: Timestamp,
 }
 
 impl Received {
-    /// A delivery by `receipt`, which must be one that the other side may have.
+    /// A delivery. `receipt` is passed to the client as it is.
     pub fn new(body: Bytes, envelope: Envelope, receipt: ReceiptHandle) -> Self {
         let (body, body_base64) = body::split(body);
         Self {
@@ -195,7 +195,7 @@ impl Received {
         }
     }
 
-    /// What a message that is held is made of.
+    /// Body, envelope and receipt.
     pub fn into_parts(self) -> Result<(Bytes, Envelope, ReceiptHandle), MessagingError> {
         let body = body::required("body", self.body, self.body_base64)?;
         let envelope = Envelope {
@@ -217,23 +217,23 @@ impl Received {
     }
 }
 
-/// What a receive brought.
+/// Answer to a receive.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ReceivedMessages {
     /// The messages.
     pub messages: Vec<Received>,
 }
 
-/// What `POST /v1/receive` did.
+/// Answer of `POST /v1/receive`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SettledAndReceived {
-    /// What became of each settlement.
+    /// Results of the settlements.
     #[serde(default)]
     pub settled: Vec<Row>,
-    /// The new messages.
+    /// The received messages.
     #[serde(default)]
     pub messages: Vec<Received>,
-    /// Why there are none. The settlements stand all the same.
+    /// Why the receive failed. The settlements are valid nevertheless.
     pub receive_problem: Option<Box<Problem>>,
 }
 
@@ -242,7 +242,7 @@ mod tests {
     use postrider_core::{Headers, Key, LeaseToken, NativeRef};
 
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     fn delivery(is_full: bool) -> (Bytes, Envelope, ReceiptHandle) {
         let (id, queue) = (MessageId::generate(), QueueName::for_reading("orders_dlq").unwrap());
@@ -272,24 +272,24 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_come_over_whole_and_receipts_unchanged() {
+    fn deliveries_and_receipts_round_trip() {
         for is_full in [true, false] {
             let (body, envelope, receipt) = delivery(is_full);
             let received = Received::new(body.clone(), envelope.clone(), receipt.clone());
             assert_eq!(json(&received)["receipt"], receipt.to_string());
-            let back = over(&ReceivedMessages { messages: vec![received] }).messages.remove(0);
+            let back = round_trip(&ReceivedMessages { messages: vec![received] }).messages.remove(0);
             assert_eq!(back.into_parts().unwrap(), (body, envelope, receipt));
         }
     }
 
     #[test]
-    fn options_come_over_and_are_filled_up() {
+    fn options_round_trip_and_defaults_fill_in() {
         let options = ReceiveOptions::batch(7).visibility(Duration::from_millis(1)).wait(LONGEST_WAIT);
         let defaults = ReceiveOptions::default().wait(Duration::MAX).max_receive_count(9);
-        assert_eq!(over(&ReceiveRequest::from(&options)).options(&defaults).unwrap(), options);
+        assert_eq!(round_trip(&ReceiveRequest::from(&options)).options(&defaults).unwrap(), options);
         let queues = vec![QueueName::new("a").unwrap()];
         let both = SettleAndReceiveRequest::new(queues, &options);
-        assert_eq!(over(&both), both);
+        assert_eq!(round_trip(&both), both);
         assert_eq!(both.options(&defaults).unwrap(), options);
         let empty: ReceiveRequest = serde_json::from_str("{}").unwrap();
         assert_eq!(empty.options(&defaults).unwrap(), defaults.clone().wait(LONGEST_WAIT));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_with_more_in_it_is_read() {
+    fn unknown_fields_of_an_answer_are_ignored() {
         let answer = r#"{"settled":[],"messages":[],"receive_problem":null,"news":1}"#;
         assert!(serde_json::from_str::<SettledAndReceived>(answer).unwrap().receive_problem.is_none());
     }

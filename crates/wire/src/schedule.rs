@@ -1,4 +1,4 @@
-//! Times at which tasks are made.
+//! Schedules of tasks.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{body, duration, object};
 
-/// The time zone of a cron expression that names none.
+/// Time zone of a cron expression without one.
 const DEFAULT_TIME_ZONE: &str = "UTC";
 
-/// A schedule as its store knows it.
+/// A stored schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     /// Its name.
@@ -20,50 +20,50 @@ pub struct Schedule {
     /// The type of its tasks.
     #[serde(rename = "type")]
     pub task_type: TaskType,
-    /// The cron expression that it fires by.
+    /// Cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
-    /// The time zone of that expression.
+    /// Time zone of the cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// Or how long after the last time it fires again.
+    /// Interval, in place of a cron expression.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What is done about times that passed unseen.
+    /// What happens to missed ticks.
     pub missed: MissedFire,
-    /// Whether it is held back.
+    /// Whether it is paused.
     pub paused: bool,
-    /// Since when.
+    /// When it was paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// The time that it fires for next; one that is paused does not.
+    /// Next tick; none while it is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_run_at: Option<Timestamp>,
-    /// The last time that it fired for.
+    /// Last tick that fired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_run_at: Option<Timestamp>,
-    /// The last task that it made.
+    /// Last task that it created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_task: Option<TaskId>,
     /// The payload of its tasks.
     pub payload: String,
-    /// How often each is tried.
+    /// Maximum number of attempts of each task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<NonZeroU32>,
-    /// How urgent they are.
+    /// Their priority.
     pub priority: u8,
-    /// The key that they are ordered by.
+    /// Their ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
-    /// When a failed attempt is followed by the next.
+    /// When a failed attempt is retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
-    /// How long after it was made a task is too late.
+    /// Deadline of a task, counted from its creation.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub deadline_in: Option<Duration>,
-    /// Words to find them by.
+    /// Tags to filter by.
     #[serde(default)]
     pub tags: Vec<String>,
 }
@@ -99,7 +99,7 @@ impl From<postrider_core::task::Schedule> for Schedule {
 impl TryFrom<Schedule> for postrider_core::task::Schedule {
     type Error = MessagingError;
 
-    /// The version is the server's to look after, and is not told: it is 0 here.
+    /// The version is internal to the server and not sent: it is 0 here.
     fn try_from(schedule: Schedule) -> Result<Self, Self::Error> {
         let task = TaskTemplate {
             task_type: schedule.task_type,
@@ -124,7 +124,7 @@ impl TryFrom<Schedule> for postrider_core::task::Schedule {
     }
 }
 
-/// `GET /v1/schedules`, by name.
+/// `GET /v1/schedules`, sorted by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schedules {
     /// The schedules.
@@ -134,11 +134,11 @@ pub struct Schedules {
 /// `GET /v1/schedules/{name}/times`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextTimes {
-    /// The next times, soonest first.
+    /// The next ticks, earliest first.
     pub times: Vec<Timestamp>,
-    /// The time zone of its cron expression.
+    /// Time zone of the cron expression.
     pub time_zone: Option<String>,
-    /// Whether it is held back: the times are those that it would have if it went on now.
+    /// Whether it is paused: the ticks are those it would have if it were resumed now.
     pub paused: bool,
 }
 
@@ -152,34 +152,34 @@ pub struct PutScheduleRequest {
     /// The payload of its tasks, as text or as JSON.
     #[serde(deserialize_with = "body::text")]
     pub payload: String,
-    /// The cron expression that it fires by.
+    /// Cron expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
-    /// The time zone of that expression; UTC without it.
+    /// Time zone of the cron expression; UTC if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// Or how long after the last time it fires again.
+    /// Interval, in place of a cron expression.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What is done about times that passed unseen; `one` without it.
+    /// What happens to missed ticks; `one` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<MissedFire>,
-    /// How often each task is tried.
+    /// Maximum number of attempts of each task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<NonZeroU32>,
-    /// How urgent they are.
+    /// Their priority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// The key that they are ordered by.
+    /// Their ordering key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
-    /// When a failed attempt is followed by the next.
+    /// When a failed attempt is retried.
     #[serde(default, deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
-    /// How long after it was made a task is too late.
+    /// Deadline of a task, counted from its creation.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub deadline_in: Option<Duration>,
-    /// Words to find them by.
+    /// Tags to filter by.
     #[serde(default, deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
@@ -241,14 +241,14 @@ fn join(
             time_zone: time_zone.unwrap_or_else(|| DEFAULT_TIME_ZONE.to_owned()),
         }),
         (None, None, Some(interval)) => Ok(ScheduleTiming::Every(interval)),
-        _ => Err(MessagingError::invalid("schedule", "it has either cron, with or without time_zone, or every")),
+        _ => Err(MessagingError::invalid("schedule", "set either cron, with an optional time_zone, or every")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     fn definitions() -> [NewSchedule; 2] {
         let mut task = TaskTemplate::new(TaskType::new("mail").unwrap(), "{}");
@@ -265,10 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn schedules_come_over_whole() {
+    fn schedules_round_trip() {
         for definition in definitions() {
             let request = PutScheduleRequest::from(&definition);
-            assert_eq!(over(&request).into_schedule(&definition.name).unwrap(), definition);
+            assert_eq!(round_trip(&request).into_schedule(&definition.name).unwrap(), definition);
             for paused_at in [None, Some(Timestamp::from_micros(2))] {
                 let schedule = postrider_core::task::Schedule {
                     definition: definition.clone(),
@@ -280,7 +280,7 @@ mod tests {
                     version: 0,
                 };
                 let list = Schedules { schedules: vec![schedule.clone().into()] };
-                let back = over(&list).schedules.remove(0);
+                let back = round_trip(&list).schedules.remove(0);
                 assert_eq!(postrider_core::task::Schedule::try_from(back).unwrap(), schedule);
             }
         }

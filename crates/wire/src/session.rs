@@ -1,4 +1,4 @@
-//! Whom the server talks to.
+//! Sessions of clients.
 
 use std::fmt;
 
@@ -12,18 +12,18 @@ use super::token::Role;
 pub struct Session {
     /// Whether the server needs no token.
     pub open: bool,
-    /// Whether whoever asks is known.
+    /// Whether the client is authenticated.
     pub authenticated: bool,
-    /// By what name.
+    /// Name of the client's token.
     pub name: Option<String>,
-    /// What they may do.
+    /// Roles of the client.
     #[serde(default)]
     pub roles: Vec<Role>,
-    /// Where; null is everywhere.
+    /// Queue names and prefixes that it may use; null means all.
     pub queues: Option<Vec<String>>,
-    /// The store.
+    /// Provider of the store.
     pub provider: Option<String>,
-    /// Where the store is, without its password.
+    /// URL of the store, without its password.
     pub store: Option<String>,
     /// The server's version.
     pub version: String,
@@ -35,7 +35,7 @@ pub struct Session {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogInRequest {
-    /// The secret.
+    /// The token, a secret.
     pub token: String,
 }
 
@@ -48,10 +48,10 @@ impl fmt::Debug for LogInRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::over;
+    use crate::testing::round_trip;
 
     #[test]
-    fn sessions_come_over_whole() {
+    fn sessions_round_trip() {
         let session = Session {
             open: false,
             authenticated: true,
@@ -63,9 +63,9 @@ mod tests {
             version: "0.1.0".into(),
             now: Timestamp::from_micros(1),
         };
-        assert_eq!(over(&session), session);
+        assert_eq!(round_trip(&session), session);
         let request = LogInRequest { token: "prt_secret".into() };
-        assert_eq!(over(&request), request);
+        assert_eq!(round_trip(&request), request);
         assert!(!format!("{request:?}").contains("secret"));
     }
 }

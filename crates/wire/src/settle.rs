@@ -1,4 +1,4 @@
-//! How leases end, and how they go on.
+//! Settling and extending leases.
 
 use std::time::Duration;
 
@@ -10,39 +10,39 @@ use super::duration;
 use super::object;
 use super::problem::Problem;
 
-/// How a lease ends by its holder's word.
+/// Outcome of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Handled.
     Ack,
-    /// To be tried again.
+    /// Retried later.
     Retry,
-    /// Never begun: back at once, uncounted.
+    /// Never started: due at once, the delivery is not counted.
     Release,
-    /// To the dead letters.
+    /// Dead-lettered.
     DeadLetter,
 }
 
-/// One lease, and how it ends.
-// The receipt is text here: one that is damaged is its row's failure.
+/// A receipt and the outcome of its message.
+// The receipt is a text, so that a damaged one fails only its row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settlement {
-    /// The lease.
+    /// The receipt.
     pub receipt: String,
-    /// How it ends.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How long a message that is retried stays away; without it, as long as the default backoff says.
+    /// Delay of a retry; the default backoff if absent.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub after: Option<Duration>,
-    /// What the handler said.
+    /// Error text of the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why a message dies, in a word; `rejected` without one.
+    /// Reason of a dead letter; `rejected` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who handled the message; whoever received it without one.
+    /// Worker that handled the message; the one that received it if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
 }
@@ -79,7 +79,7 @@ impl TryFrom<Settlement> for postrider_core::Settlement {
             _ => {
                 return Err(MessagingError::invalid(
                     "settlement",
-                    "after and error belong to a retry, reason and error to a dead letter, and nothing to the others",
+                    "a retry may have after and error, a dead letter reason and error, the other outcomes none of them",
                 ));
             }
         };
@@ -87,7 +87,7 @@ impl TryFrom<Settlement> for postrider_core::Settlement {
     }
 }
 
-/// A retry `after` that long, or after what the default backoff gives for a first failure.
+/// A retry after the given delay, or after the default backoff of a first failure.
 fn retry(after: Option<Duration>, error: Option<String>) -> Nack {
     let nack = after.map_or_else(|| Nack::from(true), Nack::retry_after);
     match error {
@@ -100,7 +100,7 @@ fn retry(after: Option<Duration>, error: Option<String>) -> Nack {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettleRequest {
-    /// The leases, and how each ends.
+    /// The settlements.
     #[serde(deserialize_with = "object::list")]
     pub settlements: Vec<Settlement>,
 }
@@ -109,13 +109,13 @@ pub struct SettleRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptsRequest {
-    /// The leases.
+    /// The receipts.
     #[serde(deserialize_with = "object::values")]
     pub receipts: Vec<String>,
 }
 
 impl ReceiptsRequest {
-    /// The same as settlements.
+    /// The equivalent settlements.
     pub fn into_settlements(self, outcome: Outcome) -> impl ExactSizeIterator<Item = Settlement> {
         settlements(self.receipts, outcome, None, None, None)
     }
@@ -125,19 +125,19 @@ impl ReceiptsRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NackRequest {
-    /// The leases.
+    /// The receipts.
     #[serde(deserialize_with = "object::values")]
     pub receipts: Vec<String>,
-    /// How long the messages stay away; without it, as long as the default backoff says.
+    /// Delay of the retries; the default backoff if absent.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub after: Option<Duration>,
-    /// What the handler said.
+    /// Error text of the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl NackRequest {
-    /// The same as settlements.
+    /// The equivalent settlements.
     pub fn into_settlements(self) -> impl ExactSizeIterator<Item = Settlement> {
         settlements(self.receipts, Outcome::Retry, self.after, self.error, None)
     }
@@ -147,24 +147,24 @@ impl NackRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterRequest {
-    /// The leases.
+    /// The receipts.
     #[serde(deserialize_with = "object::values")]
     pub receipts: Vec<String>,
-    /// Why the messages die, in a word.
+    /// Reason of the dead letters.
     pub reason: String,
-    /// What the handler said.
+    /// Error text of the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl DeadLetterRequest {
-    /// The same as settlements.
+    /// The equivalent settlements.
     pub fn into_settlements(self) -> impl ExactSizeIterator<Item = Settlement> {
         settlements(self.receipts, Outcome::DeadLetter, None, self.error, Some(self.reason))
     }
 }
 
-/// One at a time, and with no more of the texts than is looked at: each has a copy of them.
+/// Settlements with the same outcome. Each has a copy of the texts, so they are made lazily and the texts are cut first.
 fn settlements(
     receipts: Vec<String>,
     outcome: Outcome,
@@ -172,7 +172,7 @@ fn settlements(
     mut error: Option<String>,
     mut reason: Option<String>,
 ) -> impl ExactSizeIterator<Item = Settlement> {
-    // A reason that is too long is refused, not cut, and has to stay too long.
+    // A reason that is too long must be refused later, so it is cut to a length that is still too long.
     for (text, most) in [(&mut error, MAX_ERROR_BYTES), (&mut reason, 2 * MAX_REASON_BYTES)] {
         if let Some(text) = text {
             text.truncate(text.floor_char_boundary(most));
@@ -192,41 +192,41 @@ fn settlements(
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtendRequest {
-    /// The leases.
+    /// The receipts.
     #[serde(deserialize_with = "object::values")]
     pub receipts: Vec<String>,
-    /// How long from now they last.
+    /// New duration of the leases, counted from now.
     #[serde(with = "duration")]
     pub visibility: Duration,
 }
 
-/// What was asked was done.
+/// Outcome of a row that succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Done {
-    /// It was.
+    /// Done.
     Done,
 }
 
-/// What became of one lease.
+/// Result for one receipt.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// The lease, as the request named it.
+    /// The receipt, as in the request.
     #[serde(default)]
     pub receipt: String,
-    /// The receipt by which an extended lease goes on, when it is another than the request's.
+    /// New receipt of an extended lease, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_receipt: Option<String>,
-    /// That it was done.
+    /// Set if it succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Done>,
-    /// Why it was not.
+    /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Box<Problem>>,
 }
 
 impl Row {
-    /// What became of the lease of this receipt.
+    /// The row of a settlement.
     pub fn new(receipt: String, result: &Result<(), MessagingError>) -> Self {
         match result {
             Ok(()) => Self { receipt, new_receipt: None, outcome: Some(Done::Done), problem: None },
@@ -236,7 +236,7 @@ impl Row {
         }
     }
 
-    /// What became of an extension; of one that was done, the receipt by which the lease goes on.
+    /// The row of an extension; `Ok` has the receipt of the extended lease.
     pub fn extended(receipt: String, result: Result<String, MessagingError>) -> Self {
         let (next, result) = match result {
             Ok(next) => (Some(next), Ok(())),
@@ -246,7 +246,7 @@ impl Row {
         Self { new_receipt, ..Self::new(receipt, &result) }
     }
 
-    /// What the row says; `None` when it says nothing.
+    /// Result of the row; `None` if the row has neither a result nor a problem.
     pub fn into_result(self, provider: &'static str) -> Option<Result<(), MessagingError>> {
         match self.problem {
             Some(problem) => Some(Err(problem.into_error(provider))),
@@ -255,10 +255,10 @@ impl Row {
     }
 }
 
-/// What became of each lease, in the order of the request.
+/// Results, in the order of the request.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Rows {
-    /// A row for each.
+    /// One row each.
     pub results: Vec<Row>,
 }
 
@@ -267,7 +267,7 @@ mod tests {
     use postrider_core::{LeaseToken, MessageId, NativeRef, QueueName};
 
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     fn receipt() -> ReceiptHandle {
         let queue = QueueName::new("orders").unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn settlements_come_over_whole() {
+    fn settlements_round_trip() {
         let rows = [
             postrider_core::Settlement::ack(receipt()),
             postrider_core::Settlement::nack(receipt(), Nack::Release),
@@ -285,7 +285,7 @@ mod tests {
             postrider_core::Settlement::nack(receipt(), Nack::dead_letter("odd").with_error("no")).by("host:7"),
         ];
         let request = SettleRequest { settlements: rows.iter().map(Settlement::from).collect() };
-        assert_eq!(over(&request), request);
+        assert_eq!(round_trip(&request), request);
         for (settlement, row) in request.settlements.into_iter().zip(rows) {
             assert_eq!(postrider_core::Settlement::try_from(settlement).unwrap(), row);
         }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_a_meaning_and_what_does_not_belong_is_refused() {
+    fn absent_fields_have_defaults_and_fields_of_other_outcomes_are_refused() {
         let settlement = |outcome| Settlement {
             receipt: receipt().to_string(),
             outcome,
@@ -323,36 +323,36 @@ mod tests {
     }
 
     #[test]
-    fn short_forms_are_settlements() {
+    fn short_requests_become_settlements() {
         let receipts = vec!["a".to_owned(), "b".to_owned()];
         let acks = ReceiptsRequest { receipts: receipts.clone() };
-        assert_eq!(over(&acks).into_settlements(Outcome::Ack).last().unwrap().receipt, "b");
+        assert_eq!(round_trip(&acks).into_settlements(Outcome::Ack).last().unwrap().receipt, "b");
         let nack = NackRequest { receipts: receipts.clone(), after: None, error: Some("no".into()) };
-        assert_eq!(over(&nack).into_settlements().next().unwrap().outcome, Outcome::Retry);
+        assert_eq!(round_trip(&nack).into_settlements().next().unwrap().outcome, Outcome::Retry);
         let dead = DeadLetterRequest { receipts: receipts.clone(), reason: "odd".into(), error: None };
-        assert_eq!(over(&dead).into_settlements().next().unwrap().reason.as_deref(), Some("odd"));
+        assert_eq!(round_trip(&dead).into_settlements().next().unwrap().reason.as_deref(), Some("odd"));
         let long =
             DeadLetterRequest { receipts: receipts.clone(), reason: "r".repeat(1000), error: Some("ü".repeat(9999)) };
         let long = long.into_settlements().next().unwrap();
         let lengths = (long.reason.map(|text| text.len()), long.error.map(|text| text.len()));
         assert_eq!(lengths, (Some(2 * MAX_REASON_BYTES), Some(MAX_ERROR_BYTES)), "each receipt has a copy");
         let extend = ExtendRequest { receipts, visibility: Duration::from_micros(1) };
-        assert_eq!(over(&extend), extend);
+        assert_eq!(round_trip(&extend), extend);
     }
 
     #[test]
-    fn rows_say_done_or_a_problem() {
-        let held = receipt();
-        let rows = Rows { results: vec![Row::new("a".into(), &Ok(())), Row::new("b".into(), &Err(held.expired()))] };
+    fn rows_have_an_outcome_or_a_problem() {
+        let lost = receipt();
+        let rows = Rows { results: vec![Row::new("a".into(), &Ok(())), Row::new("b".into(), &Err(lost.expired()))] };
         assert_eq!(json(&rows)["results"][0], serde_json::json!({"receipt": "a", "outcome": "done"}));
         let extended = Row::extended("a".into(), Ok("b".into()));
         assert_eq!(json(&extended), serde_json::json!({"receipt": "a", "new_receipt": "b", "outcome": "done"}));
         let extended = Row::extended("a".into(), Ok("a".into()));
         assert_eq!(json(&extended), serde_json::json!({"receipt": "a", "outcome": "done"}));
-        let mut rows = over(&rows).results.into_iter().map(|row| row.into_result("http").unwrap());
+        let mut rows = round_trip(&rows).results.into_iter().map(|row| row.into_result("http").unwrap());
         assert!(rows.next().unwrap().is_ok());
         assert!(
-            matches!(rows.next(), Some(Err(MessagingError::VisibilityExpired { id, .. })) if id == held.message_id())
+            matches!(rows.next(), Some(Err(MessagingError::VisibilityExpired { id, .. })) if id == lost.message_id())
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens: who may do what.
+//! Tokens and roles.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,36 +10,36 @@ use uuid::Uuid;
 use super::duration;
 use super::object;
 
-/// What a token allows. Admin has all, operate has read too.
+/// Role of a token. Admin includes all roles, operate includes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// To look.
+    /// Reads.
     Read,
-    /// To send messages and make tasks.
+    /// Sends messages and creates tasks.
     Produce,
-    /// To receive and settle.
+    /// Receives and settles.
     Consume,
-    /// To pause, purge, redrive, replay and schedule.
+    /// Pauses, purges, redrives, replays and schedules.
     Operate,
-    /// Everything, tokens included.
+    /// Does everything, including the administration of tokens.
     Admin,
 }
 
-/// A token, but for its secret.
+/// A token without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenInfo {
-    /// What it is removed by.
+    /// Its id.
     pub id: Uuid,
-    /// What people call it.
+    /// Its name.
     pub name: String,
-    /// What it allows.
+    /// Its roles.
     pub roles: Vec<Role>,
-    /// Where: names, or prefixes with a trailing `*`; null is everywhere.
+    /// Queues that it allows: names, or prefixes with a trailing `*`; null means all.
     pub queues: Option<Vec<String>>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When it ends.
+    /// When it expires.
     pub expires_at: Option<Timestamp>,
     /// When it was last used.
     pub last_used_at: Option<Timestamp>,
@@ -56,25 +56,25 @@ pub struct Tokens {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewTokenRequest {
-    /// What people call it.
+    /// Its name.
     pub name: String,
-    /// What it allows.
+    /// Its roles.
     #[serde(deserialize_with = "object::values")]
     pub roles: Vec<Role>,
-    /// Where; everywhere without it.
+    /// Queues that it allows; all if absent.
     #[serde(default, deserialize_with = "object::optional_values", skip_serializing_if = "Option::is_none")]
     pub queues: Option<Vec<String>>,
-    /// How long it lasts; for ever without it.
+    /// Time until it expires; never if absent.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<Duration>,
 }
 
-/// A token that was made, with its secret, which is shown this once.
+/// A new token with its secret, which is shown only once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewToken {
     /// The secret.
     pub token: String,
-    /// Everything else.
+    /// The token.
     #[serde(flatten)]
     pub info: TokenInfo,
 }
@@ -88,10 +88,10 @@ impl fmt::Debug for NewToken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{is_refused, over};
+    use crate::testing::{is_refused, round_trip};
 
     #[test]
-    fn tokens_come_over_whole_and_their_secret_is_not_shown() {
+    fn tokens_round_trip_and_their_secret_is_not_shown() {
         let info = TokenInfo {
             id: Uuid::now_v7(),
             name: "anna".into(),
@@ -102,17 +102,17 @@ mod tests {
             last_used_at: None,
         };
         let tokens = Tokens { tokens: vec![info.clone()] };
-        assert_eq!(over(&tokens), tokens);
+        assert_eq!(round_trip(&tokens), tokens);
         let new = NewToken { token: "prt_secret".into(), info };
-        assert_eq!(over(&new), new);
+        assert_eq!(round_trip(&new), new);
         assert!(!format!("{new:?}").contains("secret"));
     }
 
     #[test]
-    fn requests_come_over_whole() {
+    fn requests_round_trip() {
         let expires_in = Some(Duration::from_secs(3600));
         let request = NewTokenRequest { name: "ci".into(), roles: vec![Role::Produce], queues: None, expires_in };
-        assert_eq!(over(&request), request);
+        assert_eq!(round_trip(&request), request);
         assert!(is_refused::<NewTokenRequest>(r#"{"name":"a","roles":["root"]}"#));
         assert!(is_refused::<NewTokenRequest>(r#"{"name":"a","roles":[],"queue":"b"}"#));
     }

@@ -1,38 +1,38 @@
-//! Who works, as far as the server has seen.
+//! Workers that the server has seen.
 
 use postrider_core::{QueueName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What a worker takes.
+/// Kind of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerKind {
-    /// Messages, over HTTP.
+    /// Receives messages over HTTP.
     Http,
-    /// Tasks.
+    /// Claims tasks.
     Task,
 }
 
 /// A worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Worker {
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
-    /// What it takes.
+    /// Its kind.
     pub kind: WorkerKind,
-    /// Where it calls from.
+    /// Its address.
     pub address: Option<String>,
-    /// The queues that it takes from.
+    /// Its queues.
     pub queues: Vec<QueueName>,
-    /// How much it holds.
+    /// Number of its leases.
     pub in_flight: u64,
-    /// Whether it waits for something to do.
+    /// Whether it waits in a receive or claim.
     pub waiting: bool,
     /// When it was first seen.
     pub first_seen_at: Timestamp,
     /// When it was last seen.
     pub last_seen_at: Timestamp,
-    /// How long ago that is.
+    /// Time since it was last seen.
     pub idle_seconds: f64,
 }
 
@@ -46,10 +46,10 @@ pub struct Workers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::over;
+    use crate::testing::round_trip;
 
     #[test]
-    fn workers_come_over_whole() {
+    fn workers_round_trip() {
         let worker = Worker {
             name: "host:7".into(),
             kind: WorkerKind::Task,
@@ -62,6 +62,6 @@ mod tests {
             idle_seconds: 1.25,
         };
         let workers = Workers { workers: vec![worker] };
-        assert_eq!(over(&workers), workers);
+        assert_eq!(round_trip(&workers), workers);
     }
 }

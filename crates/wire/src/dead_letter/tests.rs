@@ -2,7 +2,7 @@ use bytes::Bytes;
 use postrider_core::{Headers, Key};
 
 use super::*;
-use crate::round_trip::{is_refused, json, over};
+use crate::testing::{is_refused, json, round_trip};
 
 fn letter(is_full: bool) -> DeadLetter {
     let mut headers = Headers::new();
@@ -32,29 +32,29 @@ fn letter(is_full: bool) -> DeadLetter {
 }
 
 #[test]
-fn dead_letters_come_over_whole() {
+fn dead_letters_round_trip() {
     for next in [None, Some(DeadLetterCursor("7".into()))] {
         let page = DeadLetterPage { letters: vec![letter(true), letter(false)], next };
-        assert_eq!(DeadLetterPage::try_from(over(&DeadPage::from(page.clone()))).unwrap(), page);
+        assert_eq!(DeadLetterPage::try_from(round_trip(&DeadPage::from(page.clone()))).unwrap(), page);
     }
 }
 
 #[test]
-fn edits_come_over_whole() {
+fn edits_round_trip() {
     let full = DeadLetterEdit {
         body: Some(Bytes::from_static(b"\xff")),
         content_type: Some(ContentType::MSGPACK),
         headers: Some(Headers::new()),
     };
     for edit in [full, DeadLetterEdit::default()] {
-        assert_eq!(DeadLetterEdit::try_from(over(&EditRequest::from(edit.clone()))).unwrap(), edit);
+        assert_eq!(DeadLetterEdit::try_from(round_trip(&EditRequest::from(edit.clone()))).unwrap(), edit);
     }
     assert_eq!(json(&EditRequest::default()), serde_json::json!({}));
     assert!(is_refused::<EditRequest>(r#"{"priority":1}"#));
 }
 
 #[test]
-fn choices_come_over_whole() {
+fn choices_round_trip() {
     let to = Some(QueueName::new("other").unwrap());
     let selections = [
         DeadLetterSelection::All,
@@ -63,11 +63,11 @@ fn choices_come_over_whole() {
         DeadLetterSelection::Reason(DeadLetterReason::EXPIRED),
     ];
     for selection in selections {
-        let purge = over(&PurgeRequest::from(&selection));
+        let purge = round_trip(&PurgeRequest::from(&selection));
         assert_eq!(purge.choice().unwrap().selection(), selection);
         for dry_run in [true, false] {
             let redrive = Redrive { selection: selection.clone(), to: to.clone(), dry_run };
-            assert_eq!(over(&RedriveRequest::from(&redrive)).redrive().unwrap(), redrive);
+            assert_eq!(round_trip(&RedriveRequest::from(&redrive)).redrive().unwrap(), redrive);
         }
     }
     let both = PurgeRequest { ids: Some(Vec::new()), error: Some("no".into()), ..PurgeRequest::default() };
@@ -79,7 +79,7 @@ fn choices_come_over_whole() {
 }
 
 #[test]
-fn filters_come_over_whole() {
+fn filters_round_trip() {
     let text = |text: &str| Some(text.to_owned());
     let filter = Filter {
         reason: text("odd"),
@@ -96,20 +96,20 @@ fn filters_come_over_whole() {
     let job = RedriveJobRequest { filter: Some(filter.clone()), ..RedriveJobRequest::default() };
     let purge = PurgeRequest { filter: Some(filter.clone()), ..PurgeRequest::default() };
     let choice = Choice::Filter(DeadLetterFilter::from(filter));
-    assert_eq!(over(&redrive).choice().unwrap(), choice);
-    assert_eq!(over(&job).choice().unwrap(), choice);
-    assert_eq!(over(&purge).choice().unwrap(), choice);
+    assert_eq!(round_trip(&redrive).choice().unwrap(), choice);
+    assert_eq!(round_trip(&job).choice().unwrap(), choice);
+    assert_eq!(round_trip(&purge).choice().unwrap(), choice);
     assert!(RedriveRequest { ids: Some(Vec::new()), ..redrive.clone() }.choice().is_err());
-    assert!(RedriveRequest { reason: text("odd"), ..redrive }.choice().is_err(), "told twice");
+    assert!(RedriveRequest { reason: text("odd"), ..redrive }.choice().is_err(), "set twice");
     let beside = PurgeRequest { reason: text("odd"), ..PurgeRequest::default() };
     let wanted = DeadLetterFilter { reason: Some("odd".into()), ..DeadLetterFilter::default() };
     assert_eq!(beside.choice().unwrap(), Choice::Filter(wanted));
 }
 
 #[test]
-fn reports_come_over_whole() {
+fn reports_round_trip() {
     let id = MessageId::generate;
     let skipped = [RedriveSkip::Leased, RedriveSkip::DedupKeyTaken, RedriveSkip::NotFound];
     let report = RedriveReport { redriven: vec![id(), id()], skipped: skipped.map(|why| (id(), why)).into() };
-    assert_eq!(RedriveReport::from(over(&Redriven::from(report.clone()))), report);
+    assert_eq!(RedriveReport::from(round_trip(&Redriven::from(report.clone()))), report);
 }

@@ -1,4 +1,4 @@
-//! The words for what can go wrong.
+//! Codes of problems.
 
 use std::fmt;
 
@@ -6,30 +6,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $status:literal, $title:literal;)*) => {
-        /// What went wrong, in a word.
+        /// Kind of a problem.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Code {
             $($(#[$doc])* $variant,)*
-            /// A word that a newer server knows.
+            /// A code of a newer server.
             Unknown,
         }
 
         impl Code {
-            /// Every code that this side knows.
+            /// All codes but `Unknown`.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The word.
+            /// The code as it is written in JSON.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* Self::Unknown => "unknown" }
             }
 
-            /// The status of an answer with this problem.
+            /// HTTP status of an answer with this problem.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$variant => $status,)* Self::Unknown => 500 }
             }
 
-            /// The word in a few more.
+            /// Title of the problem.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)* Self::Unknown => "Something went wrong" }
             }
@@ -40,33 +40,33 @@ macro_rules! codes {
 codes! {
     /// The store cannot be reached. Nothing was done.
     StoreUnreachable = "store_unreachable", 503, "The store cannot be reached";
-    /// The store answered with an error. Nothing was done.
+    /// The store returned an error. Nothing was done.
     StoreFailed = "store_failed", 500, "The store failed";
-    /// Somebody else was in the way for too long. Nothing was done.
+    /// The store was locked or overloaded for too long. Nothing was done.
     StoreBusy = "store_busy", 503, "The store is busy";
-    /// Calls to the store are held back because it kept failing.
+    /// The circuit breaker is open because the store kept failing.
     CircuitBreakerOpen = "circuit_breaker_open", 503, "Calls to the store are held back";
     /// No such queue.
     QueueNotFound = "queue_not_found", 404, "There is no such queue";
     /// No such message.
     MessageNotFound = "message_not_found", 404, "There is no such message";
-    /// Somebody has the message.
-    MessageLeased = "message_leased", 409, "Somebody has the message";
-    /// The lease is over.
+    /// The message is leased.
+    MessageLeased = "message_leased", 409, "The message is leased";
+    /// The lease has expired or was settled.
     VisibilityExpired = "visibility_expired", 409, "The lease is over";
     /// The store refuses the feature.
     NotSupported = "not_supported", 422, "The store does not support it";
     /// The store's answer was lost.
-    OutcomeUnknown = "outcome_unknown", 504, "The outcome is not known";
-    /// No receipt of this queue and store.
+    OutcomeUnknown = "outcome_unknown", 504, "The outcome is unknown";
+    /// The receipt is not one of this queue and store.
     InvalidReceipt = "invalid_receipt", 400, "The receipt cannot be used here";
     /// A value that is not allowed.
     InvalidInput = "invalid_input", 400, "A value is not allowed";
     /// No such task.
     TaskNotFound = "task_not_found", 404, "There is no such task";
-    /// The task's state does not allow it.
+    /// The state of the task does not allow the operation.
     TaskConflict = "task_conflict", 409, "The task is in another state";
-    /// The deadline passed before it began.
+    /// The deadline passed before the operation began.
     DeadlineExceeded = "deadline_exceeded", 503, "The deadline has passed";
     /// The server is closing its store.
     Closed = "closed", 503, "The server is closing";
@@ -74,17 +74,17 @@ codes! {
     Serialization = "serialization", 500, "A value cannot be encoded";
     /// Bytes could not be turned into a value.
     Deserialization = "deserialization", 400, "Bytes cannot be decoded";
-    /// What came is no request.
-    MalformedRequest = "malformed_request", 400, "The request cannot be understood";
-    /// Nobody is known by this token.
+    /// The request is malformed.
+    MalformedRequest = "malformed_request", 400, "The request is malformed";
+    /// The token is missing or unknown.
     Unauthorized = "unauthorized", 401, "A token is needed";
-    /// The caller may not do it: by their token, or by where they come from.
+    /// The client's token or origin does not allow it.
     Forbidden = "forbidden", 403, "This is not allowed";
     /// No such path.
-    NotFound = "not_found", 404, "There is nothing here";
+    NotFound = "not_found", 404, "There is no such path";
     /// The path has no such method.
     MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
-    /// The request did not come to its end in time.
+    /// The request was not received in time.
     RequestTimeout = "request_timeout", 408, "The request took too long to arrive";
     /// The key was used for another request.
     IdempotencyMismatch = "idempotency_mismatch", 422, "The idempotency key belongs to another request";
@@ -94,10 +94,10 @@ codes! {
     PayloadTooLarge = "payload_too_large", 413, "The request is too large";
     /// Not JSON.
     UnsupportedMediaType = "unsupported_media_type", 415, "The request must be JSON";
-    /// The server failed at a request that only looks.
+    /// The server failed at a read-only request.
     InternalError = "internal_error", 500, "The server failed";
-    /// The server's memory is taken by other requests and answers. Nothing was done.
-    ServerBusy = "server_busy", 503, "The server has no room for it now";
+    /// The server's memory is used up by other requests and answers. Nothing was done.
+    ServerBusy = "server_busy", 503, "The server has no memory for it now";
     /// Too many requests.
     TooManyRequests = "too_many_requests", 429, "Too many requests";
 }
@@ -116,7 +116,7 @@ impl Serialize for Code {
 
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let word = String::deserialize(deserializer)?;
-        Ok(Self::ALL.iter().copied().find(|code| code.as_str() == word).unwrap_or(Self::Unknown))
+        let code = String::deserialize(deserializer)?;
+        Ok(Self::ALL.iter().copied().find(|known| known.as_str() == code).unwrap_or(Self::Unknown))
     }
 }

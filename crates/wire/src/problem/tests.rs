@@ -1,14 +1,14 @@
 use postrider_core::{Capabilities, Support};
 
 use super::*;
-use crate::round_trip::{json, over};
+use crate::testing::{json, round_trip};
 
 fn every_error() -> Vec<MessagingError> {
     use MessagingError as E;
     let queue = QueueName::new("orders").unwrap();
     let (id, other) = (MessageId::generate(), MessageId::generate());
     let task = TaskId::generate();
-    let source = || told("below".into());
+    let source = || remote_cause("below".into());
     vec![
         E::Connection { provider: "sqlite", detail: "/x/y.db: gone".into(), source: None },
         E::QueueNotFound { queue: queue.clone() },
@@ -19,7 +19,7 @@ fn every_error() -> Vec<MessagingError> {
         E::VisibilityExpired { queue: queue.dead_letters(), id },
         E::Provider { provider: "postgres", operation: "send", source: source(), retryable: true },
         E::Provider { provider: "mysql", operation: "receive", source: source(), retryable: false },
-        E::busy("somebody has the file"),
+        E::busy("the file is locked"),
         E::CircuitBreakerOpen { provider: "rabbitmq", retry_after: Duration::from_millis(1500) },
         Capabilities::native("sqs")
             .with(Feature::ReceiveById, Support::refused("it cannot"))
@@ -37,12 +37,12 @@ fn every_error() -> Vec<MessagingError> {
 }
 
 #[test]
-fn every_error_comes_back_as_it_was() {
+fn errors_round_trip() {
     for error in every_error() {
         let problem = Problem::of(&error);
         assert_eq!((problem.status, &problem.detail), (problem.code.status(), &error.to_string()));
-        let back = over(&problem).into_error("http");
-        // The text has every field, and a source differs only in its type.
+        let back = round_trip(&problem).into_error("http");
+        // The text contains every field; a source differs only in its type.
         assert_eq!(back.to_string(), error.to_string());
         assert_eq!(std::mem::discriminant(&back), std::mem::discriminant(&error), "{back:?}");
         assert_eq!(back.is_retryable(), error.is_retryable(), "{back:?}");
@@ -53,26 +53,26 @@ fn every_error_comes_back_as_it_was() {
 #[test]
 fn every_error_has_a_code_of_its_own() {
     let codes: std::collections::HashSet<_> = every_error().iter().map(code_of).collect();
-    // Two kinds of errors are here twice.
+    // Two kinds of errors occur twice.
     assert_eq!(codes.len(), every_error().len() - 2);
 }
 
 #[test]
-fn codes_are_words_and_a_newer_one_is_read() {
+fn codes_round_trip_and_unknown_ones_are_read() {
     for code in Code::ALL {
-        assert_eq!(over(code), *code);
+        assert_eq!(round_trip(code), *code);
         assert!((400..=504).contains(&code.status()), "{code}");
     }
     let newer = r#"{"type":"x","title":"x","status":418,"code":"teapot","detail":"short and stout","spout":1}"#;
     let problem: Problem = serde_json::from_str(newer).unwrap();
     assert_eq!(problem.code, Code::Unknown);
     let error = problem.into_error("http");
-    assert_eq!(error.to_string(), "the server failed to do what was asked: short and stout");
+    assert_eq!(error.to_string(), "the server failed to handle the request: short and stout");
     assert!(!error.is_retryable());
 }
 
 #[test]
-fn problems_of_http_itself_have_errors_too() {
+fn codes_of_http_itself_become_errors() {
     use MessagingError as E;
     let error = |code| Problem::new(code, "text").into_error("http");
     assert!(matches!(error(Code::Unauthorized), E::InvalidInput { what: "token", .. }));
@@ -90,7 +90,7 @@ fn problems_of_http_itself_have_errors_too() {
 fn a_problem_without_its_fields_is_still_an_error() {
     for code in Code::ALL {
         let error = Problem::new(*code, "the text").into_error("http");
-        let is_told = error.to_string().contains("the text")
+        let is_complete = error.to_string().contains("the text")
             || matches!(
                 error,
                 MessagingError::CircuitBreakerOpen { .. }
@@ -98,16 +98,16 @@ fn a_problem_without_its_fields_is_still_an_error() {
                     | MessagingError::DeadlineExceeded { .. }
                     | MessagingError::Closed { .. }
             );
-        assert!(is_told, "{code}: {error}");
+        assert!(is_complete, "{code}: {error}");
     }
 }
 
 #[test]
-fn words_that_are_not_known_here_are_told_in_the_text() {
+fn unknown_operations_and_values_are_named_in_the_text() {
     let mut problem = Problem::new(Code::StoreFailed, "long text");
     problem.operation = Some("vacuum".into());
     problem.why = Some("disk full".into());
-    assert_eq!(problem.into_error("http").to_string(), "the server failed to do what was asked: vacuum: disk full");
+    assert_eq!(problem.into_error("http").to_string(), "the server failed to handle the request: vacuum: disk full");
     let mut problem = Problem::new(Code::InvalidInput, "long text");
     problem.what = Some("colour".into());
     problem.why = Some("too bright".into());
@@ -115,7 +115,7 @@ fn words_that_are_not_known_here_are_told_in_the_text() {
 }
 
 #[test]
-fn fields_that_do_not_belong_are_left_out() {
+fn irrelevant_fields_are_absent() {
     let expected = serde_json::json!({
         "type": "/reference#invalid_receipt", "title": "The receipt cannot be used here", "status": 400,
         "code": "invalid_receipt", "why": "it is damaged", "retryable": false, "request_id": "r1",

@@ -1,4 +1,4 @@
-//! Many tasks that are canceled or run now, and how many there are of each state.
+//! Canceling and running many tasks, and counting tasks by state.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::object;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkRequest {
-    /// In one of these states; without it in any that the change is for.
+    /// In one of these states; if absent, in any state that allows the change.
     #[serde(rename = "state", deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<TaskState>,
     /// Of one of these types.
@@ -21,34 +21,34 @@ pub struct BulkRequest {
     /// With all of these tags.
     #[serde(rename = "tag", deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// That died for this reason.
+    /// With this reason of death.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<DeadReason>,
-    /// Whose last error has this text in it.
+    /// Whose last error contains this text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Made by this schedule.
+    /// Created by this schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// Made at this time or later.
+    /// Created at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Made before this time.
+    /// Created before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Timestamp>,
-    /// These, and no others.
+    /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<TaskId>>,
-    /// That many a second.
+    /// Maximum rate, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Only tell which they would be.
+    /// Only list them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<bool>,
 }
 
 impl BulkRequest {
-    /// Which tasks are meant, unless `ids` names them.
+    /// The filter; matches all tasks if `ids` is set.
     pub fn filter(&self) -> Result<TaskFilter, MessagingError> {
         let filter = TaskFilter {
             states: self.states.clone(),
@@ -62,20 +62,20 @@ impl BulkRequest {
             created_before: self.before,
         };
         if self.ids.is_some() && filter != TaskFilter::default() {
-            return Err(MessagingError::invalid("choice", "ids stand alone; leave out the others, or ids"));
+            return Err(MessagingError::invalid("choice", "`ids` cannot be combined with other filters"));
         }
         Ok(filter)
     }
 }
 
-/// Which tasks a change of many would be of.
+/// Result of a dry run of a job on tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chosen {
-    /// The tasks.
+    /// The chosen tasks.
     pub tasks: Vec<TaskId>,
-    /// How many of them a worker has in its hands.
+    /// Number of them that a worker is processing.
     pub processing: u64,
-    /// Named tasks that stay as they are: they are in another state, or not there.
+    /// Given ids that are in another state or do not exist.
     #[serde(default)]
     pub skipped: Vec<TaskId>,
 }
@@ -83,21 +83,21 @@ pub struct Chosen {
 /// `GET /v1/tasks/counts`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Tasks of each state.
+    /// Number of tasks in each state.
     pub counts: BTreeMap<String, u64>,
-    /// How many tasks were looked at, newest first.
+    /// Number of tasks that were examined, newest first.
     pub looked_at: u64,
-    /// Whether those were all.
+    /// Whether all tasks were examined.
     pub complete: bool,
-    /// The same by type; what is missing is zero.
+    /// Counts by type and state; absent ones are zero.
     pub by_type: Vec<TypeCount>,
-    /// How long the tasks that ended had waited for their last attempt after they were due, and how long it took.
+    /// Time from due to the start of the last attempt, of ended tasks.
     pub waited: Option<Percentiles>,
-    /// See `waited`.
+    /// Duration of the last attempt, of ended tasks.
     pub took: Option<Percentiles>,
 }
 
-/// How many tasks of a type are in a state.
+/// Number of tasks of a type in a state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeCount {
     /// The type.
@@ -105,9 +105,9 @@ pub struct TypeCount {
     pub task_type: TaskType,
     /// The state.
     pub state: TaskState,
-    /// How many.
+    /// Number of tasks.
     pub count: u64,
-    /// Whether there may be more: not all were looked at.
+    /// Whether there may be more, because not all tasks were examined.
     pub approximate: bool,
 }
 
@@ -125,26 +125,26 @@ impl From<TaskCount> for TypeCount {
     }
 }
 
-/// The middle and the slow end of some durations.
+/// Percentiles of durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// Of how many durations.
+    /// Number of durations.
     pub count: u64,
-    /// Half of them are no longer than this, in milliseconds.
+    /// Median, in milliseconds.
     pub p50_ms: u64,
-    /// 95 of 100 are no longer.
+    /// 95th percentile, in milliseconds.
     pub p95_ms: u64,
-    /// 99 of 100 are no longer.
+    /// 99th percentile, in milliseconds.
     pub p99_ms: u64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     #[test]
-    fn choices_come_over_whole() {
+    fn choices_round_trip() {
         let request = BulkRequest {
             states: vec![TaskState::Pending],
             types: vec![TaskType::new("mail").unwrap()],
@@ -158,7 +158,7 @@ mod tests {
             rate: Some(10.0),
             dry_run: Some(true),
         };
-        assert_eq!(over(&request), request);
+        assert_eq!(round_trip(&request), request);
         assert_eq!(request.filter().unwrap().states, [TaskState::Pending]);
         assert_eq!(json(&BulkRequest::default()), serde_json::json!({}));
         assert!(BulkRequest { ids: Some(Vec::new()), ..request }.filter().is_err());
@@ -167,20 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn counts_come_over_whole() {
+    fn counts_round_trip() {
         let took = Some(Percentiles { count: 3, p50_ms: 1, p95_ms: 2, p99_ms: 3 });
         let counts = BTreeMap::from([("DEAD".to_owned(), 7)]);
         let of = |count| TaskCount { task_type: TaskType::new("mail").unwrap(), state: TaskState::Dead, count };
         let by_type: Vec<TaskCount> = vec![of(Measured::Exact(0)), of(Measured::Approximate(7))];
         let rows = by_type.iter().cloned().map(TypeCount::from).collect();
         let counts = Counts { counts, looked_at: 9, complete: true, by_type: rows, waited: None, took };
-        assert_eq!(over(&counts), counts);
+        assert_eq!(round_trip(&counts), counts);
         assert_eq!(
             json(&counts)["by_type"][1],
             serde_json::json!({"type": "mail", "state": "DEAD", "count": 7, "approximate": true})
         );
         assert_eq!(counts.by_type.into_iter().map(TaskCount::from).collect::<Vec<_>>(), by_type);
         let chosen = Chosen { tasks: vec![TaskId::generate()], processing: 1, skipped: vec![TaskId::generate()] };
-        assert_eq!(over(&chosen), chosen);
+        assert_eq!(round_trip(&chosen), chosen);
     }
 }

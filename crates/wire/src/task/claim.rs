@@ -1,4 +1,4 @@
-//! Tasks on their way to a worker.
+//! Claiming tasks.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use crate::object;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
-    /// Of these types.
+    /// Types of the tasks.
     #[serde(deserialize_with = "object::values")]
     pub types: Vec<TaskType>,
-    /// At most that many; one without it.
+    /// Maximum number of tasks; 1 if absent.
     #[serde(default = "one")]
     pub max: usize,
-    /// How long the lease lasts.
+    /// Duration of the leases.
     #[serde(with = "duration")]
     pub lease: Duration,
-    /// Who claims.
+    /// Name of the worker.
     pub worker: String,
-    /// How long to wait for the first; not at all without it.
+    /// How long to wait for the first task; no wait if absent.
     #[serde(default, with = "duration", skip_serializing_if = "Duration::is_zero")]
     pub wait: Duration,
-    /// Attempts that end first.
+    /// Attempts to finish first.
     #[serde(default, deserialize_with = "object::list", skip_serializing_if = "Vec::is_empty")]
     pub finish: Vec<Finish>,
 }
@@ -40,7 +40,7 @@ fn one() -> usize {
 }
 
 impl ClaimRequest {
-    /// A claim that ends these attempts first.
+    /// A claim that finishes these attempts first.
     pub fn new(claim: ClaimTasks, finish: Vec<Finish>) -> Self {
         let ClaimTasks { types, max, lease, worker } = claim;
         Self { types, max, lease, worker, wait: Duration::ZERO, finish }
@@ -52,51 +52,51 @@ impl ClaimRequest {
     }
 }
 
-/// A task that was claimed.
+/// A claimed task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claimed {
-    /// What ends the attempt.
+    /// Its lease, used to finish the attempt.
     pub lease: String,
     /// The task.
     pub id: TaskId,
-    /// Which handler runs it.
+    /// Task type: selects the handler.
     #[serde(rename = "type")]
     pub task_type: TaskType,
-    /// What the handler is given, as text.
+    /// Payload of the handler, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Text>,
-    /// What the handler is given, in base64.
+    /// Payload of the handler, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<Base64>,
-    /// Which attempt this is.
+    /// Number of this attempt.
     pub attempt_count: u32,
-    /// How many there are.
+    /// Maximum number of attempts.
     pub max_attempts: u32,
-    /// When a failure is followed by the next attempt.
+    /// When a failed attempt is retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: u8,
-    /// The key that it is ordered by.
+    /// Its ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
-    /// Words to find it by.
+    /// Tags to filter by.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it was due.
     pub scheduled_for: Timestamp,
     /// How long ago the first attempt began.
     #[serde(with = "duration")]
     pub since_first_attempt: Duration,
-    /// How long until it is too late.
+    /// Time until the deadline.
     #[serde(default, with = "duration::optional")]
     pub time_left: Option<Duration>,
 }
 
 impl Claimed {
-    /// A task that was claimed, with its lease as a worker is given it.
+    /// A claimed task, with the text of its lease for the worker.
     pub fn new(lease: String, task: ClaimedTask) -> Self {
         let (payload, payload_base64) = body::split(task.payload);
         Self {
@@ -118,7 +118,7 @@ impl Claimed {
         }
     }
 
-    /// The task, with its lease as this side knows it.
+    /// The task, with its lease.
     pub fn into_task(self, lease: TaskLease) -> Result<ClaimedTask, MessagingError> {
         let claimed = self;
         Ok(ClaimedTask {
@@ -139,50 +139,50 @@ impl Claimed {
     }
 }
 
-/// What a claim brought.
+/// Answer to a claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claims {
-    /// What became of each attempt that was to end first.
+    /// Results of the attempts that were finished first.
     #[serde(default)]
     pub finished: Vec<Standing>,
-    /// The new attempts.
+    /// The claimed tasks.
     #[serde(default)]
     pub tasks: Vec<Claimed>,
-    /// When nothing was claimed: how long until something may be.
+    /// If nothing was claimed: time until a task may become due.
     #[serde(default, with = "duration::optional")]
     pub next_due: Option<Duration>,
 }
 
-/// So many tasks are claimed by their ids with one request: all of them are answered, however large they are.
+/// Upper bound of the tasks that one request claims by id. All of them are returned, however large.
 pub const MOST_BY_ID: usize = 100;
 
 /// `POST /v1/tasks/claim-by-id`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimByIdRequest {
-    /// These.
+    /// The tasks.
     pub ids: Vec<TaskId>,
-    /// How long the lease lasts.
+    /// Duration of the leases.
     #[serde(with = "duration")]
     pub lease: Duration,
-    /// Who claims.
+    /// Name of the worker.
     pub worker: String,
 }
 
-/// What became of one claim by id.
+/// Result of one claim by id.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimRow {
-    /// It was claimed.
+    /// Claimed.
     Claimed(Box<Claimed>),
-    /// It may not be claimed before that long.
+    /// Time until it is due.
     NotDue(#[serde(with = "duration")] Duration),
-    /// There is nothing to do. Always true.
+    /// Not claimable in its state. Always true.
     NotClaimable(bool),
 }
 
 impl ClaimRow {
-    /// The answer, where `lease` gives the text of a task's lease.
+    /// The row of an answer; `lease` returns the text of a task's lease.
     pub fn new(answer: ClaimAnswer, lease: impl FnOnce(&ClaimedTask) -> String) -> Self {
         match answer {
             ClaimAnswer::Claimed(task) => Self::Claimed(Box::new(Claimed::new(lease(&task), *task))),
@@ -192,10 +192,10 @@ impl ClaimRow {
     }
 }
 
-/// What became of each claim by id, in the order of the request.
+/// Results of claims by id, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClaimByIdAnswers {
-    /// A row for each.
+    /// One row each.
     pub answers: Vec<ClaimRow>,
 }
 
@@ -205,7 +205,7 @@ mod tests {
     use postrider_core::Key;
 
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     fn claimed(is_full: bool) -> ClaimedTask {
         ClaimedTask {
@@ -226,11 +226,11 @@ mod tests {
     }
 
     #[test]
-    fn claims_come_over_whole() {
+    fn claims_round_trip() {
         for task in [claimed(true), claimed(false)] {
             let tasks = vec![Claimed::new("prl1.x".into(), task.clone())];
             let claims = Claims { finished: Vec::new(), tasks, next_due: Some(Duration::from_secs(5)) };
-            let mut back = over(&claims);
+            let mut back = round_trip(&claims);
             assert_eq!(back, claims);
             let back = back.tasks.remove(0);
             assert_eq!((back.lease.as_str(), back.id), ("prl1.x", task.lease.id));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_by_id_come_over_whole() {
+    fn answers_by_id_round_trip() {
         let task = claimed(true);
         let answers = [
             ClaimAnswer::Claimed(Box::new(task.clone())),
@@ -249,14 +249,14 @@ mod tests {
         ];
         let lease = |task: &ClaimedTask| task.lease.id.to_string();
         let rows = ClaimByIdAnswers { answers: answers.map(|answer| ClaimRow::new(answer, lease)).into() };
-        assert_eq!(over(&rows), rows);
+        assert_eq!(round_trip(&rows), rows);
         assert_eq!(json(&rows)["answers"][0]["claimed"]["lease"], task.lease.id.to_string());
         assert_eq!(json(&rows)["answers"][1], serde_json::json!({"not_due": "5s"}));
         assert_eq!(json(&rows)["answers"][2], serde_json::json!({"not_claimable": true}));
     }
 
     #[test]
-    fn requests_come_over_whole() {
+    fn requests_round_trip() {
         let claim = ClaimTasks {
             types: vec![TaskType::new("mail").unwrap()],
             max: 7,
@@ -264,7 +264,7 @@ mod tests {
             worker: "host:7".into(),
         };
         let request = ClaimRequest::new(claim.clone(), Vec::new());
-        assert_eq!(over(&request), request);
+        assert_eq!(round_trip(&request), request);
         assert_eq!(request.claim(), claim);
         let short: ClaimRequest = serde_json::from_str(r#"{"types":["a"],"lease":"30s","worker":"w"}"#).unwrap();
         assert_eq!((short.max, short.wait), (1, Duration::ZERO));

@@ -1,6 +1,6 @@
-//! Which tasks a listing is of, as the query of `GET /v1/tasks`.
+//! The query of `GET /v1/tasks`.
 //!
-//! `state`, `type`, `within` and `tag` may be there several times, which is why this is not a type that serde reads.
+//! Not a serde type, because `state`, `type`, `within` and `tag` may be repeated.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use form_urlencoded::Serializer;
 use postrider_core::MessagingError;
 use postrider_core::task::{TaskCursor, TaskQuery};
 
-/// The query, without its question mark.
+/// Writes a query, without the question mark.
 pub fn write_query(query: &TaskQuery) -> String {
     let filter = &query.filter;
     let mut written = Serializer::new(String::new());
@@ -40,7 +40,7 @@ pub fn write_query(query: &TaskQuery) -> String {
     written.finish()
 }
 
-/// What a query asks for. A name that nobody reads is refused, as is one that is there twice and may not be.
+/// Reads a query. Unknown parameters and forbidden repetitions are errors.
 pub fn read_query(query: &str) -> Result<TaskQuery, MessagingError> {
     let mut read = TaskQuery::default();
     let mut limit = None;
@@ -59,7 +59,7 @@ pub fn read_query(query: &str) -> Result<TaskQuery, MessagingError> {
             "limit" => once(&mut limit, &name, parsed(&name, &value)?)?,
             "after" => once(&mut read.after, &name, TaskCursor(value.into_owned()))?,
             other => {
-                let why = format!("'{}' is nothing that a listing of tasks has", other.escape_debug());
+                let why = format!("unknown parameter '{}'", other.escape_debug());
                 return Err(MessagingError::invalid("query", why));
             }
         }
@@ -69,9 +69,9 @@ pub fn read_query(query: &str) -> Result<TaskQuery, MessagingError> {
     Ok(read)
 }
 
-fn once<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), MessagingError> {
-    if place.replace(value).is_some() {
-        return Err(MessagingError::invalid("query", format!("'{name}' is there twice")));
+fn once<T>(field: &mut Option<T>, name: &str, value: T) -> Result<(), MessagingError> {
+    if field.replace(value).is_some() {
+        return Err(MessagingError::invalid("query", format!("'{name}' occurs twice; send it once")));
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_come_over_whole() {
+    fn queries_round_trip() {
         let filter = TaskFilter {
             states: vec![TaskState::Dead, TaskState::Canceled],
             types: vec![TaskType::new("mail").unwrap(), TaskType::new("a.b-c_d").unwrap()],
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_queries_are_refused() {
         for bad in [
             "states=DEAD",
             "state=x",

@@ -1,4 +1,4 @@
-//! How attempts end, and signs of life meanwhile.
+//! Finishing attempts, and heartbeats.
 
 use std::time::Duration;
 
@@ -11,47 +11,47 @@ use crate::duration;
 use crate::object;
 use crate::problem::Problem;
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishOutcome {
-    /// The work is done.
+    /// Done.
     Succeeded,
-    /// It failed, and is tried again.
+    /// Failed, to be retried.
     Retry,
-    /// It failed for good.
+    /// Failed for good.
     Dead,
-    /// It was never begun.
+    /// Never started.
     Released,
 }
 
-/// The end of an attempt.
+/// Outcome of one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Finish {
-    /// Whose.
+    /// Lease of the attempt.
     pub lease: String,
-    /// How.
+    /// The outcome.
     pub outcome: FinishOutcome,
-    /// What a success brought, as text.
+    /// Result of a success, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Text>,
-    /// What a success brought, in base64.
+    /// Result of a success, in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_base64: Option<Base64>,
-    /// How much later it is tried again; at once without it.
+    /// Delay of a retry; none if absent.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub after: Option<Duration>,
-    /// Why it failed.
+    /// Error text of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why there is no further attempt; `permanent` without it.
+    /// Reason of death; `permanent` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<DeadReason>,
 }
 
 impl Finish {
-    /// The end of the attempt that this lease is for.
+    /// The outcome of the attempt with this lease.
     pub fn new(lease: String, outcome: TaskOutcome) -> Self {
         let bare = |outcome| Self {
             lease,
@@ -77,7 +77,7 @@ impl Finish {
         }
     }
 
-    /// The lease, and how its attempt ended.
+    /// The lease and the outcome.
     pub fn into_outcome(self) -> Result<(String, TaskOutcome), MessagingError> {
         let result = body::join("result", self.result, self.result_base64)?;
         let outcome = match (self.outcome, result, self.after, self.error, self.reason) {
@@ -92,8 +92,8 @@ impl Finish {
             _ => {
                 return Err(MessagingError::invalid(
                     "outcome",
-                    "result belongs to a success, after and error to a retry, reason and error to a death, and \
-                     nothing to a release",
+                    "succeeded may have result, retry may have after and error, dead may have reason and error, released \
+                     none of them",
                 ));
             }
         };
@@ -105,34 +105,34 @@ impl Finish {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FinishRequest {
-    /// The attempts, and how each ends.
+    /// The outcomes.
     #[serde(deserialize_with = "object::list")]
     pub finish: Vec<Finish>,
 }
 
-/// What became of each end, in the order of the request.
+/// Results, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
-    /// A standing for each.
+    /// One standing each.
     pub finished: Vec<Standing>,
 }
 
-/// Whether a task was still held by its lease.
+/// Whether a lease was valid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
-    /// Whether it was; only then was something done.
+    /// Whether the lease was valid; if not, nothing was done.
     pub held: bool,
-    /// The state of a task that was not; null when there is no such task. Of one that was: DEAD, when a retry was asked
-    /// for after its last attempt.
+    /// With an invalid lease: the state of the task, null if it does not exist. With a valid one: DEAD, if a retry was
+    /// requested after the last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<TaskState>,
-    /// Why nothing was done by this lease; the others are not touched by that.
+    /// Why this row was refused; other rows are unaffected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Box<Problem>>,
 }
 
 impl Standing {
-    /// Nothing was done by this lease.
+    /// The standing of a refused row.
     pub fn refused(error: &MessagingError) -> Self {
         Self { held: false, state: None, problem: Some(Box::new(Problem::of(error))) }
     }
@@ -158,21 +158,21 @@ impl From<Standing> for TaskStanding {
     }
 }
 
-/// A sign of life.
+/// A heartbeat of one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Heartbeat {
-    /// Whose lease is renewed.
+    /// The lease to extend.
     pub lease: String,
-    /// How far it has come.
+    /// Its progress.
     #[serde(default, deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
 
 impl Heartbeat {
-    /// What is told of progress, checked: it came over the wire.
+    /// The progress, validated.
     pub fn checked_progress(self) -> Result<Option<Progress>, MessagingError> {
-        self.progress.map(|told| Progress::new(told.fraction, told.text)).transpose()
+        self.progress.map(|progress| Progress::new(progress.fraction, progress.text)).transpose()
     }
 }
 
@@ -180,10 +180,10 @@ impl Heartbeat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
-    /// The signs.
+    /// The heartbeats.
     #[serde(deserialize_with = "object::list")]
     pub heartbeats: Vec<Heartbeat>,
-    /// How long from now the leases last.
+    /// New duration of the leases, counted from now.
     #[serde(with = "duration")]
     pub extend: Duration,
 }
@@ -197,10 +197,10 @@ pub struct StandingsRequest {
     pub leases: Vec<String>,
 }
 
-/// Whether leases are held, in the order of the request.
+/// Whether leases are valid, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Standings {
-    /// A standing for each.
+    /// One standing each.
     pub standings: Vec<Standing>,
 }
 
@@ -209,10 +209,10 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     #[test]
-    fn ends_come_over_whole() {
+    fn outcomes_round_trip() {
         let outcomes = [
             TaskOutcome::Succeeded { result: None },
             TaskOutcome::Succeeded { result: Some(Bytes::from_static(b"\xff")) },
@@ -223,13 +223,13 @@ mod tests {
         ];
         for outcome in outcomes {
             let request = FinishRequest { finish: vec![Finish::new("lease".into(), outcome.clone())] };
-            let back = over(&request).finish.remove(0);
+            let back = round_trip(&request).finish.remove(0);
             assert_eq!(back.into_outcome().unwrap(), ("lease".to_owned(), outcome));
         }
     }
 
     #[test]
-    fn what_is_left_out_has_a_meaning_and_what_does_not_belong_is_refused() {
+    fn absent_fields_have_defaults_and_fields_of_other_outcomes_are_refused() {
         let read = |fields: &str| {
             let finish: Finish = serde_json::from_str(&format!(r#"{{"lease":"x","outcome":{fields}}}"#)).unwrap();
             finish.into_outcome().map(|(_, outcome)| outcome)
@@ -243,31 +243,31 @@ mod tests {
     }
 
     #[test]
-    fn standings_come_over_whole() {
+    fn standings_round_trip() {
         let canceled = TaskStanding::Lost(Some(TaskState::Canceled));
         let standings = [TaskStanding::Held, TaskStanding::Spent, TaskStanding::Lost(None), canceled];
         let answer = Standings { standings: standings.map(Standing::from).into() };
-        let back = over(&answer).standings.into_iter().map(TaskStanding::from);
+        let back = round_trip(&answer).standings.into_iter().map(TaskStanding::from);
         assert_eq!(back.collect::<Vec<_>>(), standings);
         let written = serde_json::json!([
             {"held": true}, {"held": true, "state": "DEAD"}, {"held": false}, {"held": false, "state": "CANCELED"}
         ]);
         assert_eq!(json(&answer)["standings"], written);
         let refused = Standing::refused(&MessagingError::invalid("lease", "odd"));
-        assert_eq!(over(&refused), refused);
+        assert_eq!(round_trip(&refused), refused);
         assert_eq!(json(&refused)["held"], false);
     }
 
     #[test]
-    fn signs_of_life_come_over_whole() {
+    fn heartbeats_round_trip() {
         let progress = Some(Progress::new(Some(0.5), Some("half".into())).unwrap());
         let heartbeats = vec![Heartbeat { lease: "x".into(), progress: progress.clone() }];
         let request = HeartbeatRequest { heartbeats, extend: Duration::from_secs(30) };
-        assert_eq!(over(&request), request);
-        assert_eq!(over(&request).heartbeats.remove(0).checked_progress().unwrap(), progress);
-        let told = Some(Progress { fraction: Some(2.0), text: None });
-        assert!(Heartbeat { lease: "x".into(), progress: told }.checked_progress().is_err());
+        assert_eq!(round_trip(&request), request);
+        assert_eq!(round_trip(&request).heartbeats.remove(0).checked_progress().unwrap(), progress);
+        let invalid = Some(Progress { fraction: Some(2.0), text: None });
+        assert!(Heartbeat { lease: "x".into(), progress: invalid }.checked_progress().is_err());
         let leases = StandingsRequest { leases: vec!["x".into()] };
-        assert_eq!(over(&leases), leases);
+        assert_eq!(round_trip(&leases), leases);
     }
 }

@@ -1,4 +1,4 @@
-//! Tasks as their store knows them.
+//! Stored tasks.
 
 use postrider_core::task::{
     AttemptOutcome, DeadReason, PayloadRevision, Progress, Task, TaskAttempt, TaskCursor, TaskInfo, TaskPage,
@@ -9,74 +9,74 @@ use serde::{Deserialize, Serialize};
 use crate::body::{self, Base64, Text};
 use crate::message::{key, text};
 
-/// Everything about a task but its bytes.
+/// A task without payload and result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Info {
-    /// Its identity.
+    /// Its id.
     pub id: TaskId,
     /// Its type.
     #[serde(rename = "type")]
     pub task_type: TaskType,
-    /// Where it is in its life.
+    /// Its state.
     pub state: TaskState,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: u8,
-    /// How many attempts were begun.
+    /// Number of attempts started.
     pub attempt_count: u32,
-    /// How many there are.
+    /// Maximum number of attempts.
     pub max_attempts: u32,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When it is, or was, due.
+    /// When it is or was due.
     pub scheduled_for: Timestamp,
-    /// When it is too late.
+    /// Deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
-    /// When it was last sent on its way.
+    /// When it was last enqueued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enqueued_at: Option<Timestamp>,
-    /// When the current or last attempt began.
+    /// When the current or last attempt started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// Who works on it, or did last.
+    /// Current or last worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// When the lease of the current attempt ends.
+    /// When the lease of the current attempt expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<Timestamp>,
-    /// How far the current or last attempt has come.
+    /// Progress of the current or last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// Why it died.
+    /// Reason of its death.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_reason: Option<DeadReason>,
-    /// Why the last attempt failed.
+    /// Error text of the last failed attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// The key that it is ordered by.
+    /// Its ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
-    /// Whether it waits behind another task of its key; only told of those that have one.
+    /// Whether it waits behind another task of its key; absent without a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<bool>,
-    /// The key that it is single by.
+    /// Its idempotency key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// Words to find it by.
+    /// Tags to filter by.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// The schedule that made it.
+    /// The schedule that created it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// When a failure is followed by the next attempt.
+    /// When a failed attempt is retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
-    /// How often its payload was edited.
+    /// Number of edits of its payload.
     pub revision: u32,
-    /// How often it was replayed.
+    /// Number of replays.
     pub replay_count: u32,
 }
 
@@ -151,7 +151,7 @@ impl TryFrom<Info> for TaskInfo {
 pub struct Page {
     /// The tasks.
     pub tasks: Vec<Info>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     pub next: Option<String>,
 }
 
@@ -171,29 +171,29 @@ impl TryFrom<Page> for TaskPage {
     }
 }
 
-/// `GET /v1/tasks/{id}`: everything.
-// Read now and then by people, so that what `flatten` costs is of no matter here.
+/// `GET /v1/tasks/{id}`: a task with its payload, result and history.
+// Read rarely, so the cost of `flatten` does not matter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Detail {
-    /// Everything but the bytes and the history.
+    /// The task.
     #[serde(flatten)]
     pub info: Info,
-    /// What its handler is given, as text.
+    /// Payload of the handler, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Text>,
-    /// What its handler is given, in base64.
+    /// Payload of the handler, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<Base64>,
-    /// What it brought, as text.
+    /// Result, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Text>,
-    /// What it brought, in base64.
+    /// Result, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_base64: Option<Base64>,
-    /// Every attempt, oldest first.
+    /// Its attempts, oldest first.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
-    /// Payloads that it had before, oldest first. Where all of them would be too large an answer, the newest.
+    /// Earlier payloads, oldest first; only the newest if all of them were too large for an answer.
     #[serde(default)]
     pub revisions: Vec<Revision>,
 }
@@ -227,21 +227,21 @@ impl Detail {
 /// One attempt of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Which one it was.
+    /// Its number.
     pub attempt: u32,
-    /// After how many replays it was made.
+    /// Number of replays before it.
     #[serde(default)]
     pub replay: u32,
-    /// Who made it.
+    /// Name of the worker.
     pub worker: String,
-    /// When it began.
+    /// When it started.
     pub started_at: Timestamp,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: AttemptOutcome,
-    /// Why it failed.
+    /// Error text of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -260,15 +260,15 @@ impl From<Attempt> for TaskAttempt {
     }
 }
 
-/// A payload that a task had before it was edited.
+/// An earlier payload of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision {
-    /// 0 is the one that the task was made with.
+    /// Its number; 0 is the original.
     pub revision: u32,
-    /// It, as text.
+    /// The payload, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Text>,
-    /// It, in base64.
+    /// The payload, in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<Base64>,
     /// When it was replaced.
@@ -297,7 +297,7 @@ pub struct Canceled {
     /// The task.
     #[serde(flatten)]
     pub info: Info,
-    /// The state that it left.
+    /// The state before the cancellation.
     pub left: TaskState,
 }
 
@@ -309,7 +309,7 @@ mod tests {
     use postrider_core::Key;
 
     use super::*;
-    use crate::round_trip::{json, over};
+    use crate::testing::{json, round_trip};
 
     fn info(is_full: bool) -> TaskInfo {
         let time = |micros| is_full.then(|| Timestamp::from_micros(micros));
@@ -344,16 +344,16 @@ mod tests {
     }
 
     #[test]
-    fn listed_tasks_come_over_whole() {
+    fn listed_tasks_round_trip() {
         let next = Some(TaskCursor("7".into()));
         let page = TaskPage { tasks: vec![info(true), info(false)], next };
-        assert_eq!(TaskPage::try_from(over(&Page::from(page.clone()))).unwrap(), page);
+        assert_eq!(TaskPage::try_from(round_trip(&Page::from(page.clone()))).unwrap(), page);
         let bare = json(&Info::from(info(false)));
         assert!(bare.get("blocked").is_none() && bare.get("deadline").is_none(), "{bare}");
     }
 
     #[test]
-    fn whole_tasks_come_over_with_their_history() {
+    fn tasks_round_trip_with_their_history() {
         let task = |is_full| Task {
             info: info(is_full),
             payload: Bytes::from_static(if is_full { b"\xff" } else { b"{}" }),
@@ -371,7 +371,7 @@ mod tests {
         let (payload, replaced_at) = (Bytes::from_static(b"\x80"), Timestamp::EPOCH.saturating_add(Duration::MAX));
         let revision = PayloadRevision { revision: 0, payload, replaced_at };
         for task in [task(true), task(false)] {
-            let detail = over(&Detail::new(task.clone(), vec![attempt.clone()], vec![revision.clone()]));
+            let detail = round_trip(&Detail::new(task.clone(), vec![attempt.clone()], vec![revision.clone()]));
             let attempts = detail.attempts.iter().cloned().map(TaskAttempt::from);
             assert!(attempts.eq([attempt.clone()]));
             let revisions = detail.revisions.iter().cloned().map(PayloadRevision::try_from);
@@ -381,9 +381,9 @@ mod tests {
     }
 
     #[test]
-    fn a_canceled_task_says_what_it_left() {
+    fn a_canceled_task_has_its_former_state() {
         let canceled = Canceled { info: info(true).into(), left: TaskState::Processing };
-        assert_eq!(over(&canceled), canceled);
+        assert_eq!(round_trip(&canceled), canceled);
         assert_eq!(json(&canceled)["left"], "PROCESSING");
     }
 }

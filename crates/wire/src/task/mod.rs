@@ -1,7 +1,7 @@
 //! Tasks.
 //!
-//! A lease on a task is a text that the server made, opaque to everybody else: a worker shows what it was given. How the
-//! text and the store's own lease belong together each side knows by itself.
+//! The lease of a task is an opaque text made by the server; a worker sends back the text that it got. Each side maps the
+//! text to its own kind of lease.
 
 mod bulk;
 mod claim;

@@ -1,4 +1,4 @@
-//! Tasks to be made.
+//! Creating tasks.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,56 +13,56 @@ use crate::message::{key, priority, text};
 use crate::object;
 use crate::problem::Problem;
 
-/// A task to be made: `POST /v1/tasks`
+/// `POST /v1/tasks`
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewTask {
-    /// Its identity; without one the server makes it.
+    /// Its id; the server generates one if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<TaskId>,
-    /// Which handler runs it.
-    // Text here, so that a bad name is one row's failure.
+    /// Task type: selects the handler.
+    // A text, so that an invalid name fails only its row.
     #[serde(rename = "type")]
     pub task_type: String,
-    /// What the handler is given, as text.
+    /// Payload of the handler, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Text>,
-    /// What the handler is given, in base64.
+    /// Payload of the handler, in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<Base64>,
-    /// When it is due; at once without it.
+    /// When it is due; at once if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_for: Option<Timestamp>,
-    /// How long after it was made it is due.
+    /// Delay between creation and due.
     #[serde(default, rename = "in", with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub scheduled_in: Option<Duration>,
-    /// How often it is tried.
+    /// Maximum number of attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<NonZeroU32>,
     /// 0 to 9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// Tasks of a type with the same key run one at a time.
+    /// Tasks of one type and key run one at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
-    /// A second task of the type with this key is not made.
+    /// A second task of the type with this key is not created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// When a failed attempt is followed by the next.
+    /// When a failed attempt is retried.
     #[serde(default, deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
-    /// When it is too late.
+    /// Deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
-    /// How long after it was made it is too late.
+    /// Deadline, counted from its creation.
     #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub deadline_in: Option<Duration>,
-    /// Words to find it by.
+    /// Tags to filter by.
     #[serde(default, deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 
-/// The schedule that made it is not told: schedules make their tasks on the server.
+/// Without the schedule: only the server creates tasks of schedules.
 impl From<postrider_core::NewTask> for NewTask {
     fn from(task: postrider_core::NewTask) -> Self {
         let (payload, payload_base64) = body::split(task.payload);
@@ -99,7 +99,7 @@ impl TryFrom<NewTask> for postrider_core::NewTask {
 
     fn try_from(new: NewTask) -> Result<Self, Self::Error> {
         let both = |what, at, within| {
-            MessagingError::invalid(what, format!("{at} and {within} are both there; send one of them"))
+            MessagingError::invalid(what, format!("both {at} and {within} are set; send one of them"))
         };
         let mut task = Self::new(&new.task_type, body::required("payload", new.payload, new.payload_base64)?)?;
         if let Some(id) = new.id {
@@ -129,19 +129,19 @@ impl TryFrom<NewTask> for postrider_core::NewTask {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewTasksRequest {
-    /// In this order.
+    /// The tasks, in the order of creation.
     #[serde(deserialize_with = "object::list")]
     pub tasks: Vec<NewTask>,
 }
 
-/// What a creation brought.
+/// Result of a creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Created {
-    /// The task: the new one, or the first that was made with the same idempotency key.
+    /// The new task, or the existing one with the same idempotency key.
     pub id: TaskId,
-    /// Where it is in its life.
+    /// Its state.
     pub state: TaskState,
-    /// Whether it was made by this request.
+    /// Whether this request created it.
     pub is_new: bool,
 }
 
@@ -157,19 +157,19 @@ impl From<Created> for postrider_core::task::Created {
     }
 }
 
-/// What became of one task of a batch.
+/// Result for one task of a batch.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CreatedRow {
     /// The task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<TaskId>,
-    /// Where it is in its life.
+    /// Its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<TaskState>,
-    /// Whether it was made by this request.
+    /// Whether this request created it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_new: Option<bool>,
-    /// Why it was not.
+    /// Why it was not created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Box<Problem>>,
 }
@@ -186,7 +186,7 @@ impl From<Result<postrider_core::task::Created, MessagingError>> for CreatedRow 
 }
 
 impl CreatedRow {
-    /// What the row says; `None` when it says nothing.
+    /// Result of the row; `None` if the row has neither a result nor a problem.
     pub fn into_result(self, provider: &'static str) -> Option<Result<postrider_core::task::Created, MessagingError>> {
         match self.problem {
             Some(problem) => Some(Err(problem.into_error(provider))),
@@ -195,17 +195,17 @@ impl CreatedRow {
     }
 }
 
-/// What became of each task of a batch, in the order of the request.
+/// Results of a batch, in the order of the request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CreatedBatch {
-    /// A row for each.
+    /// One row each.
     pub results: Vec<CreatedRow>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     fn full() -> postrider_core::NewTask {
         postrider_core::NewTask::new("mail", &b"\xff"[..])
@@ -221,21 +221,21 @@ mod tests {
     }
 
     #[test]
-    fn tasks_come_over_whole() {
+    fn tasks_round_trip() {
         let at = Timestamp::from_micros(1_700_000_000_000_001);
         let plain = postrider_core::NewTask::new("mail", "{}").unwrap();
         let time = Duration::from_millis(1);
         for task in
             [plain.clone(), full().scheduled_in(time).deadline_at(at), full().scheduled_at(at).deadline_in(time)]
         {
-            assert_eq!(postrider_core::NewTask::try_from(over(&NewTask::from(task.clone()))).unwrap(), task);
+            assert_eq!(postrider_core::NewTask::try_from(round_trip(&NewTask::from(task.clone()))).unwrap(), task);
         }
         let expected = serde_json::json!({"id": plain.id, "type": "mail", "payload": "{}"});
         assert_eq!(json(&NewTask::from(plain)), expected);
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_tasks_are_refused() {
         assert!(is_refused::<NewTask>(r#"{"type":"a","payload":"","scheduled_in":"5s"}"#));
         assert!(is_refused::<NewTask>(r#"{"payload":""}"#));
         assert!(is_refused::<NewTask>(r#"{"type":"a","payload":"","retry_strategy":{"strategy":"hope"}}"#));
@@ -253,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn rows_say_a_task_or_a_problem() {
+    fn rows_have_a_task_or_a_problem() {
         let created =
             postrider_core::task::Created { id: TaskId::generate(), is_new: false, state: TaskState::Processing };
-        assert_eq!(postrider_core::task::Created::from(over(&Created::from(created))), created);
+        assert_eq!(postrider_core::task::Created::from(round_trip(&Created::from(created))), created);
         let refused = MessagingError::invalid("payload", "too long");
         let rows = CreatedBatch { results: vec![Ok(created).into(), Err(refused).into(), CreatedRow::default()] };
-        let mut rows = over(&rows).results.into_iter().map(|row| row.into_result("http"));
+        let mut rows = round_trip(&rows).results.into_iter().map(|row| row.into_result("http"));
         assert_eq!(rows.next().unwrap().unwrap().unwrap(), created);
         assert!(matches!(rows.next(), Some(Some(Err(MessagingError::InvalidInput { what: "payload", .. })))));
         assert!(matches!(rows.next(), Some(None)));

@@ -1,4 +1,4 @@
-//! Dead tasks that are brought back, and their payloads.
+//! Replaying dead tasks and editing payloads.
 
 use bytes::Bytes;
 use postrider_core::task::{DeadReason, TaskFilter};
@@ -18,34 +18,34 @@ pub struct ReplayRequest {
     /// With all of these tags.
     #[serde(rename = "tag", deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// That died for this reason.
+    /// With this reason of death.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<DeadReason>,
-    /// Whose last error has this text in it.
+    /// Whose last error contains this text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Made by this schedule.
+    /// Created by this schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// Made at this time or later.
+    /// Created at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Made before this time.
+    /// Created before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Timestamp>,
-    /// These, and no others.
+    /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<TaskId>>,
-    /// At most that many.
+    /// Maximum number of tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Only tell what would be done.
+    /// Only report what would be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<bool>,
 }
 
 impl ReplayRequest {
-    /// Which dead tasks are meant, unless `ids` names them.
+    /// The filter; matches all dead tasks if `ids` is set.
     pub fn filter(&self) -> Result<TaskFilter, MessagingError> {
         let filter = TaskFilter {
             states: vec![TaskState::Dead],
@@ -60,7 +60,7 @@ impl ReplayRequest {
         };
         let all_dead = TaskFilter { states: vec![TaskState::Dead], ..TaskFilter::default() };
         if self.ids.is_some() && filter != all_dead {
-            return Err(MessagingError::invalid("choice", "ids stand alone; leave out the others, or ids"));
+            return Err(MessagingError::invalid("choice", "`ids` cannot be combined with other filters"));
         }
         Ok(filter)
     }
@@ -76,34 +76,34 @@ pub struct ReplayJobRequest {
     /// With all of these tags.
     #[serde(rename = "tag", deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// That died for this reason.
+    /// With this reason of death.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<DeadReason>,
-    /// Whose last error has this text in it.
+    /// Whose last error contains this text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Made by this schedule.
+    /// Created by this schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// Made at this time or later.
+    /// Created at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Made before this time.
+    /// Created before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Timestamp>,
-    /// These, and no others.
+    /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<TaskId>>,
-    /// At most that many.
+    /// Maximum number of tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// That many a second.
+    /// Maximum rate, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
 }
 
 impl ReplayJobRequest {
-    /// The same without the pace.
+    /// The same without the rate.
     pub fn replay(&self) -> ReplayRequest {
         ReplayRequest {
             types: self.types.clone(),
@@ -120,12 +120,12 @@ impl ReplayJobRequest {
     }
 }
 
-/// What a replay did, or would do.
+/// The result of a replay or of its dry run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replayed {
-    /// The tasks that are back.
+    /// Tasks that were replayed.
     pub replayed: Vec<TaskId>,
-    /// The tasks that are as they were.
+    /// Tasks that were not.
     #[serde(default)]
     pub skipped: Vec<TaskId>,
 }
@@ -159,17 +159,17 @@ impl EditPayloadRequest {
 /// A payload was edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edited {
-    /// The number of the new revision.
+    /// Number of the new revision.
     pub revision: u32,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_trip::{is_refused, json, over};
+    use crate::testing::{is_refused, json, round_trip};
 
     #[test]
-    fn replays_come_over_whole() {
+    fn replays_round_trip() {
         let job = ReplayJobRequest {
             types: vec![TaskType::new("mail").unwrap()],
             tags: vec!["a".into()],
@@ -182,8 +182,8 @@ mod tests {
             limit: Some(7),
             rate: Some(10.0),
         };
-        assert_eq!(over(&job), job);
-        let replay = over(&job.replay());
+        assert_eq!(round_trip(&job), job);
+        let replay = round_trip(&job.replay());
         assert_eq!(replay, job.replay());
         let filter = replay.filter().unwrap();
         assert_eq!((filter.states, filter.types), (vec![TaskState::Dead], job.types));
@@ -196,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn payloads_come_over_whole() {
+    fn payloads_round_trip() {
         for payload in [Bytes::from_static(b"{}"), Bytes::from_static(b"\xff")] {
             let request = EditPayloadRequest::from(payload.clone());
-            assert_eq!(over(&request).into_payload().unwrap(), payload);
+            assert_eq!(round_trip(&request).into_payload().unwrap(), payload);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How tasks reach their workers on this server.
+//! How tasks are delivered on this server.
 
 use postrider_core::task::{Post, TaskRoutes};
 use postrider_core::{MessagingError, QueueName};
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 pub struct Routes {
     /// `polling` or `queue`.
     pub mode: String,
-    /// What the queue of a type is called before the type's name.
+    /// Prefix of the queue name of a task type.
     pub queue_prefix: String,
-    /// Where the event of a death is sent to.
+    /// Queue for events of dead tasks.
     pub dead_events: Option<QueueName>,
-    /// The largest payload or result that is accepted.
+    /// Upper bound of a payload or result.
     pub max_payload_bytes: usize,
-    /// The store.
+    /// Provider of the store.
     pub store: String,
 }
 
@@ -31,7 +31,7 @@ impl Routes {
         }
     }
 
-    /// The same for a client. How messages leave the store is the server's affair.
+    /// The routes for a client. The server alone sends messages, so `post` has its default.
     pub fn into_routes(self) -> Result<TaskRoutes, MessagingError> {
         Ok(TaskRoutes {
             mode: self.mode.parse()?,
@@ -47,14 +47,14 @@ mod tests {
     use postrider_core::task::TaskMode;
 
     use super::*;
-    use crate::round_trip::over;
+    use crate::testing::round_trip;
 
     #[test]
-    fn routes_come_over_whole() {
+    fn routes_round_trip() {
         for mode in TaskMode::ALL {
             let dead_events = Some(QueueName::new("deaths").unwrap());
             let routes = TaskRoutes { mode, queue_prefix: "job_".into(), dead_events, ..TaskRoutes::default() };
-            let answer = over(&Routes::new(&routes, 7, "sqlite"));
+            let answer = round_trip(&Routes::new(&routes, 7, "sqlite"));
             assert_eq!((answer.max_payload_bytes, answer.store.as_str()), (7, "sqlite"));
             assert_eq!(answer.into_routes().unwrap(), routes);
         }

@@ -1,13 +1,13 @@
-//! Words of errors that live as long as the program.
+//! Static texts for the fields of errors.
 //!
-//! Some fields of an error are `&'static str`, because whoever makes one names a place in the program. An error that came
-//! over the wire has them as text; here the words that stores use are found again. A word that is not among them is not
-//! kept alive for ever, which a server could abuse: a general word stands in, and the text tells the rest.
+//! Some fields of `MessagingError` are `&'static str`. A problem has them as text, so the texts that stores use are looked
+//! up here. An unknown text is not leaked, which a server could abuse: a general text replaces it, and the error text
+//! contains the original.
 
-/// What stores are called.
+/// Names of providers.
 const PROVIDERS: &[&str] = &["http", "memory", "mysql", "pgmq", "postgres", "rabbitmq", "spool", "sqlite", "sqs"];
 
-/// What is asked of stores, as in "failed to …", "no answer to …" and "before … could begin".
+/// Operations, as in "failed to …" and "before … could begin".
 const OPERATIONS: &[&str] = &[
     "abandon",
     "ack",
@@ -85,10 +85,10 @@ const OPERATIONS: &[&str] = &[
     "write",
 ];
 
-/// What cannot be done to a task in its state, as in "cannot be …".
+/// Changes that the state of a task does not allow, as in "cannot be …".
 const CHANGES: &[&str] = &["canceled", "edited", "replayed", "retried", "run now"];
 
-/// Values that are refused, as in "invalid …".
+/// Names of values, as in "invalid …".
 const VALUES: &[&str] = &[
     "batch",
     "body",
@@ -150,34 +150,34 @@ const VALUES: &[&str] = &[
     "wait",
 ];
 
-/// Encodings.
+/// Content types.
 const CONTENT_TYPES: &[&str] = &["application/json", "application/msgpack", "application/octet-stream"];
 
-fn find(words: &'static [&'static str], text: Option<&str>) -> Option<&'static str> {
-    words.iter().copied().find(|word| Some(*word) == text)
+fn find(texts: &'static [&'static str], text: Option<&str>) -> Option<&'static str> {
+    texts.iter().copied().find(|known| Some(*known) == text)
 }
 
-/// The name of a store, or that of the provider that asks.
+/// The name of a provider; `own` if it is unknown.
 pub(super) fn provider(text: Option<&str>, own: &'static str) -> &'static str {
     find(PROVIDERS, text).unwrap_or(own)
 }
 
-/// What was asked; `None` when it is not known here.
+/// The name of an operation; `None` if it is unknown.
 pub(super) fn operation(text: Option<&str>) -> Option<&'static str> {
     find(OPERATIONS, text)
 }
 
-/// What cannot be done to a task.
+/// The name of a change of a task.
 pub(super) fn change(text: Option<&str>) -> &'static str {
-    find(CHANGES, text).or_else(|| operation(text)).unwrap_or("changed so")
+    find(CHANGES, text).or_else(|| operation(text)).unwrap_or("changed")
 }
 
-/// Which value is refused; `None` when it is not known here.
+/// The name of a value; `None` if it is unknown.
 pub(super) fn value(text: Option<&str>) -> Option<&'static str> {
     find(VALUES, text)
 }
 
-/// How something is encoded.
+/// A content type.
 pub(super) fn content_type(text: Option<&str>) -> &'static str {
     find(CONTENT_TYPES, text).unwrap_or("its content type")
 }
@@ -187,19 +187,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_found_and_others_are_not_kept() {
+    fn known_texts_are_found_and_others_replaced() {
         assert_eq!(provider(Some("sqlite"), "http"), "sqlite");
         assert_eq!(provider(Some("made up"), "http"), "http");
         assert_eq!(operation(Some("send")), Some("send"));
         assert_eq!(operation(Some("made up")), None);
         assert_eq!(change(Some("replayed")), "replayed");
-        assert_eq!(change(None), "changed so");
+        assert_eq!(change(None), "changed");
     }
 
     #[test]
-    fn each_list_is_in_order_and_single() {
-        for words in [PROVIDERS, OPERATIONS, CHANGES, VALUES, CONTENT_TYPES] {
-            assert!(words.is_sorted_by(|a, b| a < b), "{words:?}");
+    fn lists_are_sorted_without_duplicates() {
+        for texts in [PROVIDERS, OPERATIONS, CHANGES, VALUES, CONTENT_TYPES] {
+            assert!(texts.is_sorted_by(|a, b| a < b), "{texts:?}");
         }
     }
 }
