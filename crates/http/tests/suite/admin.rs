@@ -1,4 +1,4 @@
-//! What people and tools ask of queues and dead letters: the right paths, and answers that come back as values.
+//! Administration of queues and dead letters: paths and conversions.
 
 use bytes::Bytes;
 use postrider_core::{
@@ -19,7 +19,7 @@ fn dead(id: MessageId, seconds: u32) -> Value {
 }
 
 #[tokio::test]
-async fn queues_are_made_listed_looked_at_and_removed() {
+async fn queues_are_created_listed_peeked_and_deleted() {
     let fake = Fake::start(|seen| match (seen.method.as_str(), seen.path.as_str()) {
         ("PUT", "/v1/queues/orders") | ("DELETE", "/v1/queues/orders") => Reply::Json(204, Value::Null),
         ("GET", "/v1/queue-names") => Reply::ok(json!({"queues": ["a", "orders"]})),
@@ -46,13 +46,13 @@ async fn queues_are_made_listed_looked_at_and_removed() {
     assert!(provider.peek(&orders, 7, soon()).await.unwrap().is_empty());
     provider.health_check(soon()).await.unwrap();
     provider.delete_queue(&orders, soon()).await.unwrap();
-    let odd = provider.delete_queue(&orders.dead_letters(), soon()).await;
-    assert!(odd.is_err());
+    let refused = provider.delete_queue(&orders.dead_letters(), soon()).await;
+    assert!(refused.is_err());
 }
 
 #[tokio::test]
-async fn a_prefix_stands_before_every_path() {
-    let fake = Fake::start_silent(|seen| {
+async fn a_prefix_is_part_of_every_path() {
+    let fake = Fake::start_bare(|seen| {
         assert!(seen.path.starts_with("/rider/v1/"), "{}", seen.path);
         Reply::Cut
     })
@@ -73,7 +73,7 @@ async fn dead_letters_are_listed_by_reason_and_by_id() {
         }
         let id: MessageId = path.trim_start_matches('/').parse().unwrap();
         match known.iter().position(|known| *known == id) {
-            // The later id died first.
+            // The later id was dead-lettered first.
             Some(at) => Reply::ok(dead(id, 30 - u32::try_from(at).unwrap())),
             None => Reply::problem(&Problem::of(&MessagingError::MessageNotFound { queue: queue("orders"), id })),
         }
@@ -87,14 +87,14 @@ async fn dead_letters_are_listed_by_reason_and_by_id() {
     };
     let page = provider.list_dead_letters(&queue("orders"), &query, soon()).await.unwrap();
     assert_eq!((page.letters[0].id, page.next), (ids[0], Some(DeadLetterCursor("7".into()))));
-    let named = [ids.clone(), vec![MessageId::generate()]].concat();
-    let mut query = DeadLetterQuery { selection: DeadLetterSelection::Ids(named), limit: 2, after: None };
+    let selected = [ids.clone(), vec![MessageId::generate()]].concat();
+    let mut query = DeadLetterQuery { selection: DeadLetterSelection::Ids(selected), limit: 2, after: None };
     let page = provider.list_dead_letters(&queue("orders"), &query, soon()).await.unwrap();
     assert_eq!(page.letters.iter().map(|letter| letter.id).collect::<Vec<_>>(), [ids[2], ids[1]]);
     query.after = page.next;
     let page = provider.list_dead_letters(&queue("orders"), &query, soon()).await.unwrap();
     assert_eq!((page.letters.len(), page.letters[0].id, page.next), (1, ids[0], None));
-    query.after = Some(DeadLetterCursor("no place".into()));
+    query.after = Some(DeadLetterCursor("invalid".into()));
     assert!(provider.list_dead_letters(&queue("orders"), &query, soon()).await.is_err());
 }
 
@@ -129,7 +129,7 @@ async fn dead_letters_are_edited_redriven_and_purged() {
 }
 
 #[tokio::test]
-async fn an_examination_tells_of_the_server_and_of_its_store() {
+async fn doctor_checks_the_server_and_its_store() {
     let fake = Fake::start(|_| {
         Reply::ok(json!({"findings": [
             {"check": "schema", "severity": "warning", "found": "old", "fix": "migrate"},
