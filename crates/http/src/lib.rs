@@ -26,7 +26,6 @@ mod doctor;
 mod events;
 mod failure;
 mod options;
-mod patience;
 #[cfg(not(feature = "tls"))]
 mod plain;
 mod provider;

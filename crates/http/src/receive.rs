@@ -9,6 +9,7 @@ use std::time::Duration;
 use postrider_core::{
     Deadline, MessagingError, QueueName, QueuedMessage, ReceiveOptions, RowResults, SettledAndReceived, Settlement,
 };
+use postrider_provider::Patience;
 use postrider_wire as wire;
 use postrider_wire::Code;
 use postrider_wire::receive::{LONGEST_WAIT, ReceiveRequest, Received, ReceivedMessages, SettleAndReceiveRequest};
@@ -16,12 +17,14 @@ use postrider_wire::settle::Rows;
 use tokio::time::Instant;
 
 use crate::failure::{Failure, problem_error};
-use crate::patience::Patience;
 use crate::provider::HttpProvider;
 use crate::transport::{MAX_ROWS, Request, Transport};
 
 /// Minimum interval between requests, for a server that does not wait as requested.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Upper bound of the time before a deadline that is reserved for the answer.
+const ANSWER_TIME: Duration = Duration::from_millis(250);
 
 /// Upper bound of the queues of one request.
 pub(crate) const MAX_QUEUES: usize = 100;
@@ -83,7 +86,7 @@ impl Wait {
             let wait = self.wait();
             let (request, sent_at) = (self.request(wait)?, Instant::now());
             let answer = transport.call_once::<wire::receive::SettledAndReceived>(request);
-            let Some(answer) = self.patience.unless_unwanted(answer).await else { return Ok(Vec::new()) };
+            let Some(answer) = self.patience.unless_in_vain(answer).await else { return Ok(Vec::new()) };
             let answer = match answer {
                 Err(failure) if failure.is_disconnected() && may_repeat => {
                     may_repeat = false;
@@ -101,7 +104,7 @@ impl Wait {
             }
             // The server answered early, for example because it is stopping: no busy loop.
             let early = wait.saturating_sub(sent_at.elapsed()).min(MIN_INTERVAL);
-            if self.patience.unless_unwanted(tokio::time::sleep(early)).await.is_none() {
+            if self.patience.unless_in_vain(tokio::time::sleep(early)).await.is_none() {
                 return Ok(Vec::new());
             }
         }
@@ -116,7 +119,11 @@ impl HttpProvider {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
-        let (caller, patience) = Patience::new(options.wait, deadline, self.inner.under_way.closing());
+        let wait = match deadline.remaining() {
+            Some(left) => options.wait.min(left - (left / 2).min(ANSWER_TIME)),
+            None => options.wait,
+        };
+        let (caller, patience) = Patience::new(wait, deadline, self.inner.under_way.closing());
         let wait = Wait {
             transport: self.transport().clone(),
             queues,
