@@ -12,19 +12,19 @@ use crate::measured::{Latency, Measured, Rate};
 use crate::workload::Workload;
 use crate::{drain, handle, latency, send};
 
-/// Hears of every message that a step is done with.
+/// Called with the number of messages that completed a step.
 pub type Progress = Arc<dyn Fn(usize) + Send + Sync>;
 
-/// Every queue of a run begins with this and a number of its own.
+/// Prefix of the queue names of a run, followed by the run's number.
 const PREFIX: &str = "pb";
 
-/// The removal of a long queue takes as long as it takes.
+/// Time-out for the deletion of a long queue.
 const REMOVAL: Duration = Duration::from_secs(600);
 
 /// Workloads on one store, in queues of their own.
 pub struct Bench<P> {
     provider: Arc<P>,
-    /// Who receives when latency is measured.
+    /// The receiving connection of the latency workload.
     receiver: Arc<P>,
     load: Load,
     run: u32,
@@ -32,7 +32,7 @@ pub struct Bench<P> {
 }
 
 impl<P: Provider + Clone> Bench<P> {
-    /// Workloads of this size on this store.
+    /// Workloads with this load on this store.
     pub fn new(provider: P, load: Load) -> Result<Self, MessagingError> {
         for (what, value) in [
             ("messages", load.messages),
@@ -42,28 +42,28 @@ impl<P: Provider + Clone> Bench<P> {
             ("pace", load.pace),
         ] {
             if value == 0 {
-                return Err(MessagingError::invalid(what, "0 leaves nothing to measure; use at least 1"));
+                return Err(MessagingError::invalid(what, "must be at least 1"));
             }
         }
         let provider = Arc::new(provider);
         Ok(Self { receiver: provider.clone(), provider, load, run: rand::random(), progress: Arc::new(|_| ()) })
     }
 
-    /// Measures latency from one connection to another, such as to another process's. The caller closes it.
+    /// Measures latency from one connection to another. The caller closes `receiver`.
     #[must_use]
     pub fn received_by(mut self, receiver: P) -> Self {
         self.receiver = Arc::new(receiver);
         self
     }
 
-    /// Tells `progress` of every message that a step is done with.
+    /// Calls `progress` with the number of messages that completed a step.
     #[must_use]
     pub fn on_progress(mut self, progress: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.progress = Arc::new(progress);
         self
     }
 
-    /// How many steps a workload has, for whoever shows its progress: a message is sent and drained.
+    /// Number of steps of a workload, for progress bars: each message is sent and drained.
     pub fn steps(&self, workload: Workload) -> usize {
         match workload {
             Workload::SendOne | Workload::SendBatch | Workload::Drain | Workload::Handle => {
@@ -73,7 +73,7 @@ impl<P: Provider + Clone> Bench<P> {
         }
     }
 
-    /// Runs one workload. Its queue is removed only when it succeeds; [`Bench::clean_up`] removes it in any case.
+    /// Runs one workload. Deletes its queue only on success; [`Bench::clean_up`] deletes it in any case.
     pub async fn run(&self, workload: Workload) -> Result<Measured, BenchError> {
         let (provider, load, progress) = (&self.provider, &self.load, &self.progress);
         let queue = &self.queue(workload)?;
@@ -107,7 +107,7 @@ impl<P: Provider + Clone> Bench<P> {
         Ok(measured)
     }
 
-    /// Sends everything in batches, drains it, and answers both rates: one process with a long backlog.
+    /// Sends all messages in batches, then drains them, and returns both rates.
     pub async fn backlog(&self) -> Result<(Rate, Rate), BenchError> {
         let (provider, load, progress) = (&self.provider, &self.load, &self.progress);
         let queue = &self.queue(Workload::Drain)?;
@@ -119,9 +119,8 @@ impl<P: Provider + Clone> Bench<P> {
         Ok((rate(Workload::SendBatch, sent.elapsed), rate(Workload::Drain, drained)))
     }
 
-    /// Removes the queues of this run that are still there, after a failure or an interruption, by another connection:
-    /// this run's is closed first. A call that was cut off is not withdrawn, and what it sent later would make its queue
-    /// again.
+    /// Deletes the remaining queues of this run after a failure or an interruption. Closes this run's connection first and
+    /// uses another one: an interrupted send could otherwise still create its queue again.
     pub async fn clean_up(&self, by: &P) -> Result<(), MessagingError> {
         self.provider.close(Deadline::default()).await?;
         let present = by.list_queues(Deadline::default()).await?;
@@ -134,12 +133,12 @@ impl<P: Provider + Clone> Bench<P> {
         Ok(())
     }
 
-    /// What the names of its queues begin with.
+    /// Prefix of its queue names.
     pub fn prefix(&self) -> String {
         format!("{PREFIX}{:08x}_", self.run)
     }
 
-    /// The store that is measured.
+    /// The measured store.
     pub fn provider(&self) -> &P {
         &self.provider
     }
@@ -148,7 +147,7 @@ impl<P: Provider + Clone> Bench<P> {
         self.provider.delete_queue(queue, Deadline::after(REMOVAL)).await
     }
 
-    /// Lower case and short: such names are allowed everywhere.
+    /// A short lower-case name, which every store allows.
     fn queue(&self, workload: Workload) -> Result<QueueName, MessagingError> {
         QueueName::new(self.prefix() + &workload.name().replace('-', "_"))
     }

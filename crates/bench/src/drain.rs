@@ -1,4 +1,4 @@
-//! Draining: lease, do nothing, acknowledge, until everything is gone.
+//! Draining: lease and acknowledge until the queue is empty.
 
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,17 +13,17 @@ use crate::error::{BenchError, Mismatch};
 use crate::load::Load;
 use crate::tally::Tally;
 
-/// Longer than any workload takes with what it holds: a lease that runs out would be the workload's own fault.
+/// Lease duration, longer than any workload holds a message.
 pub(crate) const LEASE: Duration = Duration::from_secs(300);
 
-/// A queue in which nothing comes for that long is taken to be empty.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Time without a message after which a queue counts as empty.
+pub(crate) const EMPTY_AFTER: Duration = Duration::from_secs(5);
 
-/// What the workers share.
+/// State shared by the workers.
 struct Shared {
-    /// A lock, because every worker notes what it has drained; it is held once a batch.
+    /// Locked once a batch, by every worker.
     tally: Mutex<Tally>,
-    /// Ends the waiting of the others when one has drained the last message.
+    /// Ends the waits of the workers when the last message was drained.
     complete: watch::Sender<bool>,
     progress: Progress,
 }
@@ -47,12 +47,12 @@ impl Shared {
     }
 
     async fn completed(&self) {
-        // The sender is here, so it cannot be gone.
+        // Cannot fail: the sender is in `self`.
         let _ = self.complete.subscribe().wait_for(|complete| *complete).await;
     }
 }
 
-/// Drains what was sent and answers how long it took.
+/// Drains the sent messages and returns the time.
 pub(crate) async fn drain<P: MessagingService>(
     provider: &Arc<P>,
     queue: &QueueName,
@@ -71,26 +71,26 @@ pub(crate) async fn drain<P: MessagingService>(
     while let Some(worker) = workers.join_next().await {
         end = end.max(worker??);
     }
-    shared.tally.lock().unwrap_or_else(PoisonError::into_inner).judge()?;
+    shared.tally.lock().unwrap_or_else(PoisonError::into_inner).finish()?;
     Ok(end - start)
 }
 
-/// Answers when its last message was acknowledged.
+/// Drains until the queue is empty; returns when its last message was acknowledged.
 async fn work<P: MessagingService>(
     provider: Arc<P>,
     queue: QueueName,
     batch: usize,
     shared: Arc<Shared>,
 ) -> Result<Instant, BenchError> {
-    let at_once = ReceiveOptions::batch(batch).visibility(LEASE);
-    let patiently = at_once.clone().wait(PATIENCE);
+    let no_wait = ReceiveOptions::batch(batch).visibility(LEASE);
+    let waiting = no_wait.clone().wait(EMPTY_AFTER);
     let mut acks: Vec<Settlement> = Vec::new();
     let mut last = Instant::now();
     loop {
         let ids: Vec<_> = acks.iter().map(|ack| ack.receipt.message_id()).collect();
-        // Without a wait: the acknowledgements must not be kept from their answer by an empty queue.
+        // No wait, so that an empty queue does not delay the result of the acknowledgements.
         let queues = slice::from_ref(&queue);
-        let both = provider.settle_and_receive(acks, queues, &at_once, Deadline::default()).await?;
+        let both = provider.settle_and_receive(acks, queues, &no_wait, Deadline::default()).await?;
         for row in both.settled {
             row?;
         }
@@ -104,11 +104,11 @@ async fn work<P: MessagingService>(
                 return Ok(last);
             }
             received = tokio::select! {
-                received = provider.receive_messages(&queue, &patiently, Deadline::default()) => received?,
+                received = provider.receive_messages(&queue, &waiting, Deadline::default()) => received?,
                 () = shared.completed() => return Ok(last),
             };
             if received.is_empty() {
-                // What is missing is judged when all workers have ended.
+                // Missing messages are found when all workers have ended.
                 return Ok(last);
             }
         }

@@ -1,38 +1,38 @@
-//! Why a workload has no rate.
+//! Errors of workloads.
 
 use postrider_core::{MessageId, MessagingError};
 
-/// Why a workload has no rate.
+/// Why a workload failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] MessagingError),
-    /// What came out is not what went in.
+    /// The drained messages are not the sent ones.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// A part of the workload did not come to its end.
-    #[error("a part of the workload ended early: {0}")]
+    /// A task of the workload panicked or was canceled.
+    #[error("a task of the workload ended early: {0}")]
     EndedEarly(#[from] tokio::task::JoinError),
 }
 
-/// What came out is not what went in. The store breaks the law; `postrider verify` says which rule.
+/// The drained messages are not the sent ones. The store breaks the law; `postrider verify` finds the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// Two sends answered the same id.
-    #[error("two sends answered the same id {id}; see 'postrider verify'")]
+    /// Two sends returned the same id.
+    #[error("two sends returned the same id {id}; see 'postrider verify'")]
     SameId {
         /// The id.
         id: MessageId,
     },
-    /// Messages were accepted and never came.
-    #[error("{missing} of {sent} messages were sent and never drained, {id} for one; see 'postrider verify'")]
+    /// Sent messages were never received.
+    #[error("{missing} of {sent} sent messages were never received, for example {id}; see 'postrider verify'")]
     Lost {
-        /// How many did not come.
+        /// Number of missing messages.
         missing: usize,
-        /// How many were sent.
+        /// Number of sent messages.
         sent: usize,
-        /// One that did not come.
+        /// One of the missing messages.
         id: MessageId,
     },
     /// A message was acknowledged twice.
@@ -41,8 +41,8 @@ pub enum Mismatch {
         /// Its id.
         id: MessageId,
     },
-    /// A message came that was never sent.
-    #[error("message {id} was drained and never sent; see 'postrider verify'")]
+    /// A message was received that was never sent.
+    #[error("message {id} was received but never sent; see 'postrider verify'")]
     Stranger {
         /// Its id.
         id: MessageId,

@@ -1,4 +1,4 @@
-//! Draining through a subscriber: lease, hand over to a function that does nothing, acknowledge.
+//! Draining through a subscriber with an empty handler.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,20 +9,19 @@ use postrider_subscriber::{Metrics, Outcome, Shutdown, State, Subscriber, handle
 use tokio::sync::watch;
 
 use crate::bench::Progress;
-use crate::drain::{LEASE, PATIENCE};
+use crate::drain::{EMPTY_AFTER, LEASE};
 use crate::error::BenchError;
 use crate::load::Load;
 use crate::tally::Tally;
 
-/// How many workers a message of a batch has. With a half more leased in advance, a batch is under way while another
-/// is handled.
-const WORKERS_A_MESSAGE: usize = 2;
+/// Workers for each message of a batch, so that one batch is in transit while another is handled.
+const WORKERS_PER_MESSAGE: usize = 2;
 
-/// Counts messages that have been acknowledged.
+/// Counts acknowledged messages.
 struct Acknowledged {
     count: AtomicUsize,
     all: usize,
-    /// Told when the last one was, and only then: to wake whoever waits costs more than many messages do.
+    /// Set only with the last message: a wake-up costs more than many messages.
     complete: watch::Sender<Option<Instant>>,
     progress: Progress,
 }
@@ -39,14 +38,14 @@ impl Metrics for Acknowledged {
     }
 }
 
-/// What handlers were given. A lock, because every handler has one thing to note.
+/// Ids of the handled messages, written by all handlers.
 type Handled = Arc<Mutex<Vec<MessageId>>>;
 
 async fn note(id: MessageId, State(handled): State<Handled>) {
     handled.lock().unwrap_or_else(PoisonError::into_inner).push(id);
 }
 
-/// Has everything that was sent handled, and answers how long it took.
+/// Handles the sent messages and returns the time.
 pub(crate) async fn handle<P: MessagingService + Clone>(
     provider: &P,
     queue: &QueueName,
@@ -59,7 +58,7 @@ pub(crate) async fn handle<P: MessagingService + Clone>(
     let (complete, mut completed) = watch::channel(None);
     let subscriber = Subscriber::builder(provider.clone(), queue)
         .handler(handler(note).with_state(handled.clone()))
-        .max_workers(load.batch.saturating_mul(WORKERS_A_MESSAGE))
+        .max_workers(load.batch.saturating_mul(WORKERS_PER_MESSAGE))
         .fetch_batch_size(load.batch)
         .visibility(LEASE)
         .metrics(Acknowledged { count: AtomicUsize::new(0), all, complete, progress: progress.clone() })
@@ -70,12 +69,12 @@ pub(crate) async fn handle<P: MessagingService + Clone>(
     let running = tokio::spawn(subscriber.run(shutdown.clone()));
     let mut before = 0;
     let end = loop {
-        if let Ok(Ok(end)) = tokio::time::timeout(PATIENCE, completed.wait_for(Option::is_some)).await {
+        if let Ok(Ok(end)) = tokio::time::timeout(EMPTY_AFTER, completed.wait_for(Option::is_some)).await {
             break end.unwrap_or(start);
         }
         let acked = monitor.counts().acked;
         if acked == before {
-            // What is missing is judged below.
+            // Missing messages are found below.
             break Instant::now();
         }
         before = acked;
@@ -86,7 +85,7 @@ pub(crate) async fn handle<P: MessagingService + Clone>(
     for id in handled.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         tally.drained(id)?;
     }
-    tally.judge()?;
+    tally.finish()?;
     if report.totals.acked != all as u64 {
         let why = format!("{} of {all} were acknowledged", report.totals.acked);
         return Err(MessagingError::invalid("messages", why).into());

@@ -1,4 +1,4 @@
-//! The time from a send to the hand-over, at a steady pace.
+//! The time from send to receive, at a steady rate.
 
 use std::collections::HashMap;
 use std::slice;
@@ -9,16 +9,16 @@ use postrider_core::{Deadline, Message, MessageId, MessagingService, QueueName, 
 use tokio::task::JoinSet;
 
 use crate::bench::Progress;
-use crate::drain::{LEASE, PATIENCE};
+use crate::drain::{EMPTY_AFTER, LEASE};
 use crate::error::BenchError;
 use crate::load::Load;
 use crate::send::body;
 use crate::tally::Tally;
 
-/// When each message was given to the store. A lock, because sends and the receiver run side by side.
-type Begun = Arc<Mutex<HashMap<MessageId, Instant>>>;
+/// When the send of each message began. Written by the sends, read by the receiver.
+type SendTimes = Arc<Mutex<HashMap<MessageId, Instant>>>;
 
-/// How long each message took.
+/// The latency of each message.
 pub(crate) async fn times<P: MessagingService>(
     provider: &Arc<P>,
     receiver: &Arc<P>,
@@ -26,11 +26,11 @@ pub(crate) async fn times<P: MessagingService>(
     load: &Load,
     progress: &Progress,
 ) -> Result<Vec<Duration>, BenchError> {
-    let begun = Begun::default();
+    let sent_at = SendTimes::default();
     let count = load.latency_messages();
     let mut tasks = JoinSet::new();
-    tasks.spawn(receive(receiver.clone(), queue.clone(), count, load.batch, begun.clone(), progress.clone()));
-    let sent = send(provider, queue, load, &begun).await?;
+    tasks.spawn(receive(receiver.clone(), queue.clone(), count, load.batch, sent_at.clone(), progress.clone()));
+    let sent = send(provider, queue, load, &sent_at).await?;
     let mut times = Vec::with_capacity(count);
     let mut tally = Tally::new(sent)?;
     while let Some(received) = tasks.join_next().await {
@@ -39,7 +39,7 @@ pub(crate) async fn times<P: MessagingService>(
             times.push(time);
         }
     }
-    tally.judge()?;
+    tally.finish()?;
     Ok(times)
 }
 
@@ -47,18 +47,18 @@ async fn send<P: MessagingService>(
     provider: &Arc<P>,
     queue: &QueueName,
     load: &Load,
-    begun: &Begun,
+    sent_at: &SendTimes,
 ) -> Result<Vec<MessageId>, BenchError> {
     let body = body(load);
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(load.pace).unwrap_or(u32::MAX));
     let mut sends = JoinSet::new();
     for _ in 0..load.latency_messages() {
         ticks.tick().await;
-        let (provider, queue, begun, message) =
-            (provider.clone(), queue.clone(), begun.clone(), Message::new(body.clone()));
-        // Each in a task of its own: a slow send must not delay the next one, or it would hide how slow the store is.
+        let (provider, queue, sent_at, message) =
+            (provider.clone(), queue.clone(), sent_at.clone(), Message::new(body.clone()));
+        // Each in a task of its own: if a slow send delayed the next one, it would hide the latency of the store.
         sends.spawn(async move {
-            lock(&begun).insert(message.id, Instant::now());
+            lock(&sent_at).insert(message.id, Instant::now());
             provider.send_message(&queue, message, Deadline::default()).await
         });
     }
@@ -74,10 +74,10 @@ async fn receive<P: MessagingService>(
     queue: QueueName,
     count: usize,
     batch: usize,
-    begun: Begun,
+    sent_at: SendTimes,
     progress: Progress,
 ) -> Result<Vec<(MessageId, Duration)>, BenchError> {
-    let options = ReceiveOptions::batch(batch).visibility(LEASE).wait(PATIENCE);
+    let options = ReceiveOptions::batch(batch).visibility(LEASE).wait(EMPTY_AFTER);
     let mut times = Vec::with_capacity(count);
     let mut acks = Vec::new();
     while times.len() < count {
@@ -91,13 +91,13 @@ async fn receive<P: MessagingService>(
         if received.is_empty() {
             return Ok(times);
         }
-        let begun = lock(&begun);
+        let sent_at = lock(&sent_at);
         for message in &received {
-            // One that was never sent has no time; the tally finds it.
-            let time = begun.get(&message.id()).map_or(Duration::ZERO, |begun| now - *begun);
+            // A message that was never sent has no time; the tally finds it.
+            let time = sent_at.get(&message.id()).map_or(Duration::ZERO, |time| now - *time);
             times.push((message.id(), time));
         }
-        drop(begun);
+        drop(sent_at);
         progress(received.len());
         acks = received.into_iter().map(Settlement::ack).collect();
     }
@@ -107,6 +107,6 @@ async fn receive<P: MessagingService>(
     Ok(times)
 }
 
-fn lock(begun: &Begun) -> MutexGuard<'_, HashMap<MessageId, Instant>> {
-    begun.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(sent_at: &SendTimes) -> MutexGuard<'_, HashMap<MessageId, Instant>> {
+    sent_at.lock().unwrap_or_else(PoisonError::into_inner)
 }

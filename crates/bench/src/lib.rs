@@ -1,14 +1,14 @@
-//! Workloads that measure a store, and check it while they do.
+//! Workloads that measure and check a store.
 //!
-//! **The idea.** A rate means something only beside another that was measured in the same minute on the same disk. So
-//! the workloads here run on any [`Provider`](postrider_core::Provider), and the program `postrider-bench` runs them in
-//! turns with the same work written straight on the driver.
+//! **The idea.** A rate is meaningful only compared with another one from the same machine and time. So the workloads run on
+//! any [`Provider`](postrider_core::Provider), and the program `postrider-bench` alternates them with the same work done
+//! directly on the driver.
 //!
-//! **The invariant.** A workload that loses a message, delivers one twice or meets one that it never sent fails; it
-//! has no rate. It uses queues of its own and removes them.
+//! **The invariant.** A workload fails if a message is lost, delivered twice or was never sent. It uses queues of its own and
+//! deletes them.
 //!
-//! **What was rejected.** Rates that are measured while the check runs beside them: ids are noted during the clock's
-//! run and judged after it, except for one look at a sorted list for each message that is drained.
+//! **What was rejected.** Full checks during the measurement: ids are collected while the clock runs and compared
+//! afterwards, except for one lookup in a sorted list for each drained message.
 
 mod bench;
 mod drain;

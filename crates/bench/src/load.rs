@@ -1,22 +1,22 @@
-//! How much is asked of a store.
+//! The size of a workload.
 
-/// A latency is measured for that long at most, however many messages there are.
+/// Upper bound of the duration of a latency workload.
 const LATENCY_SECONDS: usize = 5;
 
-/// How much is asked of a store.
+/// The size of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Load {
-    /// How many messages a workload has.
+    /// Number of messages.
     pub messages: usize,
-    /// How many bytes a body has.
+    /// Size of a body in bytes.
     pub size: usize,
-    /// How many callers send at the same time, one message each.
+    /// Number of concurrent callers that send single messages.
     pub callers: usize,
-    /// How many messages a batch has, sent or leased.
+    /// Number of messages of a batch, sent or leased.
     pub batch: usize,
-    /// How many loops lease and acknowledge at the same time.
+    /// Number of concurrent loops that lease and acknowledge.
     pub workers: usize,
-    /// How many messages a second are sent while latency is measured.
+    /// Messages sent per second while latency is measured.
     pub pace: usize,
 }
 
@@ -27,7 +27,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// How many messages the latency is taken from.
+    /// Number of messages of the latency workload.
     pub fn latency_messages(&self) -> usize {
         self.messages.min(self.pace.saturating_mul(LATENCY_SECONDS))
     }

@@ -1,4 +1,4 @@
-//! What a workload answers.
+//! Results of workloads.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,48 +8,48 @@ use serde::Serialize;
 use crate::percentile::percentile;
 use crate::workload::Workload;
 
-/// What a workload answers: one line of `--json`.
+/// Result of a workload: one line of `--json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Measured {
-    /// How many messages a second.
+    /// Messages per second.
     Rate(Rate),
-    /// How long a message takes.
+    /// Time of a message.
     Latency(Latency),
 }
 
-/// How many messages a second.
+/// Messages per second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rate {
-    /// What was measured.
+    /// The workload.
     pub workload: Workload,
-    /// How many messages there were.
+    /// Number of messages.
     pub messages: usize,
-    /// How long they took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// How many that is in a second.
+    /// Messages per second.
     pub per_second: f64,
 }
 
 impl Rate {
-    /// That many messages in that time.
+    /// The rate of a number of messages in a time.
     pub fn new(workload: Workload, messages: usize, elapsed: Duration) -> Self {
-        // A clock that did not move would make an infinity, which JSON cannot say.
+        // Zero would give infinity, which JSON cannot represent.
         let seconds = elapsed.max(Duration::from_nanos(1)).as_secs_f64();
         Self { workload, messages, seconds, per_second: messages as f64 / seconds }
     }
 }
 
-/// How long a message takes from the send to the hand-over, in milliseconds.
+/// Percentiles of the time from send to receive, in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Latency {
     /// [`Workload::Latency`].
     pub workload: Workload,
-    /// Half of the messages take no longer.
+    /// Median.
     pub p50_ms: f64,
-    /// Of a hundred messages 95 take no longer.
+    /// 95th percentile.
     pub p95_ms: f64,
-    /// Of a hundred messages 99 take no longer.
+    /// 99th percentile.
     pub p99_ms: f64,
 }
 

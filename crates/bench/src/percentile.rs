@@ -1,13 +1,13 @@
-//! The middle and the ends of what was measured.
+//! Percentiles and medians.
 
-/// The smallest value that at least `percent` of all values do not exceed (nearest rank). `sorted` ascends; `None` when
-/// there is nothing.
+/// The percentile by nearest rank: the smallest value that at least `percent` of all values do not exceed. `sorted` is
+/// ascending; `None` if it is empty.
 pub fn percentile<T: Copy>(sorted: &[T], percent: f64) -> Option<T> {
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
 }
 
-/// The middle value, the lower one of two; `None` when there is nothing.
+/// The median, the lower one of two middle values; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_does_not_ask_for_order() {
+    fn the_median_needs_no_sorted_values() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.0));
         assert_eq!(median(&[]), None);

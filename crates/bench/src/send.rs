@@ -11,7 +11,7 @@ use crate::bench::Progress;
 use crate::error::BenchError;
 use crate::load::Load;
 
-/// The ids that the sends answered, and how long they took.
+/// The ids returned by the sends, and the time.
 pub(crate) struct Sent {
     pub(crate) ids: Vec<MessageId>,
     pub(crate) elapsed: Duration,
@@ -55,7 +55,7 @@ pub(crate) async fn in_batches<P: MessagingService>(
     progress: &Progress,
 ) -> Result<Sent, BenchError> {
     let (provider, queue, load, progress) = (provider.clone(), queue.clone(), load.clone(), progress.clone());
-    // In a task, as callers are: the thread that blocks on a runtime is not one of its workers, and waking it costs more.
+    // In a task, as callers are: waking the thread that blocks on the runtime costs more than waking a worker thread.
     let mut caller = JoinSet::new();
     caller.spawn(async move {
         let body = body(&load);
@@ -73,7 +73,7 @@ pub(crate) async fn in_batches<P: MessagingService>(
     });
     match caller.join_next().await {
         Some(sent) => sent?,
-        // Only an empty set answers that.
+        // Only an empty set returns `None`.
         None => Ok(Sent { ids: Vec::new(), elapsed: Duration::ZERO }),
     }
 }

@@ -1,22 +1,22 @@
-//! What was sent against what was drained.
+//! Comparison of sent and drained messages.
 
 use postrider_core::MessageId;
 
 use crate::error::Mismatch;
 
-/// What was sent, and which of it was drained.
+/// The sent messages, and which of them were drained.
 #[derive(Debug)]
 pub(crate) struct Tally {
     /// Ascending.
     sent: Vec<MessageId>,
     is_drained: Vec<bool>,
     drained: usize,
-    /// Where the next one probably is: a queue gives messages back in the order of their ids, nearly.
+    /// Probable index of the next message: queues deliver nearly in the order of the ids.
     guess: usize,
 }
 
 impl Tally {
-    /// What the sends answered.
+    /// A tally of the ids returned by the sends.
     pub(crate) fn new(mut sent: Vec<MessageId>) -> Result<Self, Mismatch> {
         sent.sort_unstable();
         if let Some(pair) = sent.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -26,33 +26,33 @@ impl Tally {
         Ok(Self { sent, is_drained, drained: 0, guess: 0 })
     }
 
-    /// A message was received and acknowledged.
+    /// Records a message as received and acknowledged.
     pub(crate) fn drained(&mut self, id: MessageId) -> Result<(), Mismatch> {
-        let place = match self.sent.get(self.guess) {
+        let index = match self.sent.get(self.guess) {
             Some(guessed) if *guessed == id => self.guess,
             _ => self.sent.binary_search(&id).map_err(|_| Mismatch::Stranger { id })?,
         };
-        if std::mem::replace(&mut self.is_drained[place], true) {
+        if std::mem::replace(&mut self.is_drained[index], true) {
             return Err(Mismatch::Twice { id });
         }
         self.drained += 1;
-        self.guess = place + 1;
+        self.guess = index + 1;
         Ok(())
     }
 
-    /// Whether everything has been drained.
+    /// Whether all messages were drained.
     pub(crate) fn is_complete(&self) -> bool {
         self.drained == self.sent.len()
     }
 
-    /// Whether everything was drained by the end.
-    pub(crate) fn judge(&self) -> Result<(), Mismatch> {
+    /// Fails if a message was not drained.
+    pub(crate) fn finish(&self) -> Result<(), Mismatch> {
         match self.is_drained.iter().position(|drained| !drained) {
             None => Ok(()),
-            Some(place) => Err(Mismatch::Lost {
+            Some(index) => Err(Mismatch::Lost {
                 missing: self.sent.len() - self.drained,
                 sent: self.sent.len(),
-                id: self.sent[place],
+                id: self.sent[index],
             }),
         }
     }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_in_any_order_is_right() {
+    fn any_order_is_accepted() {
         let mut ids = ids(5);
         let mut tally = Tally::new(ids.clone()).unwrap();
         ids.swap(1, 4);
@@ -76,11 +76,11 @@ mod tests {
             tally.drained(id).unwrap();
         }
         assert!(tally.is_complete());
-        assert_eq!(tally.judge(), Ok(()));
+        assert_eq!(tally.finish(), Ok(()));
     }
 
     #[test]
-    fn what_is_lost_doubled_or_strange_is_found() {
+    fn lost_repeated_and_unknown_messages_are_found() {
         let ids = ids(3);
         let mut tally = Tally::new(ids.clone()).unwrap();
         tally.drained(ids[0]).unwrap();
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(tally.drained(ids[0]), Err(Mismatch::Twice { id: ids[0] }));
         let stranger = MessageId::generate();
         assert_eq!(tally.drained(stranger), Err(Mismatch::Stranger { id: stranger }));
-        assert_eq!(tally.judge(), Err(Mismatch::Lost { missing: 1, sent: 3, id: ids[1] }));
+        assert_eq!(tally.finish(), Err(Mismatch::Lost { missing: 1, sent: 3, id: ids[1] }));
         assert_eq!(Tally::new(vec![ids[0], ids[1], ids[0]]).unwrap_err(), Mismatch::SameId { id: ids[0] });
     }
 }

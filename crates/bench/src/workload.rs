@@ -1,28 +1,28 @@
-//! What can be measured.
+//! The workloads.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// What is measured.
+/// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// Concurrent callers, each sending one message a call.
+    /// Concurrent callers send single messages.
     SendOne,
-    /// One caller, sending batches.
+    /// One caller sends batches.
     SendBatch,
-    /// Lease, do nothing, acknowledge.
+    /// Workers lease and acknowledge.
     Drain,
-    /// The same through a subscriber: lease, hand over to a function that does nothing, acknowledge.
+    /// A subscriber with an empty handler leases and acknowledges.
     Handle,
-    /// The time from a send to the hand-over, at a steady pace.
+    /// The time from send to receive, at a steady rate.
     Latency,
 }
 
 impl Workload {
-    /// All of them, in the order in which they are run.
+    /// All workloads, in the order of a run.
     pub const ALL: [Self; 5] = [Self::SendOne, Self::SendBatch, Self::Drain, Self::Handle, Self::Latency];
 
     /// Its name.
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back() {
+    fn names_round_trip() {
         for workload in Workload::ALL {
             assert_eq!(workload.name().parse(), Ok(workload));
         }

@@ -1,6 +1,6 @@
-//! Every workload on a store in memory and on a file: it comes to its end, its rate is one, and nothing is left.
+//! Every workload on a store in memory and on a file: it succeeds, its numbers are consistent, and no queue is left.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// Shared functions may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
 use postrider_bench::{Bench, BenchError, Load, Measured, Mismatch, Workload};
@@ -43,21 +43,21 @@ async fn every_workload_runs_on_a_file() {
 }
 
 #[tokio::test]
-async fn a_message_that_nobody_sent_is_a_failure_and_its_queue_can_still_be_removed() {
+async fn an_unknown_message_fails_the_workload_and_clean_up_deletes_its_queue() {
     let store = MemoryStore::new();
     let provider = store.open();
     let bench = Bench::new(store.open(), load()).unwrap();
     let queue = QueueName::new(bench.prefix() + "send_batch").unwrap();
-    let stranger = provider.send_message(&queue, Message::new("not ours"), Deadline::default()).await.unwrap();
+    let unknown = provider.send_message(&queue, Message::new("unknown"), Deadline::default()).await.unwrap();
     let error = bench.run(Workload::SendBatch).await.unwrap_err();
-    assert!(matches!(&error, BenchError::Mismatch(Mismatch::Stranger { id }) if *id == stranger), "{error}");
+    assert!(matches!(&error, BenchError::Mismatch(Mismatch::Stranger { id }) if *id == unknown), "{error}");
     assert_eq!(provider.list_queues(Deadline::default()).await.unwrap(), [queue]);
     bench.clean_up(&provider).await.unwrap();
     assert_eq!(provider.list_queues(Deadline::default()).await.unwrap(), []);
 }
 
 #[test]
-fn a_load_of_nothing_is_refused() {
+fn an_empty_load_is_refused() {
     let error = Bench::new(MemoryStore::new().open(), Load { batch: 0, ..load() }).unwrap_err();
     assert!(error.to_string().contains("batch"), "{error}");
 }

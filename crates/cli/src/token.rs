@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use postrider::Timestamp;
-use postrider::http::wire::token::{NewToken as Made, NewTokenRequest, Role, TokenInfo};
+use postrider::http::{NewToken as Made, NewTokenRequest, Role, TokenInfo};
 use postrider_server::{QueuePattern, role_named};
 use serde::Serialize;
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! What people and tools ask of queues.
+//! Queue administration over HTTP.
 
 use http::Method;
 use postrider_core::{
@@ -6,41 +6,44 @@ use postrider_core::{
     MessageId, MessagingError, PeekCursor, PeekPage, PeekQuery, PeekedMessage, QueueAdmin, QueueHealthReport,
     QueueName, QueueStats, async_trait, waiting,
 };
+use postrider_wire::archive::{ArchivedMessages, parameters};
+use postrider_wire::message::{DeathRequest, MessageAttempts, PeekedMessages, Sent};
+use postrider_wire::queue::{Paused, Purged, QueueNames, Stats, Verified, VerifyRequest};
 use serde::de::IgnoredAny;
 
-use crate::failure::Odd;
+use crate::failure::AnswerError;
 use crate::provider::HttpProvider;
-use crate::transport::{Ask, MOST_ROWS};
+use crate::transport::{MAX_ROWS, Request};
 use crate::url;
-use crate::wire::archive::{ArchivedMessages, parameters};
-use crate::wire::message::{DeathRequest, MessageAttempts, PeekedMessages, Sent};
-use crate::wire::queue::{Paused, Purged, QueueNames, Stats, Verified, VerifyRequest};
 
-/// The path of a queue, or of something of it.
+/// The path of a queue, followed by `rest`.
 pub(crate) fn path(queue: &QueueName, rest: &str) -> String {
     format!("/v1/queues/{queue}{rest}")
 }
 
 impl HttpProvider {
-    /// The failure of an answer with a value in it that no store has.
-    pub(crate) fn garbled(&self, operation: &'static str) -> impl Fn(MessagingError) -> MessagingError + Send + use<> {
-        let place = self.transport().place().to_string();
-        move |error| Odd::Garbled { place: place.clone(), cause: error.to_string() }.into_failure(operation)
+    /// The error for an answer with an invalid value.
+    pub(crate) fn malformed_answer(
+        &self,
+        operation: &'static str,
+    ) -> impl Fn(MessagingError) -> MessagingError + Send + use<> {
+        let server = self.transport().server().to_string();
+        move |error| AnswerError::Malformed { server: server.clone(), cause: error.to_string() }.into_error(operation)
     }
 }
 
 impl HttpProvider {
-    /// Has the server do something with one waiting message.
-    async fn act(
+    /// Changes one waiting message.
+    async fn change_waiting(
         &self,
         operation: &'static str,
         id: MessageId,
-        ask: Ask,
+        request: Request,
         deadline: Deadline,
     ) -> Result<(), MessagingError> {
         self.begin(operation, deadline)?;
         self.table().require(Feature::WaitingMessages)?;
-        let IgnoredAny = self.change(operation, vec![id], ask, deadline).await?;
+        let IgnoredAny = self.call_once(operation, vec![id], request, deadline).await?;
         Ok(())
     }
 }
@@ -48,12 +51,12 @@ impl HttpProvider {
 #[async_trait]
 impl QueueAdmin for HttpProvider {
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
-        let QueueNames { queues } = self.look("list queues", Ask::get("/v1/queue-names"), deadline).await?;
+        let QueueNames { queues } = self.call("list queues", Request::get("/v1/queue-names"), deadline).await?;
         Ok(queues)
     }
 
     async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
-        let stats: Stats = self.look("stats", Ask::get(path(queue, "")), deadline).await?;
+        let stats: Stats = self.call("stats", Request::get(path(queue, "")), deadline).await?;
         Ok(stats.into())
     }
 
@@ -65,9 +68,9 @@ impl QueueAdmin for HttpProvider {
         const VERIFY: &str = "verify queues";
         self.begin(VERIFY, deadline)?;
         let mut report = QueueHealthReport::default();
-        for queues in queues.chunks(MOST_ROWS) {
-            let ask = Ask::post("/v1/queues/verify", &VerifyRequest { queues: queues.to_vec() })?;
-            let verified: Verified = self.look(VERIFY, ask, deadline).await?;
+        for queues in queues.chunks(MAX_ROWS) {
+            let request = Request::post("/v1/queues/verify", &VerifyRequest { queues: queues.to_vec() })?;
+            let verified: Verified = self.call(VERIFY, request, deadline).await?;
             let part = QueueHealthReport::from(verified);
             report.healthy.extend(part.healthy);
             report.missing.extend(part.missing);
@@ -84,13 +87,17 @@ impl QueueAdmin for HttpProvider {
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
         self.begin("peek", deadline)?;
         self.table().require(Feature::Peek)?;
-        let limit = limit.min(MOST_ROWS);
+        let limit = limit.min(MAX_ROWS);
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let ask = Ask::get(path(queue, &format!("/messages?limit={limit}")));
-        let PeekedMessages { messages, next: _ } = self.look("peek", ask, deadline).await?;
-        messages.into_iter().map(PeekedMessage::try_from).collect::<Result<_, _>>().map_err(self.garbled("peek"))
+        let request = Request::get(path(queue, &format!("/messages?limit={limit}")));
+        let PeekedMessages { messages, next: _ } = self.call("peek", request, deadline).await?;
+        messages
+            .into_iter()
+            .map(PeekedMessage::try_from)
+            .collect::<Result<_, _>>()
+            .map_err(self.malformed_answer("peek"))
     }
 
     async fn peek_page(
@@ -104,14 +111,14 @@ impl QueueAdmin for HttpProvider {
         self.table().require(Feature::WaitingMessages)?;
         waiting::check_queue(queue)?;
         query.check()?;
-        // A shorter page than was asked for has a cursor to the rest.
-        let limit = query.limit.min(MOST_ROWS).to_string();
+        // A page that is shorter than requested has a cursor to the rest.
+        let limit = query.limit.min(MAX_ROWS).to_string();
         let after = query.after.as_ref().map(|PeekCursor(cursor)| ("after", cursor.as_str()));
         let pairs = [("limit", limit.as_str())].into_iter().chain(after);
-        let ask = Ask::get(path(queue, &format!("/messages?{}", url::query(pairs))));
-        let PeekedMessages { messages, next } = self.look(PEEK, ask, deadline).await?;
+        let request = Request::get(path(queue, &format!("/messages?{}", url::query(pairs))));
+        let PeekedMessages { messages, next } = self.call(PEEK, request, deadline).await?;
         let messages = messages.into_iter().map(PeekedMessage::try_from).collect::<Result<_, _>>();
-        Ok(PeekPage { messages: messages.map_err(self.garbled(PEEK))?, next: next.map(PeekCursor) })
+        Ok(PeekPage { messages: messages.map_err(self.malformed_answer(PEEK))?, next: next.map(PeekCursor) })
     }
 
     async fn message_attempts(
@@ -122,8 +129,8 @@ impl QueueAdmin for HttpProvider {
     ) -> Result<Vec<MessageAttempt>, MessagingError> {
         self.begin("attempts", deadline)?;
         self.table().require(Feature::AttemptHistory)?;
-        let ask = Ask::get(path(queue, &format!("/messages/{id}/attempts")));
-        let MessageAttempts { attempts } = self.look("attempts", ask, deadline).await?;
+        let request = Request::get(path(queue, &format!("/messages/{id}/attempts")));
+        let MessageAttempts { attempts } = self.call("attempts", request, deadline).await?;
         Ok(attempts.into_iter().map(MessageAttempt::from).collect())
     }
 
@@ -137,13 +144,13 @@ impl QueueAdmin for HttpProvider {
         self.begin(SEARCH, deadline)?;
         self.table().require(Feature::Archive)?;
         query.check()?;
-        // A shorter page than was asked for has a cursor to the rest.
-        let query = ArchiveQuery { limit: query.limit.min(MOST_ROWS), ..query.clone() };
+        // A page that is shorter than requested has a cursor to the rest.
+        let query = ArchiveQuery { limit: query.limit.min(MAX_ROWS), ..query.clone() };
         let parameters = parameters(&query);
         let pairs = parameters.iter().map(|(name, value)| (*name, value.as_str()));
-        let ask = Ask::get(path(queue, &format!("/archive?{}", url::query(pairs))));
-        let page: ArchivedMessages = self.look(SEARCH, ask, deadline).await?;
-        page.try_into().map_err(self.garbled(SEARCH))
+        let request = Request::get(path(queue, &format!("/archive?{}", url::query(pairs))));
+        let page: ArchivedMessages = self.call(SEARCH, request, deadline).await?;
+        page.try_into().map_err(self.malformed_answer(SEARCH))
     }
 
     async fn send_again(
@@ -155,14 +162,14 @@ impl QueueAdmin for HttpProvider {
         const SEND: &str = "send again";
         self.begin(SEND, deadline)?;
         self.table().require(Feature::Archive)?;
-        let ask = Ask::bare(Method::POST, path(queue, &format!("/archive/{id}/send-again")));
-        let Sent { id, .. } = self.change(SEND, vec![id], ask, deadline).await?;
+        let request = Request::bare(Method::POST, path(queue, &format!("/archive/{id}/send-again")));
+        let Sent { id, .. } = self.call_once(SEND, vec![id], request, deadline).await?;
         Ok(id)
     }
 
     async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
-        let ask = Ask::bare(Method::POST, path(queue, &format!("/messages/{id}/deliver-now")));
-        self.act("deliver now", id, ask, deadline).await
+        let request = Request::bare(Method::POST, path(queue, &format!("/messages/{id}/deliver-now")));
+        self.change_waiting("deliver now", id, request, deadline).await
     }
 
     async fn dead_letter_waiting(
@@ -174,42 +181,42 @@ impl QueueAdmin for HttpProvider {
         deadline: Deadline,
     ) -> Result<(), MessagingError> {
         let death = DeathRequest { reason: reason.as_str().to_owned(), error };
-        let ask = Ask::post(path(queue, &format!("/messages/{id}/dead-letter")), &death)?;
-        self.act("dead-letter", id, ask, deadline).await
+        let request = Request::post(path(queue, &format!("/messages/{id}/dead-letter")), &death)?;
+        self.change_waiting("dead-letter", id, request, deadline).await
     }
 
     async fn delete_waiting(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
-        let ask = Ask::bare(Method::DELETE, path(queue, &format!("/messages/{id}")));
-        self.act("delete", id, ask, deadline).await
+        let request = Request::bare(Method::DELETE, path(queue, &format!("/messages/{id}")));
+        self.change_waiting("delete", id, request, deadline).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
         if queue.holds_dead_letters() {
             return self.purge_dead_letters(queue, &DeadLetterSelection::All, deadline).await;
         }
-        let ask = Ask::bare(Method::POST, path(queue, "/purge"));
-        let Purged { purged } = self.change("purge", Vec::new(), ask, deadline).await?;
+        let request = Request::bare(Method::POST, path(queue, "/purge"));
+        let Purged { purged } = self.call_once("purge", Vec::new(), request, deadline).await?;
         Ok(purged)
     }
 
     async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         self.begin("pause", deadline)?;
         self.table().require(Feature::Pause)?;
-        let Paused { .. } = self.look("pause", Ask::bare(Method::POST, path(queue, "/pause")), deadline).await?;
+        let Paused { .. } = self.call("pause", Request::bare(Method::POST, path(queue, "/pause")), deadline).await?;
         Ok(())
     }
 
     async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         self.begin("resume", deadline)?;
         self.table().require(Feature::Pause)?;
-        let Paused { .. } = self.look("resume", Ask::bare(Method::POST, path(queue, "/resume")), deadline).await?;
+        let Paused { .. } = self.call("resume", Request::bare(Method::POST, path(queue, "/resume")), deadline).await?;
         Ok(())
     }
 
     async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        // Not repeated: a queue of that name that somebody makes meanwhile is another one.
-        let ask = Ask::bare(Method::DELETE, path(queue, ""));
-        let IgnoredAny = self.change("delete queue", Vec::new(), ask, deadline).await?;
+        // Not repeated: it could delete a queue that was created under this name in between.
+        let request = Request::bare(Method::DELETE, path(queue, ""));
+        let IgnoredAny = self.call_once("delete queue", Vec::new(), request, deadline).await?;
         Ok(())
     }
 }

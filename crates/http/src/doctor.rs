@@ -1,13 +1,13 @@
-//! Whether a server can be used, and what it says of its own store.
+//! `doctor`: checks of a server and of its store.
 
 use postrider_core::{BoxFuture, Deadline, Finding, MessagingError};
+use postrider_wire::capabilities::Findings;
 
 use crate::options::HttpOptions;
 use crate::store::HttpStore;
-use crate::transport::{Ask, Transport};
-use crate::wire::capabilities::Findings;
+use crate::transport::{Request, Transport};
 
-/// What examinations look at. A word that is not among them is told in the text.
+/// Names of checks. An unknown name is put into the text of the finding.
 const CHECKS: &[&str] = &[
     "archive",
     "broker",
@@ -33,21 +33,21 @@ const CHECKS: &[&str] = &[
 ];
 
 impl HttpStore {
-    /// Looks at a server from outside, then asks it how its store is.
+    /// Checks the connection to a server, then reads its checks of its store.
     pub fn examine(
         url: &str,
         options: HttpOptions,
         deadline: Deadline,
     ) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
         Box::pin(async move {
-            let store = match Self::meet(Transport::new(url, &options)?, options.worker, deadline).await {
+            let store = match Self::open_with(Transport::new(url, &options)?, options.worker, deadline).await {
                 Ok(store) => store,
                 Err(error) => return Ok(vec![Finding::failed("connection", &error)]),
             };
             let mut findings = vec![Finding::fine("connection", store.server())];
-            let ask = store.shared.transport.look::<Findings>("examine", Ask::get("/v1/doctor"));
-            match deadline.limit(ask).await {
-                Some(Ok(told)) => findings.extend(told.findings.into_iter().map(|finding| {
+            let request = store.shared.transport.call::<Findings>("examine", Request::get("/v1/doctor"));
+            match deadline.limit(request).await {
+                Some(Ok(answer)) => findings.extend(answer.findings.into_iter().map(|finding| {
                     let known = CHECKS.iter().copied().find(|check| *check == finding.check);
                     let found = match known {
                         Some(_) => finding.found,

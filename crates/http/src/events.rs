@@ -1,7 +1,7 @@
 //! Wake-up hints, as server-sent events.
 //!
-//! A hint says that a look may be worth while, and nothing else. So hints that nobody took are one, those that a lost
-//! connection swallowed are made up for by one when there is a connection again, and nothing is asked meanwhile.
+//! A hint means "claim now" and nothing else. So unread hints are merged into one, and each new connection sends a hint for
+//! those that may have been lost with the previous one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use http::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use postrider_core::{Deadline, MessagingError, WakeUps, spawn};
+use postrider_wire::event::WAKE;
 use tokio::sync::{mpsc, watch};
 
-use crate::failure::Undone;
+use crate::failure::Failure;
 use crate::transport::Transport;
-use crate::wire::event::WAKE;
 
-/// How long it waits before it connects again, doubled each time up to the longest.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// First and longest reconnect delay; doubled each time.
+const MIN_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_millis(500);
 
-/// A line that is longer is no line of ours, and is passed over.
-const LONGEST_LINE: usize = 4096;
+/// Upper bound of a line; longer ones are ignored.
+const MAX_LINE: usize = 4096;
 
-/// Hints from a path. Fails when the server refuses them or cannot be reached; what happens later it looks after itself.
+/// Subscribes to the hints of a path. Fails if the server refuses or cannot be reached; later it reconnects by itself.
 pub(crate) async fn wake_ups(
     transport: Arc<Transport>,
     path: String,
@@ -32,67 +32,69 @@ pub(crate) async fn wake_ups(
     deadline: Deadline,
 ) -> Result<WakeUps, MessagingError> {
     let opened = deadline.limit(transport.stream(&path)).await;
-    let first = opened.unwrap_or(Err(Undone::NotDone(MessagingError::DeadlineExceeded { operation: "subscribe" })));
-    let first = first.map_err(Undone::into_harmless)?;
-    // Room for one: a second hint would say nothing that the first does not.
-    let (told, hints) = mpsc::channel(1);
-    // A task, because hints come also while nobody asks for the next.
-    spawn(listen(transport, path, first, told, closing));
+    let first = opened.unwrap_or(Err(Failure::NotDone(MessagingError::DeadlineExceeded { operation: "subscribe" })));
+    let first = first.map_err(Failure::into_connection_error)?;
+    // One unread hint is enough.
+    let (sender, hints) = mpsc::channel(1);
+    // A task, because hints arrive also while the caller does not poll.
+    spawn(listen(transport, path, first, sender, closing));
     Ok(WakeUps::new(stream::unfold(hints, |mut hints| async move { hints.recv().await.map(|()| ((), hints)) })))
 }
 
-/// Passes hints on until nobody wants them.
+/// Forwards hints until the receiver or the connection is closed.
 async fn listen(
     transport: Arc<Transport>,
     path: String,
     first: Response<Incoming>,
-    told: mpsc::Sender<()>,
+    sender: mpsc::Sender<()>,
     mut closing: watch::Receiver<bool>,
 ) {
-    let receiver_left = told.clone();
-    let pass_on = async {
+    let receiver = sender.clone();
+    let forward = async {
         let mut connection = Some(first);
-        let mut pause = SHORTEST_PAUSE;
+        let mut delay = MIN_DELAY;
         loop {
             if let Some(response) = connection.take()
-                && pass_on(response, &told).await
+                && forward(response, &sender).await
             {
-                pause = SHORTEST_PAUSE;
+                delay = MIN_DELAY;
             }
-            // Not all at once: a server that comes back has many to greet.
-            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            // Jitter: all clients reconnect to a restarted server.
+            tokio::time::sleep(delay.mul_f64(rand::random_range(0.5..1.0))).await;
+            delay = (delay * 2).min(MAX_DELAY);
             match transport.stream(&path).await {
                 Ok(response) => {
-                    // Whatever happened meanwhile was not heard of.
-                    let _ = told.try_send(());
+                    // Hints may have been lost meanwhile.
+                    let _ = sender.try_send(());
                     connection = Some(response);
                 }
-                Err(undone) => tracing::debug!(error = %undone.into_harmless(), "no hints for now"),
+                Err(failure) => {
+                    tracing::debug!(error = %failure.into_connection_error(), "no connection for hints; trying again")
+                }
             }
         }
     };
     tokio::select! {
-        () = pass_on => {}
-        () = receiver_left.closed() => {}
+        () = forward => {}
+        () = receiver.closed() => {}
         _ = closing.wait_for(|closed| *closed) => {}
     }
 }
 
-/// Passes the hints of one connection on, to its end. Answers whether anything came.
-async fn pass_on(response: Response<Incoming>, told: &mpsc::Sender<()>) -> bool {
-    let (mut body, mut events, mut has_come) = (response.into_body(), Events::default(), false);
+/// Forwards the hints of one connection until it ends. Returns whether it received anything.
+async fn forward(response: Response<Incoming>, sender: &mpsc::Sender<()>) -> bool {
+    let (mut body, mut events, mut has_received) = (response.into_body(), Events::default(), false);
     while let Some(Ok(frame)) = body.frame().await {
-        has_come = true;
+        has_received = true;
         if frame.data_ref().is_some_and(|data| events.read(data)) {
-            // Full: a hint is waiting already.
-            let _ = told.try_send(());
+            // If full, a hint is unread already.
+            let _ = sender.try_send(());
         }
     }
-    has_come
+    has_received
 }
 
-/// Finds hints in a stream of events, however it is cut.
+/// Parses hints from a stream of events in arbitrary chunks.
 #[derive(Debug, Default)]
 struct Events {
     line: Vec<u8>,
@@ -100,7 +102,7 @@ struct Events {
 }
 
 impl Events {
-    /// Whether these bytes end at least one hint.
+    /// Reads a chunk; returns whether it completes at least one hint.
     fn read(&mut self, bytes: &[u8]) -> bool {
         let mut has_hint = false;
         for byte in bytes {
@@ -110,15 +112,15 @@ impl Events {
                     self.line.clear();
                 }
                 b'\r' => {}
-                // One more than the longest is kept, so that it can be told from the longest.
-                byte if self.line.len() <= LONGEST_LINE => self.line.push(*byte),
+                // One byte more is kept, to tell a line that is too long from the longest one.
+                byte if self.line.len() <= MAX_LINE => self.line.push(*byte),
                 _ => {}
             }
         }
         has_hint
     }
 
-    /// An empty line ends an event.
+    /// Handles the end of a line; an empty line ends an event.
     fn end_line(&mut self) -> bool {
         if self.line.is_empty() {
             return std::mem::take(&mut self.is_wake);
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_are_found_however_the_stream_is_cut() {
+    fn hints_are_found_in_any_chunks() {
         let stream = b": hello\n\nevent: ping\ndata: {}\n\nevent: wake\ndata: {}\n\nevent:wake\r\ndata: {}\r\n\r\ndata: wake\n\n";
         for size in 1..stream.len() {
             let mut events = Events::default();
@@ -145,22 +147,22 @@ mod tests {
                     ends.push(at);
                 }
             }
-            assert!(!ends.is_empty() && ends.len() <= 2, "in pieces of {size}: {ends:?}");
+            assert!(!ends.is_empty() && ends.len() <= 2, "in chunks of {size}: {ends:?}");
         }
         let mut events = Events::default();
         assert!(!events.read(b"event: ping\n\n"));
         assert!(!events.read(b"event: wake\n"), "not ended");
         assert!(events.read(b"\n"));
-        assert!(!events.read(b"data: {}\n\n"), "the name is the event's own");
+        assert!(!events.read(b"data: {}\n\n"), "each event has its own name");
     }
 
     #[test]
-    fn a_line_without_end_fills_no_memory() {
+    fn an_endless_line_is_not_buffered() {
         let mut events = Events::default();
         for _ in 0..100 {
             assert!(!events.read(&[b'x'; 1000]));
         }
-        assert!(events.line.len() <= LONGEST_LINE + 1);
+        assert!(events.line.len() <= MAX_LINE + 1);
         assert!(events.read(b"\nevent: wake\n\n"));
     }
 }

@@ -1,21 +1,21 @@
-//! A Postrider server as a provider, and the words that both sides of its HTTP API use.
+//! A Postrider server as a provider: the client of its HTTP API.
 //!
-//! **The idea.** A server has a store; whoever has its URL and a token has the store, by the same contract as if it were
-//! their own. [`HttpProvider`] turns calls into requests and answers back into the very values and errors that the store
-//! gave, so that a program does not notice which side it stands on. [`HttpTasks`] does the same for tasks, and [`HttpTokens`]
-//! for whoever administers the server. What is said over the wire stands in [`wire`], which the server uses too.
+//! **The idea.** A client with the URL and a token uses the server's store by the same contract as a store of its own.
+//! [`HttpProvider`] turns calls into requests, and answers into the values and errors that the server's store returned, so
+//! a program runs unchanged on either side. [`HttpTasks`] does the same for tasks, and [`HttpTokens`] administers tokens.
+//! The requests and answers are the types of `postrider-wire`, which the server uses too.
 //!
-//! **The invariant.** A request that may have been carried out and whose answer was lost is never sent again by itself: the
-//! caller is told that nobody knows. One that was surely not carried out, because it never left, is told as a failure of
-//! the connection, or goes out once more on another one. Requests that only look are repeated once.
+//! **The invariant.** A request that may have been carried out and whose answer was lost is never repeated: the call fails
+//! with `OutcomeUnknown`. A request that was never sent fails as `Connection`, or is sent on another connection. Read-only
+//! requests are repeated once.
 //!
-//! **Leases.** The server owns a lease until its receipt is on the way to the client. A receive that is given up drops its
-//! request, and the server takes back what it had leased for it; so nothing waits for the end of a lease that nobody has.
+//! **Leases.** The server owns a lease until it has sent the receipt. A canceled receive drops its request, and the server
+//! releases the messages that it leased for it, so they do not wait for their leases to expire.
 //!
-//! **What was rejected.** HTTP/2: one connection for all would let a lost packet hold up everybody, and a long poll costs a
-//! connection, of which there are enough. A connection of its own protocol for long waits: what cannot pass every proxy
-//! would be a second way for the same thing. Repeating sends with an idempotency key: the key would be kept by the server
-//! for a day for every message, to save what a dedup key saves those who want it.
+//! **What was rejected.** HTTP/2: on one connection for all requests a lost packet delays all of them, and what it saves,
+//! the connection of each long poll, is cheap. Another protocol for long waits: not every proxy passes it, so it would be
+//! a second way for the same thing. Repeating sends with an idempotency key: the server would keep the key of every
+//! message for a day, and a dedup key does the same for those who need it.
 
 mod admin;
 mod batches;
@@ -26,7 +26,6 @@ mod doctor;
 mod events;
 mod failure;
 mod options;
-mod patience;
 #[cfg(not(feature = "tls"))]
 mod plain;
 mod provider;
@@ -39,9 +38,10 @@ mod tls;
 mod tokens;
 mod transport;
 mod url;
-pub mod wire;
 
 pub use options::HttpOptions;
+// The types of `HttpTokens`.
+pub use postrider_wire::token::{NewToken, NewTokenRequest, Role, TokenInfo};
 pub use provider::HttpProvider;
 pub use store::HttpStore;
 pub use tasks::HttpTasks;

@@ -1,4 +1,4 @@
-//! How a server is used.
+//! Options of a connection to a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,20 +6,19 @@ use std::time::Duration;
 
 use postrider_core::MessagingError;
 
-/// How a server is used. The defaults are for a server on the same host, which needs no token.
+/// Options of a connection to a server. The defaults are for a server on the same host without tokens.
 #[derive(Clone)]
 pub struct HttpOptions {
-    /// The token that the server knows this client by.
+    /// The token that authenticates this client.
     pub token: Option<String>,
-    /// A file of certificates, in PEM, of the authorities that the server's certificate is trusted by; without it those of
-    /// the machine are. For `https` alone.
+    /// PEM file with the certificates of trusted authorities; `None` trusts those of the machine. Only for `https`.
     pub ca_file: Option<PathBuf>,
-    /// What this worker calls itself when it receives, and what its failed attempts are signed with; without it a name that
-    /// no other has, of the host, the process and a random part.
+    /// Name of this worker, sent with receives and recorded with failed attempts; `None` makes a unique one from the host,
+    /// the process and a random part.
     pub worker: Option<String>,
-    /// How long it may take to be connected.
+    /// Time-out of a connection attempt.
     pub connect_timeout: Duration,
-    /// How long the server may take to answer, the wait for messages not counted.
+    /// Time-out of an answer, without the wait for messages.
     pub request_timeout: Duration,
 }
 
@@ -36,24 +35,24 @@ impl Default for HttpOptions {
 }
 
 impl HttpOptions {
-    /// Refuses what cannot be meant.
+    /// Refuses invalid options.
     pub(crate) fn check(&self) -> Result<(), MessagingError> {
         let zero = [("connect_timeout", self.connect_timeout), ("request_timeout", self.request_timeout)];
         match zero.into_iter().find(|(_, time)| time.is_zero()) {
-            Some((name, _)) => Err(MessagingError::invalid(name, "it is 0, and nothing could ever be done")),
+            Some((name, _)) => Err(MessagingError::invalid(name, "it must be more than 0")),
             None => Ok(()),
         }
     }
 }
 
-/// A name that no other worker has, also when processes follow each other under one number.
-pub(crate) fn own_name() -> String {
+/// A unique worker name, also if a process id is used again.
+pub(crate) fn default_worker() -> String {
     let host = nix::sys::utsname::uname().map(|host| host.nodename().to_string_lossy().into_owned());
     let host: String = host.unwrap_or_else(|_| "unknown".into()).chars().filter(|c| !c.is_control()).take(64).collect();
     format!("{host}:{}:{:08x}", std::process::id(), rand::random::<u32>())
 }
 
-/// Without the secret.
+/// Without the token.
 impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpOptions")
@@ -79,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    fn workers_of_a_host_have_names_of_their_own() {
-        let (one, other) = (own_name(), own_name());
+    fn workers_of_a_host_have_different_names() {
+        let (one, other) = (default_worker(), default_worker());
         assert!(one != other && one.contains(&format!(":{}:", std::process::id())), "{one} {other}");
     }
 }

@@ -1,4 +1,4 @@
-//! Connections of a build without TLS: a URL or an option that asks for encryption is refused.
+//! Connections of a build without TLS: URLs and options for encryption are refused.
 
 use std::path::Path;
 
@@ -6,19 +6,19 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use postrider_core::MessagingError;
 
 use crate::PROVIDER;
-use crate::url::Place;
+use crate::url::ServerUrl;
 
-/// What opens connections.
+/// Opens connections.
 pub(crate) type Connector = HttpConnector;
 
-/// Opens connections to a place with `http://`.
+/// The connector for an `http://` URL.
 pub(crate) fn connector(
     tcp: HttpConnector,
-    place: &Place,
+    server: &ServerUrl,
     ca_file: Option<&Path>,
 ) -> Result<Connector, MessagingError> {
-    if place.is_encrypted() {
-        return Err(MessagingError::no_tls("URL", &place.to_string(), PROVIDER));
+    if server.is_encrypted() {
+        return Err(MessagingError::no_tls("URL", &server.to_string(), PROVIDER));
     }
     match ca_file {
         Some(path) => Err(MessagingError::no_tls("ca_file", &path.to_string_lossy(), PROVIDER)),
@@ -31,9 +31,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_without_tls_refuses_what_asks_for_it() {
+    fn a_build_without_tls_refuses_tls() {
         let refused = |url: &str, ca_file: Option<&Path>| {
-            let refused = connector(HttpConnector::new(), &Place::parse(url).unwrap(), ca_file);
+            let refused = connector(HttpConnector::new(), &ServerUrl::parse(url).unwrap(), ca_file);
             refused.err().map(|error| error.to_string())
         };
         let text = refused("https://h:1/mail", None).unwrap();

@@ -1,4 +1,4 @@
-//! A connection: what callers use.
+//! A connection to a server.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use postrider_core::{
     Capabilities, Deadline, Feature, MessageId, MessagingError, QueuedMessage, ReceiptHandle, ReturnLease, Returns,
     UnderWay,
 };
+use postrider_wire::receive::Received;
+use postrider_wire::settle::{ExtendRequest, Rows};
 
 use crate::PROVIDER;
 use crate::batches::Batches;
-use crate::failure::Undone;
+use crate::failure::Failure;
 use crate::store::HttpStore;
-use crate::transport::{Ask, Transport};
-use crate::wire::receive::Received;
-use crate::wire::settle::{ExtendRequest, Rows};
+use crate::transport::{Request, Transport};
 
-/// So many bytes of rows are in one request. As JSON they may be several times as many; a server that takes fewer says so,
-/// and gets them in parts.
-const MOST_BYTES: usize = 2 * 1024 * 1024;
+/// Upper bound of the bytes of rows in one request. As JSON they may be several times as many; if the server refuses the
+/// request as too large, it is split.
+const MAX_BATCH_BYTES: usize = 2 * 1024 * 1024;
 
-/// A connection to a server, in the sense of the contract. Clones are the same connection and close together.
+/// A connection to a server. Clones share the connection and are closed together.
 #[derive(Debug, Clone)]
 pub struct HttpProvider {
     pub(crate) inner: Arc<Inner>,
@@ -37,25 +37,25 @@ pub(crate) struct Inner {
 impl HttpProvider {
     pub(crate) fn new(store: HttpStore) -> Result<Self, MessagingError> {
         let transport = store.shared.transport.clone();
-        let config = CoalescerConfig { max_bytes: MOST_BYTES, ..CoalescerConfig::new(PROVIDER) };
+        let config = CoalescerConfig { max_bytes: MAX_BATCH_BYTES, ..CoalescerConfig::new(PROVIDER) };
         let (coalescer, drivers) = Coalescer::new(Batches { transport: transport.clone() }, config)?;
-        // A task, because callers who are not polled must not hold up the others.
+        // A task, because a caller that is not polled must not delay others.
         drivers.spawn();
         let can_extend = store.shared.capabilities.offers(Feature::ExtendLease);
-        let shortest = store.shared.capabilities.limits.time_resolution;
+        let resolution = store.shared.capabilities.limits.time_resolution;
         let returns = Returns::new(move |receipts| {
             let transport = transport.clone();
             async move {
                 if !can_extend {
                     return Ok(());
                 }
-                give_up(&transport, &receipts, shortest).await
+                return_leases(&transport, &receipts, resolution).await
             }
         });
         Ok(Self { inner: Arc::new(Inner { store, coalescer, returns, under_way: UnderWay::new(PROVIDER) }) })
     }
 
-    /// The server behind this connection, to open another.
+    /// The server of this connection.
     pub fn store(&self) -> &HttpStore {
         &self.inner.store
     }
@@ -68,12 +68,12 @@ impl HttpProvider {
         &self.inner.store.shared.capabilities
     }
 
-    /// What every call asks before it does anything.
+    /// Checks that the connection is open and the deadline has not passed.
     pub(crate) fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
         self.inner.under_way.begin(operation, deadline)
     }
 
-    /// Carries work out apart from its caller, who may leave at any time.
+    /// Carries out work independently of its caller, which may be dropped at any time.
     pub(crate) async fn carry_out<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -82,36 +82,37 @@ impl HttpProvider {
         work: impl Future<Output = Result<T, MessagingError>> + Send + 'static,
     ) -> Result<T, MessagingError> {
         self.begin(operation, deadline)?;
-        // Boxed, because every future around this one would be as large.
+        // Boxed to keep the enclosing futures small.
         self.inner.under_way.carry_out(operation, ids, deadline, Box::pin(work)).await?
     }
 
-    /// Asks for something that may be asked twice.
-    pub(crate) async fn look<T: serde::de::DeserializeOwned + Send + 'static>(
+    /// Sends an idempotent request.
+    pub(crate) async fn call<T: serde::de::DeserializeOwned + Send + 'static>(
         &self,
         operation: &'static str,
-        ask: Ask,
+        request: Request,
         deadline: Deadline,
     ) -> Result<T, MessagingError> {
         let transport = self.transport().clone();
-        self.carry_out(operation, Vec::new(), deadline, async move { transport.look(operation, ask).await }).await
+        self.carry_out(operation, Vec::new(), deadline, async move { transport.call(operation, request).await }).await
     }
 
-    /// Asks once for something to be done.
-    pub(crate) async fn change<T: serde::de::DeserializeOwned + Send + 'static>(
+    /// Sends a request once.
+    pub(crate) async fn call_once<T: serde::de::DeserializeOwned + Send + 'static>(
         &self,
         operation: &'static str,
         ids: Vec<MessageId>,
-        ask: Ask,
+        request: Request,
         deadline: Deadline,
     ) -> Result<T, MessagingError> {
         let (transport, known) = (self.transport().clone(), ids.clone());
-        let change =
-            async move { transport.change(ask).await.map_err(|undone: Undone| undone.into_error(operation, known)) };
-        self.carry_out(operation, ids, deadline, change).await
+        let call = async move {
+            transport.call_once(request).await.map_err(|failure: Failure| failure.into_error(operation, known))
+        };
+        self.carry_out(operation, ids, deadline, call).await
     }
 
-    /// Turns what came over the wire into messages that are held.
+    /// Turns received rows into leased messages.
     pub(crate) fn deliver(&self) -> impl Fn(Vec<Received>) -> Vec<QueuedMessage> + Send + Sync + 'static {
         let returns: Arc<dyn ReturnLease> = self.inner.returns.clone();
         move |received| {
@@ -121,8 +122,8 @@ impl HttpProvider {
                 match parts {
                     Ok((body, envelope, receipt)) => Some(QueuedMessage::new(body, envelope, receipt, returns.clone())),
                     Err(error) => {
-                        // Alone: the others of its batch are as good as ever.
-                        tracing::warn!(%id, %error, "a message cannot be understood and waits for the end of its lease");
+                        // Only this one: the others of the answer are valid.
+                        tracing::warn!(%id, %error, "a received message is malformed; its lease expires");
                         None
                     }
                 }
@@ -132,15 +133,15 @@ impl HttpProvider {
     }
 }
 
-/// Gives dropped messages back with their delivery counted: their leases end as soon as the store's clock can tell. A
-/// release would take the delivery back, and a retry would count a failure that nobody has told of.
-async fn give_up(
+/// Returns dropped messages by setting their leases to the shortest duration. A release would not count the delivery, and a
+/// retry would count a failed attempt.
+async fn return_leases(
     transport: &Transport,
     receipts: &[ReceiptHandle],
-    shortest: std::time::Duration,
+    resolution: std::time::Duration,
 ) -> Result<(), MessagingError> {
     let receipts = receipts.iter().map(ToString::to_string).collect();
-    let ask = Ask::post("/v1/messages/extend", &ExtendRequest { receipts, visibility: shortest })?;
-    let _: Rows = transport.change(ask).await.map_err(Undone::into_harmless)?;
+    let request = Request::post("/v1/messages/extend", &ExtendRequest { receipts, visibility: resolution })?;
+    let _: Rows = transport.call_once(request).await.map_err(Failure::into_connection_error)?;
     Ok(())
 }

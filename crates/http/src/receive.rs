@@ -1,7 +1,7 @@
-//! Receives, and how they wait.
+//! Receiving, and waiting for messages.
 //!
-//! One request waits for a minute at most, so a longer wait is several. Each of them is dropped when nobody wants its answer
-//! any more, and the server takes back what it had leased for it.
+//! One request waits for at most a minute, so a longer wait takes several. A request is dropped when its caller is gone or
+//! the connection closes, and the server then releases what it leased for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,31 +9,34 @@ use std::time::Duration;
 use postrider_core::{
     Deadline, MessagingError, QueueName, QueuedMessage, ReceiveOptions, RowResults, SettledAndReceived, Settlement,
 };
+use postrider_provider::Patience;
+use postrider_wire as wire;
+use postrider_wire::Code;
+use postrider_wire::receive::{LONGEST_WAIT, ReceiveRequest, Received, ReceivedMessages, SettleAndReceiveRequest};
+use postrider_wire::settle::Rows;
 use tokio::time::Instant;
 
-use crate::failure::{Undone, told};
-use crate::patience::Patience;
+use crate::failure::{Failure, problem_error};
 use crate::provider::HttpProvider;
-use crate::transport::{Ask, MOST_ROWS, Transport};
-use crate::wire;
-use crate::wire::Code;
-use crate::wire::receive::{LONGEST_WAIT, ReceiveRequest, Received, ReceivedMessages, SettleAndReceiveRequest};
-use crate::wire::settle::Rows;
+use crate::transport::{MAX_ROWS, Request, Transport};
 
-/// A server that does not wait although it was asked to is not asked again before that long.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Minimum interval between requests, for a server that does not wait as requested.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// So many queues a server looks at with one request.
-pub(crate) const MOST_QUEUES: usize = 100;
+/// Upper bound of the time before a deadline that is reserved for the answer.
+const ANSWER_TIME: Duration = Duration::from_millis(250);
 
-/// How long those of many queues are waited for whose turn it is.
-const TURN: Duration = Duration::from_secs(1);
+/// Upper bound of the queues of one request.
+pub(crate) const MAX_QUEUES: usize = 100;
+
+/// Wait of one request when the queues take several requests.
+const GROUP_WAIT: Duration = Duration::from_secs(1);
 
 /// A wait for messages of some queues.
 struct Wait {
     transport: Arc<Transport>,
     queues: Vec<QueueName>,
-    /// How many requests were answered with nothing. More queues than a request can name are asked for in turns.
+    /// Number of empty answers. Queues that do not fit into one request are requested in groups, one after the other.
     rounds: usize,
     options: ReceiveOptions,
     worker: String,
@@ -41,67 +44,67 @@ struct Wait {
 }
 
 impl Wait {
-    /// How long the next request waits. All queues are looked at before some are waited for.
+    /// The wait of the next request. Requests wait only after each group was requested once.
     fn wait(&self) -> Duration {
         let left = self.patience.left().min(LONGEST_WAIT);
-        match self.queues.len().div_ceil(MOST_QUEUES) {
+        match self.queues.len().div_ceil(MAX_QUEUES) {
             0 | 1 => left,
-            turns if self.rounds < turns => Duration::ZERO,
-            _ => left.min(TURN),
+            groups if self.rounds < groups => Duration::ZERO,
+            _ => left.min(GROUP_WAIT),
         }
     }
 
-    /// Whether some of the queues have not been looked at.
-    fn is_looking(&self) -> bool {
-        self.rounds < self.queues.len().div_ceil(MOST_QUEUES)
+    /// Whether some groups have not been requested yet.
+    fn is_first_round(&self) -> bool {
+        self.rounds < self.queues.len().div_ceil(MAX_QUEUES)
     }
 
-    fn ask(&self, wait: Duration) -> Result<Ask, MessagingError> {
-        let max = self.options.max.min(MOST_ROWS);
+    fn request(&self, wait: Duration) -> Result<Request, MessagingError> {
+        let max = self.options.max.min(MAX_ROWS);
         let options = ReceiveOptions { max, ..self.options.clone() }.wait(wait);
-        let turns = self.queues.len().div_ceil(MOST_QUEUES).max(1);
-        let first = self.rounds % turns * MOST_QUEUES;
-        let ask = match &self.queues[first..self.queues.len().min(first + MOST_QUEUES)] {
+        let groups = self.queues.len().div_ceil(MAX_QUEUES).max(1);
+        let first = self.rounds % groups * MAX_QUEUES;
+        let request = match &self.queues[first..self.queues.len().min(first + MAX_QUEUES)] {
             [queue] => {
                 let request = ReceiveRequest { worker: Some(self.worker.clone()), ..ReceiveRequest::from(&options) };
-                Ask::post(format!("/v1/queues/{queue}/receive"), &request)?
+                Request::post(format!("/v1/queues/{queue}/receive"), &request)?
             }
             queues => {
                 let request = SettleAndReceiveRequest::new(queues.to_vec(), &options);
-                Ask::post("/v1/receive", &SettleAndReceiveRequest { worker: Some(self.worker.clone()), ..request })?
+                Request::post("/v1/receive", &SettleAndReceiveRequest { worker: Some(self.worker.clone()), ..request })?
             }
         };
-        Ok(ask.waiting(wait))
+        Ok(request.waiting(wait))
     }
 
-    /// Asks, and asks again, until there is something or nothing to wait for. A connection that ends in between is replaced
-    /// once; what the server had leased for it goes back.
+    /// Sends requests until there is a message or the wait is over. A lost connection is replaced once; the server releases
+    /// what it leased for the lost answer.
     async fn receive(mut self) -> Result<Vec<Received>, MessagingError> {
         let transport = self.transport.clone();
         let mut may_repeat = true;
         loop {
             let wait = self.wait();
-            let (ask, asked) = (self.ask(wait)?, Instant::now());
-            let answer = transport.change::<wire::receive::SettledAndReceived>(ask);
-            let Some(answer) = self.patience.unless_unwanted(answer).await else { return Ok(Vec::new()) };
+            let (request, sent_at) = (self.request(wait)?, Instant::now());
+            let answer = transport.call_once::<wire::receive::SettledAndReceived>(request);
+            let Some(answer) = self.patience.unless_in_vain(answer).await else { return Ok(Vec::new()) };
             let answer = match answer {
-                Err(undone) if undone.is_cut() && may_repeat => {
+                Err(failure) if failure.is_disconnected() && may_repeat => {
                     may_repeat = false;
                     continue;
                 }
-                answer => answer.map_err(|undone| undone.into_look_error("receive"))?,
+                answer => answer.map_err(|failure| failure.into_read_error("receive"))?,
             };
             may_repeat = true;
             if let Some(problem) = answer.receive_problem {
-                return Err(told(*problem));
+                return Err(problem_error(*problem));
             }
             self.rounds += 1;
-            if !answer.messages.is_empty() || (self.patience.left().is_zero() && !self.is_looking()) {
+            if !answer.messages.is_empty() || (self.patience.left().is_zero() && !self.is_first_round()) {
                 return Ok(answer.messages);
             }
-            // It may be stopping; whatever it is, it shall not be asked in a hot loop.
-            let early = wait.saturating_sub(asked.elapsed()).min(PAUSE);
-            if self.patience.unless_unwanted(tokio::time::sleep(early)).await.is_none() {
+            // The server answered early, for example because it is stopping: no busy loop.
+            let early = wait.saturating_sub(sent_at.elapsed()).min(MIN_INTERVAL);
+            if self.patience.unless_in_vain(tokio::time::sleep(early)).await.is_none() {
                 return Ok(Vec::new());
             }
         }
@@ -109,14 +112,18 @@ impl Wait {
 }
 
 impl HttpProvider {
-    /// Receives from one or several queues, apart from its caller.
-    pub(crate) async fn wait_for(
+    /// Receives from one or several queues, independently of its caller.
+    pub(crate) async fn receive_from(
         &self,
         queues: Vec<QueueName>,
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
-        let (caller, patience) = Patience::new(options.wait, deadline, self.inner.under_way.closing());
+        let wait = match deadline.remaining() {
+            Some(left) => options.wait.min(left - (left / 2).min(ANSWER_TIME)),
+            None => options.wait,
+        };
+        let (caller, patience) = Patience::new(wait, deadline, self.inner.under_way.closing());
         let wait = Wait {
             transport: self.transport().clone(),
             queues,
@@ -126,14 +133,14 @@ impl HttpProvider {
             patience,
         };
         let deliver = self.deliver();
-        // Delivered there and not by the caller, who may have left: what nobody takes is dropped, and so given back.
+        // Delivered inside the task: if the caller is gone, the messages are dropped and so returned.
         let receive = async move { wait.receive().await.map(deliver) };
         let received = self.carry_out("receive", Vec::new(), deadline, receive).await;
         drop(caller);
         received
     }
 
-    /// Asks for one message.
+    /// Receives one message by id.
     pub(crate) async fn receive_one(
         &self,
         queue: &QueueName,
@@ -144,18 +151,18 @@ impl HttpProvider {
         let options = options.clone().wait(Duration::ZERO);
         let worker = Some(self.inner.store.shared.worker.clone());
         let request = ReceiveRequest { id: Some(id), worker, ..ReceiveRequest::from(&options) };
-        let ask = Ask::post(format!("/v1/queues/{queue}/receive"), &request)?;
+        let request = Request::post(format!("/v1/queues/{queue}/receive"), &request)?;
         let (transport, deliver) = (self.transport().clone(), self.deliver());
         let receive = async move {
-            let answer: ReceivedMessages = transport.look("receive", ask).await?;
+            let answer: ReceivedMessages = transport.call("receive", request).await?;
             Ok(deliver(answer.messages).into_iter().next())
         };
         self.carry_out("receive", Vec::new(), deadline, receive).await
     }
 
-    /// Settles and looks in one request. It does not wait there: settlements whose answer hung on the arrival of a message
-    /// would be in doubt whenever the wait is given up. What is to be waited for is asked for afterwards.
-    pub(crate) async fn settle_and_look(
+    /// Settles and receives in one request. That request does not wait: if it were canceled, the outcome of the settlements
+    /// would be unknown. A second request waits for messages.
+    pub(crate) async fn settle_and_receive_now(
         &self,
         settlements: Vec<Settlement>,
         queues: &[QueueName],
@@ -168,47 +175,47 @@ impl HttpProvider {
             worker: Some(self.inner.store.shared.worker.clone()),
             ..SettleAndReceiveRequest::new(queues.to_vec(), &options.clone().wait(Duration::ZERO))
         };
-        let ask = Ask::post("/v1/receive", &request)?;
+        let request = Request::post("/v1/receive", &request)?;
         let (transport, deliver, known) = (self.transport().clone(), self.deliver(), ids.clone());
         let work = async move {
-            let unknown = |undone: Undone| undone.into_error("settle", known.clone());
-            let answer = match transport.change::<wire::receive::SettledAndReceived>(ask).await {
-                Err(undone) if undone.code() == Some(Code::PayloadTooLarge) => return Ok(None),
-                answer => answer.map_err(unknown)?,
+            let settle_error = |failure: Failure| failure.into_error("settle", known.clone());
+            let answer = match transport.call_once::<wire::receive::SettledAndReceived>(request).await {
+                Err(failure) if failure.code() == Some(Code::PayloadTooLarge) => return Ok(None),
+                answer => answer.map_err(settle_error)?,
             };
             let rows = Rows { results: answer.settled };
-            let settled = transport.settled(rows, "settle", known.iter().copied()).map_err(unknown)?;
+            let settled = transport.settled(rows, "settle", known.iter().copied()).map_err(settle_error)?;
             let received = match answer.receive_problem {
-                Some(problem) => Err(told(*problem)),
+                Some(problem) => Err(problem_error(*problem)),
                 None => Ok(deliver(answer.messages)),
             };
             Ok(Some(SettledAndReceived { settled, received }))
         };
-        let mut done = match self.carry_out("settle", ids, deadline, work).await? {
-            Some(done) => done,
-            // Too much for one request. By themselves settlements go in as many as it takes.
+        let mut result = match self.carry_out("settle", ids, deadline, work).await? {
+            Some(result) => result,
+            // Too large for one request: the coalescer splits the settlements.
             None => {
                 let settled = self.inner.coalescer.settle(settlements, deadline).await?;
                 let room = options.max.saturating_sub(still_leased(&settled));
                 let at_once = ReceiveOptions { max: room, ..options.clone() }.wait(Duration::ZERO);
                 let received = match room {
                     0 => Ok(Vec::new()),
-                    _ => self.wait_for(queues.to_vec(), &at_once, deadline).await,
+                    _ => self.receive_from(queues.to_vec(), &at_once, deadline).await,
                 };
                 SettledAndReceived { settled, received }
             }
         };
-        let is_empty = done.received.as_ref().is_ok_and(Vec::is_empty);
-        let room = options.max.saturating_sub(still_leased(&done.settled));
+        let is_empty = result.received.as_ref().is_ok_and(Vec::is_empty);
+        let room = options.max.saturating_sub(still_leased(&result.settled));
         if is_empty && !options.wait.is_zero() && room > 0 {
             let options = ReceiveOptions { max: room, ..options.clone() };
-            done.received = self.wait_for(queues.to_vec(), &options, deadline).await;
+            result.received = self.receive_from(queues.to_vec(), &options, deadline).await;
         }
-        Ok(done)
+        Ok(result)
     }
 }
 
-/// How many settlements may have left their leases as they were.
+/// Number of failed settlements whose messages may still be leased.
 fn still_leased(rows: &RowResults<()>) -> usize {
     let is_leased =
         |error: &MessagingError| error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. });

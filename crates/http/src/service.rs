@@ -1,4 +1,4 @@
-//! The contract, kept by requests.
+//! `MessagingService` over HTTP.
 
 use std::time::Duration;
 
@@ -9,41 +9,41 @@ use postrider_core::{
     Capabilities, Deadline, Feature, Message, MessageId, MessagingError, MessagingService, QueueName, QueuedMessage,
     ReceiptHandle, ReceiveOptions, RowResults, SettledAndReceived, Settlement, WakeUps, async_trait,
 };
+use postrider_wire::capabilities::Health;
 use serde::de::IgnoredAny;
 
 use crate::PROVIDER;
 use crate::events;
 use crate::provider::HttpProvider;
-use crate::receive::MOST_QUEUES;
-use crate::transport::{Ask, MOST_ROWS};
-use crate::wire::capabilities::Health;
+use crate::receive::MAX_QUEUES;
+use crate::transport::{MAX_ROWS, Request};
 
-/// The rows that may be asked for, and the answers of all the others, each at its place.
-struct Sorted<T, A> {
-    good: Vec<T>,
+/// The valid rows, and the errors of the others at their index.
+struct Checked<T, A> {
+    valid: Vec<T>,
     answers: Vec<Option<Result<A, MessagingError>>>,
 }
 
-/// Refuses rows one by one before anything is sent: a value that has no words on the wire would spoil the request of all.
-fn sort<T, A>(rows: Vec<T>, check: impl Fn(T) -> Result<T, MessagingError>) -> Sorted<T, A> {
-    let mut sorted = Sorted { good: Vec::with_capacity(rows.len()), answers: Vec::with_capacity(rows.len()) };
+/// Checks rows one by one: an invalid value would fail the request of all.
+fn check_rows<T, A>(rows: Vec<T>, check: impl Fn(T) -> Result<T, MessagingError>) -> Checked<T, A> {
+    let mut checked = Checked { valid: Vec::with_capacity(rows.len()), answers: Vec::with_capacity(rows.len()) };
     for row in rows {
         match check(row) {
             Ok(row) => {
-                sorted.good.push(row);
-                sorted.answers.push(None);
+                checked.valid.push(row);
+                checked.answers.push(None);
             }
-            Err(error) => sorted.answers.push(Some(Err(error))),
+            Err(error) => checked.answers.push(Some(Err(error))),
         }
     }
-    sorted
+    checked
 }
 
-/// Puts the answers of the rows that were asked for between those of the others.
-fn merge<A>(answers: Vec<Option<Result<A, MessagingError>>>, asked: RowResults<A>) -> RowResults<A> {
-    let mut asked = asked.into_iter();
+/// Fills in the results of the valid rows.
+fn merge<A>(answers: Vec<Option<Result<A, MessagingError>>>, results: RowResults<A>) -> RowResults<A> {
+    let mut results = results.into_iter();
     let unknown = || MessagingError::OutcomeUnknown { operation: "the request", ids: Vec::new(), source: None };
-    let row = |answer: Option<_>| answer.or_else(|| asked.next()).unwrap_or_else(|| Err(unknown()));
+    let row = |answer: Option<_>| answer.or_else(|| results.next()).unwrap_or_else(|| Err(unknown()));
     answers.into_iter().map(row).collect()
 }
 
@@ -65,8 +65,8 @@ impl MessagingService for HttpProvider {
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        let ask = Ask::bare(Method::PUT, format!("/v1/queues/{}", queue.origin()));
-        let IgnoredAny = self.look("ensure queue", ask, deadline).await?;
+        let request = Request::bare(Method::PUT, format!("/v1/queues/{}", queue.origin()));
+        let IgnoredAny = self.call("ensure queue", request, deadline).await?;
         Ok(())
     }
 
@@ -78,11 +78,11 @@ impl MessagingService for HttpProvider {
     ) -> Result<RowResults<MessageId>, MessagingError> {
         self.begin("send", deadline)?;
         let check = |message: Message| check_sendable(self.table(), queue, &message).map(|()| message);
-        let Sorted { good, answers } = sort(messages, check);
-        if good.is_empty() {
+        let Checked { valid, answers } = check_rows(messages, check);
+        if valid.is_empty() {
             return Ok(merge(answers, Vec::new()));
         }
-        Ok(merge(answers, self.inner.coalescer.send(queue, good, deadline).await?))
+        Ok(merge(answers, self.inner.coalescer.send(queue, valid, deadline).await?))
     }
 
     async fn receive_messages(
@@ -93,16 +93,16 @@ impl MessagingService for HttpProvider {
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
         self.begin("receive", deadline)?;
         options.check(&self.table().limits)?;
-        self.wait_for(vec![queue.clone()], options, deadline).await
+        self.receive_from(vec![queue.clone()], options, deadline).await
     }
 
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
         self.begin("settle", deadline)?;
-        let Sorted { good, answers } = sort(settlements, |row| self.check_settlement(row));
-        if good.is_empty() {
+        let Checked { valid, answers } = check_rows(settlements, |row| self.check_settlement(row));
+        if valid.is_empty() {
             return Ok(merge(answers, Vec::new()));
         }
-        Ok(merge(answers, self.inner.coalescer.settle(good, deadline).await?))
+        Ok(merge(answers, self.inner.coalescer.settle(valid, deadline).await?))
     }
 
     async fn settle_and_receive(
@@ -114,22 +114,22 @@ impl MessagingService for HttpProvider {
     ) -> Result<SettledAndReceived, MessagingError> {
         self.begin("settle", deadline)?;
         let unusable = options.check(&self.table().limits).err();
-        // What is no one request is two: settlements without a receive, a receive without settlements, and either of them
-        // with more rows than a request takes.
-        let is_one = (1..=MOST_ROWS).contains(&settlements.len())
-            && (1..=MOST_QUEUES).contains(&queues.len())
-            && options.max <= MOST_ROWS;
-        if unusable.is_some() || !is_one {
+        // A combined request needs settlements and queues, and not more of either than one request may have.
+        let is_combined = (1..=MAX_ROWS).contains(&settlements.len())
+            && (1..=MAX_QUEUES).contains(&queues.len())
+            && options.max <= MAX_ROWS;
+        if unusable.is_some() || !is_combined {
             let settled = if settlements.is_empty() { Vec::new() } else { self.settle(settlements, deadline).await? };
             let received = match unusable {
                 Some(error) => Err(error),
                 None if queues.is_empty() => Ok(Vec::new()),
-                None => self.wait_for(queues.to_vec(), options, deadline).await,
+                None => self.receive_from(queues.to_vec(), options, deadline).await,
             };
             return Ok(SettledAndReceived { settled, received });
         }
-        let Sorted { good, answers } = sort(settlements, |row| self.check_settlement(row));
-        let SettledAndReceived { settled, received } = self.settle_and_look(good, queues, options, deadline).await?;
+        let Checked { valid, answers } = check_rows(settlements, |row| self.check_settlement(row));
+        let SettledAndReceived { settled, received } =
+            self.settle_and_receive_now(valid, queues, options, deadline).await?;
         Ok(SettledAndReceived { settled: merge(answers, settled), received })
     }
 
@@ -168,11 +168,11 @@ impl MessagingService for HttpProvider {
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        let Health { ok } = self.look("health check", Ask::get("/v1/health"), deadline).await?;
+        let Health { ok } = self.call("health check", Request::get("/v1/health"), deadline).await?;
         if ok {
             return Ok(());
         }
-        Err(self.transport().unreachable("it says that it is not well"))
+        Err(self.transport().unreachable("it reports that its store is unavailable"))
     }
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
@@ -188,10 +188,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_rows_keep_their_places() {
+    fn refused_rows_keep_their_order() {
         let check = |row: u32| if row.is_multiple_of(2) { Ok(row) } else { Err(MessagingError::invalid("row", "odd")) };
-        let Sorted { good, answers } = sort(vec![0, 1, 2, 3], check);
-        assert_eq!(good, [0, 2]);
+        let Checked { valid, answers } = check_rows(vec![0, 1, 2, 3], check);
+        assert_eq!(valid, [0, 2]);
         let rows = merge(answers, vec![Ok('a'), Err(MessagingError::busy("later"))]);
         assert!(matches!(
             rows.as_slice(),

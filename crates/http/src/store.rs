@@ -1,19 +1,19 @@
-//! What all connections to one server share.
+//! A server, shared by all connections to it.
 
 use std::sync::Arc;
 
 use postrider_core::{BoxFuture, Capabilities, Deadline, Feature, MessagingError, Support};
+use postrider_wire::Code;
+use postrider_wire::capabilities::CapabilityTable;
 
 use crate::PROVIDER;
-use crate::options::{HttpOptions, own_name};
+use crate::options::{HttpOptions, default_worker};
 use crate::provider::HttpProvider;
-use crate::transport::{Ask, Transport};
-use crate::wire::Code;
-use crate::wire::capabilities::CapabilityTable;
+use crate::transport::{Request, Transport};
 
 const CONNECT: &str = "connect";
 
-/// A server. Clones are the same server.
+/// A server. Clones share it.
 #[derive(Debug, Clone)]
 pub struct HttpStore {
     pub(crate) shared: Arc<Shared>,
@@ -28,43 +28,43 @@ pub(crate) struct Shared {
 }
 
 impl HttpStore {
-    /// Opens the server at a URL, `http://host:port[/prefix]` or `https://…`. Fails when nobody answers there, and when
-    /// whoever does is no Postrider server or does not know the token.
+    /// Opens the server at a URL, `http://host:port[/prefix]` or `https://…`. Fails if it cannot be reached, is not a Postrider
+    /// server or refuses the token.
     pub fn open(url: &str, options: HttpOptions) -> BoxFuture<'_, Result<Self, MessagingError>> {
         Box::pin(async move {
             let transport = Transport::new(url, &options)?;
-            Self::meet(transport, options.worker, Deadline::default()).await
+            Self::open_with(transport, options.worker, Deadline::default()).await
         })
     }
 
-    pub(crate) async fn meet(
+    pub(crate) async fn open_with(
         transport: Transport,
         worker: Option<String>,
         deadline: Deadline,
     ) -> Result<Self, MessagingError> {
-        let asked = deadline.limit(transport.look_or_refuse(Ask::get("/v1/capabilities"))).await;
-        let asked = asked.ok_or(MessagingError::DeadlineExceeded { operation: CONNECT })?;
-        let table: CapabilityTable = asked.map_err(|undone| match undone.code() {
-            // It speaks like a server of ours, and has nothing there.
+        let answer = deadline.limit(transport.try_call(Request::get("/v1/capabilities"))).await;
+        let answer = answer.ok_or(MessagingError::DeadlineExceeded { operation: CONNECT })?;
+        let table: CapabilityTable = answer.map_err(|failure| match failure.code() {
+            // A problem of a Postrider server, but the path is wrong.
             Some(Code::NotFound) => {
-                let why = format!("a server is there, and nothing at '{}'; correct the path", transport.place());
+                let why = format!("there is a Postrider server, but not at '{}'; correct the path", transport.server());
                 MessagingError::invalid("URL", why)
             }
-            _ => undone.into_look_error(CONNECT),
+            _ => failure.into_read_error(CONNECT),
         })?;
-        let server = format!("{} with {}, version {}", transport.place(), table.provider, table.server_version);
-        // Whatever its store needs, the server keeps for whoever shows the receipt.
+        let server = format!("{} with {}, version {}", transport.server(), table.provider, table.server_version);
+        // The server settles with any receipt that it issued, whatever its store needs.
         let capabilities = table.into_capabilities(PROVIDER).with(Feature::PortableReceipts, Support::Native);
-        let worker = worker.unwrap_or_else(own_name);
+        let worker = worker.unwrap_or_else(default_worker);
         Ok(Self { shared: Arc::new(Shared { transport: Arc::new(transport), capabilities, worker, server }) })
     }
 
-    /// One more connection, in the sense of the contract: each is closed by itself.
+    /// Opens a connection. Each is closed by itself.
     pub fn connect(&self) -> Result<HttpProvider, MessagingError> {
         HttpProvider::new(self.clone())
     }
 
-    /// Where the server is, what its store is and which version it has, in words.
+    /// URL, store and version of the server, as text.
     pub fn server(&self) -> &str {
         &self.shared.server
     }

@@ -1,4 +1,4 @@
-//! Encrypted connections: whom the server's certificate is trusted by.
+//! Encrypted connections.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,34 +10,34 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::url::Place;
+use crate::url::ServerUrl;
 
-/// What opens connections.
+/// Opens connections.
 pub(crate) type Connector = HttpsConnector<HttpConnector>;
 
-/// Whose certificates are trusted.
+/// Trusted authorities.
 #[derive(Debug, Clone, Copy)]
 enum Trust<'a> {
-    /// Nobody's: for a URL that asks for no encryption, where none is ever shown.
-    Nobody,
-    /// The machine's authorities'.
+    /// None, for an unencrypted URL.
+    None,
+    /// Those of the machine.
     Machine,
-    /// Those of the authorities in a file.
+    /// Those in a file.
     File(&'a Path),
 }
 
-/// Opens connections to a place, encrypted where its URL says so.
+/// The connector for a URL.
 pub(crate) fn connector(
     tcp: HttpConnector,
-    place: &Place,
+    server: &ServerUrl,
     ca_file: Option<&Path>,
 ) -> Result<Connector, MessagingError> {
-    let trust = match (place.is_encrypted(), ca_file) {
+    let trust = match (server.is_encrypted(), ca_file) {
         (true, Some(path)) => Trust::File(path),
         (true, None) => Trust::Machine,
-        (false, None) => Trust::Nobody,
+        (false, None) => Trust::None,
         (false, Some(_)) => {
-            let why = "it is of no use without encryption; write https:// or leave it out";
+            let why = "it needs an encrypted connection; write https:// or remove it";
             return Err(MessagingError::invalid("ca_file", why));
         }
     };
@@ -57,7 +57,7 @@ fn authorities(trust: Trust<'_>) -> Result<RootCertStore, MessagingError> {
     let mut store = RootCertStore::empty();
     let unusable = |why: String| MessagingError::invalid("ca_file", why);
     match trust {
-        Trust::Nobody => {}
+        Trust::None => {}
         Trust::File(path) => {
             let shown = path.display();
             let unreadable = |error: rustls::pki_types::pem::Error| unusable(format!("'{shown}': {error}"));
@@ -66,13 +66,13 @@ fn authorities(trust: Trust<'_>) -> Result<RootCertStore, MessagingError> {
                 added.map_err(|error| unusable(format!("'{shown}': {error}")))?;
             }
             if store.is_empty() {
-                return Err(unusable(format!("'{shown}' holds no certificate")));
+                return Err(unusable(format!("'{shown}' has no certificate")));
             }
         }
         Trust::Machine => {
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if store.is_empty() {
-                return Err(unusable("this machine knows no authorities; name a file of certificates".into()));
+                return Err(unusable("this machine has no trusted authorities; set a file of certificates".into()));
             }
         }
     }

@@ -1,50 +1,50 @@
-//! The tokens that a server knows its callers by.
+//! Administration of a server's tokens.
 
 use http::Method;
 use postrider_core::{Deadline, MessagingError};
+use postrider_wire::Code;
+use postrider_wire::token::{NewToken, NewTokenRequest, TokenInfo, Tokens};
 use serde::de::IgnoredAny;
 use uuid::Uuid;
 
 use crate::provider::HttpProvider;
-use crate::transport::Ask;
-use crate::wire::Code;
-use crate::wire::token::{NewToken, NewTokenRequest, TokenInfo, Tokens};
+use crate::transport::Request;
 
 const REVOKE: &str = "revoke the token";
 
-/// The tokens of a server, for whoever may administer it. Clones are the same.
+/// The tokens of a server. Needs the role admin. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct HttpTokens {
     provider: HttpProvider,
 }
 
 impl HttpTokens {
-    /// The tokens of the server that a connection leads to.
+    /// The tokens of the server of a connection.
     pub fn new(provider: HttpProvider) -> Self {
         Self { provider }
     }
 
-    /// Makes a token. Its text is answered here and never again.
-    pub async fn create(&self, asked: &NewTokenRequest, deadline: Deadline) -> Result<NewToken, MessagingError> {
-        let ask = Ask::post("/v1/tokens", asked)?;
-        self.provider.change("make the token", Vec::new(), ask, deadline).await
+    /// Creates a token. Its secret is returned only here.
+    pub async fn create(&self, new: &NewTokenRequest, deadline: Deadline) -> Result<NewToken, MessagingError> {
+        let request = Request::post("/v1/tokens", new)?;
+        self.provider.call_once("create the token", Vec::new(), request, deadline).await
     }
 
-    /// Every token, oldest first.
+    /// All tokens, oldest first.
     pub async fn list(&self, deadline: Deadline) -> Result<Vec<TokenInfo>, MessagingError> {
-        let Tokens { tokens } = self.provider.look("list tokens", Ask::get("/v1/tokens"), deadline).await?;
+        let Tokens { tokens } = self.provider.call("list tokens", Request::get("/v1/tokens"), deadline).await?;
         Ok(tokens)
     }
 
-    /// Takes a token back; answers whether it was there.
+    /// Revokes a token; returns whether it existed.
     pub async fn revoke(&self, id: Uuid, deadline: Deadline) -> Result<bool, MessagingError> {
-        let ask = Ask::bare(Method::DELETE, format!("/v1/tokens/{id}"));
+        let request = Request::bare(Method::DELETE, format!("/v1/tokens/{id}"));
         let transport = self.provider.transport().clone();
         let work = async move {
-            match transport.change(ask).await {
+            match transport.call_once(request).await {
                 Ok(IgnoredAny) => Ok(true),
-                Err(undone) if undone.code() == Some(Code::NotFound) => Ok(false),
-                Err(undone) => Err(undone.into_error(REVOKE, Vec::new())),
+                Err(failure) if failure.code() == Some(Code::NotFound) => Ok(false),
+                Err(failure) => Err(failure.into_error(REVOKE, Vec::new())),
             }
         };
         self.provider.carry_out(REVOKE, Vec::new(), deadline, work).await

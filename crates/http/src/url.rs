@@ -1,4 +1,4 @@
-//! What a URL says: where the server is.
+//! The URL of a server.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use http::uri::{Authority, Parts, PathAndQuery, Scheme, Uri};
 use postrider_core::MessagingError;
 use postrider_core::masked_url::masked_url;
 
-/// A place where a server is.
+/// The URL of a server.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ServerUrl {
     scheme: Scheme,
     authority: Authority,
-    /// What stands before `/v1`: nothing, or a path that a proxy gives the server, without a slash at its end.
+    /// Path before `/v1`, as a proxy may add it; empty or without a trailing slash.
     prefix: String,
 }
 
-impl Place {
+impl ServerUrl {
     /// Reads `http://host:port[/prefix]` or `https://…`.
     pub(crate) fn parse(url: &str) -> Result<Self, MessagingError> {
         let invalid = |why: &str| {
@@ -25,28 +25,28 @@ impl Place {
             MessagingError::invalid("URL", format!("'{shown}' {why}; {forms}"))
         };
         if url.contains(['?', '#']) {
-            return Err(invalid("has a query or a fragment, and there is nothing to set there"));
+            return Err(invalid("has a query or a fragment, which is not allowed"));
         }
-        let uri: Uri = url.parse().map_err(|_| invalid("is no URL"))?;
+        let uri: Uri = url.parse().map_err(|_| invalid("is not a URL"))?;
         let parts = uri.into_parts();
         let scheme = parts.scheme.ok_or_else(|| invalid("has no scheme"))?;
         if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
-            return Err(invalid("is no URL of a server"));
+            return Err(invalid("is not a URL of a server"));
         }
-        let authority = parts.authority.ok_or_else(|| invalid("names no host"))?;
+        let authority = parts.authority.ok_or_else(|| invalid("has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(invalid("has a user or a password; the token is an option of its own"));
+            return Err(invalid("has a user or a password; set the token as an option"));
         }
         if authority.host().is_empty() {
-            return Err(invalid("names no host"));
+            return Err(invalid("has no host"));
         }
         if authority.port().is_none() && authority.as_str() != authority.host() {
-            return Err(invalid("has a port that is none; they are the numbers up to 65535"));
+            return Err(invalid("has an invalid port; use a number up to 65535"));
         }
         let path = parts.path_and_query.as_ref().map_or("", PathAndQuery::path);
         let prefix = path.trim_end_matches('/').to_owned();
         if prefix.ends_with("/v1") {
-            return Err(invalid("ends in /v1, which is not part of it"));
+            return Err(invalid("ends in /v1; remove it"));
         }
         Ok(Self { scheme, authority, prefix })
     }
@@ -56,7 +56,7 @@ impl Place {
         self.scheme == Scheme::HTTPS
     }
 
-    /// The address of a path that begins with `/v1`, with its query.
+    /// The full URL of a path from `/v1` on, with its query.
     pub(crate) fn uri(&self, path: &str) -> Result<Uri, MessagingError> {
         let mut parts = Parts::default();
         parts.scheme = Some(self.scheme.clone());
@@ -67,20 +67,20 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}{}", self.scheme, self.authority, self.prefix)
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// The query of these names and values, without its question mark.
-// Apart, because a query that is half written must not be held over an await.
+/// The query of these names and values, without the question mark.
+// A function of its own, because the serializer must not be held over an await.
 pub(crate) fn query<'p>(pairs: impl IntoIterator<Item = (&'p str, &'p str)>) -> String {
     form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
 }
@@ -90,20 +90,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_and_lead_to_paths() {
+    fn urls_are_parsed_and_extended() {
         for (url, uri) in [
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1/health"),
             ("http://127.0.0.1:8080/", "http://127.0.0.1:8080/v1/health"),
             ("https://queue.example/rider/", "https://queue.example/rider/v1/health"),
             ("http://[::1]:8080/a/b", "http://[::1]:8080/a/b/v1/health"),
         ] {
-            assert_eq!(Place::parse(url).unwrap().uri("/v1/health").unwrap().to_string(), uri);
+            assert_eq!(ServerUrl::parse(url).unwrap().uri("/v1/health").unwrap().to_string(), uri);
         }
-        assert_eq!(Place::parse("http://localhost/a/").unwrap().to_string(), "http://localhost/a");
+        assert_eq!(ServerUrl::parse("http://localhost/a/").unwrap().to_string(), "http://localhost/a");
     }
 
     #[test]
-    fn what_is_no_place_of_a_server_is_refused_without_its_secrets() {
+    fn invalid_urls_are_refused_without_their_secrets() {
         for url in [
             "",
             "localhost",
@@ -116,13 +116,13 @@ mod tests {
             "http://h:99999",
             "http://h:",
         ] {
-            assert!(matches!(Place::parse(url), Err(MessagingError::InvalidInput { what: "URL", .. })), "{url}");
+            assert!(matches!(ServerUrl::parse(url), Err(MessagingError::InvalidInput { what: "URL", .. })), "{url}");
         }
-        let error = Place::parse("http://anna:secret@host").unwrap_err().to_string();
+        let error = ServerUrl::parse("http://anna:secret@host").unwrap_err().to_string();
         assert!(error.contains("token") && !error.contains("secret"), "{error}");
         for url in ["http://secret@host", "http://host?token=secret", "http://host/#secret", "http://a:se@cret@host/v1"]
         {
-            let error = Place::parse(url).unwrap_err().to_string();
+            let error = ServerUrl::parse(url).unwrap_err().to_string();
             assert!(error.contains("host") && !error.contains("secret") && !error.contains("cret@"), "{error}");
         }
     }

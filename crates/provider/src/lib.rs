@@ -28,7 +28,7 @@ mod undone;
 pub use batches::{Batches, batched};
 pub use clocked::{hints, until_due};
 pub use idempotency::{RecordChange, Records};
-pub use patience::Patience;
+pub use patience::{Caller, Patience};
 pub use service::Provider;
 pub use store::{Claimed, DeadPart, Deliver, Look, Looked, Removal, Store};
 pub use undone::{Blame, Others, Phase, Undone, past_others, persist};

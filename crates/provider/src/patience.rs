@@ -18,7 +18,7 @@ pub struct Patience {
 
 /// Held by a caller as long as it waits.
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub struct Caller {
     _present: watch::Sender<()>,
 }
 
@@ -27,7 +27,7 @@ const FOR_THE_END: Duration = Duration::from_millis(250);
 
 impl Patience {
     /// Waits for `wait`, and not past the deadline.
-    pub(crate) fn new(wait: Duration, deadline: Deadline, closing: watch::Receiver<bool>) -> (Caller, Self) {
+    pub fn new(wait: Duration, deadline: Deadline, closing: watch::Receiver<bool>) -> (Caller, Self) {
         let wait = match deadline.remaining() {
             Some(left) => wait.min(left - (left / 4).min(FOR_THE_END)),
             None => wait,
@@ -76,6 +76,16 @@ impl Patience {
             () = self.over() => None,
         }
     }
+
+    /// Waits for `answer` even past the time; `None` if the caller leaves or the connection closes first.
+    pub async fn unless_in_vain<T>(&mut self, answer: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            answer = answer => Some(answer),
+            _ = self.closing.wait_for(|closed| *closed) => None,
+            _ = self.caller.changed() => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,16 +100,19 @@ mod tests {
         let (_caller, mut by_time) = wait(second, Deadline::never());
         by_time.over().await;
         assert!(by_time.is_over() && !by_time.is_in_vain());
+        assert_eq!(by_time.unless_in_vain(tokio::time::sleep(second)).await, Some(()));
         let (_caller, short) = wait(Duration::MAX, Deadline::after(second));
         assert_eq!(short.left(), Duration::from_millis(750));
         let (caller, mut left) = wait(Duration::MAX, Deadline::never());
         assert_eq!(left.unless_over(async { 1 }).await, Some(1));
         drop(caller);
         assert_eq!(left.unless_over(std::future::pending::<()>()).await, None);
+        assert_eq!(left.unless_in_vain(std::future::pending::<()>()).await, None);
         assert!(left.is_in_vain());
         let (_caller, mut closed) = wait(Duration::MAX, Deadline::never());
         close.send_replace(true);
         closed.over().await;
+        assert_eq!(closed.unless_in_vain(std::future::pending::<()>()).await, None);
         assert!(closed.is_in_vain());
     }
 }

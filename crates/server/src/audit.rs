@@ -9,7 +9,7 @@ use postrider::state_records::{
     Put, RecordCursor, RecordKey, RecordKind, RecordOrder, RecordQuery, StateRecord, StateRecords,
 };
 use postrider::{Bytes, Deadline, MessagingError, StateStorage};
-use postrider_http::wire::audit::AuditEntry;
+use postrider_wire::audit::AuditEntry;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;

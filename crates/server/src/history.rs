@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider::{QueueName, QueueStats};
-use postrider_http::wire::history::QueueHistory;
+use postrider_wire::history::QueueHistory;
 
 use crate::looking::Seen;
 use crate::meter::{Happened, QueueCounts};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use postrider::{MessagingError, QueueName, Timestamp};
-use postrider_http::wire::job::{Job as JobView, JobKind, JobState};
+use postrider_wire::job::{Job as JobView, JobKind, JobState};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postrider::{QueueName, QueueStats, TaskType};
-use postrider_http::wire::job::Job;
+use postrider_wire::job::Job;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use postrider::{QueueName, ReceiptHandle};
-use postrider_http::wire::task::Percentiles;
+use postrider_wire::task::Percentiles;
 use tokio::time::Instant;
 
 /// Growth from one step to the next.

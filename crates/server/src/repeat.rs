@@ -354,7 +354,7 @@ fn in_progress() -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use postrider_http::wire::Problem;
+    use postrider_wire::Problem;
     use serde_json::json;
 
     use super::*;

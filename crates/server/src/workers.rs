@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use postrider::{MessageId, QueueName, ReceiptHandle, Timestamp};
-use postrider_http::wire::worker::WorkerKind;
+use postrider_wire::worker::WorkerKind;
 
 use crate::api::ApiError;
 

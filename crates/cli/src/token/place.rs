@@ -2,7 +2,7 @@
 
 use postrider::config::ProviderKind;
 use postrider::http::HttpTokens;
-use postrider::http::wire::token::{NewToken as Made, NewTokenRequest, TokenInfo};
+use postrider::http::{NewToken as Made, NewTokenRequest, TokenInfo};
 use postrider::{Config, Deadline, MessagingProvider, MessagingService, StateStorage};
 use postrider_server::Tokens;
 use uuid::Uuid;

@@ -217,7 +217,7 @@ fn a_wrong_way_to_a_server_is_told_in_plain_words() {
         (format!("{url}/nope"), 2, "correct the path"),
         (format!("{url}/ui"), 1, "check the URL and its path"),
         (url.replace("http:", "https:"), 1, "write http:// instead of https://"),
-        ("http://127.0.0.1:70000".to_owned(), 2, "has a port that is none"),
+        ("http://127.0.0.1:70000".to_owned(), 2, "has an invalid port"),
         ("http://127.0.0.1:1".to_owned(), 1, "cannot reach the server: http://127.0.0.1:1: "),
     ] {
         let run = Place::bare().at(&wrong).run(&["stats"]).failed(code);

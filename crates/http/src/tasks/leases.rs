@@ -1,7 +1,7 @@
-//! The leases on tasks that were claimed here.
+//! Leases of tasks that were claimed through this client.
 //!
-//! A lease is a text that only its server can make, and a worker holds an id and a number. So the text is kept here under a
-//! number that is drawn for it, for as long as the lease can be of use.
+//! The server's lease is an opaque text, the contract's a task id and a number. The texts are stored here under numbers
+//! given out locally, until some time after they expire.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,64 +11,65 @@ use postrider_core::TaskId;
 use postrider_core::task::TaskLease;
 use tokio::time::Instant;
 
-/// How long a lease that has run out is remembered: whoever asks by it is told by the server what became of the task.
-const AFTERWARDS: Duration = Duration::from_secs(600);
+/// Retention of an expired lease: with its text the server can still tell the state of the task.
+const RETENTION: Duration = Duration::from_secs(600);
 
-/// From so many leases on it is looked for those that have run out.
-const MANY: usize = 1024;
+/// Minimum number of leases before a cleanup.
+const MIN_CLEANUP: usize = 1024;
 
-/// The texts of leases. A lock, held for a look.
+/// The texts of leases. The lock is held for single map operations.
 #[derive(Debug, Default)]
-pub(super) struct Leases(Mutex<Kept>);
+pub(super) struct Leases(Mutex<State>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct State {
     texts: HashMap<TaskLease, Text>,
-    drawn: i64,
-    /// How many there are when it is looked next.
-    look_at: usize,
+    last_number: i64,
+    /// Number of leases at which the next cleanup runs.
+    cleanup_at: usize,
 }
 
 #[derive(Debug)]
 struct Text {
     text: String,
-    runs_out: Option<Instant>,
+    expires_at: Option<Instant>,
 }
 
 impl Leases {
-    /// Keeps the text of a lease that lasts that long.
-    pub(super) fn keep(&self, id: TaskId, text: String, lasts: Duration) -> TaskLease {
-        let mut kept = self.lock();
-        kept.drawn += 1;
-        let lease = TaskLease { id, token: kept.drawn };
-        kept.texts.insert(lease, Text { text, runs_out: Instant::now().checked_add(lasts) });
-        if kept.texts.len() >= kept.look_at.max(MANY) {
+    /// Stores the text of a lease.
+    pub(super) fn insert(&self, id: TaskId, text: String, duration: Duration) -> TaskLease {
+        let mut state = self.lock();
+        state.last_number += 1;
+        let lease = TaskLease { id, token: state.last_number };
+        state.texts.insert(lease, Text { text, expires_at: Instant::now().checked_add(duration) });
+        if state.texts.len() >= state.cleanup_at.max(MIN_CLEANUP) {
             let now = Instant::now();
-            kept.texts
-                .retain(|_, text| text.runs_out.is_none_or(|end| now.saturating_duration_since(end) < AFTERWARDS));
-            kept.look_at = kept.texts.len() * 2;
+            state
+                .texts
+                .retain(|_, text| text.expires_at.is_none_or(|end| now.saturating_duration_since(end) < RETENTION));
+            state.cleanup_at = state.texts.len() * 2;
         }
         lease
     }
 
     /// The text of a lease.
     pub(super) fn text(&self, lease: &TaskLease) -> Option<String> {
-        self.lock().texts.get(lease).map(|kept| kept.text.clone())
+        self.lock().texts.get(lease).map(|lease| lease.text.clone())
     }
 
-    /// The lease lasts that long from now.
-    pub(super) fn renew(&self, lease: &TaskLease, lasts: Duration) {
-        if let Some(kept) = self.lock().texts.get_mut(lease) {
-            kept.runs_out = Instant::now().checked_add(lasts);
+    /// Sets a new end of a lease.
+    pub(super) fn extend(&self, lease: &TaskLease, duration: Duration) {
+        if let Some(lease) = self.lock().texts.get_mut(lease) {
+            lease.expires_at = Instant::now().checked_add(duration);
         }
     }
 
-    /// The lease is over.
-    pub(super) fn forget(&self, lease: &TaskLease) {
+    /// Removes a lease.
+    pub(super) fn remove(&self, lease: &TaskLease) {
         self.lock().texts.remove(lease);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,21 +79,21 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn leases_are_found_until_they_are_of_no_use() {
+    async fn leases_are_found_until_their_retention_ends() {
         let leases = Leases::default();
         let id = TaskId::generate();
-        let first = leases.keep(id, "first".into(), Duration::from_secs(1));
-        let second = leases.keep(id, "second".into(), Duration::MAX);
+        let first = leases.insert(id, "first".into(), Duration::from_secs(1));
+        let second = leases.insert(id, "second".into(), Duration::MAX);
         assert_ne!(first, second);
         assert_eq!(leases.text(&first).as_deref(), Some("first"));
-        leases.renew(&second, Duration::from_secs(10_000));
-        tokio::time::advance(AFTERWARDS + Duration::from_secs(2)).await;
-        for _ in 0..MANY {
-            leases.keep(TaskId::generate(), "other".into(), Duration::from_secs(1));
+        leases.extend(&second, Duration::from_secs(10_000));
+        tokio::time::advance(RETENTION + Duration::from_secs(2)).await;
+        for _ in 0..MIN_CLEANUP {
+            leases.insert(TaskId::generate(), "other".into(), Duration::from_secs(1));
         }
-        assert_eq!(leases.text(&first), None, "it has run out long ago");
+        assert_eq!(leases.text(&first), None, "its retention has ended");
         assert_eq!(leases.text(&second).as_deref(), Some("second"));
-        leases.forget(&second);
+        leases.remove(&second);
         assert_eq!(leases.text(&second), None);
     }
 }

@@ -1,11 +1,10 @@
-//! Tasks that a server keeps.
+//! The tasks of a server.
 //!
-//! Workers claim and end attempts through it, applications make tasks and look at them, people change them. What a keeper
-//! does (reaping lost attempts, sending due tasks on their way, firing schedules, clearing up) the server does by itself,
-//! for everybody; asked to do it from here, this says so.
+//! Workers claim tasks and finish attempts, applications create and read tasks, operators change them. The server runs the
+//! chores (reaper, enqueuer, scheduler, cleanup) itself; their operations are errors here.
 
+mod claim_guard;
 mod contract;
-mod handed;
 mod leases;
 mod operate;
 mod schedules;
@@ -14,15 +13,15 @@ use std::sync::Arc;
 
 use postrider_core::task::{NewTask, TaskRoutes, TaskStanding};
 use postrider_core::{BoxFuture, Deadline, MessagingError};
+use postrider_wire::task::{Routes, Standing};
 
-use crate::failure::told;
+use crate::failure::problem_error;
 use crate::provider::HttpProvider;
-use crate::transport::Ask;
-use crate::wire::task::{Routes, Standing};
+use crate::transport::Request;
 
 use leases::Leases;
 
-/// The tasks and schedules of a server. Clones are the same.
+/// The tasks and schedules of a server. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct HttpTasks {
     provider: HttpProvider,
@@ -37,26 +36,29 @@ struct Shared {
 }
 
 impl HttpTasks {
-    /// The tasks of the server that a connection leads to. Asks it how tasks reach their workers there.
+    /// The tasks of the server of a connection. Reads its task routes.
     pub fn open(provider: HttpProvider, deadline: Deadline) -> BoxFuture<'static, Result<Self, MessagingError>> {
         Box::pin(async move {
-            let routes: Routes = provider.look("connect", Ask::get("/v1/tasks/routes"), deadline).await?;
+            let routes: Routes = provider.call("connect", Request::get("/v1/tasks/routes"), deadline).await?;
             let max_payload_bytes = routes.max_payload_bytes;
-            let routes = routes.into_routes().map_err(provider.garbled("connect"))?;
+            let routes = routes.into_routes().map_err(provider.malformed_answer("connect"))?;
             Ok(Self { provider, shared: Arc::new(Shared { routes, max_payload_bytes, leases: Arc::default() }) })
         })
     }
 
-    /// The connection behind this.
+    /// The connection.
     pub fn provider(&self) -> &HttpProvider {
         &self.provider
     }
 
-    /// Why a keeper has nothing to do here.
+    /// The error for a chore that the server runs.
     fn kept_by_the_server(&self, chore: &str) -> MessagingError {
         MessagingError::invalid(
             "task store",
-            format!("the server {} {chore} by itself; run no keeper against it", self.provider.transport().place()),
+            format!(
+                "the server {} {chore} by itself; do not run a keeper against it",
+                self.provider.transport().server()
+            ),
         )
     }
 
@@ -66,19 +68,19 @@ impl HttpTasks {
     }
 }
 
-/// What the server said of leases, in the order of the request. One that it refuses is of no more use than one that is lost.
-fn standings(said: Vec<Standing>) -> Vec<TaskStanding> {
-    for problem in said.iter().filter_map(|row| row.problem.as_deref()) {
-        tracing::warn!(code = %problem.code, problem = problem.detail, "the server refuses a lease on a task");
+/// Standings of leases, in the order of the request. A refused lease counts as lost.
+fn standings(rows: Vec<Standing>) -> Vec<TaskStanding> {
+    for problem in rows.iter().filter_map(|row| row.problem.as_deref()) {
+        tracing::warn!(code = %problem.code, problem = problem.detail, "the server refused a task lease");
     }
-    said.into_iter().map(TaskStanding::from).collect()
+    rows.into_iter().map(TaskStanding::from).collect()
 }
 
-/// The same where nothing else was asked: if it refuses all of them, so is the call.
-fn only_standings(said: Vec<Standing>) -> Result<Vec<TaskStanding>, MessagingError> {
-    match said.first().and_then(|first| first.problem.clone()) {
-        Some(problem) if said.iter().all(|row| row.problem.is_some()) => Err(told(*problem)),
-        _ => Ok(standings(said)),
+/// The same, but fails if the server refuses all leases.
+fn only_standings(rows: Vec<Standing>) -> Result<Vec<TaskStanding>, MessagingError> {
+    match rows.first().and_then(|first| first.problem.clone()) {
+        Some(problem) if rows.iter().all(|row| row.problem.is_some()) => Err(problem_error(*problem)),
+        _ => Ok(standings(rows)),
     }
 }
 
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_is_refused_is_lost_and_if_all_are_so_is_the_call() {
+    fn a_refused_lease_is_lost_and_a_call_with_only_refused_leases_fails() {
         let refused = || Standing::refused(&MessagingError::invalid("lease", "it is odd"));
         let mixed = only_standings(vec![TaskStanding::Held.into(), refused()]).unwrap();
         assert_eq!(mixed, [TaskStanding::Held, TaskStanding::Lost(None)]);

@@ -1,31 +1,31 @@
-//! What applications and people ask of tasks, one by one.
+//! Creating, reading and changing tasks.
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use http::Method;
 use postrider_core::task::{Created, NewTask, ScheduleStore, TaskState};
 use postrider_core::{Deadline, MessagingError, RowResults, TaskId};
+use postrider_wire::Code;
+use postrider_wire::task as wire;
 use serde::de::IgnoredAny;
 
 use super::HttpTasks;
 use crate::PROVIDER;
-use crate::failure::{Undone, of_here};
-use crate::transport::{Ask, Transport};
-use crate::wire::Code;
-use crate::wire::task as wire;
+use crate::failure::{Failure, from_server};
+use crate::transport::{Request, Transport};
 
 const CREATE: &str = "create";
 
-/// So many tasks are asked for at the same time, where the API takes one a request.
-const AT_ONCE: usize = 8;
+/// Number of concurrent requests, where a request is about one task.
+const CONCURRENCY: usize = 8;
 
 impl HttpTasks {
-    /// Asks for each task by itself; the answers are in the order of the ids.
+    /// Sends a request for each task; the results are in the order of the ids.
     pub(super) async fn each<T, F>(&self, ids: &[TaskId], work: impl Fn(TaskId) -> F) -> RowResults<T>
     where
         F: Future<Output = Result<T, MessagingError>>,
     {
-        stream::iter(ids.to_vec()).map(work).buffered(AT_ONCE).collect().await
+        stream::iter(ids.to_vec()).map(work).buffered(CONCURRENCY).collect().await
     }
 
     /// A task with its history.
@@ -35,7 +35,7 @@ impl HttpTasks {
         id: TaskId,
         deadline: Deadline,
     ) -> Result<Option<wire::Detail>, MessagingError> {
-        match self.provider.look(operation, Ask::get(format!("/v1/tasks/{id}")), deadline).await {
+        match self.provider.call(operation, Request::get(format!("/v1/tasks/{id}")), deadline).await {
             Ok(detail) => Ok(Some(detail)),
             Err(MessagingError::TaskNotFound { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -60,61 +60,62 @@ impl HttpTasks {
                 }
             }
         }
-        let mut made = Vec::new();
+        let mut created = Vec::new();
         if !request.tasks.is_empty() {
             let transport = self.provider.transport().clone();
-            let work =
-                async move { make(&transport, request).await.map_err(|undone| undone.into_error(CREATE, Vec::new())) };
-            made = self.provider.carry_out(CREATE, Vec::new(), deadline, work).await?;
+            let work = async move {
+                create_batch(&transport, request).await.map_err(|failure| failure.into_error(CREATE, Vec::new()))
+            };
+            created = self.provider.carry_out(CREATE, Vec::new(), deadline, work).await?;
         }
-        let mut made = made.into_iter();
-        let row = |answer: Option<_>| answer.or_else(|| made.next()).unwrap_or_else(unknown);
+        let mut created = created.into_iter();
+        let row = |answer: Option<_>| answer.or_else(|| created.next()).unwrap_or_else(unknown);
         Ok(answers.into_iter().map(row).collect())
     }
 
-    /// A task of a schedule is made by the server, which knows the schedule.
+    /// Creates a task of a schedule: only the server can, by a trigger.
     async fn trigger(&self, task: NewTask, deadline: Deadline) -> Result<Created, MessagingError> {
         let name = task.schedule.clone().unwrap_or_default();
         let schedule = self.get_schedule(&name, deadline).await?;
         let template = schedule.map(|schedule| schedule.definition.task.task(&name)).transpose()?;
-        let is_its_own = template.is_some_and(|template| NewTask { id: task.id, ..template } == task);
-        if !is_its_own {
-            let why = format!("only the server makes tasks of schedule '{name}', as the schedule says");
+        let is_from_schedule = template.is_some_and(|template| NewTask { id: task.id, ..template } == task);
+        if !is_from_schedule {
+            let why = format!("a task of schedule '{name}' must equal its template; create it without the schedule");
             return Err(MessagingError::invalid("schedule", why));
         }
-        let ask = Ask::bare(Method::POST, format!("/v1/schedules/{name}/trigger"));
-        let created: wire::Created = self.provider.change(CREATE, Vec::new(), ask, deadline).await?;
+        let request = Request::bare(Method::POST, format!("/v1/schedules/{name}/trigger"));
+        let created: wire::Created = self.provider.call_once(CREATE, Vec::new(), request, deadline).await?;
         Ok(created.into())
     }
 
     pub(super) async fn cancel_one(&self, id: TaskId, deadline: Deadline) -> Result<TaskState, MessagingError> {
-        let ask = Ask::bare(Method::POST, format!("/v1/tasks/{id}/cancel"));
-        let canceled: wire::Canceled = self.provider.change("cancel", Vec::new(), ask, deadline).await?;
+        let request = Request::bare(Method::POST, format!("/v1/tasks/{id}/cancel"));
+        let canceled: wire::Canceled = self.provider.call_once("cancel", Vec::new(), request, deadline).await?;
         Ok(canceled.left)
     }
 
-    /// The API's retry brings dead tasks back as well, which is not what is asked for here.
+    /// Makes a task due. The API's retry also replays dead tasks, which is not intended here.
     pub(super) async fn run_one_now(&self, id: TaskId, deadline: Deadline) -> Result<(), MessagingError> {
         const RUN: &str = "run now";
         let detail = self.detail(RUN, id, deadline).await?.ok_or(MessagingError::TaskNotFound { id })?;
         if detail.info.state == TaskState::Dead {
             return Err(MessagingError::TaskConflict { id, state: TaskState::Dead, operation: RUN });
         }
-        let ask = Ask::bare(Method::POST, format!("/v1/tasks/{id}/retry"));
-        let IgnoredAny = self.provider.change(RUN, Vec::new(), ask, deadline).await?;
+        let request = Request::bare(Method::POST, format!("/v1/tasks/{id}/retry"));
+        let IgnoredAny = self.provider.call_once(RUN, Vec::new(), request, deadline).await?;
         Ok(())
     }
 
     pub(super) async fn replay_one(&self, id: TaskId, deadline: Deadline) -> Result<(), MessagingError> {
-        let ask = Ask::bare(Method::POST, format!("/v1/tasks/{id}/replay"));
-        let IgnoredAny = self.provider.change("replay", Vec::new(), ask, deadline).await?;
+        let request = Request::bare(Method::POST, format!("/v1/tasks/{id}/replay"));
+        let IgnoredAny = self.provider.call_once("replay", Vec::new(), request, deadline).await?;
         Ok(())
     }
 
     pub(super) async fn edit(&self, id: TaskId, payload: Bytes, deadline: Deadline) -> Result<u32, MessagingError> {
         let request = wire::EditPayloadRequest::from(payload);
-        let ask = Ask::json(Method::PUT, format!("/v1/tasks/{id}/payload"), &request)?;
-        let wire::Edited { revision } = self.provider.change("edit", Vec::new(), ask, deadline).await?;
+        let request = Request::json(Method::PUT, format!("/v1/tasks/{id}/payload"), &request)?;
+        let wire::Edited { revision } = self.provider.call_once("edit", Vec::new(), request, deadline).await?;
         Ok(revision)
     }
 }
@@ -123,20 +124,20 @@ fn unknown() -> Result<Created, MessagingError> {
     Err(MessagingError::OutcomeUnknown { operation: CREATE, ids: Vec::new(), source: None })
 }
 
-/// Asks for tasks to be made; in halves where that is too much for one request, one after the other.
-async fn make(transport: &Transport, mut request: wire::NewTasksRequest) -> Result<RowResults<Created>, Undone> {
-    let asked = request.tasks.len();
-    let ask = Ask::post("/v1/tasks/batch", &request).map_err(Undone::NotDone)?;
-    let answer = match transport.change::<wire::CreatedBatch>(ask).await {
-        Err(undone) if undone.is_too_much(asked) => {
-            let rest = wire::NewTasksRequest { tasks: request.tasks.split_off(asked / 2) };
-            let mut rows = Vec::with_capacity(asked);
-            for half in [request, rest] {
-                let asked = half.tasks.len();
-                match Box::pin(make(transport, half)).await {
-                    Ok(made) => rows.extend(made),
-                    Err(undone) => {
-                        rows.extend((0..asked).map(|_| Err(undone.clone().into_error(CREATE, Vec::new()))));
+/// Creates tasks; in two halves, one after the other, if they are too large for one request.
+async fn create_batch(transport: &Transport, mut new: wire::NewTasksRequest) -> Result<RowResults<Created>, Failure> {
+    let count = new.tasks.len();
+    let request = Request::post("/v1/tasks/batch", &new).map_err(Failure::NotDone)?;
+    let answer = match transport.call_once::<wire::CreatedBatch>(request).await {
+        Err(failure) if failure.is_splittable(count) => {
+            let rest = wire::NewTasksRequest { tasks: new.tasks.split_off(count / 2) };
+            let mut rows = Vec::with_capacity(count);
+            for half in [new, rest] {
+                let count = half.tasks.len();
+                match Box::pin(create_batch(transport, half)).await {
+                    Ok(created) => rows.extend(created),
+                    Err(failure) => {
+                        rows.extend((0..count).map(|_| Err(failure.clone().into_error(CREATE, Vec::new()))));
                     }
                 }
             }
@@ -144,19 +145,19 @@ async fn make(transport: &Transport, mut request: wire::NewTasksRequest) -> Resu
         }
         answer => answer?,
     };
-    let rows = transport.rows(answer.results, asked)?;
-    let row = |row: wire::CreatedRow| row.into_result(PROVIDER).map_or_else(unknown, |row| row.map_err(of_here));
+    let rows = transport.rows(answer.results, count)?;
+    let row = |row: wire::CreatedRow| row.into_result(PROVIDER).map_or_else(unknown, |row| row.map_err(from_server));
     Ok(rows.into_iter().map(row).collect())
 }
 
-/// Whether the server says that there is no such thing.
-pub(super) fn is_absent(undone: &Undone) -> bool {
-    match undone {
-        Undone::Refused(problem) => match problem.code {
+/// Whether the server reports that the object does not exist.
+pub(super) fn is_absent(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused(problem) => match problem.code {
             Code::NotFound => true,
             Code::InvalidInput => problem.what.as_deref() == Some("schedule"),
             _ => false,
         },
-        Undone::NotDone(_) | Undone::Unknown(_) => false,
+        Failure::NotDone(_) | Failure::Unknown(_) => false,
     }
 }

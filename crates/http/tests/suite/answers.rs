@@ -1,8 +1,8 @@
-//! Answers that are no success, or make no sense.
+//! Error answers and malformed answers.
 
 use postrider_core::{Capabilities, Feature, Message, MessagingError, MessagingService, QueueAdmin, Support};
-use postrider_http::wire::{Code, Problem};
 use postrider_http::{HttpOptions, HttpStore};
+use postrider_wire::{Code, Problem};
 use serde_json::json;
 
 use crate::fake::{Fake, Reply, http_receipt};
@@ -31,14 +31,14 @@ async fn every_problem_becomes_its_error() {
         let fake = Fake::start(move |_| Reply::problem(&problem)).await;
         let error = send_to(&fake).await.unwrap_err();
         match code {
-            // The server is on its way down, this connection is not.
+            // The server is stopping; this connection is not closed.
             Code::Closed => assert!(matches!(error, MessagingError::Connection { .. }), "{code}: {error:?}"),
             _ => {
                 let same = std::mem::discriminant(&error) == std::mem::discriminant(&expected);
                 assert!(same && error.is_retryable() == expected.is_retryable(), "{code}: {error:?}");
             }
         }
-        assert_eq!(fake.rest().await.len(), 1, "{code}: asked once");
+        assert_eq!(fake.rest().await.len(), 1, "{code}: sent once");
     }
 }
 
@@ -51,8 +51,8 @@ async fn a_token_that_is_missing_or_refused_is_named() {
         assert!(matches!(error, MessagingError::InvalidInput { what: "token", .. }) && !error.is_retryable());
         assert!(error.to_string().contains("option 'token'"), "{error}");
     }
-    // The same when the server is opened.
-    let fake = Fake::start_silent(|_| Reply::problem(&Problem::new(Code::Unauthorized, "no token"))).await;
+    // The same on opening.
+    let fake = Fake::start_bare(|_| Reply::problem(&Problem::new(Code::Unauthorized, "no token"))).await;
     let opened = HttpStore::open(&fake.url, HttpOptions::default()).await;
     assert!(matches!(opened, Err(MessagingError::InvalidInput { what: "token", .. })), "{opened:?}");
     let bad = HttpOptions { token: Some("a\nb".into()), ..HttpOptions::default() };
@@ -61,7 +61,7 @@ async fn a_token_that_is_missing_or_refused_is_named() {
 }
 
 #[tokio::test]
-async fn somebody_elses_answers_are_told_apart_by_what_they_say_of_the_request() {
+async fn answers_of_other_servers_are_judged_by_their_status() {
     let is_unknown = |error: &MessagingError| matches!(error, MessagingError::OutcomeUnknown { .. });
     let is_connection = |error: &MessagingError| matches!(error, MessagingError::Connection { .. });
     let is_foreign = |error: &MessagingError| {
@@ -77,44 +77,44 @@ async fn somebody_elses_answers_are_told_apart_by_what_they_say_of_the_request()
         ("404 Not Found", is_foreign, is_foreign),
         ("301 Moved Permanently", is_foreign, is_foreign),
     ];
-    for (status, of_a_send, of_a_look) in answers {
+    for (status, is_send_error, is_read_error) in answers {
         let fake = Fake::start(move |_| Reply::Bytes(html(status))).await;
         let error = send_to(&fake).await.unwrap_err();
-        assert!(of_a_send(&error), "{status}: {error:?}");
+        assert!(is_send_error(&error), "{status}: {error:?}");
         let error = fake.connect().await.queue_stats(&queue("orders"), soon()).await.unwrap_err();
-        assert!(of_a_look(&error), "{status}: {error:?}");
+        assert!(is_read_error(&error), "{status}: {error:?}");
     }
 }
 
 #[tokio::test]
-async fn nonsense_leaves_a_change_open_and_fails_a_look() {
-    let nonsense: [fn() -> Reply; 4] = [
+async fn malformed_answers_make_sends_unknown_and_fail_reads() {
+    let malformed: [fn() -> Reply; 4] = [
         || Reply::Bytes(b"SSH-2.0-OpenSSH\r\n".to_vec()),
         || Reply::Bytes(html("200 OK")),
         || Reply::ok(json!("hello")),
         || Reply::ok(json!({"id": 7})),
     ];
-    for (at, reply) in nonsense.into_iter().enumerate() {
+    for (at, reply) in malformed.into_iter().enumerate() {
         let fake = Fake::start(move |_| reply()).await;
         let error = send_to(&fake).await.unwrap_err();
         assert!(matches!(error, MessagingError::OutcomeUnknown { .. }), "{at}: {error:?}");
         let error = fake.connect().await.queue_stats(&queue("orders"), soon()).await.unwrap_err();
-        let is_told = matches!(error, MessagingError::Provider { .. } | MessagingError::Connection { .. });
-        assert!(is_told, "{at}: {error:?}");
+        let is_failure = matches!(error, MessagingError::Provider { .. } | MessagingError::Connection { .. });
+        assert!(is_failure, "{at}: {error:?}");
     }
 }
 
 #[tokio::test]
-async fn a_server_of_something_else_is_not_opened() {
-    let fake = Fake::start_silent(|_| Reply::Bytes(html("200 OK"))).await;
+async fn another_kind_of_server_is_not_opened() {
+    let fake = Fake::start_bare(|_| Reply::Bytes(html("200 OK"))).await;
     let opened = HttpStore::open(&fake.url, HttpOptions::default()).await;
     assert!(matches!(opened, Err(MessagingError::Provider { retryable: false, .. })), "{opened:?}");
 }
 
 #[tokio::test]
-async fn capabilities_are_the_servers_under_our_name() {
+async fn capabilities_are_those_of_the_server() {
     let store = Capabilities::native("rabbitmq")
-        .with(Feature::PortableReceipts, Support::refused("a channel's own"))
+        .with(Feature::PortableReceipts, Support::refused("bound to a channel"))
         .with(Feature::ReceiveById, Support::refused("no index"))
         .with(Feature::Priority, Support::refused("no"));
     let fake = Fake::start_with(store, |_| Reply::Cut).await;
@@ -130,11 +130,11 @@ async fn capabilities_are_the_servers_under_our_name() {
     let urgent = Message::new("a").priority(postrider_core::Priority::HIGHEST);
     let refused = provider.send_message(&queue("orders"), urgent, soon()).await;
     assert!(matches!(refused, Err(MessagingError::NotSupported { feature: Feature::Priority, .. })));
-    assert!(fake.rest().await.is_empty(), "what is refused is not asked for");
+    assert!(fake.rest().await.is_empty(), "no request is sent for a refused feature");
 }
 
 #[tokio::test]
-async fn receipts_of_others_are_refused_before_anything_is_asked() {
+async fn foreign_receipts_are_refused_without_a_request() {
     let fake = Fake::start(|_| Reply::Cut).await;
     let provider = fake.connect().await;
     let own = http_receipt("orders");
@@ -151,16 +151,17 @@ async fn receipts_of_others_are_refused_before_anything_is_asked() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_read_only_so_far() {
-    for (status, most) in [("200 OK", 128), ("500 Internal Server Error", 1), ("404 Not Found", 1)] {
+async fn an_endless_answer_is_read_up_to_a_limit() {
+    for (status, mebibytes) in [("200 OK", 128), ("500 Internal Server Error", 1), ("404 Not Found", 1)] {
         let fake = Fake::start(move |_| Reply::Endless(status)).await;
         let provider = fake.connect().await;
         let error = provider.list_queues(soon()).await.unwrap_err();
-        let told = format!("answered more than {} bytes; check the URL, or ask for fewer rows", most * 1024 * 1024);
-        assert!(error_text(&error).contains(&told), "{status}: {}", error_text(&error));
-        assert_eq!(fake.rest().await.len(), 1, "{status}: it is not asked for again");
+        let expected =
+            format!("answered more than {} bytes; check the URL or request fewer rows", mebibytes * 1024 * 1024);
+        assert!(error_text(&error).contains(&expected), "{status}: {}", error_text(&error));
+        assert_eq!(fake.rest().await.len(), 1, "{status}: not repeated");
     }
-    // Those that refuse a stream of events, too.
+    // Also when a stream of events is refused.
     let fake = Fake::start(|_| Reply::Endless("500 Internal Server Error")).await;
     let error = fake.connect().await.subscribe(&queue("orders"), soon()).await.err().unwrap();
     assert!(error_text(&error).contains("answered more than"), "{}", error_text(&error));

@@ -1,18 +1,18 @@
-//! What waits at the same moment goes out together.
+//! Calls that wait at the same time share a request.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use postrider_core::{Message, MessageId, MessagingError, MessagingService, Nack, Settlement};
-use postrider_http::wire::{Code, Problem};
+use postrider_wire::{Code, Problem};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::fake::{Fake, Reply, Seen, http_receipt};
 use crate::{queue, soon};
 
-/// Answers sends as a server would.
+/// Answers sends as a server does.
 fn accept(seen: &Seen) -> Value {
     match seen.body["messages"].as_array() {
         Some(messages) => json!({"results": messages.iter().map(|new| json!({"id": new["id"]})).collect::<Vec<_>>()}),
@@ -21,7 +21,7 @@ fn accept(seen: &Seen) -> Value {
 }
 
 #[tokio::test]
-async fn a_lone_send_goes_at_once_and_those_that_gather_meanwhile_go_together() {
+async fn the_first_send_goes_alone_and_waiting_ones_go_together() {
     let (open, gate) = oneshot::channel();
     let gate = Mutex::new(Some(gate));
     let fake = Fake::start(move |seen| match gate.lock().unwrap().take() {
@@ -40,7 +40,7 @@ async fn a_lone_send_goes_at_once_and_those_that_gather_meanwhile_go_together() 
     let seen = fake.seen().await;
     assert!(seen.is("POST", "/v1/queues/orders/messages") && seen.body["body"] == "first", "{seen:?}");
     let mut others = Box::pin(join_all((0..10).map(|n| send(&n.to_string()))));
-    // A first look at all of them queues them; none can be answered before the first is.
+    // The first poll queues all of them; none completes before the first request.
     assert!(futures_util::poll!(&mut others).is_pending());
     open.send(()).unwrap();
     for (id, answered) in others.await.into_iter().chain([first.await.unwrap()]) {
@@ -53,12 +53,12 @@ async fn a_lone_send_goes_at_once_and_those_that_gather_meanwhile_go_together() 
 }
 
 #[tokio::test]
-async fn each_row_has_an_answer_of_its_own() {
+async fn each_row_has_its_own_result() {
     let fake = Fake::start(|seen| {
         let problem = Problem::of(&MessagingError::invalid("body", "too strange"));
         let results = seen.body["messages"].as_array().unwrap().iter().map(|new| match new["body"].as_str() {
             Some("bad") => json!({ "problem": problem }),
-            Some("mute") => json!({}),
+            Some("empty") => json!({}),
             _ => json!({"id": new["id"]}),
         });
         Reply::ok(json!({ "results": results.collect::<Vec<_>>() }))
@@ -66,19 +66,19 @@ async fn each_row_has_an_answer_of_its_own() {
     .await;
     let provider = fake.connect().await;
     let too_long = Message::new("late").delay(Duration::MAX);
-    let messages = vec![Message::new("a"), Message::new("bad"), too_long, Message::new("mute"), Message::new("b")];
+    let messages = vec![Message::new("a"), Message::new("bad"), too_long, Message::new("empty"), Message::new("b")];
     let ids: Vec<_> = messages.iter().map(|message| message.id).collect();
     let rows = provider.send_batch(&queue("orders"), messages, soon()).await.unwrap();
     assert!(matches!(&rows[0], Ok(id) if *id == ids[0]));
     assert!(matches!(&rows[1], Err(MessagingError::InvalidInput { what: "body", .. })));
-    assert!(matches!(&rows[2], Err(MessagingError::InvalidInput { what: "delay", .. })), "refused here");
+    assert!(matches!(&rows[2], Err(MessagingError::InvalidInput { what: "delay", .. })), "refused by the client");
     assert!(matches!(&rows[3], Err(MessagingError::OutcomeUnknown { .. })));
     assert!(matches!(&rows[4], Ok(id) if *id == ids[4]));
     assert_eq!(fake.seen().await.body["messages"].as_array().unwrap().len(), 4);
 }
 
 #[tokio::test]
-async fn answers_that_do_not_fit_the_rows_leave_all_of_them_open() {
+async fn a_wrong_number_of_rows_makes_all_outcomes_unknown() {
     let fake = Fake::start(|_| Reply::ok(json!({"results": [{"id": MessageId::generate()}]}))).await;
     let provider = fake.connect().await;
     let messages = vec![Message::new("a"), Message::new("b")];
@@ -88,7 +88,7 @@ async fn answers_that_do_not_fit_the_rows_leave_all_of_them_open() {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_too_large_goes_in_parts_and_a_row_that_is_fails_alone() {
+async fn a_batch_that_is_too_large_is_split_and_a_row_that_is_fails_alone() {
     let fake = Fake::start(|seen| {
         let count = seen.body["messages"].as_array().map_or(1, Vec::len);
         let is_huge = seen.body["body"] == "huge";
@@ -140,7 +140,7 @@ async fn settlements_go_as_they_are() {
     let rows = provider.settle(rows, soon()).await.unwrap();
     assert!(rows[0].is_ok() && rows[1].is_ok() && rows[4].is_ok(), "{rows:?}");
     assert!(matches!(rows[2], Err(MessagingError::VisibilityExpired { .. })));
-    assert!(matches!(rows[3], Err(MessagingError::InvalidInput { .. })), "refused here");
+    assert!(matches!(rows[3], Err(MessagingError::InvalidInput { .. })), "refused by the client");
     let seen = fake.seen().await;
     assert!(seen.is("POST", "/v1/messages/settle"));
     let text = |at: usize| receipts[at].to_string();
@@ -154,7 +154,7 @@ async fn settlements_go_as_they_are() {
 }
 
 #[tokio::test]
-async fn extensions_of_different_lengths_are_requests_of_their_own() {
+async fn extensions_of_different_lengths_go_in_different_requests() {
     let (open, gate) = oneshot::channel();
     let gate = Mutex::new(Some(gate));
     let fake = Fake::start(move |seen| {
@@ -192,14 +192,14 @@ async fn extensions_of_different_lengths_are_requests_of_their_own() {
 }
 
 #[tokio::test]
-async fn an_extended_lease_goes_on_by_the_receipt_that_the_server_answers() {
+async fn an_extension_returns_the_receipt_of_the_server() {
     let (same, old, new) = (http_receipt("orders"), http_receipt("orders"), http_receipt("orders"));
-    let (renewed, next, garbled) = (old.to_string(), new.to_string(), http_receipt("orders"));
-    let unread = garbled.to_string();
+    let (extended, next, malformed) = (old.to_string(), new.to_string(), http_receipt("orders"));
+    let malformed_text = malformed.to_string();
     let fake = Fake::start(move |seen| {
         let row = |receipt: &Value| match receipt.as_str() {
-            Some(receipt) if receipt == renewed => json!({"receipt": receipt, "outcome": "done", "new_receipt": next}),
-            Some(receipt) if receipt == unread => {
+            Some(receipt) if receipt == extended => json!({"receipt": receipt, "outcome": "done", "new_receipt": next}),
+            Some(receipt) if receipt == malformed_text => {
                 json!({"receipt": receipt, "outcome": "done", "new_receipt": "pr1.x"})
             }
             _ => json!({"receipt": receipt, "outcome": "done"}),
@@ -212,6 +212,6 @@ async fn an_extended_lease_goes_on_by_the_receipt_that_the_server_answers() {
     let extend = |receipt| provider.extend_visibility(&orders, receipt, Duration::from_secs(1), soon());
     assert_eq!(extend(&same).await.unwrap(), same);
     assert_eq!(extend(&old).await.unwrap(), new);
-    let unknown = extend(&garbled).await;
+    let unknown = extend(&malformed).await;
     assert!(matches!(unknown, Err(MessagingError::OutcomeUnknown { .. })), "{unknown:?}");
 }

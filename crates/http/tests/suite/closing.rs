@@ -1,4 +1,4 @@
-//! Close: nothing new is begun, waits end, what was begun is finished.
+//! Closing: no call starts, waits end, running calls finish.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::fake::{Fake, Reply, http_receipt};
 use crate::{queue, soon};
 
 #[tokio::test]
-async fn a_waiting_receive_ends_and_its_request_with_it() {
+async fn a_waiting_receive_ends_with_its_request() {
     let fake = Fake::start(|_| Reply::Hang).await;
     let provider = fake.connect().await;
     let waiting = {
@@ -26,7 +26,7 @@ async fn a_waiting_receive_ends_and_its_request_with_it() {
 }
 
 #[tokio::test]
-async fn what_was_begun_is_finished_and_nothing_new_begins() {
+async fn running_calls_finish_and_new_ones_are_refused() {
     let (open, gate) = oneshot::channel();
     let gate = Mutex::new(Some(gate));
     let fake = Fake::start(move |seen| {
@@ -42,12 +42,12 @@ async fn what_was_begun_is_finished_and_nothing_new_begins() {
         let provider = provider.clone();
         async move { provider.send_message(&queue("orders"), Message::new(body), soon()).await }
     };
-    let begun = tokio::spawn(send("begun"));
+    let running = tokio::spawn(send("running"));
     fake.seen().await;
     let mut queued = Box::pin(send("queued"));
     assert!(futures_util::poll!(&mut queued).is_pending());
     let mut close = Box::pin(provider.close(soon()));
-    assert!(futures_util::poll!(&mut close).is_pending(), "it waits for what was begun");
+    assert!(futures_util::poll!(&mut close).is_pending(), "it waits for running calls");
     let refused = [
         send("late").await.unwrap_err(),
         provider.receive_messages(&queue("orders"), &ReceiveOptions::default(), soon()).await.unwrap_err(),
@@ -61,14 +61,14 @@ async fn what_was_begun_is_finished_and_nothing_new_begins() {
     }
     open.send(()).unwrap();
     close.await.unwrap();
-    begun.await.unwrap().unwrap();
+    running.await.unwrap().unwrap();
     queued.await.unwrap();
-    assert_eq!(fake.rest().await.len(), 1, "the one that was queued, and no other");
+    assert_eq!(fake.rest().await.len(), 1, "only the queued one");
     provider.close(soon()).await.unwrap();
 }
 
 #[tokio::test]
-async fn connections_of_a_server_are_closed_one_by_one() {
+async fn each_connection_is_closed_by_itself() {
     let fake = Fake::start(|_| Reply::ok(json!({"ok": true}))).await;
     let provider = fake.connect().await;
     let other = provider.store().connect().unwrap();

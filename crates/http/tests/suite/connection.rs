@@ -1,4 +1,4 @@
-//! Connections that cannot be made, that end, and that are kept for too long.
+//! Connections that fail, end or become stale.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ fn stats() -> Value {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_as_such() {
+async fn a_missing_server_is_a_connection_error() {
     let fake = Fake::start(|_| Reply::Cut).await;
     let url = fake.url.clone();
     let provider = fake.connect().await;
     fake.stop().await;
     let opened = HttpStore::open(&url, HttpOptions::default()).await;
     assert!(matches!(opened, Err(MessagingError::Connection { provider: "http", .. })), "{opened:?}");
-    // The kept connection is gone as well, and nothing can have been done.
+    // The pooled connection is closed as well, so nothing was sent.
     let send = provider.send_message(&queue("orders"), Message::new("a"), soon()).await;
     assert!(matches!(send, Err(MessagingError::Connection { .. })), "{send:?}");
     let receipt = http_receipt("orders");
@@ -35,7 +35,7 @@ async fn a_server_that_is_not_there_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_connection_that_went_stale_is_replaced_unnoticed() {
+async fn a_stale_connection_is_replaced() {
     let fake = Fake::start(|seen| match seen.number {
         0 => Reply::Last(sent()),
         _ => Reply::ok(sent()),
@@ -43,7 +43,7 @@ async fn a_connection_that_went_stale_is_replaced_unnoticed() {
     .await;
     let provider = fake.connect().await;
     provider.send_message(&queue("orders"), Message::new("a"), soon()).await.unwrap();
-    // The client has noticed the end of the connection, on which nothing was asked any more.
+    // The client has noticed the close of the idle connection.
     let first = fake.gone().await;
     provider.send_message(&queue("orders"), Message::new("b"), soon()).await.unwrap();
     let seen = fake.rest().await;
@@ -52,7 +52,7 @@ async fn a_connection_that_went_stale_is_replaced_unnoticed() {
 }
 
 #[tokio::test]
-async fn connections_are_kept() {
+async fn connections_are_reused() {
     let fake = Fake::start(|_| Reply::ok(sent())).await;
     let provider = fake.connect().await;
     for _ in 0..5 {
@@ -62,7 +62,7 @@ async fn connections_are_kept() {
 }
 
 #[tokio::test]
-async fn what_may_have_been_done_is_not_asked_again() {
+async fn requests_that_may_have_been_carried_out_are_not_repeated() {
     let fake = Fake::start(|_| Reply::Cut).await;
     let provider = fake.connect().await;
     let message = Message::new("a");
@@ -85,11 +85,11 @@ async fn what_may_have_been_done_is_not_asked_again() {
     assert!(matches!(extend, Err(MessagingError::OutcomeUnknown { operation: "extend", .. })), "{extend:?}");
     let purge = provider.purge(&queue("orders"), soon()).await;
     assert!(matches!(purge, Err(MessagingError::OutcomeUnknown { .. })), "{purge:?}");
-    assert_eq!(fake.rest().await.len(), 4, "each was asked once");
+    assert_eq!(fake.rest().await.len(), 4, "each was sent once");
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_leaves_the_outcome_open() {
+async fn an_incomplete_answer_makes_the_outcome_unknown() {
     let half = b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"id\":";
     let fake = Fake::start(|_| Reply::Bytes(half.to_vec())).await;
     let provider = fake.connect().await;
@@ -98,7 +98,7 @@ async fn an_answer_that_breaks_off_leaves_the_outcome_open() {
 }
 
 #[tokio::test]
-async fn what_only_looks_is_asked_once_more() {
+async fn reads_are_repeated_once() {
     let fake = Fake::start(|seen| if seen.number == 0 { Reply::Cut } else { Reply::ok(stats()) }).await;
     let provider = fake.connect().await;
     assert_eq!(provider.queue_stats(&queue("orders"), soon()).await.unwrap().ready.value(), Some(3));
@@ -111,7 +111,7 @@ async fn what_only_looks_is_asked_once_more() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_not_waited_for() {
+async fn a_silent_server_is_a_time_out() {
     let fake = Fake::start(|_| Reply::Hang).await;
     let options = HttpOptions { request_timeout: Duration::from_millis(1500), ..HttpOptions::default() };
     let provider = fake.connect_with(options).await;
@@ -119,12 +119,12 @@ async fn a_server_that_does_not_answer_is_not_waited_for() {
     assert!(matches!(send, Err(MessagingError::OutcomeUnknown { .. })), "{send:?}");
     let stats = provider.queue_stats(&queue("orders"), Deadline::never()).await;
     assert!(matches!(stats, Err(MessagingError::Connection { .. })), "{stats:?}");
-    // Whoever was late once is not asked again.
+    // A time-out is not repeated.
     assert_eq!(fake.rest().await.len(), 2);
 }
 
 #[tokio::test]
-async fn a_deadline_ends_the_callers_wait() {
+async fn a_deadline_ends_the_call() {
     let fake = Fake::start(|_| Reply::Hang).await;
     let provider = fake.connect().await;
     let brief = || Deadline::after(Duration::from_millis(1500));
@@ -135,11 +135,11 @@ async fn a_deadline_ends_the_callers_wait() {
     let passed = Deadline::after(Duration::ZERO);
     let late = provider.send_message(&queue("orders"), Message::new("a"), passed).await;
     assert!(matches!(late, Err(MessagingError::DeadlineExceeded { .. })), "{late:?}");
-    assert_eq!(fake.rest().await.len(), 2, "what came too late was not begun");
+    assert_eq!(fake.rest().await.len(), 2, "no request after the deadline");
 }
 
 #[tokio::test]
-async fn the_token_is_shown_with_every_request_and_hidden_from_everybody_else() {
+async fn the_token_is_sent_with_every_request_and_not_printed() {
     let fake = Fake::start(|_| Reply::ok(stats())).await;
     let options = HttpOptions { token: Some("prt_secret\n".into()), ..HttpOptions::default() };
     let provider = fake.connect_with(options).await;

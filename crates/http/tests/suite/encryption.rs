@@ -1,4 +1,4 @@
-//! Encrypted connections, and whom they are trusted with.
+//! Encrypted connections and trusted authorities.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::fake::{Reply, serve_stream};
 
-/// A server with a certificate of its own for 127.0.0.1. Answers its URL and the certificate.
+/// A server with a self-signed certificate for 127.0.0.1: its URL and the certificate.
 async fn server() -> (String, rcgen::Certificate) {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
@@ -40,7 +40,7 @@ async fn server() -> (String, rcgen::Certificate) {
 }
 
 #[tokio::test]
-async fn a_server_is_trusted_by_the_file_that_names_its_authority_and_by_no_other() {
+async fn a_server_is_trusted_only_with_its_own_authority() {
     let (url, certificate) = server().await;
     let (_, other) = server().await;
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ async fn a_server_is_trusted_by_the_file_that_names_its_authority_and_by_no_othe
             Err(error @ MessagingError::Connection { .. }) => {
                 assert!(error.to_string().contains("certificate"), "{error}");
             }
-            // A machine without any authorities.
+            // A machine without trusted authorities.
             Err(MessagingError::InvalidInput { what: "ca_file", .. }) => {}
             other => panic!("{other:?}"),
         }
@@ -68,7 +68,7 @@ async fn a_server_is_trusted_by_the_file_that_names_its_authority_and_by_no_othe
 }
 
 #[tokio::test]
-async fn a_file_of_authorities_without_encryption_is_a_mistake() {
+async fn a_ca_file_without_encryption_is_refused() {
     let options = HttpOptions { ca_file: Some("/authority.pem".into()), ..HttpOptions::default() };
     let opened = HttpStore::open("http://127.0.0.1:1", options).await;
     assert!(matches!(opened, Err(MessagingError::InvalidInput { what: "ca_file", .. })), "{opened:?}");

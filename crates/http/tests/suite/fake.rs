@@ -1,31 +1,30 @@
-//! A server that answers as a test wants, byte for byte.
+//! A fake server with answers and connection faults chosen by the test.
 //!
-//! Written on the socket itself, because what is tested is what happens when a connection does not behave: a server of a
-//! library would put it right.
+//! It writes to the socket itself, because a server library would not let a connection misbehave.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use postrider_core::{Capabilities, LeaseToken, MessageId, NativeRef, QueueName, ReceiptHandle};
-use postrider_http::wire::Problem;
-use postrider_http::wire::capabilities::CapabilityTable;
 use postrider_http::{HttpOptions, HttpProvider, HttpStore};
+use postrider_wire::Problem;
+use postrider_wire::capabilities::CapabilityTable;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Value,
-    /// Which request it is on this server, those for capabilities not counted; 0 is the first.
+    /// Index of the request on this server, not counting those for capabilities.
     pub(crate) number: usize,
-    /// Which connection it came on; 0 is the first.
+    /// Index of its connection.
     pub(crate) connection: usize,
 }
 
@@ -39,23 +38,23 @@ impl Seen {
     }
 }
 
-/// What the server does with a request.
+/// How the server answers a request.
 pub(crate) enum Reply {
-    /// An answer.
+    /// A JSON answer.
     Json(u16, Value),
-    /// An answer, after which the server closes the connection without having said that it will.
+    /// An answer, then the connection is closed without notice.
     Last(Value),
-    /// These bytes, and the end.
+    /// Raw bytes, then the connection is closed.
     Bytes(Vec<u8>),
-    /// This status, and a body that goes on for as long as somebody reads it.
+    /// A status with an endless body.
     Endless(&'static str),
-    /// Nothing, and the end.
+    /// No answer; the connection is closed.
     Cut,
-    /// Nothing, until the client goes.
+    /// No answer; the connection stays open until the client closes it.
     Hang,
-    /// The answer, once it is let through.
+    /// An answer once the gate is opened.
     Gate(oneshot::Receiver<()>, Value),
-    /// Events, as they are told.
+    /// A stream of the events of a channel.
     Events(mpsc::UnboundedReceiver<&'static str>),
 }
 
@@ -96,19 +95,20 @@ impl Fake {
         Self::run(serde_json::to_value(CapabilityTable::new(&capabilities, "9.9.9")).unwrap(), answer).await
     }
 
-    /// Leaves the question for capabilities to the test as well.
-    pub(crate) async fn start_silent(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+    /// The test answers requests for capabilities as well.
+    pub(crate) async fn start_bare(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
         Self::run(Value::Null, answer).await
     }
 
     async fn run(capabilities: Value, answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (seen, requests) = mpsc::unbounded_channel();
-        let (left, gone) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared { answer, capabilities, requests: seen, gone: left, count: AtomicUsize::new(0) });
+        let (sender, requests) = mpsc::unbounded_channel();
+        let (closed, gone) = mpsc::unbounded_channel();
+        let shared =
+            Arc::new(Shared { answer, capabilities, requests: sender, gone: closed, count: AtomicUsize::new(0) });
         let task = tokio::spawn(async move {
-            // Dropped with the task, and the connections with it.
+            // Dropped with the task, which closes the connections.
             let mut connections = JoinSet::new();
             let mut number = 0;
             while let Ok((stream, _)) = listener.accept().await {
@@ -124,12 +124,12 @@ impl Fake {
         self.requests.lock().await.recv().await.expect("the server runs")
     }
 
-    /// Waits until a client has closed a connection, and answers which.
+    /// Waits until the client has closed a connection; returns its index.
     pub(crate) async fn gone(&self) -> usize {
         self.gone.lock().await.recv().await.expect("the server runs")
     }
 
-    /// Every request that has come and was not looked at.
+    /// All received requests that were not read yet.
     pub(crate) async fn rest(&self) -> Vec<Seen> {
         let mut requests = self.requests.lock().await;
         std::iter::from_fn(|| requests.try_recv().ok()).collect()
@@ -143,14 +143,14 @@ impl Fake {
         HttpStore::open(&self.url, options).await.unwrap().connect().unwrap()
     }
 
-    /// The server is no more, and nobody listens there.
+    /// Stops the server; its port is closed.
     pub(crate) async fn stop(self) {
         self.task.abort();
         let _ = self.task.await;
     }
 }
 
-/// Serves one connection, however it was made.
+/// Serves one connection of any kind.
 pub(crate) async fn serve_stream<S>(stream: S, answer: impl Fn(&Seen) -> Reply)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -223,7 +223,7 @@ where
             }
         }
     }
-    // Whatever else comes is not looked at, until the client has closed the connection.
+    // Ignores further input until the client closes the connection.
     let mut rest = [0; 1024];
     while let Ok(1..) = stream.read(&mut rest).await {}
     let _ = shared.gone.send(connection);
@@ -240,8 +240,8 @@ async fn read_request<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut Vec<u8>
     };
     let head = String::from_utf8(buffer[..head_end].to_vec()).unwrap();
     let mut lines = head.lines();
-    let mut words = lines.next().unwrap().split(' ');
-    let (method, path) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
+    let mut parts = lines.next().unwrap().split(' ');
+    let (method, path) = (parts.next().unwrap().to_owned(), parts.next().unwrap().to_owned());
     let headers: Vec<(String, String)> = lines
         .filter_map(|line| line.split_once(": "))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
@@ -260,14 +260,14 @@ async fn read_request<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut Vec<u8>
 async fn write_json<S: AsyncWrite + Unpin>(stream: &mut S, status: u16, value: &Value) {
     let body = if value.is_null() { String::new() } else { value.to_string() };
     let answer = format!(
-        "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let _ = stream.write_all(answer.as_bytes()).await;
 }
 
 pub(crate) fn http_receipt(queue: &str) -> ReceiptHandle {
-    let native = NativeRef::Handle(b"the server's own".as_slice().into());
+    let native = NativeRef::Handle(b"opaque".as_slice().into());
     let queue = QueueName::for_reading(queue).unwrap();
     ReceiptHandle::new("http", queue, MessageId::generate(), LeaseToken::generate(), native)
 }

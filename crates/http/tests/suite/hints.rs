@@ -1,58 +1,58 @@
-//! Wake-up hints: they come, they merge, and they outlast their connection.
+//! Wake-up hints: they arrive, are merged, and survive a lost connection.
 
 use std::sync::Mutex;
 
 use futures_util::FutureExt;
 use postrider_core::{MessagingError, MessagingService};
-use postrider_http::wire::{Code, Problem};
+use postrider_wire::{Code, Problem};
 use tokio::sync::mpsc;
 
 use crate::fake::{Fake, Reply};
 use crate::{queue, soon};
 
-/// A server whose streams of events are told by what is sent to these, one a connection.
+/// A server with streams of events, and the senders of these, one a connection.
 async fn server(count: usize) -> (Fake, Vec<mpsc::UnboundedSender<&'static str>>) {
-    let (tell, streams): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+    let (senders, streams): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
     let streams = Mutex::new(streams.into_iter());
     let fake = Fake::start(move |_| match streams.lock().unwrap().next() {
         Some(stream) => Reply::Events(stream),
         None => Reply::Cut,
     })
     .await;
-    (fake, tell)
+    (fake, senders)
 }
 
 #[tokio::test]
-async fn hints_come_and_those_that_nobody_took_are_one() {
-    let (fake, tell) = server(1).await;
+async fn hints_arrive_and_unread_ones_are_merged() {
+    let (fake, senders) = server(1).await;
     let provider = fake.connect().await;
     let mut hints = provider.subscribe(&queue("orders"), soon()).await.unwrap();
     assert!(fake.seen().await.is("GET", "/v1/queues/orders/wake-ups"));
     assert!(hints.next().now_or_never().is_none(), "nothing has happened");
-    tell[0].send("wake").unwrap();
+    senders[0].send("wake").unwrap();
     hints.next().await.unwrap();
-    tell[0].send("ping").unwrap();
-    tell[0].send("wake").unwrap();
+    senders[0].send("ping").unwrap();
+    senders[0].send("wake").unwrap();
     hints.next().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_replaced_and_made_up_for_by_a_hint() {
-    let (fake, mut tell) = server(2).await;
+async fn a_lost_connection_is_replaced_with_a_hint() {
+    let (fake, mut senders) = server(2).await;
     let provider = fake.connect().await;
     let mut hints = provider.subscribe(&queue("orders"), soon()).await.unwrap();
     fake.seen().await;
-    drop(tell.remove(0));
-    // Nobody told of anything: it is the new connection that says so.
+    drop(senders.remove(0));
+    // No event was sent: the hint comes from the reconnect.
     hints.next().await.unwrap();
     assert!(fake.seen().await.is("GET", "/v1/queues/orders/wake-ups"));
-    tell[0].send("wake").unwrap();
+    senders[0].send("wake").unwrap();
     hints.next().await.unwrap();
 }
 
 #[tokio::test]
-async fn the_stream_ends_with_the_connection_and_the_request_with_the_stream() {
-    let (fake, _tell) = server(2).await;
+async fn closing_ends_the_stream_and_dropping_the_stream_ends_the_request() {
+    let (fake, _senders) = server(2).await;
     let provider = fake.connect().await;
     let hints = provider.subscribe(&queue("orders"), soon()).await.unwrap();
     let first = fake.seen().await.connection;
@@ -66,7 +66,7 @@ async fn the_stream_ends_with_the_connection_and_the_request_with_the_stream() {
 }
 
 #[tokio::test]
-async fn what_the_server_refuses_is_told() {
+async fn a_refusal_is_an_error() {
     let fake = Fake::start(|_| Reply::problem(&Problem::new(Code::Forbidden, "not your queue"))).await;
     let provider = fake.connect().await;
     let refused = provider.subscribe(&queue("orders"), soon()).await;

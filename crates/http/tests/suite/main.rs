@@ -1,8 +1,9 @@
-//! The client, judged from outside, against a server that answers as each test wants.
+//! Tests of the client against a fake server.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// Shared functions may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
+mod admin;
 mod answers;
 mod batches;
 mod closing;
@@ -11,7 +12,6 @@ mod connection;
 mod encryption;
 mod fake;
 mod hints;
-mod looks;
 mod receiving;
 mod tasks;
 mod tokens;

@@ -1,10 +1,10 @@
-//! Receives: what comes, how long it is waited for, and what becomes of it when nobody wants it.
+//! Receiving: messages, waits, and messages whose caller is gone.
 
 use std::time::Duration;
 
 use postrider_core::{Deadline, MessageId, MessagingError, MessagingService, Nack, ReceiveOptions, Settlement};
 use postrider_http::HttpOptions;
-use postrider_http::wire::Problem;
+use postrider_wire::Problem;
 use serde_json::json;
 
 use crate::fake::{Fake, Reply, http_receipt, received};
@@ -13,7 +13,7 @@ use crate::{queue, soon};
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test]
-async fn messages_come_whole_and_their_receipts_go_back_unchanged() {
+async fn messages_and_receipts_round_trip() {
     let receipt = http_receipt("orders");
     let (text, shown) = (receipt.to_string(), receipt.clone());
     let fake = Fake::start(move |seen| match seen.path.as_str() {
@@ -34,7 +34,7 @@ async fn messages_come_whole_and_their_receipts_go_back_unchanged() {
 }
 
 #[tokio::test]
-async fn a_message_that_cannot_be_understood_does_not_spoil_the_others() {
+async fn a_malformed_message_does_not_affect_the_others() {
     let (good, bad) = (http_receipt("orders"), http_receipt("orders"));
     let id = good.message_id();
     let fake = Fake::start(move |_| {
@@ -50,7 +50,7 @@ async fn a_message_that_cannot_be_understood_does_not_spoil_the_others() {
 }
 
 #[tokio::test]
-async fn a_dropped_message_is_given_back_with_its_delivery_counted() {
+async fn a_dropped_message_is_returned_with_its_delivery_counted() {
     let receipt = http_receipt("orders");
     let text = receipt.to_string();
     let fake = Fake::start(move |seen| match seen.path.as_str() {
@@ -67,7 +67,7 @@ async fn a_dropped_message_is_given_back_with_its_delivery_counted() {
 }
 
 #[tokio::test]
-async fn a_long_wait_is_several_requests() {
+async fn a_long_wait_takes_several_requests() {
     let receipt = http_receipt("orders");
     let fake = Fake::start(move |seen| match seen.number {
         0 | 1 => Reply::ok(json!({"messages": []})),
@@ -85,18 +85,18 @@ async fn a_long_wait_is_several_requests() {
 }
 
 #[tokio::test]
-async fn a_wait_ends_before_its_deadline_with_nothing() {
+async fn a_wait_ends_empty_before_its_deadline() {
     let fake = Fake::start(|_| Reply::ok(json!({"messages": []}))).await;
     let provider = fake.connect().await;
     let options = ReceiveOptions::default().wait(HOUR);
     let deadline = Deadline::after(Duration::from_millis(1500));
     assert!(provider.receive_messages(&queue("orders"), &options, deadline).await.unwrap().is_empty());
-    // A server that does not wait is not asked in a hot loop.
+    // No busy loop with a server that does not wait.
     assert!(fake.rest().await.len() <= 15);
 }
 
 #[tokio::test]
-async fn a_receive_that_is_given_up_drops_its_request() {
+async fn a_canceled_receive_drops_its_request() {
     let fake = Fake::start(|_| Reply::Hang).await;
     let provider = fake.connect().await;
     let options = ReceiveOptions::default().wait(HOUR);
@@ -111,7 +111,7 @@ async fn a_receive_that_is_given_up_drops_its_request() {
 }
 
 #[tokio::test]
-async fn a_wait_whose_connection_breaks_goes_on_once_and_then_fails() {
+async fn a_wait_survives_one_lost_connection() {
     let receipt = http_receipt("orders");
     let fake = Fake::start(move |seen| match seen.number {
         0 => Reply::Cut,
@@ -128,7 +128,7 @@ async fn a_wait_whose_connection_breaks_goes_on_once_and_then_fails() {
 }
 
 #[tokio::test]
-async fn one_message_is_asked_for_by_its_id() {
+async fn a_message_is_received_by_its_id() {
     let receipt = http_receipt("orders");
     let id = receipt.message_id();
     let fake = Fake::start(move |seen| match seen.body["id"] == json!(id) {
@@ -145,7 +145,7 @@ async fn one_message_is_asked_for_by_its_id() {
 }
 
 #[tokio::test]
-async fn settlements_go_along_with_a_receive_and_are_known_before_it_waits() {
+async fn settlements_share_a_request_with_a_receive_that_does_not_wait() {
     let next = http_receipt("mail");
     let fake = Fake::start(move |seen| match seen.number {
         0 => {
@@ -173,7 +173,7 @@ async fn settlements_go_along_with_a_receive_and_are_known_before_it_waits() {
         .await
         .unwrap();
     assert!(done.settled[0].is_ok());
-    assert!(matches!(done.settled[1], Err(MessagingError::InvalidInput { .. })), "refused here");
+    assert!(matches!(done.settled[1], Err(MessagingError::InvalidInput { .. })), "refused by the client");
     assert!(matches!(done.settled[2], Err(MessagingError::Busy { .. })));
     done.received.unwrap().into_iter().for_each(|message| drop(message.into_receipt()));
     let first = fake.seen().await;
@@ -187,11 +187,11 @@ async fn settlements_go_along_with_a_receive_and_are_known_before_it_waits() {
     let room = json!({
         "queues": ["orders", "mail"], "max": 4, "visibility": "30s", "wait": "1m", "max_receive_count": 3, "worker": worker,
     });
-    assert_eq!(second.body, room, "what could not be settled makes no room");
+    assert_eq!(second.body, room, "a message that was not settled takes up room");
 }
 
 #[tokio::test]
-async fn settlements_stand_when_the_receive_fails_and_are_open_when_the_answer_is_lost() {
+async fn settlements_hold_if_the_receive_fails_and_are_unknown_if_the_answer_is_lost() {
     let fake = Fake::start(move |seen| match seen.number {
         0 => {
             let problem = Problem::of(&MessagingError::busy("later"));
@@ -208,11 +208,11 @@ async fn settlements_stand_when_the_receive_fails_and_are_open_when_the_answer_i
     assert!(done.settled[0].is_ok() && matches!(done.received, Err(MessagingError::Busy { .. })));
     let lost = provider.settle_and_receive(ack(), &orders, &options, soon()).await;
     assert!(matches!(&lost, Err(MessagingError::OutcomeUnknown { ids, .. }) if ids.len() == 1), "{lost:?}");
-    assert_eq!(fake.rest().await.len(), 2, "not asked again");
+    assert_eq!(fake.rest().await.len(), 2, "not repeated");
 }
 
 #[tokio::test]
-async fn more_than_a_request_can_name_is_asked_for_in_turns() {
+async fn many_queues_are_requested_in_groups() {
     let receipt = http_receipt("q150");
     let fake = Fake::start(move |seen| {
         let queues = seen.body["queues"].as_array().unwrap();
@@ -231,9 +231,9 @@ async fn more_than_a_request_can_name_is_asked_for_in_turns() {
     let first: Vec<_> = asked.iter().map(|body| body["queues"][0].as_str().unwrap().to_owned()).collect();
     assert_eq!(first, ["q0", "q100", "q200", "q0", "q100"]);
     let waits: Vec<_> = asked.iter().map(|body| body["wait"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(waits, ["0s", "0s", "0s", "1s", "1s"], "all are looked at before some are waited for");
+    assert_eq!(waits, ["0s", "0s", "0s", "1s", "1s"], "requests wait only after each group was requested");
     assert!(asked.iter().all(|body| body["max"] == 1000));
-    // Without a wait all of them are looked at as well.
+    // Without a wait every group is requested as well.
     let empty = provider.settle_and_receive(Vec::new(), &queues[..102], &ReceiveOptions::default(), soon()).await;
     assert!(empty.unwrap().received.unwrap().is_empty());
     assert_eq!(fake.rest().await.len(), 2);

@@ -8,7 +8,7 @@ use postrider_core::task::{
 };
 use postrider_core::{Measured, MessagingError, NewTask, TaskId, TaskState, TaskType};
 use postrider_http::HttpTasks;
-use postrider_http::wire::{Code, Problem};
+use postrider_wire::{Code, Problem};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -53,7 +53,7 @@ fn info(id: TaskId, state: &str) -> Value {
 }
 
 #[tokio::test]
-async fn attempts_are_claimed_renewed_and_ended_by_the_servers_lease() {
+async fn attempts_are_claimed_extended_and_finished_by_the_servers_lease() {
     let id = TaskId::generate();
     let (fake, tasks) = open(move |seen| match seen.path.as_str() {
         "/v1/tasks/claim" => {
@@ -93,7 +93,7 @@ async fn attempts_are_claimed_renewed_and_ended_by_the_servers_lease() {
 }
 
 #[tokio::test]
-async fn ends_of_which_a_half_is_kept_and_the_other_refused_are_in_doubt() {
+async fn outcomes_are_unknown_if_only_one_half_is_refused() {
     let (fake, tasks) = open(move |seen| match seen.path.as_str() {
         "/v1/tasks/claim" => {
             let both = [claimed(TaskId::generate(), "prl1.a"), claimed(TaskId::generate(), "prl1.b")];
@@ -113,7 +113,7 @@ async fn ends_of_which_a_half_is_kept_and_the_other_refused_are_in_doubt() {
 }
 
 #[tokio::test]
-async fn odd_progress_is_refused_before_it_costs_a_lease() {
+async fn invalid_progress_is_refused_without_a_request() {
     let id = TaskId::generate();
     let (fake, tasks) = open(move |_| Reply::ok(json!({"tasks": [claimed(id, "prl1.a")]}))).await;
     let lease = tasks.claim(claim(), soon()).await.unwrap().claimed.remove(0).lease;
@@ -125,7 +125,7 @@ async fn odd_progress_is_refused_before_it_costs_a_lease() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_not_known_here_is_lost_and_the_task_says_what_became_of_it() {
+async fn an_unknown_lease_is_lost_with_the_state_of_its_task() {
     let (here, gone) = (TaskId::generate(), TaskId::generate());
     let (fake, tasks) = open(move |seen| match seen.path.as_str() {
         "/v1/tasks/claim" => Reply::ok(json!({"tasks": [claimed(here, "prl1.mine")]})),
@@ -141,13 +141,13 @@ async fn a_lease_that_is_not_known_here_is_lost_and_the_task_says_what_became_of
     let standings = tasks.finish(ends, soon()).await.unwrap();
     let expected = [TaskStanding::Lost(None), TaskStanding::Held, TaskStanding::Lost(Some(TaskState::Succeeded))];
     assert_eq!(standings, expected);
-    // Ended is ended.
+    // A finished lease is removed.
     assert_eq!(tasks.standings(&[mine], soon()).await.unwrap(), [TaskStanding::Lost(Some(TaskState::Succeeded))]);
     drop(fake);
 }
 
 #[tokio::test]
-async fn claims_whose_caller_has_left_go_back() {
+async fn claims_of_a_canceled_call_are_released() {
     let id = TaskId::generate();
     let (open_gate, gate) = oneshot::channel();
     let gate = std::sync::Mutex::new(Some(gate));
@@ -172,7 +172,7 @@ async fn claims_whose_caller_has_left_go_back() {
 }
 
 #[tokio::test]
-async fn claims_by_id_say_what_there_is_to_do() {
+async fn claims_by_id_have_one_answer_each() {
     let ids: Vec<_> = (0..3).map(|_| TaskId::generate()).collect();
     let first = ids[0];
     let (_fake, tasks) = open(move |_| {
@@ -186,7 +186,7 @@ async fn claims_by_id_say_what_there_is_to_do() {
 }
 
 #[tokio::test]
-async fn tasks_are_made_in_one_request_and_a_bad_one_fails_alone() {
+async fn tasks_are_created_in_one_request_and_an_invalid_one_fails_alone() {
     let (fake, tasks) = open(move |seen| {
         let rows: Vec<_> = seen.body["tasks"]
             .as_array()
@@ -198,9 +198,9 @@ async fn tasks_are_made_in_one_request_and_a_bad_one_fails_alone() {
     })
     .await;
     let task = |payload: &'static str| NewTask::of(mail(), payload);
-    let made = vec![task("a"), task("far too long"), task("b")];
-    let ids: Vec<_> = made.iter().map(|task| task.id).collect();
-    let rows = tasks.create(made, soon()).await.unwrap();
+    let new = vec![task("a"), task("far too long"), task("b")];
+    let ids: Vec<_> = new.iter().map(|task| task.id).collect();
+    let rows = tasks.create(new, soon()).await.unwrap();
     assert!(matches!(&rows[0], Ok(created) if created.id == ids[0] && created.is_new));
     assert!(matches!(&rows[1], Err(MessagingError::InvalidInput { what: "payload", .. })));
     assert!(matches!(&rows[2], Ok(created) if created.id == ids[2]));
@@ -257,11 +257,11 @@ async fn tasks_are_read_listed_and_changed() {
     assert!(matches!(ran[1], Err(MessagingError::TaskConflict { state: TaskState::Dead, .. })));
     assert!(matches!(ran[2], Err(MessagingError::TaskNotFound { .. })));
     let retried: Vec<_> = fake.rest().await.into_iter().filter(|seen| seen.path.ends_with("/retry")).collect();
-    assert_eq!(retried.len(), 1, "a dead task is not brought back by it");
+    assert_eq!(retried.len(), 1, "a dead task is not replayed by it");
 }
 
 #[tokio::test]
-async fn what_a_keeper_does_the_server_does() {
+async fn chores_are_refused_because_the_server_runs_them() {
     let (fake, tasks) = open(|seen| panic!("{seen:?}")).await;
     let refusals = [
         tasks.lost_leases(1, soon()).await.unwrap_err(),
@@ -291,7 +291,7 @@ fn schedule(name: &str, is_paused: bool) -> Value {
 }
 
 #[tokio::test]
-async fn schedules_are_put_read_paused_triggered_and_removed() {
+async fn schedules_are_put_read_paused_triggered_and_deleted() {
     let task = TaskId::generate();
     let (fake, tasks) = open(move |seen| {
         let absent = || Reply::problem(&Problem::new(Code::NotFound, "no such schedule"));
@@ -332,8 +332,8 @@ async fn schedules_are_put_read_paused_triggered_and_removed() {
     assert!(tasks.delete_schedule("daily", soon()).await.unwrap());
     assert!(!tasks.delete_schedule("other", soon()).await.unwrap());
     let own = definition.task.task("daily").unwrap();
-    let made = tasks.create(vec![own.clone()], soon()).await.unwrap().remove(0).unwrap();
-    assert_eq!(made.id, task);
+    let created = tasks.create(vec![own.clone()], soon()).await.unwrap().remove(0).unwrap();
+    assert_eq!(created.id, task);
     let forged = NewTask { payload: "x".into(), ..own };
     let refused = tasks.create(vec![forged], soon()).await.unwrap().remove(0);
     assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "schedule", .. })), "{refused:?}");

@@ -1,7 +1,7 @@
 //! What a token allows.
 
 use postrider::MessagingError;
-pub use postrider_http::wire::token::Role;
+pub use postrider_wire::token::Role;
 
 /// Every role.
 const ALL: [Role; 5] = [Role::Read, Role::Produce, Role::Consume, Role::Operate, Role::Admin];

@@ -7,7 +7,7 @@ use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use postrider::message::MAX_DURATION;
 use postrider::state_records::{MAX_RECORD_BYTES, Put, RecordKey, RecordKind, RecordQuery, StateRecord, StateRecords};
 use postrider::{Bytes, Deadline, MessagingError, StateStorage, Timestamp};
-use postrider_http::wire::token::{NewTokenRequest, TokenInfo};
+use postrider_wire::token::{NewTokenRequest, TokenInfo};
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use postrider::MessagingError;
-use postrider_http::wire::{Code, Problem};
+use postrider_wire::{Code, Problem};
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone)]

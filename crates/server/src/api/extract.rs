@@ -13,7 +13,7 @@ use postrider::{MessageId, QueueName, TaskId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use postrider_http::wire::{Code, read_request};
+use postrider_wire::{Code, read_request};
 
 use super::error::ApiError;
 use super::misread;

@@ -149,8 +149,8 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use postrider_http::wire::message::{NewMessage, SendBatchRequest};
-    use postrider_http::wire::task::NewTask;
+    use postrider_wire::message::{NewMessage, SendBatchRequest};
+    use postrider_wire::task::NewTask;
     use serde::de::DeserializeOwned;
 
     use super::*;

@@ -14,6 +14,6 @@ pub(crate) use extract::{
     no_content, read_body,
 };
 pub(crate) use openapi::document;
-pub(crate) use postrider_http::wire::Code;
+pub(crate) use postrider_wire::Code;
 pub(crate) use reference::page;
 pub(crate) use route::{Content, Need, Route, Verb};

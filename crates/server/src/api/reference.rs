@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use postrider_http::wire::Code;
+use postrider_wire::Code;
 use serde_json::Value;
 
 use super::route::{Content, Need, Route};

@@ -10,8 +10,8 @@ use postrider::{
     ArchiveCursor, ArchivePage, ArchiveQuery, ArchivedMessage, Deadline, MessageId, MessagingService, QueueAdmin,
     QueueName, archive,
 };
-use postrider_http::wire::archive::{Archived, ArchivedMessages, filter};
-use postrider_http::wire::message::Sent;
+use postrider_wire::archive::{Archived, ArchivedMessages, filter};
+use postrider_wire::message::Sent;
 
 use super::{PRODUCE, READ};
 use crate::access::Caller;

@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use postrider::task::{TaskFilter, TaskInfo, TaskQuery};
 use postrider::{Deadline, MessagingError, TaskId, TaskState, TaskStore, TaskType};
-use postrider_http::wire::job::JobKind;
-use postrider_http::wire::task::{BulkRequest, Chosen, Counts, TypeCount, read_query};
+use postrider_wire::job::JobKind;
+use postrider_wire::task::{BulkRequest, Chosen, Counts, TypeCount, read_query};
 use serde_json::json;
 use tokio::time::Instant;
 

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use postrider::task::NewTask;
 use postrider::{Deadline, MessagingError, RowResults, TaskId, TaskType};
-use postrider_http::wire::task::{self as wire, CreatedBatch, CreatedRow, NewTasksRequest};
+use postrider_wire::task::{self as wire, CreatedBatch, CreatedRow, NewTasksRequest};
 
 use super::PRODUCE;
 use crate::access::Caller;

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::Response;
 use postrider::dead_letter::groups::{DeadLetterGroups, LargestGroups};
 use postrider::{DeadLetterCursor, DeadLetterEdit, DeadLetterSelection, DeadLetters, Deadline};
-use postrider_http::wire::dead_letter::{Dead, DeadGroup, DeadGroups, DeadPage, EditRequest};
+use postrider_wire::dead_letter::{Dead, DeadGroup, DeadGroups, DeadPage, EditRequest};
 use serde_json::json;
 use tokio::time::Instant;
 

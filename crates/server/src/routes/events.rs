@@ -9,9 +9,9 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{BoxStream, StreamExt, unfold};
 use postrider::{Deadline, MessagingService, QueueName, Timestamp};
-use postrider_http::wire::event::{self, QueuesChanged, QueuesGone};
-use postrider_http::wire::history::History;
-use postrider_http::wire::queue::Stats;
+use postrider_wire::event::{self, QueuesChanged, QueuesGone};
+use postrider_wire::history::History;
+use postrider_wire::queue::Stats;
 
 use super::{CONSUME, READ};
 use crate::access::Caller;

@@ -9,7 +9,7 @@ use postrider::{
     DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, DeadLetterSummary,
     DeadLetterSummaryPage, DeadLetters, Deadline, MessageId, QueueName, Timestamp,
 };
-use postrider_http::wire::dead_letter::Filter;
+use postrider_wire::dead_letter::Filter;
 use tokio::time::Instant;
 
 use crate::api::{ApiError, Params};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use postrider_http::wire::job::Jobs;
+use postrider_wire::job::Jobs;
 use serde_json::json;
 
 use super::{OPERATE, READ};

@@ -10,7 +10,7 @@ use postrider::{
     Deadline, Feature, Message, MessageId, MessagingError, MessagingService, PeekCursor, PeekPage, PeekQuery,
     PeekedMessage, QueueAdmin, QueueName, WaitingFilter,
 };
-use postrider_http::wire::message::{
+use postrider_wire::message::{
     MessageAttempts, NewMessage, Peeked, PeekedMessages, SendBatchRequest, Sent, SentBatch, SentRow, waiting_filter,
 };
 

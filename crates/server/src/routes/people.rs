@@ -9,10 +9,10 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use postrider::task::{TaskFilter, TaskQuery};
 use postrider::{Deadline, MessagingService, QueueName, TaskState, TaskStore, Timestamp};
-use postrider_http::wire::audit::AuditPage;
-use postrider_http::wire::session::{LogInRequest, Session};
-use postrider_http::wire::token::{NewToken as TokenText, NewTokenRequest, Tokens as TokenList};
-use postrider_http::wire::worker::{Worker, WorkerKind, Workers};
+use postrider_wire::audit::AuditPage;
+use postrider_wire::session::{LogInRequest, Session};
+use postrider_wire::token::{NewToken as TokenText, NewTokenRequest, Tokens as TokenList};
+use postrider_wire::worker::{Worker, WorkerKind, Workers};
 
 use super::{ADMIN, OPERATE, READ};
 use crate::access::{Caller, NewToken, Proof};

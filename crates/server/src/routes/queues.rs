@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use postrider::{Deadline, MessagingService, QueueAdmin, QueueName};
-use postrider_http::wire::queue::{Paused, Purged, QueueNames, QueuesPage, Stats, Verified, VerifyRequest};
+use postrider_wire::queue::{Paused, Purged, QueueNames, QueuesPage, Stats, Verified, VerifyRequest};
 use serde_json::json;
 
 use super::{ANY_ROLE, EITHER_END, OPERATE, READ};

@@ -8,9 +8,9 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use postrider::{Deadline, MessagingError, MessagingService, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions};
-use postrider_http::wire::receive::{ReceiveRequest, Received, SettleAndReceiveRequest};
-use postrider_http::wire::settle::Row;
-use postrider_http::wire::worker::WorkerKind;
+use postrider_wire::receive::{ReceiveRequest, Received, SettleAndReceiveRequest};
+use postrider_wire::settle::Row;
+use postrider_wire::worker::WorkerKind;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

@@ -9,9 +9,9 @@ use postrider::{
     DeadLetterSelection, DeadLetters, Deadline, ErrorSource, MessageId, MessagingError, QueueName, Redrive,
     RedriveReport,
 };
-use postrider_http::wire::dead_letter::{Choice, PurgeRequest, RedriveJobRequest, RedriveRequest, Redriven};
-use postrider_http::wire::job::JobKind;
-use postrider_http::wire::queue::Purged;
+use postrider_wire::dead_letter::{Choice, PurgeRequest, RedriveJobRequest, RedriveRequest, Redriven};
+use postrider_wire::job::JobKind;
+use postrider_wire::queue::Purged;
 use serde_json::json;
 use tokio::time::Instant;
 

@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use postrider::{Deadline, MessagingError};
-use postrider_http::wire::schedule::{PutScheduleRequest, Schedule, Schedules};
-use postrider_http::wire::task::Created;
+use postrider_wire::schedule::{PutScheduleRequest, Schedule, Schedules};
+use postrider_wire::task::Created;
 use serde_json::json;
 
 use super::{OPERATE, READ};

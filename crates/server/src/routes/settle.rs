@@ -8,7 +8,7 @@ use axum::response::Response;
 use postrider::{
     Deadline, Disposition, MessagingError, MessagingService, Nack, QueueName, ReceiptHandle, RowResults, Timestamp,
 };
-use postrider_http::wire::settle::{
+use postrider_wire::settle::{
     DeadLetterRequest, ExtendRequest, NackRequest, Outcome, ReceiptsRequest, Row, Rows, SettleRequest, Settlement,
 };
 

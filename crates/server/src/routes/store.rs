@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Response;
 use postrider::{Deadline, MessagingService};
-use postrider_http::wire::capabilities::{CapabilityTable, Finding, Findings, Health};
+use postrider_wire::capabilities::{CapabilityTable, Finding, Findings, Health};
 
 use super::{ANY_ROLE, OPERATE};
 use crate::access::Caller;

@@ -8,8 +8,8 @@ use axum::response::Response;
 use postrider::task::{Task, TaskCursor, TaskFilter, TaskInfo, TaskPage, TaskQuery};
 use postrider::tasks::ReplayOptions;
 use postrider::{Deadline, MessagingError, TaskId, TaskState, TaskStore, TaskType};
-use postrider_http::wire::job::JobKind;
-use postrider_http::wire::task::{
+use postrider_wire::job::JobKind;
+use postrider_wire::task::{
     Canceled, Detail, EditPayloadRequest, Edited, Info, Page, ReplayJobRequest, ReplayRequest, Replayed, Routes,
     read_query,
 };

@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::response::Response;
 use postrider::task::ScheduleTiming;
 use postrider::tasks::next_times;
-use postrider_http::wire::queue::Durations;
-use postrider_http::wire::schedule::NextTimes;
+use postrider_wire::queue::Durations;
+use postrider_wire::schedule::NextTimes;
 
 use super::READ;
 use crate::access::Caller;

@@ -9,8 +9,8 @@ use axum::response::Response;
 use postrider::{
     DeadLetterReason, Deadline, Feature, MessageId, MessagingError, MessagingService, QueueAdmin, QueueName, waiting,
 };
-use postrider_http::wire::job::JobKind;
-use postrider_http::wire::message::{BulkMessages, ChosenMessages, DeathRequest};
+use postrider_wire::job::JobKind;
+use postrider_wire::message::{BulkMessages, ChosenMessages, DeathRequest};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -12,12 +12,12 @@ use postrider::task::{
     ClaimAnswer, ClaimTasks, ClaimedTask, Finish, FinishedAndClaimed, Heartbeat, TaskNotice, TaskOutcome, TaskStanding,
 };
 use postrider::{Deadline, MessagingError, TaskId, TaskStore, TaskType, Timestamp};
-use postrider_http::wire::receive::LONGEST_WAIT;
-use postrider_http::wire::task::{
+use postrider_wire::receive::LONGEST_WAIT;
+use postrider_wire::task::{
     self as wire, ClaimByIdAnswers, ClaimByIdRequest, ClaimRequest, ClaimRow, FinishRequest, Finished,
     HeartbeatRequest, MOST_BY_ID, Standing, Standings, StandingsRequest,
 };
-use postrider_http::wire::worker::WorkerKind;
+use postrider_wire::worker::WorkerKind;
 use serde::Serialize;
 use tokio::time::Instant;
 

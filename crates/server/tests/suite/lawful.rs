@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use postrider::MessagingError;
+use postrider::http::{HttpOptions, HttpProvider, HttpStore};
 use postrider_conformance::{Harness, Outcome, Settings, exercise};
-use postrider_http::{HttpOptions, HttpProvider, HttpStore};
 use postrider_server::ServerOptions;
 use tokio::sync::Mutex;
 

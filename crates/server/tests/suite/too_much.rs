@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use postrider::http::{HttpOptions, HttpProvider, HttpStore, HttpTasks};
 use postrider::task::{ClaimAnswer, ClaimTasks, Finish, Heartbeat, NewTask, TaskOutcome, TaskStanding};
 use postrider::{
     Deadline, Message, MessagingService, Nack, QueueName, QueuedMessage, ReceiptHandle, ReceiveOptions, Settlement,
     TaskStore, TaskType,
 };
-use postrider_http::{HttpOptions, HttpProvider, HttpStore, HttpTasks};
 use postrider_server::ServerOptions;
 
 use crate::place::Place;

@@ -178,9 +178,9 @@ async fn with_a_certificate_it_speaks_tls() {
     std::fs::write(&key, signing_key.serialize_pem()).unwrap();
     let files = postrider_server::TlsFiles { certificate: certificate.clone(), key };
     let place = Place::with(ServerOptions { tls: Some(files), ..ServerOptions::default() }).await;
-    let options = postrider_http::HttpOptions { ca_file: Some(certificate), ..Default::default() };
+    let options = postrider::http::HttpOptions { ca_file: Some(certificate), ..Default::default() };
     let url = format!("https://{}", place.address);
-    let store = postrider_http::HttpStore::open(&url, options).await.unwrap();
+    let store = postrider::http::HttpStore::open(&url, options).await.unwrap();
     let provider = store.connect().unwrap();
     postrider::MessagingService::health_check(&provider, postrider::Deadline::default()).await.unwrap();
     place.stop().await;

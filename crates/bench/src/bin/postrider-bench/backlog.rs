@@ -13,16 +13,16 @@ use crate::args::Args;
 use crate::case::Case;
 use crate::compare::{Row, open, runtime};
 
-/// What the process of a backlog says at its end.
+/// Result of the backlog process.
 #[derive(Debug, Serialize, Deserialize)]
-struct Ended {
+struct BacklogResult {
     send_seconds: f64,
     drain_seconds: f64,
     peak_megabytes: f64,
 }
 
-/// Runs the backlog in a process of its own: the driver's turns in this one would count as its memory.
-pub(crate) fn in_a_child(args: &Args, messages: usize) -> Result<Row, Failure> {
+/// Runs the backlog in a child process, so that its memory is measured without that of the driver.
+pub(crate) fn in_child_process(args: &Args, messages: usize) -> Result<Row, Failure> {
     let mut child = Command::new(std::env::current_exe()?);
     child.arg("--backlog-in-this-process").arg("--folder").arg(&args.folder);
     for (flag, value) in
@@ -32,17 +32,17 @@ pub(crate) fn in_a_child(args: &Args, messages: usize) -> Result<Row, Failure> {
     }
     let output = child.stderr(std::process::Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(format!("the process of the backlog failed ({})", output.status).into());
+        return Err(format!("the backlog process failed ({})", output.status).into());
     }
-    let ended: Ended = serde_json::from_slice(&output.stdout)?;
-    let rate = Rate::new(Workload::Drain, messages, Duration::try_from_secs_f64(ended.drain_seconds)?);
+    let result: BacklogResult = serde_json::from_slice(&output.stdout)?;
+    let rate = Rate::new(Workload::Drain, messages, Duration::try_from_secs_f64(result.drain_seconds)?);
     let mut row = Row::new(Case::Backlog, Measured::Rate(rate));
-    row.send_seconds = Some(ended.send_seconds);
-    row.peak_megabytes = Some(ended.peak_megabytes);
+    row.send_seconds = Some(result.send_seconds);
+    row.peak_megabytes = Some(result.peak_megabytes);
     Ok(row)
 }
 
-/// The backlog itself. Its only output is one line for the process that started it.
+/// Runs the backlog in this process. Prints one line for the parent process.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = TempDir::with_prefix_in("postrider-bench-", &args.folder)?;
     let (sent, drained) = runtime()?.block_on(async {
@@ -54,12 +54,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     let peak_megabytes = peak_megabytes(&std::fs::read_to_string("/proc/self/status")?)
         .ok_or("/proc/self/status has no VmHWM; the memory of a process is measured on Linux only")?;
-    let ended = Ended { send_seconds: sent.seconds, drain_seconds: drained.seconds, peak_megabytes };
-    println!("{}", serde_json::to_string(&ended)?);
+    let result = BacklogResult { send_seconds: sent.seconds, drain_seconds: drained.seconds, peak_megabytes };
+    println!("{}", serde_json::to_string(&result)?);
     Ok(())
 }
 
-/// The most that was resident at any time, in millions of bytes.
+/// Peak resident memory, in millions of bytes.
 pub(crate) fn peak_megabytes(status: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

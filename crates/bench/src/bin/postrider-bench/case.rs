@@ -1,4 +1,4 @@
-//! What is compared.
+//! The comparisons.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,14 +8,14 @@ use postrider_bench::Workload;
 use postrider_sqlite::ArchivePolicy;
 
 use crate::http::HttpTask;
-use crate::server::{Bar, Server, Task};
+use crate::server::{Server, Target, Task};
 use crate::spool::SpoolTask;
 use crate::tasks::TaskCase;
 
-/// A process that sends and drains a backlog stays below this.
-pub(crate) const MOST_MEGABYTES: f64 = 100.0;
+/// Memory limit of the backlog process.
+pub(crate) const MAX_MEGABYTES: f64 = 100.0;
 
-/// What is compared.
+/// A workload and its baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {
     SendOne,
@@ -27,18 +27,18 @@ pub(crate) enum Case {
     HandleSqlite,
     Latency,
     Backlog,
-    /// The same in a folder.
+    /// In a folder.
     Spool(SpoolTask),
-    /// The same on a server.
+    /// On a server.
     On(Server, Task),
-    /// Tasks, from their creation to their end.
+    /// Tasks, from creation to success.
     Tasks(TaskCase),
     /// Over HTTP.
     Http(HttpTask),
 }
 
 impl Case {
-    /// Those that need nothing but a disk.
+    /// Cases that need no server.
     const LOCAL: [Self; 9] = [
         Self::SendOne,
         Self::Lone,
@@ -82,7 +82,7 @@ impl Case {
         name.into()
     }
 
-    /// The server that must be there.
+    /// The server that it needs.
     pub(crate) fn server(self) -> Option<Server> {
         match self {
             Self::On(server, _) => Some(server),
@@ -91,7 +91,7 @@ impl Case {
         }
     }
 
-    /// The workload of the library that it is.
+    /// Its workload.
     pub(crate) fn workload(self) -> Workload {
         match self {
             Self::SendOne | Self::Lone => Workload::SendOne,
@@ -106,21 +106,21 @@ impl Case {
         }
     }
 
-    /// The part of its bar that a check asks for.
+    /// The part of its target that `--check` requires.
     pub(crate) fn margin(self) -> f64 {
         match self {
-            // The bar itself is not reached: the store does a message in less than a microsecond, and to lease, hand
-            // over, guard and settle it costs as much again.
+            // The target is not reached: the store takes less than a microsecond for a message, and the subscriber takes
+            // as much again.
             Self::HandleMemory => 0.25,
-            // Nor here: client and server share two cores, and what a bare request costs on both sides of the loopback is
-            // more than what the library needs for a message whose commit 64 callers share.
+            // The same: client and server share two cores, and a bare request over loopback costs more than a message
+            // of the library, whose commit is shared by 64 callers.
             Self::Http(HttpTask::Send) => 0.25,
             _ => 0.5,
         }
     }
 
-    /// What its ratio is a ratio to.
-    pub(crate) fn beside(self) -> &'static str {
+    /// Name of its baseline.
+    pub(crate) fn baseline_name(self) -> &'static str {
         match self {
             Self::HandleMemory | Self::HandleSqlite => "the provider's own drain",
             Self::Spool(_) => "the bare file system",
@@ -130,11 +130,11 @@ impl Case {
         }
     }
 
-    /// The most memory that it may need, where that is asked for.
-    pub(crate) fn most_megabytes(self) -> f64 {
+    /// Its memory limit.
+    pub(crate) fn max_megabytes(self) -> f64 {
         match self {
-            Self::Http(_) => HttpTask::MOST_MEGABYTES,
-            _ => MOST_MEGABYTES,
+            Self::Http(_) => HttpTask::MAX_MEGABYTES,
+            _ => MAX_MEGABYTES,
         }
     }
 
@@ -145,20 +145,20 @@ impl Case {
         }
     }
 
-    /// What it must reach. A lone caller's send may cost 1.3 times what a transaction costs.
-    pub(crate) fn bar(self) -> Option<Bar> {
+    /// Its target. A send of a lone caller may take 1.3 times as long as a transaction.
+    pub(crate) fn target(self) -> Option<Target> {
         match self {
-            Self::SendOne => Some(Bar::Rate(8.0)),
-            Self::Lone => Some(Bar::Rate(0.77)),
-            Self::SendBatch => Some(Bar::Rate(0.6)),
-            Self::DrainNone => Some(Bar::Rate(0.5)),
-            Self::DrainAll => Some(Bar::Rate(0.38)),
-            Self::HandleMemory | Self::HandleSqlite => Some(Bar::Rate(0.8)),
+            Self::SendOne => Some(Target::Rate(8.0)),
+            Self::Lone => Some(Target::Rate(0.77)),
+            Self::SendBatch => Some(Target::Rate(0.6)),
+            Self::DrainNone => Some(Target::Rate(0.5)),
+            Self::DrainAll => Some(Target::Rate(0.38)),
+            Self::HandleMemory | Self::HandleSqlite => Some(Target::Rate(0.8)),
             Self::Latency | Self::Backlog => None,
-            Self::Spool(task) => task.bar(),
-            Self::On(server, task) => Some(server.bar(task)),
-            Self::Tasks(task) => task.bar(),
-            Self::Http(task) => task.bar(),
+            Self::Spool(task) => task.target(),
+            Self::On(server, task) => Some(server.target(task)),
+            Self::Tasks(task) => task.target(),
+            Self::Http(task) => task.target(),
         }
     }
 }

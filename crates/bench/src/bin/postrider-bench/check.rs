@@ -1,4 +1,4 @@
-//! Bars that a change must not break, low enough for a busy machine.
+//! `--check`: targets low enough for a busy machine.
 
 use std::process::ExitCode;
 
@@ -11,10 +11,10 @@ use crate::case::Case;
 use crate::compare::{Comparison, Row};
 use crate::http::HttpTask;
 use crate::report;
-use crate::server::Bar;
+use crate::server::Target;
 use crate::spool::SpoolTask;
 
-/// What else a machine does can only make a run slower, so one good run of so many is enough.
+/// Maximum number of runs. Other load can only slow a run down, so one good run is enough.
 const TRIES: usize = 5;
 const MESSAGES: usize = 5000;
 const BACKLOG_MESSAGES: usize = 100_000;
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut is_missed = false;
     for case in args.cases() {
         let row = match case {
-            Case::Backlog => backlog::in_a_child(args, BACKLOG_MESSAGES)?,
+            Case::Backlog => backlog::in_child_process(args, BACKLOG_MESSAGES)?,
             Case::Latency | Case::Spool(SpoolTask::Claim) => comparison.once(case)?,
             _ => best(|| comparison.once(case))?,
         };
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The best try; the first that is good enough ends them.
+/// The best run. Stops at the first one that is good enough.
 fn best(mut once: impl FnMut() -> Result<Row, Failure>) -> Result<Row, Failure> {
     let mut best = once()?;
     for _ in 1..TRIES {
@@ -54,28 +54,28 @@ fn best(mut once: impl FnMut() -> Result<Row, Failure>) -> Result<Row, Failure> 
     Ok(best)
 }
 
-/// What a row lacks.
+/// Why a row misses its target.
 fn shortfall(row: &Row) -> Option<String> {
     let case = row.case;
-    if let Some((bar, reached)) = case.bar().zip(row.reached()) {
-        return (reached < case.margin()).then(|| match bar {
-            Bar::Rate(least) => format!(
-                "{case} reaches {:.2} of {}, {:.2} is asked for",
+    if let Some((target, reached)) = case.target().zip(row.reached()) {
+        return (reached < case.margin()).then(|| match target {
+            Target::Rate(least) => format!(
+                "{case} reaches {:.2} of {}, {:.2} is required",
                 reached * least,
-                case.beside(),
+                case.baseline_name(),
                 least * case.margin()
             ),
-            Bar::RateOrSpeed { ratio, per_second } => format!(
-                "{case} reaches {:.2} of its bar, {ratio} of {} or {per_second} a second; {:.2} is asked for",
+            Target::RateOrSpeed { ratio, per_second } => format!(
+                "{case} reaches {:.2} of its target, {ratio} of {} or {per_second} a second; {:.2} is required",
                 reached,
-                case.beside(),
+                case.baseline_name(),
                 case.margin()
             ),
-            Bar::Times { p50, p99 } => format!(
-                "{case} takes {:.2} times as long as {} or {:.2} times in the slowest hundredth, {:.2} and {:.2} are \
-                 asked for",
+            Target::Times { p50, p99 } => format!(
+                "{case} takes {:.2} times as long as {} or {:.2} times at p99, {:.2} and {:.2} are \
+                 required",
                 row.times.as_ref().map_or(0.0, |times| times.p50_ratio),
-                case.beside(),
+                case.baseline_name(),
                 row.times.as_ref().map_or(0.0, |times| times.p99_ratio),
                 p50 / case.margin(),
                 p99 / case.margin()
@@ -83,17 +83,14 @@ fn shortfall(row: &Row) -> Option<String> {
         });
     }
     if let (Case::Http(_), Measured::Latency(latency)) = (case, &row.measured)
-        && latency.p99_ms >= HttpTask::MOST_P99_MS / case.margin()
+        && latency.p99_ms >= HttpTask::MAX_P99_MS / case.margin()
     {
-        let most = HttpTask::MOST_P99_MS / case.margin();
-        return Some(format!(
-            "{case} takes {:.1} ms for the slowest hundredth, {most} ms are asked for",
-            latency.p99_ms
-        ));
+        let limit = HttpTask::MAX_P99_MS / case.margin();
+        return Some(format!("{case} takes {:.1} ms at p99, {limit} ms are required", latency.p99_ms));
     }
-    let most = case.most_megabytes();
-    let megabytes = row.peak_megabytes.filter(|megabytes| *megabytes >= most)?;
-    Some(format!("{case} needs {megabytes:.1} MB, less than {most} MB is asked for"))
+    let limit = case.max_megabytes();
+    let megabytes = row.peak_megabytes.filter(|megabytes| *megabytes >= limit)?;
+    Some(format!("{case} needs {megabytes:.1} MB, less than {limit} MB is required"))
 }
 
 #[cfg(test)]
@@ -110,17 +107,17 @@ mod tests {
     }
 
     #[test]
-    fn half_of_a_bar_is_enough_and_less_is_not() {
+    fn half_of_a_target_is_enough_and_less_is_not() {
         assert_eq!(shortfall(&row(Case::SendOne, Some(4.0), None)), None);
         let text = shortfall(&row(Case::SendOne, Some(3.9), None)).unwrap();
-        assert_eq!(text, "send-one reaches 3.90 of the driver, 4.00 is asked for");
+        assert_eq!(text, "send-one reaches 3.90 of the driver, 4.00 is required");
         assert_eq!(shortfall(&row(Case::Backlog, None, Some(99.9))), None);
         let text = shortfall(&row(Case::Backlog, None, Some(100.0))).unwrap();
-        assert_eq!(text, "backlog needs 100.0 MB, less than 100 MB is asked for");
+        assert_eq!(text, "backlog needs 100.0 MB, less than 100 MB is required");
     }
 
     #[test]
-    fn the_first_good_try_ends_them_and_the_best_bad_one_counts() {
+    fn the_first_good_run_or_else_the_best_run_counts() {
         let mut ratios = [0.1, 0.4, 0.5].into_iter();
         let tried = best(|| Ok(row(Case::SendBatch, ratios.next(), None))).unwrap();
         assert_eq!((tried.ratio, ratios.next()), (Some(0.4), Some(0.5)));

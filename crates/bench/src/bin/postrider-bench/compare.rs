@@ -1,4 +1,4 @@
-//! The provider and the driver, in turns.
+//! Alternating runs of the provider and its baseline.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use crate::Failure;
 use crate::args::Args;
 use crate::case::Case;
 use crate::raw::sqlite::Raw;
-use crate::server::{Bar, Server, Task};
+use crate::server::{Server, Target, Task};
 use crate::spool::{ClaimTime, DurableBaseline};
 
-/// How many messages a second the latency of a server is measured with.
+/// Messages per second of the latency workload on a server.
 const SERVER_PACE: usize = 100;
 
 /// One line of the report.
@@ -34,7 +34,7 @@ pub(crate) struct Row {
     pub(crate) raw_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
-    /// What the driver did, where that is not what its name says.
+    /// What the baseline does, where it is not obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) baseline: Option<&'static str>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub(crate) struct Row {
     pub(crate) claims: Vec<ClaimTime>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) times: Option<Times>,
-    /// How long the sends took, where the measured time is that of the drain behind them.
+    /// Duration of the sends, where only the drain is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) send_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,12 +68,12 @@ impl Row {
         }
     }
 
-    /// How much of its bar it reaches; 1 is all of it.
+    /// The reached part of its target; 1 is all of it.
     pub(crate) fn reached(&self) -> Option<f64> {
-        match self.case.bar()? {
-            Bar::Rate(least) => Some(self.ratio? / least),
-            Bar::RateOrSpeed { ratio, per_second } => Some((self.ratio? / ratio).max(speed(self) / per_second)),
-            Bar::Times { p50, p99 } => {
+        match self.case.target()? {
+            Target::Rate(least) => Some(self.ratio? / least),
+            Target::RateOrSpeed { ratio, per_second } => Some((self.ratio? / ratio).max(speed(self) / per_second)),
+            Target::Times { p50, p99 } => {
                 let times = self.times.as_ref()?;
                 Some((p50 / times.p50_ratio).min(p99 / times.p99_ratio))
             }
@@ -81,7 +81,7 @@ impl Row {
     }
 }
 
-/// The driver's latency, and ours over it.
+/// The latency of the baseline, and the ratios to it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Times {
     pub(crate) raw_p50_ms: f64,
@@ -90,7 +90,7 @@ pub(crate) struct Times {
     pub(crate) p99_ratio: f64,
 }
 
-/// Runs cases on files that it makes and removes.
+/// Runs cases on temporary files.
 pub(crate) struct Comparison<'a> {
     args: &'a Args,
     runtime: Runtime,
@@ -101,12 +101,12 @@ impl<'a> Comparison<'a> {
         Ok(Self { args, runtime: runtime()? })
     }
 
-    /// The run in the middle, with the middle of the ratios.
+    /// The median run, with the median of the ratios.
     pub(crate) fn median(&self, case: Case) -> Result<Row, Failure> {
         let mut rows = (0..self.args.runs).map(|_| self.once(case)).collect::<Result<Vec<_>, _>>()?;
         let ratios: Vec<f64> = rows.iter().filter_map(|row| row.ratio).collect();
         let raws: Vec<f64> = rows.iter().filter_map(|row| row.raw_per_second).collect();
-        let times = middle_times(&rows);
+        let times = median_times(&rows);
         rows.sort_by(|a, b| speed(a).total_cmp(&speed(b)));
         let mut row = rows.swap_remove((rows.len() - 1) / 2);
         row.ratio = median(&ratios);
@@ -115,7 +115,7 @@ impl<'a> Comparison<'a> {
         Ok(row)
     }
 
-    /// What it is compared with, then what is measured.
+    /// Runs the baseline, then the provider.
     pub(crate) fn once(&self, case: Case) -> Result<Row, Failure> {
         let load = self.load(case);
         if let Case::On(server, task) = case {
@@ -153,7 +153,7 @@ impl<'a> Comparison<'a> {
         Ok(row)
     }
 
-    /// How many messages a second the same provider drains without a subscriber.
+    /// The drain rate of the same provider without a subscriber.
     fn drained(&self, case: Case, load: &Load, path: &Path) -> Result<f64, Failure> {
         match self.runtime.block_on(provider(case, Workload::Drain, load.clone(), path))? {
             Measured::Rate(rate) => Ok(rate.per_second),
@@ -165,9 +165,9 @@ impl<'a> Comparison<'a> {
         let load = self.args.load();
         match case {
             Case::Lone => Load { callers: 1, messages: a_tenth(load.messages), ..load },
-            // An emulator does as much in a second as a server in a tenth.
+            // An emulator is about ten times slower than a server.
             Case::On(Server::Sqs, _) => Load { messages: a_tenth(load.messages), ..load },
-            // Each message is a file of its own, and a check is to be short.
+            // Each message is a file, and a check should be short.
             Case::Spool(task) if self.args.check => task.load(Load { messages: load.messages / 5, ..load }),
             Case::Spool(task) => task.load(load),
             Case::On(_, Task::Latency) => Load { pace: self.args.pace.unwrap_or(SERVER_PACE), ..load },
@@ -176,7 +176,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Threads and timers, as an application has them.
+/// A multi-threaded runtime, as in an application.
 pub(crate) fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
@@ -196,7 +196,7 @@ async fn provider(case: Case, workload: Workload, load: Load, path: &Path) -> Re
 
 pub(crate) async fn run<P: Provider + Clone>(provider: P, workload: Workload, load: Load) -> Result<Measured, Failure> {
     let bench = Bench::new(provider, load)?;
-    // In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
+    // In a task, because the thread outside the runtime is woken more slowly than its workers.
     let (bench, measured) =
         tokio::spawn(async move { (bench.run(workload).await, bench) }).await.map(|(m, b)| (b, m))?;
     let measured = measured?;
@@ -204,7 +204,7 @@ pub(crate) async fn run<P: Provider + Clone>(provider: P, workload: Workload, lo
     Ok(measured)
 }
 
-/// How many rows a second the driver does.
+/// The rate of the driver, in rows per second.
 fn raw(case: Case, load: &Load, path: &Path) -> Result<Option<f64>, Failure> {
     let raw = Raw::open(path)?;
     let (rows, elapsed) = match case {
@@ -232,20 +232,20 @@ fn raw(case: Case, load: &Load, path: &Path) -> Result<Option<f64>, Failure> {
     Ok(Some(rows as f64 / elapsed.as_secs_f64()))
 }
 
-/// A row that costs a transaction takes so long that fewer will do.
+/// Number of messages for single-row transactions, which are slow.
 pub(crate) fn a_tenth(messages: usize) -> usize {
     (messages / 10).max(1)
 }
 
-fn middle_times(rows: &[Row]) -> Option<Times> {
-    let middle = |value: fn(&Times) -> f64| {
+fn median_times(rows: &[Row]) -> Option<Times> {
+    let median_of = |value: fn(&Times) -> f64| {
         median(&rows.iter().filter_map(|row| row.times.as_ref().map(value)).collect::<Vec<_>>())
     };
     Some(Times {
-        raw_p50_ms: middle(|times| times.raw_p50_ms)?,
-        raw_p99_ms: middle(|times| times.raw_p99_ms)?,
-        p50_ratio: middle(|times| times.p50_ratio)?,
-        p99_ratio: middle(|times| times.p99_ratio)?,
+        raw_p50_ms: median_of(|times| times.raw_p50_ms)?,
+        raw_p99_ms: median_of(|times| times.raw_p99_ms)?,
+        p50_ratio: median_of(|times| times.p50_ratio)?,
+        p99_ratio: median_of(|times| times.p99_ratio)?,
     })
 }
 
@@ -268,7 +268,7 @@ mod tests {
     fn every_case_is_compared_and_the_median_has_the_fields_of_its_row() {
         let args = Args::parse_from(["postrider-bench", "--messages", "200", "--callers", "8", "--pace", "2000"]);
         let comparison = Comparison::new(&args).unwrap();
-        // These start the program again, which is not the one that tests are.
+        // These start the program itself, which is not the test binary.
         let others = [Case::Backlog, Case::Http(HttpTask::Crowd)];
         for case in Case::all().into_iter().filter(|case| !others.contains(case)) {
             let row = comparison.median(case).unwrap();

@@ -1,4 +1,4 @@
-//! A server, beside the library that it stands on.
+//! A server, compared with the library in process.
 
 mod client;
 mod served;
@@ -16,36 +16,36 @@ use tokio::task::JoinSet;
 use crate::Failure;
 use crate::case::Case;
 use crate::compare::{Row, run};
-use crate::server::Bar;
+use crate::server::Target;
 use client::Connection;
 pub(crate) use served::run as serve;
-use served::{Child, here};
+use served::{ServerProcess, serve_locally};
 
-/// Clients that wait for messages.
+/// Number of clients that wait for messages.
 const WAITING: usize = 500;
 
-/// Clients that send at the same time.
+/// Number of clients that send.
 const SENDING: usize = 200;
 
-/// How many messages a second all senders of the crowd send together.
+/// Total messages per second of all sending clients.
 const CROWD_PACE: usize = 1000;
 
-/// What is done over HTTP.
+/// A comparison over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HttpTask {
     /// One message a request.
     Send,
-    /// Hundreds of clients at once.
+    /// Hundreds of concurrent clients.
     Crowd,
 }
 
 impl HttpTask {
     pub(crate) const ALL: [Self; 2] = [Self::Send, Self::Crowd];
 
-    /// The longest that one send of a hundred may take in a crowd.
-    pub(crate) const MOST_P99_MS: f64 = 100.0;
-    /// The most memory that a server of a crowd may need.
-    pub(crate) const MOST_MEGABYTES: f64 = 200.0;
+    /// Upper bound of the 99th percentile of a send with hundreds of clients.
+    pub(crate) const MAX_P99_MS: f64 = 100.0;
+    /// Memory limit of a server with hundreds of clients.
+    pub(crate) const MAX_MEGABYTES: f64 = 200.0;
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -61,9 +61,9 @@ impl HttpTask {
         }
     }
 
-    pub(crate) fn bar(self) -> Option<Bar> {
+    pub(crate) fn target(self) -> Option<Target> {
         match self {
-            Self::Send => Some(Bar::Rate(0.5)),
+            Self::Send => Some(Target::Rate(0.5)),
             Self::Crowd => None,
         }
     }
@@ -76,13 +76,13 @@ impl HttpTask {
     }
 }
 
-/// The library's own callers, then as many connections to a server in this process.
+/// Callers of the library, then as many connections to a server in this process.
 async fn send(load: &Load, folder: &Path) -> Result<Row, Failure> {
     let store = SqliteStore::open(folder.join("library.db"), SqliteOptions::default()).await?;
     let Measured::Rate(library) = run(store.connect().await?, Workload::SendOne, load.clone()).await? else {
         return Err("sends have a rate".into());
     };
-    let server = here(&folder.join("served.db")).await?;
+    let server = serve_locally(&folder.join("served.db")).await?;
     let mut connections = Vec::with_capacity(load.callers);
     for _ in 0..load.callers {
         connections.push(Connection::open(server.address).await?);
@@ -95,7 +95,7 @@ async fn send(load: &Load, folder: &Path) -> Result<Row, Failure> {
         let request = connection.prepare("POST", "/v1/queues/bench/messages", &body, 201);
         callers.spawn(async move {
             for _ in 0..count {
-                connection.ask(&request).await?;
+                connection.exchange(&request).await?;
             }
             Ok::<_, Failure>(())
         });
@@ -107,7 +107,7 @@ async fn send(load: &Load, folder: &Path) -> Result<Row, Failure> {
     let mut connection = Connection::open(server.address).await?;
     let stats = connection.get("/v1/queues/bench").await?;
     if stats["ready"] != json!(load.messages) {
-        return Err(format!("{} messages were sent, and the queue has {stats}", load.messages).into());
+        return Err(format!("{} messages were sent, but the queue has {stats}", load.messages).into());
     }
     server.stop().await?;
     let mut row = Row::new(Case::Http(HttpTask::Send), Measured::Rate(rate.clone()));
@@ -118,25 +118,25 @@ async fn send(load: &Load, folder: &Path) -> Result<Row, Failure> {
     Ok(row)
 }
 
-/// What a caller does of all messages; the remainder goes to the first.
+/// The number of messages of one caller; the first callers take the remainder.
 fn share(messages: usize, callers: usize, caller: usize) -> usize {
     messages / callers + usize::from(caller < messages % callers)
 }
 
-/// Hundreds of clients that wait and send at once, and a server in a process of its own.
+/// Hundreds of clients that wait and send, and a server in a child process.
 async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
-    let child = Child::start(&folder.join("served.db")).await?;
+    let child = ServerProcess::start(&folder.join("served.db")).await?;
     let messages = load.messages.clamp(SENDING, CROWD_PACE * 10);
-    let (left, seen) = (Arc::new(AtomicUsize::new(messages)), Arc::new(tokio::sync::Mutex::new(Vec::new())));
+    let (left, received) = (Arc::new(AtomicUsize::new(messages)), Arc::new(tokio::sync::Mutex::new(Vec::new())));
     let mut waiting = JoinSet::new();
     for _ in 0..WAITING {
         let mut connection = Connection::open(child.address).await?;
-        let (left, seen) = (left.clone(), seen.clone());
+        let (left, received) = (left.clone(), received.clone());
         waiting.spawn(async move {
             while left.load(Ordering::Relaxed) > 0 {
-                let ask = json!({ "max": 10, "wait": "2s", "visibility": "1m" });
-                let got = connection.post("/v1/queues/crowd/receive", &ask, 200).await?;
-                let messages = got["messages"].as_array().cloned().unwrap_or_default();
+                let request = json!({ "max": 10, "wait": "2s", "visibility": "1m" });
+                let answer = connection.post("/v1/queues/crowd/receive", &request, 200).await?;
+                let messages = answer["messages"].as_array().cloned().unwrap_or_default();
                 if messages.is_empty() {
                     continue;
                 }
@@ -144,7 +144,7 @@ async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
                 let rows = connection.post("/v1/messages/ack", &json!({ "receipts": receipts }), 200).await?;
                 let acked = rows["results"].as_array().into_iter().flatten().filter(|row| row["outcome"] == "done");
                 left.fetch_sub(acked.count(), Ordering::Relaxed);
-                seen.lock().await.extend(messages.iter().map(|message| message["id"].to_string()));
+                received.lock().await.extend(messages.iter().map(|message| message["id"].to_string()));
             }
             Ok::<_, Failure>(())
         });
@@ -157,7 +157,7 @@ async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
         let (count, body) = (share(messages, SENDING, sender), body.clone());
         sending.spawn(async move {
             let (mut times, mut ids) = (Vec::with_capacity(count), Vec::with_capacity(count));
-            // Each in its turn, however long the one before took: a slow answer must not slow the next question down.
+            // At fixed times: a slow answer must not delay the next request.
             let step = Duration::from_secs_f64(SENDING as f64 / CROWD_PACE as f64);
             let first = start + step.mul_f64(sender as f64 / SENDING as f64);
             for number in 0..count {
@@ -179,11 +179,11 @@ async fn crowd(load: &Load, folder: &Path) -> Result<Row, Failure> {
     while let Some(waiter) = waiting.join_next().await {
         waiter??;
     }
-    let mut seen = std::mem::take(&mut *seen.lock().await);
+    let mut received = std::mem::take(&mut *received.lock().await);
     ids.sort_unstable();
-    seen.sort_unstable();
-    if ids != seen {
-        return Err(format!("{} messages were sent and {} received: not the same", ids.len(), seen.len()).into());
+    received.sort_unstable();
+    if ids != received {
+        return Err(format!("the {} sent and {} received messages differ", ids.len(), received.len()).into());
     }
     let peak = child.stop().await?;
     let mut row = Row::new(Case::Http(HttpTask::Crowd), Measured::Latency(Latency::new(times)));

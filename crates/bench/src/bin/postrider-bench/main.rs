@@ -1,6 +1,6 @@
-//! The `postrider-bench` program: the workloads on the providers, and the same work straight on their drivers.
+//! The `postrider-bench` program: the workloads on the providers, and the same work directly on their drivers.
 //!
-//! Provider and driver take turns on the same disk, so that whatever else the machine does meets both.
+//! Provider and driver alternate on the same disk, so that other load of the machine affects both.
 
 mod args;
 mod backlog;
@@ -23,7 +23,7 @@ use args::Args;
 use case::Case;
 use compare::Comparison;
 
-/// Everything here ends the program, and its text is all that is asked of it.
+/// Any error: it is printed and ends the program.
 type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> ExitCode {
@@ -47,7 +47,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     for case in args.cases() {
         if let Some(server) = case.server() {
-            // Said before the first measurement and not after minutes of them.
+            // Checked before the first measurement, not after minutes.
             server.url()?;
         }
     }
@@ -58,7 +58,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     report::begin(args);
     for case in args.cases() {
         let row = match case {
-            Case::Backlog => backlog::in_a_child(args, args.backlog_messages)?,
+            Case::Backlog => backlog::in_child_process(args, args.backlog_messages)?,
             _ => comparison.median(case)?,
         };
         report::row(args, &row)?;

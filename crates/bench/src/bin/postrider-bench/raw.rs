@@ -1,4 +1,4 @@
-//! The same work straight on the drivers: one table, one index, nothing that a queue must know beyond what is due.
+//! The same work directly on the drivers: one table and one index on the due time.
 
 pub(crate) mod mysql;
 pub(crate) mod pgmq;
@@ -12,32 +12,32 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// A bare table on a server. Each answers how long it took.
+/// A bare table on a server. Each method returns its duration.
 pub(crate) trait RawServer {
-    /// Sends that many bodies, a row a transaction, over eight connections.
+    /// Sends messages over eight connections, one row a transaction.
     async fn send_one(&self, messages: usize, size: usize) -> Result<Duration, Failure>;
 
-    /// Sends that many bodies over one connection, `batch` in a transaction, by the server's fastest statement.
+    /// Sends messages over one connection, `batch` in a transaction, by the server's fastest statement.
     async fn send_batches(&self, messages: usize, batch: usize, size: usize) -> Result<Duration, Failure>;
 
-    /// Claims and deletes until nothing is left, in two transactions a batch: a claim must be durable before the work,
-    /// and the deletion comes after it.
+    /// Claims and deletes until the table is empty, in two transactions a batch: a claim must be durable before the work,
+    /// and the deletion follows it.
     async fn drain(&self, messages: usize, batch: usize) -> Result<Duration, Failure>;
 
-    /// Sends at a steady pace to somebody who waits for it and claims; answers how long each took, from the send to the
-    /// end of the claim. A server that tells nobody of a row has none.
+    /// Sends at a steady rate to a receiver that waits for hints and claims; returns the time of each message from send to
+    /// the end of its claim. An error on servers without hints.
     async fn latency(&self, _messages: usize, _pace: usize, _size: usize) -> Result<Vec<Duration>, Failure> {
-        Err("this server tells nobody of a row, so there is no latency to measure".into())
+        Err("this server sends no hints, so there is no latency to measure".into())
     }
 
     /// Removes the table.
     async fn remove(self) -> Result<(), Failure>;
 }
 
-/// How many connections send one row at a time.
+/// Number of connections that send single rows.
 pub(crate) const SENDERS: usize = 8;
 
-/// In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
+/// Runs work in a task, because the thread outside the runtime is woken more slowly than its workers.
 pub(crate) async fn in_a_task<T: Send + 'static>(
     work: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {

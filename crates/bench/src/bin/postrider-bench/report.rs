@@ -1,4 +1,4 @@
-//! What is printed.
+//! The printed report.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use postrider_bench::Measured;
 
 use crate::Failure;
 use crate::args::Args;
-use crate::case::{Case, MOST_MEGABYTES};
+use crate::case::{Case, MAX_MEGABYTES};
 use crate::compare::{Row, Times};
 use crate::http::HttpTask;
 use crate::spool::DurableBaseline;
@@ -15,7 +15,7 @@ use crate::spool::DurableBaseline;
 pub(crate) fn begin(args: &Args) {
     if !args.json {
         println!("{}\n", head(args));
-        println!("{:<22} {:>9} {:>12} {:>12} {:>8}  BAR", "WORKLOAD", "MESSAGES", "PER SECOND", "BASELINE", "RATIO");
+        println!("{:<22} {:>9} {:>12} {:>12} {:>8}  TARGET", "WORKLOAD", "MESSAGES", "PER SECOND", "BASELINE", "RATIO");
     }
 }
 
@@ -25,7 +25,7 @@ fn head(args: &Args) -> String {
     format!("{size}-byte messages, files in {folder}, {of} {runs}")
 }
 
-/// One line, as soon as it is known.
+/// Prints one row.
 pub(crate) fn row(args: &Args, row: &Row) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -40,23 +40,23 @@ pub(crate) fn row(args: &Args, row: &Row) -> Result<(), Failure> {
 pub(crate) fn line(row: &Row) -> String {
     let mut text = figures(row);
     if let Some(baseline) = row.baseline {
-        text += &format!("\n{:<22} over {baseline}", "");
+        text += &format!("\n{:<22} baseline: {baseline}", "");
     }
     if let Some(DurableBaseline { durable_raw_per_second, durable_ratio }) = &row.durable {
         text += &format!("\n{:<22} with an fsync of both folders once a batch", "");
-        text += &format!(" it does {durable_raw_per_second:.0}, and the ratio is {durable_ratio:.2}");
+        text += &format!(" the baseline is {durable_raw_per_second:.0} and the ratio {durable_ratio:.2}");
     }
     text
 }
 
 fn figures(row: &Row) -> String {
     let name = row.case.name();
-    let bar = row.case.bar();
-    if let (Measured::Latency(latency), Some(times), Some(bar)) = (&row.measured, &row.times, bar) {
+    let target = row.case.target();
+    if let (Measured::Latency(latency), Some(times), Some(target)) = (&row.measured, &row.times, target) {
         let Times { raw_p50_ms, raw_p99_ms, p50_ratio, p99_ratio } = times;
         return format!(
             "{name:<22} p50 {:.3} ms, {p50_ratio:.2} of {raw_p50_ms:.3}; p99 {:.3} ms, {p99_ratio:.2} of \
-             {raw_p99_ms:.3}; at most {bar}",
+             {raw_p99_ms:.3}; at most {target}",
             latency.p50_ms, latency.p99_ms
         );
     }
@@ -69,16 +69,16 @@ fn figures(row: &Row) -> String {
             "{name:<22} a send p50 {:.1} ms, p99 {:.1} ms, below {} ms; the server {:.1} MB at most, below {} MB",
             latency.p50_ms,
             latency.p99_ms,
-            HttpTask::MOST_P99_MS,
+            HttpTask::MAX_P99_MS,
             row.peak_megabytes.unwrap_or_default(),
-            HttpTask::MOST_MEGABYTES,
+            HttpTask::MAX_MEGABYTES,
         ),
         (Measured::Latency(latency), _) => format!(
             "{name:<22} p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms",
             latency.p50_ms, latency.p95_ms, latency.p99_ms
         ),
         (Measured::Rate(rate), Case::Backlog) => format!(
-            "{name:<22} {:>9} sent in {:.1} s, drained in {:.1} s; {:.1} MB at most, below {MOST_MEGABYTES} MB",
+            "{name:<22} {:>9} sent in {:.1} s, drained in {:.1} s; {:.1} MB at most, below {MAX_MEGABYTES} MB",
             rate.messages,
             row.send_seconds.unwrap_or_default(),
             rate.seconds,
@@ -90,7 +90,7 @@ fn figures(row: &Row) -> String {
             rate.per_second,
             row.raw_per_second.unwrap_or_default(),
             row.ratio.unwrap_or_default(),
-            bar.map(|bar| format!("at least {bar}")).unwrap_or_default(),
+            target.map(|target| format!("at least {target}")).unwrap_or_default(),
         ),
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_says_what_was_done() {
+    fn the_report_names_the_settings() {
         let args = |flags: &[&str]| Args::parse_from([&["postrider-bench", "--folder", "/x"], flags].concat());
         assert_eq!(head(&args(&[])), "200-byte messages, files in /x, median of 3");
         let checked = head(&args(&["--check", "--runs", "5"]));

@@ -1,4 +1,4 @@
-//! Servers that are measured, and what is done with each.
+//! The measured servers and their comparisons.
 
 mod mysql;
 mod pgmq;
@@ -16,7 +16,7 @@ use crate::case::Case;
 use crate::compare::{Row, Times, a_tenth};
 use crate::raw::{self, RawServer};
 
-/// A server that is measured.
+/// A measured server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
     Postgres,
@@ -26,7 +26,7 @@ pub(crate) enum Server {
     Sqs,
 }
 
-/// What is done with a server.
+/// A comparison on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     SendOne,
@@ -36,18 +36,18 @@ pub(crate) enum Task {
     Latency,
 }
 
-/// What must be reached.
+/// The target of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Bar {
-    /// So much of the driver's rate at least.
+pub(crate) enum Target {
+    /// Minimum ratio to the driver's rate.
     Rate(f64),
-    /// So much of the driver's rate, or so many a second, whichever is less.
+    /// Minimum ratio to the driver's rate, or minimum rate; one of them is enough.
     RateOrSpeed { ratio: f64, per_second: f64 },
-    /// So often the driver's times at most.
+    /// Maximum ratios to the driver's times.
     Times { p50: f64, p99: f64 },
 }
 
-impl fmt::Display for Bar {
+impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rate(least) => write!(f, "{least}"),
@@ -70,34 +70,34 @@ impl Server {
         }
     }
 
-    pub(crate) fn bar(self, task: Task) -> Bar {
+    pub(crate) fn target(self, task: Task) -> Target {
         match (self, task) {
-            (Self::Postgres, Task::SendOne) => Bar::Rate(4.0),
-            (Self::Postgres, Task::SendBatch | Task::DrainNone) => Bar::Rate(0.7),
-            (Self::Postgres, Task::DrainAll) => Bar::Rate(0.55),
-            (Self::Postgres, Task::Latency) => Bar::Times { p50: 1.5, p99: 2.0 },
-            (Self::Mysql, _) => Bar::Rate(0.4),
-            (Self::Pgmq, _) => Bar::Rate(0.7),
-            (Self::Rabbitmq, Task::Latency) => Bar::Times { p50: 2.0, p99: 3.0 },
-            (Self::Rabbitmq, _) => Bar::Rate(0.8),
-            (Self::Sqs, _) => Bar::Rate(0.8),
+            (Self::Postgres, Task::SendOne) => Target::Rate(4.0),
+            (Self::Postgres, Task::SendBatch | Task::DrainNone) => Target::Rate(0.7),
+            (Self::Postgres, Task::DrainAll) => Target::Rate(0.55),
+            (Self::Postgres, Task::Latency) => Target::Times { p50: 1.5, p99: 2.0 },
+            (Self::Mysql, _) => Target::Rate(0.4),
+            (Self::Pgmq, _) => Target::Rate(0.7),
+            (Self::Rabbitmq, Task::Latency) => Target::Times { p50: 2.0, p99: 3.0 },
+            (Self::Rabbitmq, _) => Target::Rate(0.8),
+            (Self::Sqs, _) => Target::Rate(0.8),
         }
     }
 
-    /// What is done with it. Where a receiver in another process has to poll, its latency is the time between two polls;
-    /// and PGMQ has functions to compare with for batches alone.
+    /// Its comparisons. Without hints between processes latency is only the polling interval, and PGMQ has functions to
+    /// compare with for batches only.
     pub(crate) fn tasks(self) -> &'static [Task] {
         match self {
             Self::Postgres => &Task::ALL,
             Self::Mysql => &[Task::SendOne, Task::SendBatch, Task::DrainNone, Task::DrainAll],
             Self::Pgmq => &[Task::SendBatch, Task::DrainNone],
-            // A broker keeps nothing of what is acknowledged.
+            // A broker has no archive.
             Self::Rabbitmq => &[Task::SendOne, Task::SendBatch, Task::DrainNone, Task::Latency],
             Self::Sqs => &[Task::SendOne, Task::SendBatch, Task::DrainNone],
         }
     }
 
-    /// Where the server is.
+    /// URL of the server.
     pub(crate) fn url(self) -> Result<String, Failure> {
         let name = self.name();
         let variable = match self {
@@ -113,24 +113,24 @@ impl Server {
         })
     }
 
-    /// The driver's turn, then the provider's.
+    /// Runs the driver, then the provider.
     pub(crate) async fn compare(self, task: Task, load: &Load) -> Result<Row, Failure> {
         let url = self.url()?;
         match self {
             Self::Postgres => {
                 let driver = drive(raw::postgres::Raw::open(&url).await?, task, load).await?;
-                let place = postgres::Place::new(&url, task);
-                let providers = (place.open().await?, place.open().await?);
+                let scratch = postgres::ScratchSchema::new(&url, task);
+                let providers = (scratch.open().await?, scratch.open().await?);
                 let measured = measure(providers, task, load).await;
-                place.remove().await?;
+                scratch.remove().await?;
                 Ok(row(self, task, load, measured?, driver))
             }
             Self::Mysql => {
                 let driver = drive(raw::mysql::Raw::open(&url).await?, task, load).await?;
-                let place = mysql::Place::new(&url, task).await?;
-                let providers = (place.open().await?, place.open().await?);
+                let scratch = mysql::ScratchDatabase::new(&url, task).await?;
+                let providers = (scratch.open().await?, scratch.open().await?);
                 let measured = measure(providers, task, load).await;
-                place.remove().await?;
+                scratch.remove().await?;
                 Ok(row(self, task, load, measured?, driver))
             }
             Self::Sqs => {
@@ -145,16 +145,16 @@ impl Server {
                 let is_drain = task == Task::DrainNone;
                 let elapsed = if is_drain { raw.drain(load.messages, load.batch).await? } else { sent };
                 raw.remove().await?;
-                let place = pgmq::Place::new(&url);
-                let providers = (place.open().await?, place.open().await?);
+                let scratch = pgmq::ScratchSchema::new(&url);
+                let providers = (scratch.open().await?, scratch.open().await?);
                 let measured = measure(providers, task, load).await;
-                place.remove().await?;
-                let driver = Driven::PerSecond(load.messages as f64 / elapsed.as_secs_f64());
+                scratch.remove().await?;
+                let driver = Baseline::PerSecond(load.messages as f64 / elapsed.as_secs_f64());
                 Ok(row(self, task, load, measured?, driver))
             }
             Self::Rabbitmq => {
                 let driver = drive_rabbitmq(raw::rabbitmq::Raw::open(&url).await?, task, load).await?;
-                // As many at once as the driver has on their way.
+                // As many concurrent messages as the driver has unconfirmed.
                 let load = &Load { batch: raw::rabbitmq::WINDOW, ..load.clone() };
                 let providers = (rabbitmq::open(&url).await?, rabbitmq::open(&url).await?);
                 Ok(row(self, task, load, measure(providers, task, load).await?, driver))
@@ -186,13 +186,13 @@ impl Task {
     }
 }
 
-/// What the driver reached.
-enum Driven {
+/// Result of the driver.
+enum Baseline {
     PerSecond(f64),
     Times(Latency),
 }
 
-async fn drive(raw: impl RawServer, task: Task, load: &Load) -> Result<Driven, Failure> {
+async fn drive(raw: impl RawServer, task: Task, load: &Load) -> Result<Baseline, Failure> {
     let mut rows = load.messages;
     let elapsed = match task {
         Task::SendOne => {
@@ -207,15 +207,15 @@ async fn drive(raw: impl RawServer, task: Task, load: &Load) -> Result<Driven, F
         Task::Latency => {
             let times = raw.latency(load.latency_messages(), load.pace, load.size).await;
             raw.remove().await?;
-            return Ok(Driven::Times(Latency::new(times?)));
+            return Ok(Baseline::Times(Latency::new(times?)));
         }
     };
     raw.remove().await?;
-    Ok(Driven::PerSecond(rows as f64 / elapsed?.as_secs_f64()))
+    Ok(Baseline::PerSecond(rows as f64 / elapsed?.as_secs_f64()))
 }
 
-/// The same callers, the same window.
-async fn drive_rabbitmq(raw: raw::rabbitmq::Raw, task: Task, load: &Load) -> Result<Driven, Failure> {
+/// Runs the driver with the callers and the window of the provider.
+async fn drive_rabbitmq(raw: raw::rabbitmq::Raw, task: Task, load: &Load) -> Result<Baseline, Failure> {
     let elapsed = match task {
         Task::SendOne => raw.send_one(load.messages, load.callers, load.size).await,
         Task::SendBatch => raw.send(load.messages, load.size).await,
@@ -226,18 +226,17 @@ async fn drive_rabbitmq(raw: raw::rabbitmq::Raw, task: Task, load: &Load) -> Res
         Task::Latency => {
             let times = raw.latency(load.latency_messages(), load.pace, load.size).await;
             raw.remove().await?;
-            return Ok(Driven::Times(Latency::new(times?)));
+            return Ok(Baseline::Times(Latency::new(times?)));
         }
     };
     raw.remove().await?;
-    Ok(Driven::PerSecond(load.messages as f64 / elapsed?.as_secs_f64()))
+    Ok(Baseline::PerSecond(load.messages as f64 / elapsed?.as_secs_f64()))
 }
 
-/// The workload on the provider. Latency goes from one connection to another that shares nothing with it, as between
-/// two processes.
+/// Runs the workload on the provider. Latency is measured between two separate connections, as between two processes.
 async fn measure<P: Provider + Clone>((provider, other): (P, P), task: Task, load: &Load) -> Result<Measured, Failure> {
     let bench = Bench::new(provider, load.clone())?.received_by(other.clone());
-    // In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
+    // In a task, because the thread outside the runtime is woken more slowly than its workers.
     let running = tokio::spawn(async move { (bench.run(task.workload()).await, bench) });
     let (measured, bench) = running.await?;
     other.close(Deadline::default()).await?;
@@ -245,7 +244,7 @@ async fn measure<P: Provider + Clone>((provider, other): (P, P), task: Task, loa
     Ok(measured?)
 }
 
-fn row(server: Server, task: Task, load: &Load, measured: Measured, driven: Driven) -> Row {
+fn row(server: Server, task: Task, load: &Load, measured: Measured, baseline: Baseline) -> Row {
     let mut row = Row::new(Case::On(server, task), measured);
     match task {
         Task::SendOne => row.callers = Some(load.callers),
@@ -253,12 +252,12 @@ fn row(server: Server, task: Task, load: &Load, measured: Measured, driven: Driv
         Task::DrainAll => row.archive = Some("all"),
         Task::SendBatch | Task::Latency => {}
     }
-    match (&row.measured, driven) {
-        (Measured::Rate(rate), Driven::PerSecond(raw)) => {
+    match (&row.measured, baseline) {
+        (Measured::Rate(rate), Baseline::PerSecond(raw)) => {
             row.ratio = Some(rate.per_second / raw);
             row.raw_per_second = Some(raw);
         }
-        (Measured::Latency(times), Driven::Times(raw)) => {
+        (Measured::Latency(times), Baseline::Times(raw)) => {
             row.times = Some(Times {
                 raw_p50_ms: raw.p50_ms,
                 raw_p99_ms: raw.p99_ms,

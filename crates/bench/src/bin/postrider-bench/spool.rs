@@ -1,4 +1,4 @@
-//! A folder of queues, beside the bare calls of its file system.
+//! A folder of queues, compared with bare file system calls.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,12 +12,12 @@ use crate::Failure;
 use crate::case::Case;
 use crate::compare::{Row, a_tenth, run};
 use crate::raw::spool::{Durable, Raw};
-use crate::server::Bar;
+use crate::server::Target;
 
-/// So many claims are timed with each backlog.
+/// Number of timed claims for each backlog.
 const CLAIMS: usize = 200;
 
-/// What is done with a folder.
+/// A comparison on a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpoolTask {
     SendOne,
@@ -26,14 +26,14 @@ pub(crate) enum SpoolTask {
     Claim,
 }
 
-/// What one claim costs while so many messages wait.
+/// Time of a claim with a backlog.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ClaimTime {
     pub(crate) backlog: usize,
     pub(crate) p50_ms: f64,
 }
 
-/// The rate of a baseline that waits for the disk as the provider does, and ours over it.
+/// The rate of a baseline with fsync, and the ratio to it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct DurableBaseline {
     pub(crate) durable_raw_per_second: f64,
@@ -60,16 +60,16 @@ impl SpoolTask {
         }
     }
 
-    pub(crate) fn bar(self) -> Option<Bar> {
+    pub(crate) fn target(self) -> Option<Target> {
         match self {
-            Self::SendOne => Some(Bar::Rate(2.0)),
-            Self::Lone => Some(Bar::Rate(0.8)),
-            Self::Drain => Some(Bar::Rate(0.5)),
+            Self::SendOne => Some(Target::Rate(2.0)),
+            Self::Lone => Some(Target::Rate(0.8)),
+            Self::Drain => Some(Target::Rate(0.5)),
             Self::Claim => None,
         }
     }
 
-    /// What its baseline does.
+    /// Description of its baseline.
     pub(crate) fn baseline(self) -> Option<&'static str> {
         match self {
             Self::SendOne | Self::Lone => {
@@ -86,12 +86,12 @@ impl SpoolTask {
         match self {
             Self::SendOne => load,
             Self::Lone => Load { callers: 1, messages: a_tenth(load.messages), ..load },
-            // A backlog shows what a long folder costs.
+            // A long backlog shows the cost of a large folder.
             Self::Drain | Self::Claim => Load { messages: load.messages * 2, ..load },
         }
     }
 
-    /// The file system's turn, then the provider's.
+    /// Runs the file system calls, then the provider.
     pub(crate) async fn compare(self, load: &Load, folder: &Path) -> Result<Row, Failure> {
         let path = folder.join("postrider");
         if self == Self::Claim {
@@ -113,7 +113,7 @@ impl SpoolTask {
         Ok(row)
     }
 
-    /// How many files a second the bare file system does; in a drain also while it waits for the disk once a batch.
+    /// The rate of the file system in files per second; for a drain also with an fsync once a batch.
     fn raw(self, load: &Load, folder: &Path) -> Result<(f64, Option<f64>), Failure> {
         let raw = Raw::open(&folder.join("raw"))?;
         let per_second = |files: usize, elapsed: std::time::Duration| files as f64 / elapsed.as_secs_f64();
@@ -136,12 +136,12 @@ async fn open(path: &Path) -> Result<SpoolProvider, Failure> {
     Ok(SpoolStore::open(path, SpoolOptions::default()).await?.connect()?)
 }
 
-/// What it costs to receive one message and acknowledge it while a hundredth, a tenth and all of the messages wait, in a
-/// process that has read the folder and did not send them.
+/// Times receiving and acknowledging one message with a backlog of a hundredth, a tenth and all of the messages, by a
+/// connection that has read the folder and did not send them.
 async fn claim(path: &Path, load: &Load) -> Result<Row, Failure> {
     let (sender, receiver) = (open(path).await?, open(path).await?);
     let (load, queue) = (load.clone(), QueueName::new("claimed")?);
-    // In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
+    // In a task, because the thread outside the runtime is woken more slowly than its workers.
     let measured = tokio::spawn(async move {
         let mut claims = Vec::new();
         let mut waiting = 0;
@@ -156,7 +156,7 @@ async fn claim(path: &Path, load: &Load) -> Result<Row, Failure> {
                 }
                 waiting += count;
             }
-            // Whoever looks first reads what happened since, or the whole folder.
+            // The first call reads the changes of the folder.
             receiver.queue_stats(&queue, Deadline::default()).await?;
             times.clear();
             for _ in 0..CLAIMS {
@@ -170,7 +170,7 @@ async fn claim(path: &Path, load: &Load) -> Result<Row, Failure> {
                 times.push(start.elapsed());
             }
             if waiting != backlog {
-                return Err(format!("{waiting} messages are left of {backlog}").into());
+                return Err(format!("{waiting} messages are left instead of {backlog}").into());
             }
             claims.push(ClaimTime { backlog, p50_ms: Latency::new(times.clone()).p50_ms });
         }

@@ -1,4 +1,4 @@
-//! Tasks that do nothing, from their creation to SUCCEEDED, beside the claims and deletions of the bare driver.
+//! Tasks with an empty handler, from creation to SUCCEEDED, compared with claims and deletions of the bare driver.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use crate::Failure;
 use crate::case::Case;
 use crate::compare::Row;
 use crate::raw::{self, RawServer};
-use crate::server::{self, Bar, Server};
+use crate::server::{self, Server, Target};
 
 const TYPE: &str = "nothing";
 
-/// So many callers make tasks, a batch at a time.
+/// Number of callers that create tasks in batches.
 const CREATORS: usize = 4;
 
-/// Where tasks are kept and how they reach their worker.
+/// The store of the tasks and how they are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskCase {
     SqlitePolling,
@@ -44,26 +44,26 @@ impl TaskCase {
         }
     }
 
-    pub(crate) fn bar(self) -> Option<Bar> {
+    pub(crate) fn target(self) -> Option<Target> {
         match self {
-            Self::SqlitePolling => Some(Bar::Rate(0.2)),
+            Self::SqlitePolling => Some(Target::Rate(0.2)),
             Self::SqliteQueue => None,
-            Self::PostgresPolling => Some(Bar::RateOrSpeed { ratio: 0.25, per_second: 8000.0 }),
-            Self::PostgresQueue => Some(Bar::Rate(0.5)),
+            Self::PostgresPolling => Some(Target::RateOrSpeed { ratio: 0.25, per_second: 8000.0 }),
+            Self::PostgresQueue => Some(Target::Rate(0.5)),
         }
     }
 
-    /// What its baseline does.
+    /// Description of its baseline.
     pub(crate) fn baseline(self) -> &'static str {
         match self {
             Self::SqlitePolling | Self::PostgresPolling => {
-                "claims and deletions of the driver, which makes no rows meanwhile"
+                "claims and deletions of the driver, without concurrent inserts"
             }
             Self::SqliteQueue | Self::PostgresQueue => "the same in polling mode",
         }
     }
 
-    /// The server that must be there.
+    /// The server that it needs.
     pub(crate) fn server(self) -> Option<Server> {
         match self {
             Self::SqlitePolling | Self::SqliteQueue => None,
@@ -71,7 +71,7 @@ impl TaskCase {
         }
     }
 
-    /// The baseline's turn, then ours.
+    /// Runs the baseline, then the tasks.
     pub(crate) async fn compare(self, load: &Load, folder: &Path) -> Result<Row, Failure> {
         let (elapsed, baseline) = match self {
             Self::SqlitePolling => {
@@ -123,12 +123,12 @@ async fn on_sqlite(mode: TaskMode, load: &Load, folder: &Path) -> Result<Duratio
 }
 
 async fn on_postgres(mode: TaskMode, load: &Load) -> Result<Duration, Failure> {
-    let place = server::postgres::Place::new(&Server::Postgres.url()?, server::Task::DrainAll);
-    let provider = place.open().await?;
+    let scratch = server::postgres::ScratchSchema::new(&Server::Postgres.url()?, server::Task::DrainAll);
+    let provider = scratch.open().await?;
     let tasks = Tasks::new(PostgresTasks::new(provider.clone(), routes(mode))?, provider.clone());
     let elapsed = run(tasks, mode, load).await;
     provider.close(Deadline::default()).await?;
-    place.remove().await?;
+    scratch.remove().await?;
     elapsed
 }
 
@@ -136,7 +136,7 @@ async fn nothing(_: TaskContext) -> Result<(), HandlerError> {
     Ok(())
 }
 
-/// Makes tasks while a worker runs them, and answers how long it took until the last had succeeded.
+/// Creates tasks while a worker runs them; returns the time until the last one succeeded.
 async fn run<S, P>(tasks: Tasks<S, P>, mode: TaskMode, load: &Load) -> Result<Duration, Failure>
 where
     S: TaskStore + ScheduleStore + Clone,
@@ -159,12 +159,12 @@ where
             let payload = bytes::Bytes::from(vec![b'x'; load.size]);
             let mut left = count;
             while left > 0 {
-                let some = left.min(load.batch);
-                let new = (0..some).map(|_| NewTask::new(TYPE, payload.clone())).collect::<Result<_, _>>()?;
-                for made in client.create_many(new, Deadline::default()).await? {
-                    made?;
+                let count = left.min(load.batch);
+                let new = (0..count).map(|_| NewTask::new(TYPE, payload.clone())).collect::<Result<_, _>>()?;
+                for created in client.create_many(new, Deadline::default()).await? {
+                    created?;
                 }
-                left -= some;
+                left -= count;
             }
             Ok::<_, Failure>(())
         });

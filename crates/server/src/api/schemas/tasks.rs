@@ -1,6 +1,6 @@
 //! Tasks and schedules.
 
-use postrider_http::wire::task::MOST_BY_ID;
+use postrider_wire::task::MOST_BY_ID;
 use serde_json::{Value, json};
 
 use super::*;

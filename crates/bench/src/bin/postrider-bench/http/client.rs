@@ -1,5 +1,5 @@
-//! A client that does as little as it can: one connection, one request at a time, no more of an answer than is asked for.
-//! What it costs is not the server's, and both are measured on the same machine.
+//! A minimal HTTP client: one connection, one request at a time, answers parsed only as far as needed. It runs on the same
+//! machine as the server, so its own cost must be small.
 
 use std::net::SocketAddr;
 
@@ -9,14 +9,14 @@ use tokio::net::TcpStream;
 
 use crate::Failure;
 
-/// A connection that is kept open.
+/// A keep-alive connection.
 pub(super) struct Connection {
     stream: TcpStream,
     host: String,
     read: Vec<u8>,
 }
 
-/// A request, ready to be sent again and again.
+/// An encoded request that can be sent repeatedly.
 pub(super) struct Prepared {
     bytes: Vec<u8>,
     status: String,
@@ -38,13 +38,13 @@ impl Connection {
         Prepared { bytes: text.into_bytes(), status: format!("HTTP/1.1 {status} ") }
     }
 
-    /// Sends a request and answers the body of its answer, which must have the status that it is prepared for.
-    pub(super) async fn ask(&mut self, request: &Prepared) -> Result<&[u8], Failure> {
+    /// Sends a request and returns the body of its answer; fails on another status than the prepared one.
+    pub(super) async fn exchange(&mut self, request: &Prepared) -> Result<&[u8], Failure> {
         self.stream.write_all(&request.bytes).await?;
         self.read.clear();
         loop {
             if self.stream.read_buf(&mut self.read).await? == 0 {
-                return Err("the server has ended the connection".into());
+                return Err("the server closed the connection".into());
             }
             let Some(end) = self.read.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
             let head = std::str::from_utf8(&self.read[..end])?;
@@ -52,7 +52,7 @@ impl Connection {
                 let (name, value) = line.split_once(':')?;
                 name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
             });
-            let whole = end + 4 + length.ok_or("an answer without a length")?;
+            let whole = end + 4 + length.ok_or("the answer has no content-length")?;
             if self.read.len() < whole {
                 continue;
             }
@@ -60,18 +60,18 @@ impl Connection {
             let body = &self.read[end + 4..whole];
             return match is_expected {
                 true => Ok(body),
-                false => Err(format!("{} was expected: {}", request.status, String::from_utf8_lossy(body)).into()),
+                false => Err(format!("expected {}: {}", request.status, String::from_utf8_lossy(body)).into()),
             };
         }
     }
 
     pub(super) async fn post(&mut self, path: &str, body: &Value, status: u16) -> Result<Value, Failure> {
         let request = self.prepare("POST", path, &body.to_string(), status);
-        Ok(serde_json::from_slice(self.ask(&request).await?)?)
+        Ok(serde_json::from_slice(self.exchange(&request).await?)?)
     }
 
     pub(super) async fn get(&mut self, path: &str) -> Result<Value, Failure> {
         let request = self.prepare("GET", path, "", 200);
-        Ok(serde_json::from_slice(self.ask(&request).await?)?)
+        Ok(serde_json::from_slice(self.exchange(&request).await?)?)
     }
 }

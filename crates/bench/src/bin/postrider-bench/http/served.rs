@@ -1,4 +1,4 @@
-//! The server that is measured, in this process or in one of its own.
+//! The measured server, in this process or in a child process.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::Failure;
 use crate::backlog::peak_megabytes;
 
 /// A server in this process.
-pub(super) struct Here {
+pub(super) struct LocalServer {
     pub(super) address: SocketAddr,
     shutdown: Shutdown,
     running: JoinHandle<Result<(), ServeError>>,
 }
 
-impl Here {
+impl LocalServer {
     pub(super) async fn stop(self) -> Result<(), Failure> {
         self.shutdown.request();
         Ok(self.running.await??)
@@ -29,7 +29,7 @@ impl Here {
 }
 
 /// Serves a new file.
-pub(super) async fn here(path: &Path) -> Result<Here, Failure> {
+pub(super) async fn serve_locally(path: &Path) -> Result<LocalServer, Failure> {
     let url = format!("sqlite:{}", path.display());
     let config = Config::load(&Sources::none().flag("--url", "common.messaging.url", url))?;
     let context = SystemContext::from_config(config).await?;
@@ -38,24 +38,24 @@ pub(super) async fn here(path: &Path) -> Result<Here, Failure> {
     let server = Server::bind(context, state, options).await?;
     let (address, shutdown) = (server.address(), Shutdown::new());
     let running = tokio::spawn(server.run(shutdown.clone()));
-    Ok(Here { address, shutdown, running })
+    Ok(LocalServer { address, shutdown, running })
 }
 
-/// Serves a new file, says where, and ends when nobody listens any more.
+/// Serves a new file, prints the address, and stops when stdin is closed.
 pub(crate) async fn run(path: &Path) -> Result<(), Failure> {
-    let server = here(path).await?;
+    let server = serve_locally(path).await?;
     println!("{}", server.address);
     tokio::io::stdin().read_to_end(&mut Vec::new()).await?;
     server.stop().await
 }
 
-/// A server in a process of its own, whose memory is not this one's.
-pub(super) struct Child {
+/// A server in a child process, so that its memory can be measured.
+pub(super) struct ServerProcess {
     pub(super) address: SocketAddr,
     child: tokio::process::Child,
 }
 
-impl Child {
+impl ServerProcess {
     pub(super) async fn start(path: &Path) -> Result<Self, Failure> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--serve-in-this-process")
@@ -65,14 +65,14 @@ impl Child {
             .kill_on_drop(true)
             .spawn()?;
         let mut line = String::new();
-        let stdout = child.stdout.take().ok_or("the server has no output")?;
+        let stdout = child.stdout.take().ok_or("the server process has no stdout")?;
         BufReader::new(stdout).read_line(&mut line).await?;
         Ok(Self { address: line.trim().parse()?, child })
     }
 
-    /// Ends it and answers the most memory that it had, in millions of bytes.
+    /// Stops it and returns its peak memory, in millions of bytes.
     pub(super) async fn stop(mut self) -> Result<f64, Failure> {
-        let id = self.child.id().ok_or("the server has ended by itself")?;
+        let id = self.child.id().ok_or("the server process has ended early")?;
         let peak = peak_megabytes(&std::fs::read_to_string(format!("/proc/{id}/status"))?)
             .ok_or("/proc has no VmHWM; the memory of a process is measured on Linux only")?;
         drop(self.child.stdin.take());

@@ -1,4 +1,4 @@
-//! MariaDB or MySQL without a queue: a table, an index, statements that a program would write that needs no more.
+//! MariaDB or MySQL without a queue: a table, an index and the statements that a minimal program would write.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use tokio::task::JoinSet;
 use crate::Failure;
 use crate::raw::{RawServer, SENDERS};
 
-/// A database of its own, so that it meets nobody else's table.
+/// A table in a temporary database.
 pub(crate) struct Raw {
     server: String,
     url: String,
     name: String,
 }
 
-/// There are no indexes over some of the rows, so the state is not in it: what is claimed is due later.
+/// MySQL has no partial indexes, so the index ignores the state: a claimed row is due later.
 const TABLE: &str = "\
 create table raw (
   id bigint not null auto_increment primary key, vis datetime(6) not null, state tinyint not null default 0,
@@ -24,11 +24,11 @@ create table raw (
 
 const SEND: &str = "insert into raw (vis, payload) values (utc_timestamp(6), ?)";
 
-/// Sent with the begin of its transaction, in one round trip.
+/// Begins the transaction and claims, in one round trip.
 const CLAIM: &str = "\
 begin; select id, payload from raw where vis <= utc_timestamp(6) order by vis limit {batch} for update skip locked";
 
-/// Sent with the commit.
+/// Leases and commits, in one round trip.
 const LEASE: &str = "\
 update raw set state = 1, vis = utc_timestamp(6) + interval 30 second where id in ({ids}); commit";
 
@@ -38,15 +38,15 @@ const DELETE: &str = "delete from raw where id in ({ids})";
 pub(crate) async fn connect(url: &str) -> Result<Conn, Failure> {
     let opts = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false).tcp_nodelay(true);
     let opts = opts.setup(vec!["set session transaction isolation level read committed"]);
-    Conn::new(opts).await.map_err(|error| said_once(&error).into())
+    Conn::new(opts).await.map_err(|error| root_cause(&error).into())
 }
 
-/// The driver's errors repeat those below them; the lowest says it all.
-fn said_once(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), said_once)
+/// The text of the innermost error: the driver's errors repeat their sources.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), root_cause)
 }
 
-/// The same server, another database.
+/// The URL of another database on the same server.
 pub(crate) fn with_database(url: &str, name: &str) -> Result<String, Failure> {
     let (server, _) = url.rsplit_once('/').ok_or("the URL names no database")?;
     Ok(format!("{server}/{name}"))
@@ -91,7 +91,7 @@ impl RawServer for Raw {
 
     async fn send_batches(&self, messages: usize, batch: usize, size: usize) -> Result<Duration, Failure> {
         let mut connection = connect(&self.url).await?;
-        // In a task, because what drives the runtime from outside is woken more slowly than what runs in it.
+        // In a task, because the thread outside the runtime is woken more slowly than its workers.
         let sending = tokio::spawn(async move {
             let body = vec![b'x'; size];
             let insert = |rows: usize| format!("{SEND}{}", ", (utc_timestamp(6), ?)".repeat(rows - 1));
@@ -144,10 +144,10 @@ impl RawServer for Raw {
     }
 }
 
-/// The rows that were claimed. The bodies are read, as whoever handles them would.
+/// Claims rows. The bodies are read, as a handler would.
 async fn claim_batch(connection: &mut Conn, claim: &str) -> Result<Vec<(i64, Vec<u8>)>, Failure> {
     let mut answers = connection.query_iter(claim).await?;
-    // What the begin answers.
+    // The result of `begin`.
     answers.collect::<Row>().await?;
     Ok(answers.collect_and_drop().await?)
 }
@@ -158,7 +158,7 @@ mod tests {
     use crate::server::Server;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_sent_is_drained_by_the_index() {
+    async fn sent_rows_are_drained_by_the_index() {
         let raw = Raw::open(&Server::Mysql.url().unwrap()).await.unwrap();
         raw.send_one(20, 10).await.unwrap();
         raw.send_batches(10_050, 100, 200).await.unwrap();

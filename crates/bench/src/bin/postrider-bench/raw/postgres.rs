@@ -1,4 +1,4 @@
-//! PostgreSQL without a queue: a table, a partial index, statements that a program would write that needs no more.
+//! PostgreSQL without a queue: a table, a partial index and the statements that a minimal program would write.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use crate::Failure;
 use crate::raw::{RawServer, SENDERS, in_a_task};
 
-/// A schema of its own, so that it meets nobody else's table.
+/// A table in a temporary schema.
 pub(crate) struct Raw {
     url: String,
     schema: String,
@@ -30,17 +30,17 @@ const SEND: &str = "insert into {schema}.raw (payload) values ($1)";
 
 const SEND_BATCH: &str = "insert into {schema}.raw (payload) select unnest($1::bytea[])";
 
-/// The limit is written into the text: with a parameter the planner sorts the whole table.
+/// The limit is part of the text: with a parameter the planner sorts the whole table.
 const CLAIM: &str = "\
 with chosen as materialized (
-  select ctid as place from {schema}.raw where state = 0 and vis <= now() order by vis limit {batch} for update skip locked)
-update {schema}.raw r set state = 1, vis = now() + interval '30 s' from chosen where r.ctid = chosen.place
+  select ctid as row_id from {schema}.raw where state = 0 and vis <= now() order by vis limit {batch} for update skip locked)
+update {schema}.raw r set state = 1, vis = now() + interval '30 s' from chosen where r.ctid = chosen.row_id
 returning r.id, r.payload";
 
 const DELETE: &str = "delete from {schema}.raw where id = any ($1::bigint[])";
 
-/// The hint goes with the row: one transaction.
-const SEND_AND_TELL: &str = "\
+/// Inserts a row and sends a hint in one transaction.
+const SEND_AND_NOTIFY: &str = "\
 with sent as (insert into {schema}.raw (payload) values ($1) returning id) select id, pg_notify($2, '') from sent";
 
 impl Raw {
@@ -65,7 +65,7 @@ impl Raw {
 
 async fn connect(url: &str) -> Result<Client, Failure> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    // A task, because the client waits for what the connection does.
+    // The connection must be polled for the client to progress.
     tokio::spawn(connection);
     Ok(client)
 }
@@ -127,7 +127,7 @@ impl RawServer for Raw {
                 if claimed.is_empty() {
                     break;
                 }
-                // The body is read, as whoever handles it would.
+                // The body is read, as a handler would.
                 let bodies: Vec<Vec<u8>> = claimed.iter().map(|row| row.get(1)).collect();
                 let ids: Vec<i64> = claimed.iter().map(|row| row.get(0)).collect();
                 drop(bodies);
@@ -145,10 +145,10 @@ impl RawServer for Raw {
     async fn latency(&self, messages: usize, pace: usize, size: usize) -> Result<Vec<Duration>, Failure> {
         let (receiver, mut connection) = tokio_postgres::connect(&self.url, NoTls).await?;
         let (hint, mut hints) = mpsc::unbounded_channel();
-        // A task, because the client waits for what the connection does. It ends with the client.
+        // The connection must be polled for the client to progress. The task ends with the client.
         tokio::spawn(async move {
-            let mut heard = poll_fn(move |context| connection.poll_message(context));
-            while let Some(Ok(message)) = heard.next().await {
+            let mut messages = poll_fn(move |context| connection.poll_message(context));
+            while let Some(Ok(message)) = messages.next().await {
                 if matches!(message, AsyncMessage::Notification(_)) && hint.send(()).is_err() {
                     return;
                 }
@@ -160,7 +160,7 @@ impl RawServer for Raw {
         let receiving = tokio::spawn(async move {
             let mut received: Vec<(i64, Instant)> = Vec::with_capacity(messages);
             while received.len() < messages {
-                hints.recv().await.ok_or("the connection that listens has ended")?;
+                hints.recv().await.ok_or("the listening connection has ended")?;
                 let rows = receiver.query(&claim, &[]).await?;
                 let now = Instant::now();
                 let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
@@ -171,7 +171,7 @@ impl RawServer for Raw {
             }
             Ok::<_, Failure>(received)
         });
-        let statement = self.client.prepare(&self.render(SEND_AND_TELL)).await?;
+        let statement = self.client.prepare(&self.render(SEND_AND_NOTIFY)).await?;
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(pace)?);
         let mut sending = JoinSet::new();
         for _ in 0..messages {
@@ -179,18 +179,21 @@ impl RawServer for Raw {
             let (client, statement, channel) = (self.client.clone(), statement.clone(), self.schema.clone());
             sending.spawn(async move {
                 let body = vec![b'x'; size];
-                let begun = Instant::now();
+                let sent_at = Instant::now();
                 let row = client.query_one(&statement, &[&body, &channel]).await?;
-                Ok::<_, Failure>((row.get::<_, i64>(0), begun))
+                Ok::<_, Failure>((row.get::<_, i64>(0), sent_at))
             });
         }
-        let mut begun = std::collections::HashMap::new();
+        let mut sent_at = std::collections::HashMap::new();
         while let Some(sent) = sending.join_next().await {
             let (id, at) = sent??;
-            begun.insert(id, at);
+            sent_at.insert(id, at);
         }
         let received = receiving.await??;
-        received.iter().map(|(id, at)| Ok(*at - *begun.get(id).ok_or("a row that nobody sent")?)).collect()
+        received
+            .iter()
+            .map(|(id, at)| Ok(*at - *sent_at.get(id).ok_or("a row was received that was never sent")?))
+            .collect()
     }
 
     async fn remove(self) -> Result<(), Failure> {
@@ -204,7 +207,7 @@ mod tests {
     use crate::server::Server;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_sent_is_drained_by_the_index() {
+    async fn sent_rows_are_drained_by_the_index() {
         let raw = Raw::open(&Server::Postgres.url().unwrap()).await.unwrap();
         raw.send_one(20, 10).await.unwrap();
         raw.send_batches(10_000, 100, 200).await.unwrap();

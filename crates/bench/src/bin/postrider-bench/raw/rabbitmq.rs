@@ -1,4 +1,4 @@
-//! RabbitMQ straight on lapin: one queue of the kind that the provider makes, confirms, and nothing beside them.
+//! RabbitMQ directly on lapin: one quorum queue, as the provider declares it, and confirms.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use tokio::task::JoinSet;
 use crate::Failure;
 use crate::raw::in_a_task;
 
-/// So many messages are on their way without a confirm, or delivered without an acknowledgement.
+/// Upper bound of unconfirmed sends, and of unacknowledged deliveries.
 pub(crate) const WINDOW: usize = 200;
 
 const PERSISTENT: u8 = 2;
 
-/// A queue of its own.
+/// A temporary queue.
 pub(crate) struct Raw {
     connection: Connection,
     queue: String,
@@ -55,7 +55,7 @@ impl Raw {
         Ok(channel.basic_consume(queue, tag, BasicConsumeOptions::default(), FieldTable::default()).await?)
     }
 
-    /// Sends that many bodies, each by a caller who waits for its confirm before the next. The callers share a channel.
+    /// Sends messages by callers that each wait for a confirm before the next send. The callers share a channel.
     pub(crate) async fn send_one(&self, messages: usize, callers: usize, size: usize) -> Result<Duration, Failure> {
         let publisher = Arc::new(self.publisher().await?);
         let mut sending = JoinSet::new();
@@ -77,7 +77,7 @@ impl Raw {
         Ok(start.elapsed())
     }
 
-    /// Sends that many bodies, with a window of confirms that are waited for.
+    /// Sends messages with a window of outstanding confirms.
     pub(crate) async fn send(&self, messages: usize, size: usize) -> Result<Duration, Failure> {
         let publisher = self.publisher().await?;
         in_a_task(async move {
@@ -100,7 +100,7 @@ impl Raw {
         .await
     }
 
-    /// Consumes and acknowledges one by one, as a plain consumer does.
+    /// Consumes and acknowledges one by one.
     pub(crate) async fn drain(&self, messages: usize) -> Result<Duration, Failure> {
         let start = Instant::now();
         let mut consumer = self.consumer().await?;
@@ -114,7 +114,7 @@ impl Raw {
         .await
     }
 
-    /// Sends at a steady pace to a consumer; answers how long each took, from the send to the delivery.
+    /// Sends at a steady rate to a consumer; returns the time of each message from send to delivery.
     pub(crate) async fn latency(&self, messages: usize, pace: usize, size: usize) -> Result<Vec<Duration>, Failure> {
         let mut consumer = self.consumer().await?;
         let origin = Instant::now();
@@ -123,9 +123,9 @@ impl Raw {
             while times.len() < messages {
                 let delivery = consumer.next().await.ok_or("the consumer has ended")??;
                 let now = origin.elapsed();
-                let begun: [u8; 16] =
+                let sent_at: [u8; 16] =
                     delivery.data.get(..16).and_then(|start| start.try_into().ok()).ok_or("no time")?;
-                times.push(now.saturating_sub(Duration::from_nanos_u128(u128::from_le_bytes(begun))));
+                times.push(now.saturating_sub(Duration::from_nanos_u128(u128::from_le_bytes(sent_at))));
                 delivery.ack(BasicAckOptions::default()).await?;
             }
             Ok::<_, Failure>(times)
@@ -151,7 +151,7 @@ impl Raw {
     pub(crate) async fn remove(self) -> Result<(), Failure> {
         let channel = self.connection.create_channel().await?;
         channel.queue_delete(self.queue.as_str().into(), QueueDeleteOptions::default()).await?;
-        // Channels that were dropped before may still be closing themselves, and then this one says so.
+        // Fails if dropped channels are still closing.
         let _ = self.connection.close(200, "done".into()).await;
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Publisher {
 async fn confirmed(confirm: PublisherConfirm) -> Result<(), Failure> {
     match confirm.await? {
         Confirmation::Ack(None) => Ok(()),
-        other => Err(format!("the broker did not take a message: {other:?}").into()),
+        other => Err(format!("the broker did not confirm a message: {other:?}").into()),
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use crate::server::Server;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_sent_is_drained() {
+    async fn sent_messages_are_drained() {
         let raw = Raw::open(&Server::Rabbitmq.url().unwrap()).await.unwrap();
         raw.send_one(20, 8, 10).await.unwrap();
         raw.send(500, 200).await.unwrap();

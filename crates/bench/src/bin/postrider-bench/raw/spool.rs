@@ -1,4 +1,4 @@
-//! A folder by nothing but the calls of the file system, one file a message, by one thread.
+//! Bare file system calls of one thread, one file a message.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// When a drain waits for the disk.
+/// When a drain calls fsync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durable {
     Never,
-    /// Both folders, once for so many files: what a provider does that claims and acknowledges so many at once.
+    /// On both folders once a batch of this size, like a provider that claims and acknowledges batches.
     Every(usize),
 }
 
-/// Folders on the disk that the provider's are on.
+/// Folders on the same disk as the provider's.
 pub(crate) struct Raw {
     temporary: PathBuf,
     waiting: Folder,
     claimed: Folder,
 }
 
-/// A folder that can be written to the disk.
+/// A folder with a handle for fsync.
 struct Folder {
     path: PathBuf,
     open: File,
 }
 
 impl Folder {
-    fn make(path: PathBuf) -> Result<Self, Failure> {
+    fn create(path: PathBuf) -> Result<Self, Failure> {
         fs::create_dir_all(&path)?;
         Ok(Self { open: File::open(&path)?, path })
     }
@@ -41,12 +41,11 @@ impl Folder {
 
 impl Raw {
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let (waiting, claimed) = (Folder::make(path.join("waiting"))?, Folder::make(path.join("claimed"))?);
+        let (waiting, claimed) = (Folder::create(path.join("waiting"))?, Folder::create(path.join("claimed"))?);
         Ok(Self { temporary: path.join("temporary"), waiting, claimed })
     }
 
-    /// Makes files as a careful script does: written, written to the disk, renamed into the folder, and the folder written
-    /// to the disk, one after the other.
+    /// Creates files one after the other, like a careful script: write, fsync, rename into the folder, fsync of the folder.
     pub(crate) fn send(&self, messages: usize, size: usize) -> Result<Duration, Failure> {
         let body = vec![b'x'; size];
         let start = Instant::now();
@@ -60,7 +59,7 @@ impl Raw {
         Ok(start.elapsed())
     }
 
-    /// A backlog, on the disk before anything is measured: a file that was never written there is removed for nothing.
+    /// Creates a backlog and syncs it: removing a file that was never written to the disk would cost nothing.
     pub(crate) fn fill(&self, messages: usize, size: usize) -> Result<(), Failure> {
         let body = vec![b'x'; size];
         for number in 0..messages {
@@ -69,7 +68,7 @@ impl Raw {
         Ok(nix::unistd::syncfs(&self.waiting.open)?)
     }
 
-    /// Renames every file into the other folder and removes it there.
+    /// Renames each file into the other folder and removes it there.
     pub(crate) fn drain(&self, messages: usize, durable: Durable) -> Result<Duration, Failure> {
         let start = Instant::now();
         for number in 0..messages {
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_drained() {
+    fn created_files_are_drained() {
         let folder = tempfile::tempdir().unwrap();
         let raw = Raw::open(folder.path()).unwrap();
         raw.send(3, 10).unwrap();

@@ -1,4 +1,4 @@
-//! The same work straight on the driver: one table, one index, nothing that a queue must know beyond what is due.
+//! SQLite without a queue: a table, an index and the statements that a minimal program would write.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use postrider_sqlite::rusqlite::{Connection, params};
 
 use crate::Failure;
 
-/// As the provider sets them. The log is worked into the file when it has as many pages as the provider waits for.
+/// The provider's settings, including the size of the log before a checkpoint.
 const SETTINGS: &str = "pragma journal_mode = wal; pragma synchronous = full; pragma cache_size = -16000; \
                         pragma temp_store = memory; pragma wal_autocheckpoint = 2048";
 
@@ -26,7 +26,7 @@ const DELETE: &str = "delete from raw where id in (select value from json_each(?
 
 const QUEUE: &str = "orders";
 
-/// Times mean nothing here; they only have to have their usual length.
+/// Any time of the usual length.
 const DUE: i64 = 1_700_000_000_000_000;
 
 pub(crate) struct Raw {
@@ -41,7 +41,7 @@ impl Raw {
         Ok(Self { connection })
     }
 
-    /// Sends `messages` rows, `batch` in a transaction.
+    /// Sends rows, `batch` in a transaction.
     pub(crate) fn send(&self, messages: usize, batch: usize, size: usize) -> Result<Duration, Failure> {
         let body = vec![b'x'; size];
         let start = Instant::now();
@@ -60,8 +60,8 @@ impl Raw {
         Ok(start.elapsed())
     }
 
-    /// Claims and deletes until nothing is left, in two transactions a batch: a claim must be durable before the work,
-    /// and the deletion comes after it.
+    /// Claims and deletes until the table is empty, in two transactions a batch: a claim must be durable before the work,
+    /// and the deletion follows it.
     pub(crate) fn drain(&self, messages: usize, batch: usize) -> Result<Duration, Failure> {
         let start = Instant::now();
         let mut drained = 0;
@@ -69,7 +69,7 @@ impl Raw {
             let claimed = self.transaction(|| {
                 let mut claim = self.connection.prepare_cached(CLAIM)?;
                 let rows = claim.query_map(params![QUEUE, DUE + 1, DUE + 30_000_000, batch as i64], |row| {
-                    // The body is read, as whoever handles it would.
+                    // The body is read, as a handler would.
                     row.get::<_, Vec<u8>>(1)?;
                     row.get::<_, i64>(0)
                 })?;
@@ -92,9 +92,9 @@ impl Raw {
 
     fn transaction<T>(&self, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
         self.connection.prepare_cached("begin immediate")?.execute([])?;
-        let answer = work()?;
+        let result = work()?;
         self.connection.prepare_cached("commit")?.execute([])?;
-        Ok(answer)
+        Ok(result)
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_drained_by_the_index() {
+    fn sent_rows_are_drained_by_the_index() {
         let folder = tempfile::tempdir().unwrap();
         let raw = Raw::open(&folder.path().join("raw.db")).unwrap();
         raw.send(250, 100, 10).unwrap();

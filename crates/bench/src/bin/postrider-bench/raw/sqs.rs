@@ -1,4 +1,4 @@
-//! SQS by its SDK, in calls of ten messages, as many at the same time as the provider makes.
+//! SQS by its SDK, in calls of ten messages, with the concurrency of the provider.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use tokio::task::JoinSet;
 use crate::Failure;
 use crate::raw::{RawServer, SENDERS};
 
-/// SQS takes so many rows in a call.
+/// Upper bound of the rows of one call.
 const ROWS: usize = 10;
 
-/// A queue of its own.
+/// A temporary queue.
 pub(crate) struct Raw {
     client: Client,
     queue: String,
@@ -23,8 +23,8 @@ impl Raw {
     pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
         let client = postrider_sqs::client(url, Duration::from_secs(10)).await?;
         let name = format!("raw_{:08x}", rand::random::<u32>());
-        let made = client.create_queue().queue_name(name).send().await?;
-        Ok(Self { client, queue: made.queue_url.ok_or("the queue has no URL")? })
+        let created = client.create_queue().queue_name(name).send().await?;
+        Ok(Self { client, queue: created.queue_url.ok_or("the queue has no URL")? })
     }
 
     async fn send(&self, rows: usize, size: usize) -> Result<(), Failure> {
@@ -39,7 +39,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Receives and deletes up to ten messages, and answers how many.
+    /// Receives and deletes up to ten messages; returns their number.
     async fn receive(&self) -> Result<usize, Failure> {
         let receive = self.client.receive_message().queue_url(&self.queue).max_number_of_messages(10);
         let messages = receive.visibility_timeout(300).send().await?.messages.unwrap_or_default();
@@ -94,11 +94,11 @@ impl RawServer for Raw {
         let mut drained = 0;
         loop {
             let calls = (0..batch.div_ceil(ROWS)).map(|_| self.receive());
-            let gone: usize = try_join_all(calls).await?.into_iter().sum();
-            if gone == 0 {
+            let deleted: usize = try_join_all(calls).await?.into_iter().sum();
+            if deleted == 0 {
                 break;
             }
-            drained += gone;
+            drained += deleted;
         }
         let elapsed = start.elapsed();
         if drained != messages {
@@ -119,7 +119,7 @@ mod tests {
     use crate::server::Server;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_sent_is_drained() {
+    async fn sent_messages_are_drained() {
         let raw = Raw::open(&Server::Sqs.url().unwrap()).await.unwrap();
         raw.send_batches(25, 20, 10).await.unwrap();
         raw.send_one(5, 10).await.unwrap();

@@ -1,4 +1,4 @@
-//! The provider on MariaDB or MySQL, in a database that is made and removed.
+//! The provider on MariaDB or MySQL, in a temporary database.
 
 use postrider_mysql::mysql_async::prelude::Queryable;
 use postrider_mysql::{ArchivePolicy, MysqlOptions, MysqlProvider, MysqlStore};
@@ -7,13 +7,13 @@ use crate::Failure;
 use crate::raw::mysql::{connect, with_database};
 use crate::server::Task;
 
-pub(crate) struct Place {
+pub(crate) struct ScratchDatabase {
     server: String,
     name: String,
     options: MysqlOptions,
 }
 
-impl Place {
+impl ScratchDatabase {
     pub(crate) async fn new(url: &str, task: Task) -> Result<Self, Failure> {
         let archive = if task == Task::DrainNone { ArchivePolicy::None } else { ArchivePolicy::All };
         let name = format!("bench_{:08x}", rand::random::<u32>());
@@ -21,7 +21,7 @@ impl Place {
         Ok(Self { server: url.to_owned(), name, options: MysqlOptions { archive, ..MysqlOptions::default() } })
     }
 
-    /// As another process would.
+    /// A connection that shares nothing with others.
     pub(crate) async fn open(&self) -> Result<MysqlProvider, Failure> {
         let url = with_database(&self.server, &self.name)?;
         Ok(MysqlStore::open(&url, self.options.clone()).await?.connect()?)

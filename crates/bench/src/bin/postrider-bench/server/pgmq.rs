@@ -1,23 +1,23 @@
-//! The provider on PGMQ, with a schema that is made and removed. The queues are removed by whoever made them.
+//! The provider on PGMQ, in a temporary schema. The workloads delete their queues.
 
 use postrider_pgmq::tokio_postgres::{self, NoTls};
 use postrider_pgmq::{ArchivePolicy, PgmqOptions, PgmqProvider, PgmqStore};
 
 use crate::Failure;
 
-pub(crate) struct Place {
+pub(crate) struct ScratchSchema {
     url: String,
     options: PgmqOptions,
 }
 
-impl Place {
+impl ScratchSchema {
     pub(crate) fn new(url: &str) -> Self {
         let schema = format!("bench_{:08x}", rand::random::<u32>());
         let archive = ArchivePolicy::None;
         Self { url: url.to_owned(), options: PgmqOptions { schema, archive, ..PgmqOptions::default() } }
     }
 
-    /// As another process would.
+    /// A connection that shares nothing with others.
     pub(crate) async fn open(&self) -> Result<PgmqProvider, Failure> {
         Ok(PgmqStore::open(&self.url, self.options.clone()).await?.connect()?)
     }
@@ -25,7 +25,7 @@ impl Place {
     pub(crate) async fn remove(self) -> Result<(), Failure> {
         let url = self.url.strip_prefix("pgmq+").unwrap_or(&self.url);
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-        // A task, because the client waits for what the connection does.
+        // The connection must be polled for the client to progress.
         tokio::spawn(connection);
         Ok(client.batch_execute(&format!("drop schema {} cascade", self.options.schema)).await?)
     }

@@ -1,10 +1,10 @@
-//! The provider on RabbitMQ. The queues are removed by whoever made them.
+//! The provider on RabbitMQ. The workloads delete their queues.
 
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider, RabbitmqStore};
 
 use crate::Failure;
 
-/// As another process would.
+/// A connection that shares nothing with others.
 pub(crate) async fn open(url: &str) -> Result<RabbitmqProvider, Failure> {
     Ok(RabbitmqStore::new(url, RabbitmqOptions::default())?.connect().await?)
 }
