@@ -62,6 +62,8 @@ fn filter(variable: Option<String>) -> Result<Targets, Failure> {
         let from_info = [PROGRAM, SERVER, ACCESS].map(|target| (target, LevelFilter::INFO));
         return Ok(Targets::new().with_default(LevelFilter::WARN).with_targets(from_info));
     };
+    // `Targets` takes a space as part of a name.
+    let text: String = text.split_whitespace().collect();
     let refused = |part: &str, why: &str| {
         let part = part.escape_debug();
         Failure::usage(format!(
@@ -185,7 +187,7 @@ mod tests {
         assert!(
             is_logged(chosen, "postrider_subscriber::fetch", Level::DEBUG) && !is_logged(chosen, PROGRAM, Level::WARN)
         );
-        assert!(is_logged(Some("lapin=trace,postrider_tasks"), "postrider_tasks::worker", Level::TRACE));
+        assert!(is_logged(Some("lapin=trace, postrider_tasks"), "postrider_tasks::worker", Level::TRACE));
         for mistyped in ["postrider=loud", "inof", "postrider_subscriber=debug,inof"] {
             assert!(filter(Some(mistyped.into())).is_err(), "{mistyped}");
         }

@@ -99,7 +99,7 @@ fn the_variable_filters_the_log() {
 
 #[test]
 fn a_mistyped_level_is_refused_instead_of_silencing_the_log() {
-    for (variable, part) in [("inof", "inof"), ("postrider_subscriber=debug, wran", " wran")] {
+    for (variable, part) in [("inof", "inof"), ("postrider_subscriber=debug, wran", "wran")] {
         let scratch = Scratch::new().with("RUST_LOG", variable);
         for args in [&["work", "orders", "--", "true"][..], &["task", "keeper"], &["serve"]] {
             let (code, lines) = log(&scratch, args);
