@@ -18,17 +18,13 @@ use crate::session::Session;
 use crate::text::{self, Body, one_line};
 use crate::values;
 
-/// Receive messages
+/// Receive messages and lease them
 ///
-/// Each message is leased: no other receiver gets it until the lease ends. Settle it by its printed receipt with 'ack',
-/// 'nack' or 'release', or use --ack. An empty queue prints nothing on stdout and is no failure.
+/// No other receiver gets a message until its lease ends. Settle it by its printed receipt with 'ack', 'nack' or 'release',
+/// or pass --ack. On a broker (amqp:) only --ack settles: otherwise the messages go back to the queue at the end.
 ///
-/// On a broker (amqp:) only this process can settle: without --ack the messages go back to the queue when it ends.
-///
-/// Each receive counts as a delivery; 'release' takes it back. A message that was delivered --max-deliveries times without
-/// being settled is dead-lettered instead of printed. 'peek' shows messages without leasing them.
-///
-/// 'QUEUE_dlq' holds the dead letters of QUEUE and can be received from like any queue.
+/// Each receive counts as a delivery, unless 'release' takes it back; 'peek' shows messages without leasing them. An empty
+/// queue is no failure. 'QUEUE_dlq' holds the dead letters of QUEUE.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Receive {
@@ -40,7 +36,7 @@ pub(crate) struct Receive {
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::count, allow_negative_numbers = true)]
     max: usize,
 
-    /// Dead-letter a message after N deliveries [default: 3, or as configured]
+    /// Dead-letter a message, instead of printing it, after N deliveries [default: 3, or as configured]
     #[arg(long, value_name = "N", value_parser = values::deliveries, allow_negative_numbers = true)]
     max_deliveries: Option<NonZeroU32>,
 

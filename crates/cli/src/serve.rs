@@ -23,14 +23,13 @@ use options::options;
 
 /// Serve a store over HTTP, with a dashboard, metrics and the chores of tasks
 ///
-/// Workers in any language send, receive and settle over HTTP; this program does so with --url http://host:port. The
-/// dashboard is at the printed address, and the API's reference at /reference there.
+/// The dashboard is at the printed address and the API's reference at /reference there; this program is a client with
+/// --url http://host:port. Runs until Ctrl-C, SIGTERM or SIGHUP, then finishes running requests; a second signal stops it
+/// at once.
 ///
 /// Without tokens every client may do everything, so the server listens only on this machine; 'postrider token create'
 /// creates a token. Tokens, tasks and schedules are stored where state.url says; with --url memory: and no state.url they
-/// are lost when the server ends. [server] in the configuration has all settings.
-///
-/// Runs until Ctrl-C, SIGTERM or SIGHUP, then finishes running requests; a second signal stops it at once.
+/// are lost when the server ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {

@@ -148,8 +148,8 @@ abandoned (the command was killed with the worker), and shows the total time. On
 
 Stopping: after the first Ctrl-C, SIGTERM or SIGHUP no new command starts, and running ones may
 finish. A command that still runs after --graceful-timeout gets SIGTERM and 5 s later SIGKILL; a
-second Ctrl-C or SIGTERM sends SIGKILL at once. A stopped command counts as a failed attempt with any
-exit code, and its message is retried. A signal that was ignored when the worker started stays
+second Ctrl-C or SIGTERM sends SIGKILL at once. A stopped command counts as a failed attempt with
+any exit code, and its message is retried. A signal that was ignored when the worker started stays
 ignored: SIGHUP under nohup, SIGINT after a script's '&'. If the worker itself is killed by SIGKILL,
 a second process, the guard, kills its commands and the processes that they started (on Linux in any
 group or session); other workers get their messages when the leases end.

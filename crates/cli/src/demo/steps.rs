@@ -55,7 +55,7 @@ async fn send_once(tour: &mut Tour) -> Result<(), Failure> {
     let (first, second) = (tour.send(invoice()?).await?, tour.send(invoice()?).await?);
     tour.line(format!("invoice 7: sent, {first}")).await?;
     tour.line(format!("invoice 7: sent again, {second}: the same id")).await?;
-    check(first == second && tour.counts().await?[0] == 1, "two messages were made")?;
+    check(first == second && tour.counts().await?[0] == 1, "two messages were created")?;
     work(tour, 1, |_, _| Ok(())).await.map(drop)
 }
 
