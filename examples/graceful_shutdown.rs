@@ -1,10 +1,9 @@
-//! Stopping without losing anything: `cargo run --example graceful_shutdown`, then Ctrl-C, or `kill` from elsewhere.
+//! A stop that loses nothing: `cargo run --example graceful_shutdown`, then Ctrl-C or `kill`.
 //!
-//! Twenty orders, two handlers at a time, two seconds each. At the first signal nothing new begins: orders that are
-//! being packed are packed to the end, and those that were only fetched go back as if they had never been delivered. A
-//! second signal waits for nobody.
+//! Twenty orders, two handlers at a time, two seconds each. At the first signal no new handler starts: running ones finish,
+//! and orders that were only fetched are released without a counted delivery. A second signal stops at once.
 //!
-//! Arguments: the URL of a store, and how many milliseconds an order takes.
+//! Arguments: the URL of a store, and the time per order in milliseconds.
 
 use std::time::Duration;
 
@@ -19,10 +18,10 @@ async fn pack(
     println!("order {order}: begun");
     tokio::select! {
         () = tokio::time::sleep(takes) => println!("order {order}: packed"),
-        // The lease is lost, or the stop has run out of patience: it is time to put things down.
+        // The lease is lost, or the grace of the stop is over: the handler must return.
         () = cancellation.cancelled() => {
-            println!("order {order}: left");
-            return Err(HandlerError::retryable("told to leave"));
+            println!("order {order}: canceled");
+            return Err(HandlerError::retryable("the worker is stopping"));
         }
     }
     Ok(())
@@ -30,8 +29,8 @@ async fn pack(
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let place = tempfile::tempdir()?;
-    let file = format!("sqlite:{}", place.path().join("shop.db").display());
+    let folder = tempfile::tempdir()?;
+    let file = format!("sqlite:{}", folder.path().join("shop.db").display());
     let mut arguments = std::env::args().skip(1);
     let provider = postrider::connect(&arguments.next().unwrap_or(file)).await?;
     let takes = Duration::from_millis(arguments.next().map_or(Ok(2000), |text| text.parse())?);
@@ -47,12 +46,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (monitor, shutdown) = (subscriber.monitor(), Shutdown::on_signals()?);
     let running = tokio::spawn(subscriber.run(shutdown.clone()));
     shutdown.requested().await;
-    println!("stopping; once more to leave at once");
+    println!("stopping; a second signal stops at once");
     let report = running.await?;
     println!("{} of 20 packed, {:?}", monitor.counts().acked, monitor.health().state);
     println!("{report}");
     if !report.is_clean() {
-        return Err("some orders were left in the middle; they are delivered again".into());
+        return Err("some orders were canceled; they are delivered again".into());
     }
     Ok(())
 }

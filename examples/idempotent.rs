@@ -1,8 +1,8 @@
-//! Work that was done is not done again: `cargo run --example idempotent`.
+//! Finished work is not repeated: `cargo run --example idempotent`.
 //!
-//! A message is delivered at least once. Here the first order is delivered again although it was booked, because its
-//! handler failed after the booking, and the second is sent twice. Each is in the books once: the record of the work
-//! that was done commits together with the booking, in the same file.
+//! A message is delivered at least once. Here the first order is delivered again after its booking, because its handler
+//! failed, and the second order is sent twice. Each is booked once: the idempotency record commits together with the
+//! booking, in the same file.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -19,13 +19,13 @@ use postrider::{
 };
 
 #[derive(Clone)]
-struct Books {
+struct Bookings {
     store: SqliteStore,
     file: PathBuf,
 }
 
-impl Books {
-    /// Books the order and notes that it is done, both or neither.
+impl Bookings {
+    /// Books the order and records that it is done, in one transaction.
     fn book(&self, order: &str, token: &IdempotencyToken) -> Result<(), BoxError> {
         let mut connection = Connection::open(&self.file)?;
         connection.busy_timeout(Duration::from_secs(5))?;
@@ -40,32 +40,32 @@ async fn book(
     Json(order): Json<String>,
     Attempt(attempt): Attempt,
     Extension(token): Extension<IdempotencyToken>,
-    State(books): State<Books>,
+    State(bookings): State<Bookings>,
 ) -> Result<(), HandlerError> {
     println!("{order}: booking, attempt {attempt}");
     let is_tea = order == "tea";
-    tokio::task::spawn_blocking(move || books.book(&order, &token)).await??;
+    tokio::task::spawn_blocking(move || bookings.book(&order, &token)).await??;
     if is_tea {
-        return Err(HandlerError::retryable("the mail server is away"));
+        return Err(HandlerError::retryable("the mail server is down"));
     }
     Ok(())
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let place = tempfile::tempdir()?;
-    let file = format!("sqlite:{}", place.path().join("shop.db").display());
+    let folder = tempfile::tempdir()?;
+    let file = format!("sqlite:{}", folder.path().join("shop.db").display());
     let provider = postrider::connect(&std::env::args().nth(1).unwrap_or(file)).await?;
     let MessagingProvider::Sqlite(sqlite) = &provider else {
-        return Err("the books are in the same SQLite file as the queue; give a sqlite: URL".into());
+        return Err("the bookings are in the SQLite file of the queue; pass a sqlite: URL".into());
     };
-    let books = Books { store: sqlite.store().clone(), file: sqlite.store().path().clone() };
-    let own = Connection::open(&books.file)?;
+    let bookings = Bookings { store: sqlite.store().clone(), file: sqlite.store().path().clone() };
+    let own = Connection::open(&bookings.file)?;
     own.execute_batch("create table booked (item text)")?;
-    let records = provider.idempotency_records().ok_or("this store keeps no records of work done")?;
+    let records = provider.idempotency_records().ok_or("this store has no idempotency records")?;
 
     let subscriber = Subscriber::builder(provider.clone(), "orders")
-        .handler(handler(book).with_state(books))
+        .handler(handler(book).with_state(bookings))
         .layer(IdempotencyLayer::new(records).by_dedup_key())
         .retry_strategy(RetryStrategy::constant(Duration::from_millis(50)))
         .build()?;

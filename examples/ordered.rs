@@ -1,8 +1,7 @@
-//! One at a time and in order, for each key: `cargo run --example ordered`.
+//! Messages of one key are handled one at a time, in order: `cargo run --example ordered`.
 //!
-//! Two accounts, three entries each, eight handlers. The entries of an account are booked in the order in which they
-//! were sent, also when one of them fails and has to be tried again: what comes after it waits. The other account does
-//! not.
+//! Two accounts, three entries each, eight handlers. The entries of an account are booked in send order, even when one
+//! fails and is retried: the later entries of its account wait. The other account does not.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ async fn book(
     OrderingKey(account): OrderingKey,
     Attempt(attempt): Attempt,
 ) -> Result<(), HandlerError> {
-    let account = account.ok_or_else(|| HandlerError::permanent("an entry belongs to an account"))?;
+    let account = account.ok_or_else(|| HandlerError::permanent("the entry has no account"))?;
     if account.as_str() == "anna" && entry == 2 && attempt == 1 {
         println!("{account}: entry {entry} failed");
         return Err(HandlerError::retryable("the ledger is locked"));
@@ -25,8 +24,8 @@ async fn book(
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let place = tempfile::tempdir()?;
-    let file = format!("sqlite:{}", place.path().join("ledger.db").display());
+    let folder = tempfile::tempdir()?;
+    let file = format!("sqlite:{}", folder.path().join("ledger.db").display());
     let provider = postrider::connect(&std::env::args().nth(1).unwrap_or(file)).await?;
     let entries = QueueName::new("entries")?;
     for entry in 1..=3 {

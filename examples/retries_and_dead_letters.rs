@@ -1,7 +1,7 @@
-//! What fails is retried, and what keeps failing is put aside: `cargo run --example retries_and_dead_letters`.
+//! Failed messages are retried, then dead-lettered: `cargo run --example retries_and_dead_letters`.
 //!
-//! Four orders: one goes well, one needs a second attempt, one can never go well, and one would if its customer had a
-//! new card. The last two become dead letters; both are looked at, and one is sent on its way again.
+//! Four orders: one succeeds, one needs a second attempt, one can never succeed, and one needs a new card of its customer.
+//! The last two become dead letters; both are listed, and one is redriven.
 
 use std::time::Duration;
 
@@ -18,26 +18,26 @@ struct Order {
     litres: String,
 }
 
-/// What the outside world is like at the moment.
+/// The state of the customer.
 #[derive(Clone, Copy)]
-struct World {
+struct Customer {
     card_is_valid: bool,
 }
 
 async fn charge(
     Json(order): Json<Order>,
     Attempt(attempt): Attempt,
-    State(world): State<World>,
+    State(customer): State<Customer>,
 ) -> Result<(), HandlerError> {
     println!("{}: attempt {attempt}", order.item);
-    // `?` alone means: try again. This one will be no number tomorrow either.
+    // `?` alone means a retry; `permanent` means a dead letter, because the text never becomes a number.
     let litres: u32 = order.litres.parse().permanent()?;
     match order.item.as_str() {
-        // Whoever knows how long to wait says so; otherwise the strategy decides.
+        // A handler may set the delay; otherwise the retry strategy does.
         "coffee" if attempt == 1 => {
             return Err(HandlerError::retry_after(Duration::from_millis(20), "the bank is busy"));
         }
-        "juice" if !world.card_is_valid => Err(std::io::Error::other("the card was refused"))?,
+        "juice" if !customer.card_is_valid => Err(std::io::Error::other("the card was refused"))?,
         _ => {}
     }
     println!("{}: charged for {litres}", order.item);
@@ -46,8 +46,8 @@ async fn charge(
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let place = tempfile::tempdir()?;
-    let file = format!("sqlite:{}", place.path().join("shop.db").display());
+    let folder = tempfile::tempdir()?;
+    let file = format!("sqlite:{}", folder.path().join("shop.db").display());
     let provider = postrider::connect(&std::env::args().nth(1).unwrap_or(file)).await?;
     let orders = QueueName::new("orders")?;
     for (item, litres) in [("tea", "1"), ("coffee", "2"), ("milk", "two"), ("juice", "3")] {
@@ -55,7 +55,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         provider.send_typed(&orders, &Json(order), Deadline::default()).await?;
     }
 
-    work(&provider, World { card_is_valid: false }, 4).await?;
+    work(&provider, Customer { card_is_valid: false }, 4).await?;
 
     let dead = provider.list_dead_letters(&orders, &Default::default(), Deadline::default()).await?;
     for letter in &dead.letters {
@@ -64,18 +64,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("dead: {body}: {} on delivery {}: {error}", letter.reason, letter.deliveries_count);
     }
 
-    // The customer has a new card: what ran out of attempts gets them all again.
+    // The customer has a new card: redrive the message that ran out of attempts.
     let selection = DeadLetterSelection::Reason(DeadLetterReason::RETRIES_EXHAUSTED);
     let redrive = Redrive { selection, ..Redrive::default() };
     let report = provider.redrive_dead_letters(&orders, &redrive, Deadline::default()).await?;
     println!("redriven: {}", report.redriven.len());
-    work(&provider, World { card_is_valid: true }, 1).await
+    work(&provider, Customer { card_is_valid: true }, 1).await
 }
 
-/// Works until so many messages are done with.
-async fn work(provider: &MessagingProvider, world: World, messages: u64) -> Result<(), Box<dyn std::error::Error>> {
+/// Works until this many messages are done or dead.
+async fn work(
+    provider: &MessagingProvider,
+    customer: Customer,
+    messages: u64,
+) -> Result<(), Box<dyn std::error::Error>> {
     let subscriber = Subscriber::builder(provider.clone(), "orders")
-        .handler(handler(charge).with_state(world))
+        .handler(handler(charge).with_state(customer))
         .retry_strategy(RetryStrategy::constant(Duration::from_millis(50)).with_max_attempts(3))
         .build()?;
     let (monitor, shutdown) = (subscriber.monitor(), Shutdown::new());

@@ -1,7 +1,7 @@
 //! Tasks: `cargo run --example tasks`, or with the URL of a store as an argument.
 //!
-//! Invoices are sent by a handler that fails now and then. One succeeds at once, one at its second attempt, and one can
-//! never succeed: it dies, is mended and replayed.
+//! A handler sends three invoices. One succeeds at once, one at its second attempt, and one can never succeed: it dies, is
+//! edited and replayed.
 
 use std::time::Duration;
 
@@ -43,13 +43,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let soon = RetryStrategy::constant(Duration::from_millis(20));
     for order in ["7", "8", "nine"] {
         let task = NewTask::new("invoice.send", order)?.retry_strategy(soon.clone()).tag("november");
-        let made = client.create(task, Deadline::default()).await?;
-        let mut ended = client.ended(made.id, Deadline::default()).await?;
+        let created = client.create(task, Deadline::default()).await?;
+        let mut ended = client.ended(created.id, Deadline::default()).await?;
         if ended.info.state == TaskState::Dead {
             println!("{order}: dead, {}", ended.info.last_error.unwrap_or_default());
-            client.edit(made.id, "9".into(), Deadline::default()).await?;
-            client.replay(made.id, Deadline::default()).await?;
-            ended = client.ended(made.id, Deadline::default()).await?;
+            client.edit(created.id, "9".into(), Deadline::default()).await?;
+            client.replay(created.id, Deadline::default()).await?;
+            ended = client.ended(created.id, Deadline::default()).await?;
         }
         let result = String::from_utf8_lossy(&ended.result.unwrap_or_default()).into_owned();
         println!("{order}: {}, {result}", ended.info.state);

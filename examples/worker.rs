@@ -1,7 +1,7 @@
 //! A worker in 20 lines: `cargo run --example worker`, or with the URL of a store as an argument.
 //!
-//! It sends itself one order and stops when that is packed. A real worker leaves both to others: it runs until
-//! `Shutdown::on_signals()` says so.
+//! It sends one order to itself and stops once it is packed. A real worker receives messages of other programs and stops
+//! with `Shutdown::on_signals()`.
 
 use postrider::subscriber::{HandlerError, Shutdown, State, Subscriber, handler};
 use postrider::{Deadline, Json, TypedMessaging};

@@ -5,13 +5,12 @@
 //     postrider send orders '{"item": "tea"}'
 //     node examples/http/worker.mjs orders
 //
-// It works on several messages at a time, keeps their leases alive, and settles what is done together with the request
-// for what is next: a whole round is one request. An error is a failed attempt; `Hopeless` sends a message to the dead
-// letters at once. SIGTERM and SIGINT let what was begun be finished, and end a wait at once: what the server had leased
-// for that wait goes back.
+// It handles several messages at a time, renews their leases, and settles finished messages in the same request that
+// receives the next ones. An error is a failed attempt; `PermanentError` dead-letters a message at once. After SIGTERM or
+// SIGINT it finishes running messages and cancels a wait for messages: the server releases what it had leased for it.
 //
-// Environment: POSTRIDER_URL (http://127.0.0.1:8025), POSTRIDER_TOKEN (when the server has tokens),
-// POSTRIDER_STOP_WHEN_EMPTY=1 (end when nothing has come for a second).
+// Environment: POSTRIDER_URL (http://127.0.0.1:8025), POSTRIDER_TOKEN (if the server has tokens),
+// POSTRIDER_STOP_WHEN_EMPTY=1 (exit after a second without messages).
 
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
@@ -21,13 +20,13 @@ const token = process.env.POSTRIDER_TOKEN;
 const stopWhenEmpty = process.env.POSTRIDER_STOP_WHEN_EMPTY === "1";
 const queue = process.argv[2] ?? "orders";
 const leaseSeconds = 30;
-const atOnce = 5;
+const maxMessages = 5;
 
-// Of this process alone: two workers on a host are two, also when one follows the other under the same number.
+// Unique for each process, even if the system reuses a process id.
 const worker = `${hostname()}:${process.pid}:${randomUUID().slice(0, 8)}`;
 
 let stopping = false;
-/** Ends the wait for messages, while there is one. */
+/** Cancels the wait for messages, while there is one. */
 let wait = null;
 for (const name of ["SIGTERM", "SIGINT"]) {
   process.on(name, () => {
@@ -36,67 +35,67 @@ for (const name of ["SIGTERM", "SIGINT"]) {
   });
 }
 
-/** Trying again will not help. */
-class Hopeless extends Error {}
+/** A failure that no retry can fix. */
+class PermanentError extends Error {}
 
-/** The work. Replace it by yours. */
+/** Handles a message. Replace it by your own work. */
 async function handle(message) {
   let order;
   try {
     order = JSON.parse(message.body);
   } catch {
-    throw new Hopeless("the order is no JSON");
+    throw new PermanentError("the order is not JSON");
   }
-  if (!order.item) throw new Hopeless("there is no item in the order");
+  if (!order.item) throw new PermanentError("the order has no item");
   if (order.item === "unicorn") throw new Error("no unicorns today");
   console.log(`packed ${order.item} (delivery ${message.receive_count})`);
 }
 
-/** Asks the server. A refusal is an error with the server's own words. */
+/** Sends a request to the server. Throws the server's error text if it refuses. */
 async function call(path, body, signal) {
   const headers = { "content-type": "application/json" };
   if (token) headers.authorization = `Bearer ${token}`;
-  const answer = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body), signal });
-  // Something between us and the server may have answered.
-  const json = await answer.json().catch(() => {
-    throw new Error(`${url + path} answers ${answer.status}, and not as Postrider does`);
+  const response = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body), signal });
+  // A proxy may have answered instead of the server.
+  const json = await response.json().catch(() => {
+    throw new Error(`${url + path} returned ${response.status} and no JSON; it may not be a Postrider server`);
   });
-  if (!answer.ok) throw new Error(`${json.code}: ${json.detail}`);
+  if (!response.ok) throw new Error(`${json.code}: ${json.detail}`);
   return json;
 }
 
-/** Heartbeats of messages whose leases have not been ended yet, by their settlements. */
-const alive = new Map();
+/** Heartbeats of messages that are not settled yet, by settlement. */
+const heartbeats = new Map();
 
-/** Does the work of one message and says how its lease ends. */
+/** Handles one message and returns its settlement. */
 async function work(message) {
   const settlement = { receipt: message.receipt };
   const extend = async () => {
-    const ask = { receipts: [settlement.receipt], visibility: `${leaseSeconds}s` };
-    const [row] = (await call("/v1/messages/extend", ask)).results;
-    // On some stores the receipt says when the lease ends, and a new one says the new end.
+    const body = { receipts: [settlement.receipt], visibility: `${leaseSeconds}s` };
+    const [row] = (await call("/v1/messages/extend", body)).results;
+    // On some stores the receipt contains the end of the lease, and an extension returns a new receipt.
     settlement.receipt = row.new_receipt ?? settlement.receipt;
   };
   const heartbeat = setInterval(() => {
     extend().catch((error) => console.error(`the lease could not be extended: ${error.message}`));
   }, (leaseSeconds * 1000) / 3);
-  // Kept until the server has been told: others of the round may take longer.
-  alive.set(settlement, heartbeat);
+  // Runs until the settlement is sent, because other messages of the batch may take longer.
+  heartbeats.set(settlement, heartbeat);
   try {
     await handle(message);
     return Object.assign(settlement, { outcome: "ack" });
   } catch (error) {
     const { message: text } = error;
-    if (!(error instanceof Hopeless)) return Object.assign(settlement, { outcome: "retry", error: text });
+    if (!(error instanceof PermanentError)) return Object.assign(settlement, { outcome: "retry", error: text });
     return Object.assign(settlement, { outcome: "dead_letter", reason: "rejected", error: text });
   }
 }
 
-/** What became of settlements, in their order. */
-function told(settlements, rows) {
-  for (const [place, row] of rows.entries()) {
-    clearInterval(alive.get(settlements[place]));
-    alive.delete(settlements[place]);
+/** Ends the heartbeats of settled messages and reports failures. */
+function report(settlements, rows) {
+  for (const [index, row] of rows.entries()) {
+    clearInterval(heartbeats.get(settlements[index]));
+    heartbeats.delete(settlements[index]);
     if (row.problem) console.error(`not settled: ${row.problem.detail}`);
   }
 }
@@ -104,24 +103,24 @@ function told(settlements, rows) {
 let settlements = [];
 while (!stopping) {
   try {
-    const ask = { queues: [queue], settlements, max: atOnce, visibility: `${leaseSeconds}s`, worker };
-    // What is done is told at once. Only a request that tells of nothing waits, so that it can be given up.
-    ask.wait = settlements.length > 0 ? "0s" : stopWhenEmpty ? "1s" : "20s";
+    const body = { queues: [queue], settlements, max: maxMessages, visibility: `${leaseSeconds}s`, worker };
+    // A request with settlements returns at once. Only one without may wait, because it can be canceled without harm.
+    body.wait = settlements.length > 0 ? "0s" : stopWhenEmpty ? "1s" : "20s";
     if (settlements.length === 0) wait = new AbortController();
-    const round = await call("/v1/receive", ask, wait?.signal);
+    const round = await call("/v1/receive", body, wait?.signal);
     wait = null;
-    told(settlements, round.settled);
+    report(settlements, round.settled);
     const isOver = round.messages.length === 0 && settlements.length === 0 && stopWhenEmpty;
     settlements = [];
     if (isOver) break;
-    // What came together with the signal was not begun, and goes back uncounted.
+    // Messages that arrive together with the signal are released, so that their delivery is not counted.
     const release = ({ receipt }) => ({ receipt, outcome: "release" });
     settlements = stopping ? round.messages.map(release) : await Promise.all(round.messages.map(work));
   } catch (error) {
     wait = null;
     if (stopping) break;
-    console.error(`the server did not do it: ${error.message}`);
+    console.error(`the request failed: ${error.message}`);
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
 }
-if (settlements.length > 0) told(settlements, (await call("/v1/messages/settle", { settlements })).results);
+if (settlements.length > 0) report(settlements, (await call("/v1/messages/settle", { settlements })).results);

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""A worker in Python, with nothing but its standard library and a Postrider server.
+"""A worker in Python, with only the standard library, on a Postrider server.
 
     postrider serve &
     postrider send orders '{"item": "tea"}'
     python3 examples/http/worker.py orders
 
-It leases one message at a time, keeps the lease alive while it works, and acknowledges. An exception is a failed
-attempt: the message comes back later, and goes to the dead letters when it has been delivered too often. `Hopeless`
-sends it there at once. SIGTERM and SIGINT let the message in hand be finished, and end a wait at once: what the server
-had leased for that wait goes back.
+It leases one message at a time, renews the lease while it works, and acknowledges. An exception is a failed attempt: the
+message is retried later, and dead-lettered after too many deliveries. `PermanentError` dead-letters it at once. After
+SIGTERM or SIGINT it finishes the running message and cancels a wait for messages: the server releases what it had leased
+for it.
 
-Environment: POSTRIDER_URL (http://127.0.0.1:8025), POSTRIDER_TOKEN (when the server has tokens),
-POSTRIDER_STOP_WHEN_EMPTY=1 (end when nothing has come for a second).
+Environment: POSTRIDER_URL (http://127.0.0.1:8025), POSTRIDER_TOKEN (if the server has tokens),
+POSTRIDER_STOP_WHEN_EMPTY=1 (exit after a second without messages).
 """
 
 import http.client
@@ -30,12 +30,12 @@ STOP_WHEN_EMPTY = os.environ.get("POSTRIDER_STOP_WHEN_EMPTY") == "1"
 LEASE_SECONDS = 30
 
 stop = threading.Event()
-# The connection that waits for messages, while one does.
+# The connection that waits for messages, if any.
 waiting = None
 
 
 def on_signal(*_):
-    """Cuts a wait. An answer that has arrived can still be read; of another the server takes back what it had leased."""
+    """Cancels a wait. A response that has arrived can still be read; otherwise the server releases the leased messages."""
     stop.set()
     try:
         if waiting is not None and waiting.sock is not None:
@@ -44,86 +44,86 @@ def on_signal(*_):
         pass
 
 
-class Hopeless(Exception):
-    """Trying again will not help."""
+class PermanentError(Exception):
+    """A failure that no retry can fix."""
 
 
 class Refused(Exception):
-    """The server's own words, and whether they are about who we are."""
+    """The server refused a request."""
 
     def __init__(self, path, status, body):
         try:
             problem = json.loads(body)
             text = f"{problem['code']}: {problem['detail']}"
         except (ValueError, KeyError, TypeError):
-            # Something between us and the server has answered.
-            text = f"{URL}{path} answers {status}, and not as Postrider does"
+            # A proxy has answered instead of the server.
+            text = f"{URL}{path} returned {status} and no error of Postrider; it may not be a Postrider server"
         super().__init__(text)
-        self.is_about_us = status in (401, 403)
+        self.is_about_token = status in (401, 403)
 
 
-# What a call to the server fails with.
-UNDONE = (OSError, http.client.HTTPException, ValueError, Refused)
+# The exceptions of a failed request.
+FAILED = (OSError, http.client.HTTPException, ValueError, Refused)
 
 
 def handle(message):
-    """The work. Replace it by yours."""
+    """Handles a message. Replace it by your own work."""
     order = json.loads(message["body"])
     if "item" not in order:
-        raise Hopeless("there is no item in the order")
+        raise PermanentError("the order has no item")
     if order["item"] == "unicorn":
         raise RuntimeError("no unicorns today")
     print(f"packed {order['item']} (delivery {message['receive_count']})", flush=True)
 
 
 def connect(timeout=30):
-    place = urllib.parse.urlsplit(URL)
-    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
-    connection = kind(place.hostname, place.port, timeout=timeout)
+    url = urllib.parse.urlsplit(URL)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(url.hostname, url.port, timeout=timeout)
     connection.connect()
     return connection
 
 
-def ask(connection, path, body):
-    """Asks the server over a connection. A refusal is an exception with the server's own words."""
+def request(connection, path, body):
+    """Sends a request on a connection. Raises the server's error text if it refuses."""
     headers = {"Content-Type": "application/json"}
     if TOKEN:
         headers["Authorization"] = f"Bearer {TOKEN}"
     connection.request("POST", urllib.parse.urlsplit(URL).path + path, json.dumps(body).encode(), headers)
-    answer = connection.getresponse()
-    read = answer.read()
-    if answer.status >= 400:
-        raise Refused(path, answer.status, read)
-    return json.loads(read)
+    response = connection.getresponse()
+    text = response.read()
+    if response.status >= 400:
+        raise Refused(path, response.status, text)
+    return json.loads(text)
 
 
 def call(path, body):
-    """The same over a connection of its own."""
+    """Sends a request on a new connection."""
     connection = connect()
     try:
-        return ask(connection, path, body)
+        return request(connection, path, body)
     finally:
         connection.close()
 
 
-def receive(queue, wanted, timeout):
-    """Waits for messages, until a signal ends the wait."""
+def receive(queue, options, timeout):
+    """Waits for messages until a signal cancels the wait."""
     global waiting
     connection = waiting = connect(timeout)
     try:
-        # A signal that came before there was a connection to cut.
-        return [] if stop.is_set() else ask(connection, f"/v1/queues/{queue}/receive", wanted)["messages"]
+        # The signal may have come before there was a connection to close.
+        return [] if stop.is_set() else request(connection, f"/v1/queues/{queue}/receive", options)["messages"]
     finally:
         waiting = None
         connection.close()
 
 
 def settle(settlement):
-    """Ends a lease. When it is over already, somebody else has the message, and there is nothing to do."""
+    """Settles a message. If its lease has ended, another worker has the message, and nothing is left to do."""
     try:
         row = call("/v1/messages/settle", {"settlements": [settlement]})["results"][0]
-    except UNDONE as error:
-        # The message comes back when its lease ends.
+    except FAILED as error:
+        # The message is delivered again when its lease ends.
         print(f"not settled: {error}", file=sys.stderr, flush=True)
         return
     if "problem" in row:
@@ -131,7 +131,7 @@ def settle(settlement):
 
 
 class Heartbeat(threading.Thread):
-    """Keeps a lease alive until the work is done."""
+    """Renews a lease until the work is done."""
 
     def __init__(self, receipt):
         super().__init__(daemon=True)
@@ -141,11 +141,11 @@ class Heartbeat(threading.Thread):
     def run(self):
         while not self.done.wait(LEASE_SECONDS / 3):
             try:
-                ask = {"receipts": [self.receipt], "visibility": f"{LEASE_SECONDS}s"}
-                row = call("/v1/messages/extend", ask)["results"][0]
-                # On some stores the receipt says when the lease ends, and a new one says the new end.
+                body = {"receipts": [self.receipt], "visibility": f"{LEASE_SECONDS}s"}
+                row = call("/v1/messages/extend", body)["results"][0]
+                # On some stores the receipt contains the end of the lease, and an extension returns a new receipt.
                 self.receipt = row.get("new_receipt", self.receipt)
-            except UNDONE as error:
+            except FAILED as error:
                 print(f"the lease could not be extended: {error}", file=sys.stderr, flush=True)
 
 
@@ -155,7 +155,7 @@ def work(message):
     try:
         handle(message)
         outcome = {"outcome": "ack"}
-    except (Hopeless, json.JSONDecodeError) as error:
+    except (PermanentError, json.JSONDecodeError) as error:
         outcome = {"outcome": "dead_letter", "reason": "rejected", "error": str(error)}
     except Exception as error:
         outcome = {"outcome": "retry", "error": str(error)}
@@ -166,20 +166,20 @@ def work(message):
 
 def main():
     queue = sys.argv[1] if len(sys.argv) > 1 else "orders"
-    # Of this process alone: two workers on a host are two, also when one follows the other under the same number.
+    # Unique for each process, even if the system reuses a process id.
     name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     wait = 1 if STOP_WHEN_EMPTY else 20
     while not stop.is_set():
-        wanted = {"max": 1, "visibility": f"{LEASE_SECONDS}s", "wait": f"{wait}s", "worker": name}
+        options = {"max": 1, "visibility": f"{LEASE_SECONDS}s", "wait": f"{wait}s", "worker": name}
         try:
-            messages = receive(queue, wanted, timeout=wait + 30)
-        except UNDONE as error:
+            messages = receive(queue, options, timeout=wait + 30)
+        except FAILED as error:
             if stop.is_set():
                 return
             print(f"nothing was received: {error}", file=sys.stderr, flush=True)
-            if getattr(error, "is_about_us", False):
+            if getattr(error, "is_about_token", False):
                 sys.exit(1)
             stop.wait(1)
             continue
@@ -187,7 +187,7 @@ def main():
             return
         for message in messages:
             if stop.is_set():
-                # It came together with the signal, was not begun, and goes back uncounted.
+                # It arrived together with the signal and is released, so that its delivery is not counted.
                 settle({"receipt": message["receipt"], "outcome": "release"})
             else:
                 work(message)

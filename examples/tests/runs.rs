@@ -1,7 +1,7 @@
-//! Every example is run, and says what its reader is told that it says.
+//! Runs every example and checks its output.
 
 #![cfg(unix)]
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// Helpers of tests may panic like tests.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Lines};
@@ -13,10 +13,10 @@ use std::time::Duration;
 use postrider::{Deadline, MessagingService, QueueAdmin, QueueName, ReceiveOptions};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// An example takes a second or two; on a busy machine, some more.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Upper bound of a run; an example takes about two seconds.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// An example that runs. One that does not end is ended.
+/// A running example, killed after the time-out.
 struct Running {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -30,24 +30,24 @@ impl Running {
         let pid = Pid::from_child(&child);
         let (ended, has_ended) = mpsc::channel::<()>();
         std::thread::spawn(move || {
-            if has_ended.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if has_ended.recv_timeout(TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         });
         Self { child, lines, _ended: ended }
     }
 
-    /// Reads up to the line.
+    /// Reads lines up to and including this one.
     fn wait_for(&mut self, line: &str) -> Vec<String> {
         let mut read = Vec::new();
-        for said in self.lines.by_ref().map(Result::unwrap) {
-            let is_it = said == line;
-            read.push(said);
-            if is_it {
+        for printed in self.lines.by_ref().map(Result::unwrap) {
+            let is_last = printed == line;
+            read.push(printed);
+            if is_last {
                 return read;
             }
         }
-        panic!("it never said {line:?}, but {read:?}");
+        panic!("it never printed {line:?}, but {read:?}");
     }
 
     fn signal(&self, signal: Signal) {
@@ -60,7 +60,7 @@ impl Running {
     }
 }
 
-/// The program of the example. Cargo builds examples with the tests, but not when only this test is asked for.
+/// The program of the example. Cargo builds examples with the tests, but not if only this test is selected.
 fn built(name: &str) -> PathBuf {
     let mut folder = std::env::current_exe().unwrap();
     while !folder.ends_with("deps") {
@@ -80,24 +80,24 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("rs")
 }
 
-/// Everything that an example says.
-fn said(name: &str, arguments: &[&str]) -> Vec<String> {
+/// The output of an example.
+fn output(name: &str, arguments: &[&str]) -> Vec<String> {
     let (lines, status) = Running::start(name, arguments).end();
     assert!(status.success(), "{status}: {lines:?}");
     lines
 }
 
-/// What it says of one thing.
+/// The lines about one thing, without its name.
 fn of<'a>(lines: &'a [String], thing: &str) -> Vec<&'a str> {
     lines.iter().filter_map(|line| line.strip_prefix(thing)?.strip_prefix(": ")).collect()
 }
 
 #[test]
 fn the_worker_packs_an_order_in_twenty_lines() {
-    let place = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", place.path().join("shop.db").display());
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("shop.db").display());
     for arguments in [&[][..], &[&*url]] {
-        assert_eq!(said("worker", arguments), ["packed tea"]);
+        assert_eq!(output("worker", arguments), ["packed tea"]);
     }
     let source = std::fs::read_to_string(source("worker")).unwrap();
     let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
@@ -105,8 +105,8 @@ fn the_worker_packs_an_order_in_twenty_lines() {
 }
 
 #[test]
-fn what_fails_is_retried_and_what_keeps_failing_is_put_aside() {
-    let lines = said("retries_and_dead_letters", &[]);
+fn failing_orders_are_retried_and_dead_lettered() {
+    let lines = output("retries_and_dead_letters", &[]);
     assert_eq!(of(&lines, "tea"), ["attempt 1", "charged for 1"]);
     assert_eq!(of(&lines, "coffee"), ["attempt 1", "attempt 2", "charged for 2"]);
     assert_eq!(of(&lines, "milk"), ["attempt 1"]);
@@ -125,16 +125,16 @@ fn what_fails_is_retried_and_what_keeps_failing_is_put_aside() {
 
 #[test]
 fn entries_of_an_account_are_booked_in_order() {
-    let lines = said("ordered", &[]);
+    let lines = output("ordered", &[]);
     assert_eq!(of(&lines, "anna"), ["entry 1", "entry 2 failed", "entry 2", "entry 3"]);
     assert_eq!(of(&lines, "ben"), ["entry 1", "entry 2", "entry 3"]);
     assert_eq!(lines.last().unwrap(), "6 booked");
 }
 
 #[test]
-fn invoices_are_sent_retried_mended_and_replayed() {
+fn invoices_are_sent_retried_edited_and_replayed() {
     assert_eq!(
-        said("tasks", &[]),
+        output("tasks", &[]),
         [
             r#"7: SUCCEEDED, {"order":7,"attempt":1}"#,
             r#"8: SUCCEEDED, {"order":8,"attempt":2}"#,
@@ -147,16 +147,16 @@ fn invoices_are_sent_retried_mended_and_replayed() {
 
 #[test]
 fn an_order_that_is_delivered_again_is_booked_once() {
-    let lines = said("idempotent", &[]);
+    let lines = output("idempotent", &[]);
     assert_eq!(of(&lines, "tea"), ["booking, attempt 1", "booked 1×"]);
     assert_eq!(of(&lines, "coffee"), ["booking, attempt 1", "booked 1×"]);
     assert!(lines.contains(&"3 messages acknowledged".to_owned()), "{lines:?}");
 }
 
 #[tokio::test]
-async fn a_signal_lets_orders_be_packed_and_gives_the_others_back() {
-    let place = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", place.path().join("shop.db").display());
+async fn a_signal_lets_running_orders_finish_and_releases_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("shop.db").display());
     let mut running = Running::start("graceful_shutdown", &[&url, "500"]);
     let mut lines = running.wait_for("order 1: begun");
     running.signal(Signal::TERM);
@@ -166,24 +166,24 @@ async fn a_signal_lets_orders_be_packed_and_gives_the_others_back() {
     let count = |what: &str| lines.iter().filter(|line| line.ends_with(what)).count();
     let packed = count(": packed");
     assert!((1..20).contains(&packed), "{lines:?}");
-    assert_eq!(count(": begun"), packed, "what has begun is packed");
+    assert_eq!(count(": begun"), packed, "every started order is packed");
     assert!(lines.contains(&format!("{packed} of 20 packed, Stopped")), "{lines:?}");
     let provider = postrider::connect(&url).await.unwrap();
     let options = ReceiveOptions::batch(100);
     let left = provider.receive_messages(&orders(), &options, Deadline::default()).await.unwrap();
     assert_eq!(left.len(), 20 - packed);
-    assert!(left.iter().all(|message| message.receive_count() == 1), "what was given back was not counted");
+    assert!(left.iter().all(|message| message.receive_count() == 1), "a released delivery is not counted");
 }
 
 #[tokio::test]
-async fn a_second_signal_waits_for_nobody() {
-    let place = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", place.path().join("shop.db").display());
+async fn a_second_signal_stops_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("shop.db").display());
     let an_hour = "3600000";
     let mut running = Running::start("graceful_shutdown", &[&url, an_hour]);
     running.wait_for("order 2: begun");
     running.signal(Signal::INT);
-    running.wait_for("stopping; once more to leave at once");
+    running.wait_for("stopping; a second signal stops at once");
     running.signal(Signal::TERM);
     let (lines, status) = running.end();
     assert_eq!(status.code(), Some(1), "{lines:?}");

@@ -8,10 +8,10 @@ use clap::Subcommand;
 use crate::args::Global;
 use crate::failure::Failure;
 
-/// Look at messages after their end, and send them again
+/// List, show and resend archived messages
 ///
-/// Acknowledged messages, and dead letters that were purged, are kept for a while: 7 days, unless the configuration says
-/// otherwise (archive, archive_retention).
+/// The archive keeps acknowledged messages and purged dead letters for 7 days. The configuration keys archive and
+/// archive_retention change that.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Archive {

@@ -40,25 +40,25 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  postrider send orders '{\"id\": 7}'       keep a message
-  postrider receive orders --ack          get it
-  postrider stats                         count what is there
-  postrider verify memory:                try the sixteen rules on a store in memory
-  postrider serve                         put it on the network, with a dashboard
+  postrider send orders '{\"id\": 7}'       send a message
+  postrider receive orders --ack          receive and acknowledge it
+  postrider stats                         count the messages of each queue
+  postrider verify memory:                check the sixteen rules on a store in memory
+  postrider serve                         serve the store over HTTP, with a dashboard
 
 URLs:
-  memory:                                 a store in this process; it ends with the process
-  sqlite:/path/file.db                    a file, made when it is not there
-  spool:/path                             a folder, into which 'mv' puts messages
-  postgres://user@host/database           a schema of a PostgreSQL database, made when it is not there
+  memory:                                 a store in this process, lost when the process ends
+  sqlite:/path/file.db                    a file, created if missing
+  spool:/path                             a folder; 'mv' into it sends a message
+  postgres://user@host/database           a schema of a PostgreSQL database, created if missing
   mysql://user@host/database              tables of a MariaDB or MySQL database
   pgmq+postgres://user@host/database      queues of PGMQ in a PostgreSQL database
   amqp://user@host/vhost                  queues of a RabbitMQ broker; amqps:// with TLS
   sqs://region/prefix                     queues of Amazon SQS whose names begin with the prefix
-  sqs+http://host:port/prefix             the same, of something that speaks its protocol
-  http://host:port                        whatever a 'postrider serve' there has; https:// with TLS.
-                                          POSTRIDER_TOKEN is the token that it wants, if any
-Without one: what 'postrider config' says; at first, a file in your data folder.
+  sqs+http://host:port/prefix             the same, on a server that speaks the SQS protocol
+  http://host:port                        the store of a 'postrider serve'; https:// with TLS.
+                                          POSTRIDER_TOKEN is the token, if the server requires one
+Without a URL: the one that 'postrider config' shows; by default, a file in your data folder.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
@@ -67,20 +67,21 @@ const EVERY_COMMAND: &str = "Options of every command";
 /// Options of every command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Where messages are kept [env: POSTRIDER_URL]
+    /// The store [env: POSTRIDER_URL]
     #[arg(long, global = true, value_name = "URL", help_heading = EVERY_COMMAND)]
     pub(crate) url: Option<String>,
 
-    /// The configuration; else 'postrider.toml' here or in the user's folder [env: POSTRIDER_CONFIG]
+    /// The configuration file; without it, 'postrider.toml' in this folder or in the user's configuration folder [env:
+    /// POSTRIDER_CONFIG]
     #[arg(long, global = true, value_name = "FILE", help_heading = EVERY_COMMAND)]
     pub(crate) config: Option<PathBuf>,
 
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long, global = true, help_heading = EVERY_COMMAND)]
     pub(crate) json: bool,
 
-    /// text or json: how 'work', 'task worker', 'task keeper' and 'serve' write their log, on stderr; RUST_LOG says what
-    /// is in it, like debug or postrider_subscriber=debug,warn
+    /// Format of the log that 'work', 'task worker', 'task keeper' and 'serve' write to stderr: text or json. RUST_LOG
+    /// filters it, for example debug or postrider_subscriber=debug,warn
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text", hide_possible_values = true,
         help_heading = EVERY_COMMAND)]
     pub(crate) log_format: LogFormat,

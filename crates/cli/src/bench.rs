@@ -9,10 +9,10 @@ use crate::failure::Failure;
 use crate::output::{Output, note};
 use crate::progress;
 use crate::session::NewFile;
-use crate::signals::asked_to_end;
+use crate::signals::first_signal;
 use crate::values;
 
-/// The key that `--archive` stands for.
+/// The configuration keys that `--archive` sets.
 const ARCHIVE_KEYS: [&str; 4] = [
     "common.messaging.sqlite.archive",
     "common.messaging.postgres.archive",
@@ -22,56 +22,56 @@ const ARCHIVE_KEYS: [&str; 4] = [
 
 /// Measure a store
 ///
-/// Sends messages to queues of its own, whose names begin with 'pb', receives them, counts that none is lost or comes
-/// twice, and removes the queues. Other queues are not touched. What a store archives stays in its archive for as long
-/// as it keeps anything. Exits with 1 when what came out is not what went in.
+/// Sends messages to new queues whose names begin with 'pb', receives them, checks that none is lost or duplicated, and
+/// removes the queues. Other queues are not touched. Archived messages stay in the store's archive until its retention
+/// ends. Exits with 1 if a message is lost or duplicated.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
-    /// The store; by default the one that --url, POSTRIDER_URL or the configuration names
+    /// The store [default: that of --url, POSTRIDER_URL or the configuration]
     #[arg(value_name = "URL")]
     store: Option<String>,
 
-    /// How many messages a workload has
+    /// Messages of a workload
     #[arg(long, value_name = "N", default_value_t = Load::default().messages, value_parser = values::count, allow_negative_numbers = true)]
     messages: usize,
 
-    /// How many bytes a body has
+    /// Size of a message body, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = Load::default().size)]
     size: usize,
 
-    /// How many callers send at the same time in 'send-one'
+    /// Concurrent senders in 'send-one'
     #[arg(long, value_name = "N", default_value_t = Load::default().callers, value_parser = values::count, allow_negative_numbers = true)]
     callers: usize,
 
-    /// How many messages a batch has, sent or leased
+    /// Messages of a batch, sent or leased
     #[arg(long, value_name = "N", default_value_t = Load::default().batch, value_parser = values::count, allow_negative_numbers = true)]
     batch: usize,
 
-    /// How many loops lease and acknowledge at the same time
+    /// Concurrent loops that lease and acknowledge
     #[arg(long, value_name = "N", default_value_t = Load::default().workers, value_parser = values::count, allow_negative_numbers = true)]
     workers: usize,
 
-    /// How many messages a second 'latency' sends, for five seconds at most
+    /// Messages that 'latency' sends per second, for at most five seconds
     #[arg(long, value_name = "N", default_value_t = Load::default().pace, value_parser = values::count, allow_negative_numbers = true)]
     pace: usize,
 
-    /// What a file keeps of messages after their end [default: as configured, else all]
+    /// Which messages the store archives [default: the configured policy, or all]
     #[arg(long, value_name = "POLICY", value_parser = ["none", "failed", "all"])]
     archive: Option<String>,
 
-    /// Run only these, for instance 'send-one,drain'
+    /// Run only these workloads, for example 'send-one,drain' [default: all]
     #[arg(long, value_name = "WORKLOADS", value_delimiter = ',')]
     workload: Vec<Workload>,
 }
 
 const EXAMPLES: &str = "\
 Workloads:
-  send-one      concurrent callers, each sending one message a call
-  send-batch    one caller, sending batches
-  drain         lease, do nothing, acknowledge
-  handle        the same through a subscriber, with a handler that does nothing
-  latency       the time from a send to its hand-over, at a steady pace
+  send-one      concurrent callers that send one message per call
+  send-batch    one caller that sends batches
+  drain         lease and acknowledge, without any work
+  handle        the same through a subscriber, with an empty handler
+  latency       the time from a send to its receive, at a steady rate
 
 Examples:
   postrider bench memory:
@@ -84,7 +84,7 @@ pub(crate) async fn run(global: &Global, command: &Bench) -> Result<(), Failure>
     let endpoint = config.endpoint()?;
     let file = NewFile::of(&config);
     let provider = endpoint.connect().await?;
-    file.tell();
+    file.announce();
     let bench = postrider_bench::Bench::new(provider, command.load())?;
     let workloads = if command.workload.is_empty() { Workload::ALL.to_vec() } else { command.workload.clone() };
 
@@ -104,7 +104,7 @@ pub(crate) async fn run(global: &Global, command: &Bench) -> Result<(), Failure>
     };
     let measured = tokio::select! {
         result = measure => Some(result),
-        () = asked_to_end() => None,
+        () = first_signal() => None,
     };
     bar.finish_and_clear();
     let clean = match &measured {
@@ -118,7 +118,7 @@ pub(crate) async fn run(global: &Global, command: &Bench) -> Result<(), Failure>
     if let Err(why) = clean {
         note(format_args!("queues whose names begin with '{}' may have been left behind: {why}", bench.prefix()));
     }
-    // What was measured stands, whatever becomes of the connection.
+    // A failed close does not hide the failure of the run.
     let closed = bench.provider().close(Deadline::default()).await;
     result.and(closed.map_err(Failure::from))
 }
@@ -162,7 +162,7 @@ fn configuration(global: &Global, command: &Bench) -> Result<Config, Failure> {
             Some(ProviderKind::Sqlite | ProviderKind::Postgres | ProviderKind::Mysql | ProviderKind::Pgmq)
         )
     {
-        return Err(Failure::usage(format!("'{}' has no archive; leave --archive out", config.url())));
+        return Err(Failure::usage(format!("'{}' has no archive; omit --archive", config.url())));
     }
     Ok(config)
 }

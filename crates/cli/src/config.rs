@@ -12,17 +12,17 @@ use crate::output::{Output, note};
 use crate::table::{Column, Table};
 use crate::text::{one_line, wrapped};
 
-/// Show the configuration that is in use: each value, where it comes from and what it means
+/// Show the configuration in effect: each value, its source and its meaning
 ///
-/// Passwords and tokens are not shown. When something is wrong with it, everything that is wrong is told.
+/// Passwords and tokens are hidden. An invalid configuration is reported with all of its errors.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Config {
-    /// Only keys that begin with this, like 'common.retry'
+    /// Only keys that begin with KEY, for example 'common.retry'
     #[arg(value_name = "KEY")]
     prefix: Option<String>,
 
-    /// Only values that differ from the defaults, without what they mean
+    /// Only values that differ from the defaults, as a table without meanings
     #[arg(long)]
     changed: bool,
 }
@@ -33,10 +33,10 @@ Examples:
   postrider config common.messaging
   postrider --json config | jq -r 'select(.source != \"default\") | .key'";
 
-/// Keys that choose the store. There is no value that they have everywhere by default.
+/// Keys that select the store. Their default depends on the user's data folder.
 const STORE: [&str; 2] = ["common.messaging.url", "common.messaging.provider"];
 
-/// Width of a line that says what a key means.
+/// Line width of a key's meaning.
 const WIDTH: usize = 96;
 
 /// One line of `--json`.
@@ -58,7 +58,7 @@ pub(crate) fn run(global: &Global, command: &Config) -> Result<(), Failure> {
         return Err(Failure::usage(format!("no key begins with '{prefix}'; 'postrider config' lists them all")));
     }
     if command.changed {
-        // The store is named, because without a home the default one has no place.
+        // The store is given, because the default store needs a home folder.
         let defaults = postrider::Config::load(&Sources::none().flag("default", STORE[0], "memory:"))?;
         let default = |key: &str| defaults.describe().iter().find(|row| row.key == key)?.value.clone();
         let differs = |row: &Row| STORE.contains(&row.key) || row.value != default(row.key);
@@ -73,12 +73,12 @@ pub(crate) fn run(global: &Global, command: &Config) -> Result<(), Failure> {
         }));
     }
     if rows.is_empty() {
-        note("every value is its default");
+        note("every value is the default");
     }
     out.text(&if command.changed { table(&rows) } else { described(&rows) })
 }
 
-/// A line a key, without what it is for.
+/// One line per key, without meanings.
 fn table(rows: &[&Row]) -> String {
     let mut table = Table::new([Column::Text("KEY"), Column::Text("VALUE"), Column::Text("SOURCE")]);
     for row in rows {
@@ -87,7 +87,7 @@ fn table(rows: &[&Row]) -> String {
     table.render()
 }
 
-/// A paragraph a key: its value and where that comes from, and below it what it is for.
+/// One paragraph per key: its value and source, and below them its meaning.
 fn described(rows: &[&Row]) -> String {
     let mut text = String::new();
     for row in rows {

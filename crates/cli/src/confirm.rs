@@ -1,17 +1,17 @@
-//! The question before something cannot be undone.
+//! Confirmation of a command that cannot be undone.
 
 use std::io::{BufRead, IsTerminal};
 
 use crate::failure::Failure;
 
-/// Whether there is somebody to ask: stdin is a terminal, and `--yes` was not said.
-pub(crate) fn asks(yes: bool) -> bool {
+/// Whether to ask: stdin is a terminal, and `--yes` was not given.
+pub(crate) fn should_ask(yes: bool) -> bool {
     !yes && std::io::stdin().is_terminal()
 }
 
-/// Asks, when there is somebody to ask.
+/// Asks the question if stdin is a terminal, and fails unless the answer is yes.
 pub(crate) fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
-    if !asks(yes) {
+    if !should_ask(yes) {
         return Ok(());
     }
     eprint!("{question} [y/N] ");
@@ -20,11 +20,11 @@ pub(crate) fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
 
 fn ask(answers: &mut impl BufRead) -> Result<(), Failure> {
     let mut answer = String::new();
-    // An answer that cannot be read is none.
+    // An answer that cannot be read counts as no.
     let _ = answers.read_line(&mut answer);
     match answer.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Ok(()),
-        _ => Err(Failure::failed("nothing was done; answer 'y', or say --yes")),
+        _ => Err(Failure::failed("nothing was done; answer 'y', or pass --yes")),
     }
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_clear_yes_is_one() {
+    fn only_y_and_yes_confirm() {
         for (answer, goes_on) in [("y\n", true), (" YES\n", true), ("n\n", false), ("\n", false), ("", false)] {
             assert_eq!(ask(&mut answer.as_bytes()).is_ok(), goes_on, "{answer:?}");
         }

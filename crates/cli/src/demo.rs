@@ -1,8 +1,8 @@
 //! `postrider demo`
 
-mod acts;
-mod narrator;
-mod stage;
+mod steps;
+mod tour;
+mod transcript;
 mod worker;
 
 use std::io::IsTerminal;
@@ -16,26 +16,25 @@ use crate::failure::Failure;
 use crate::output::note;
 use crate::session::NewFile;
 use crate::signals::Signals;
-use narrator::Narrator;
-use stage::{Pace, Stage};
+use tour::{Pace, Tour};
+use transcript::Transcript;
 
-/// A minute's tour, on a file that is removed afterwards
+/// A one-minute tour on a temporary file
 ///
-/// Sends messages and handles them: some succeed, some are tried again, one dies and is brought back, and a worker
-/// that comes too late is refused. Everything that is told really happens, and is checked; exits with 1 when something
-/// did not happen as it should.
+/// Sends messages and handles them: some succeed, some are retried, one becomes a dead letter and is redriven, and a
+/// late acknowledgement is refused. Every printed line is checked; exits with 1 if one is wrong.
 ///
-/// Uses a temporary SQLite file; POSTRIDER_URL and the configuration are not used. With --url it uses that store
-/// instead, and a queue of its own there, which is removed afterwards.
+/// Uses a temporary SQLite file and ignores POSTRIDER_URL and the configuration. With --url, uses a new queue of that
+/// store and deletes it afterwards.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
-    /// Do not pause for the reader, and wait only tenths of seconds for retries. So it is anyway when stdout is not a
-    /// terminal, and with --json
+    /// Do not pause between lines, and retry after tenths of a second. The default if stdout is not a terminal, and with
+    /// --json
     #[arg(long)]
     fast: bool,
 
-    /// Keep the file, or the queue of --url
+    /// Keep the temporary file, or the queue in the store of --url
     #[arg(long)]
     keep: bool,
 }
@@ -47,24 +46,24 @@ Examples:
   postrider demo --url sqlite:/tmp/try.db
   postrider --json demo | jq .step";
 
-/// Where the tour takes place.
-struct Place {
+/// The store and the queue of the tour.
+struct Location {
     endpoint: Endpoint,
     queue: QueueName,
-    /// The temporary file's; `None` for a store of the user.
+    /// URL of the temporary file; `None` for the user's store.
     file_url: Option<String>,
-    /// Removed with this value.
+    /// The temporary folder, removed on drop.
     folder: Option<TempDir>,
-    /// What a store of the user may be made with.
+    /// The file of the user's store, if connecting creates it.
     new_file: Option<NewFile>,
 }
 
-impl Place {
+impl Location {
     fn choose(global: &Global) -> Result<Self, Failure> {
         if global.url.is_some() {
             let config = global.config_for(None)?;
             let endpoint = config.endpoint()?;
-            // Its end is chance, so that the queue is nobody else's.
+            // A random suffix, so that no other program uses the queue.
             let id = MessageId::generate().to_string();
             let queue = QueueName::new(format!("demo_{}", &id[id.len() - 8..]))?;
             return Ok(Self { endpoint, queue, file_url: None, folder: None, new_file: Some(NewFile::of(&config)) });
@@ -72,7 +71,7 @@ impl Place {
         let folder = tempfile::Builder::new()
             .prefix("postrider-demo-")
             .tempdir()
-            .map_err(|error| Failure::failed(format!("cannot make a temporary folder: {error}")))?;
+            .map_err(|error| Failure::failed(format!("cannot create a temporary folder: {error}")))?;
         let url = format!("sqlite:{}", folder.path().join("demo.db").display());
         let endpoint = Endpoint::new(&url, &MessagingConfig::default())?;
         Ok(Self {
@@ -89,55 +88,53 @@ pub(crate) async fn run(global: &Global, command: Demo) -> Result<(), Failure> {
     let cannot_listen = |error| Failure::failed(format!("cannot listen to signals: {error}"));
     let mut signals = Signals::listen().map_err(cannot_listen)?;
 
-    let mut place = Place::choose(global)?;
+    let mut location = Location::choose(global)?;
     let paced = !command.fast && !global.json && std::io::stdout().is_terminal();
-    let mut stage = Stage {
-        narrator: Narrator::new(global.json, paced),
+    let mut tour = Tour {
+        transcript: Transcript::new(global.json, paced),
         pace: if paced { Pace::readable() } else { Pace::fast() },
-        first: place.endpoint.connect().await?,
-        second: place.endpoint.connect().await?,
-        queue: place.queue.clone(),
+        first: location.endpoint.connect().await?,
+        second: location.endpoint.connect().await?,
+        queue: location.queue.clone(),
     };
-    if let Some(file) = place.new_file.take() {
-        file.tell();
+    if let Some(file) = location.new_file.take() {
+        file.announce();
     }
-    let played = tokio::select! {
-        played = acts::play(&mut stage, &place) => Some(played),
+    let result = tokio::select! {
+        result = steps::run(&mut tour, &location) => Some(result),
         () = signals.next() => None,
     };
-    let keep = command.keep && matches!(played, Some(Ok(())));
-    let mut left = leave(&stage, &place, keep).await;
-    if let Some(folder) = place.folder.take() {
+    let keep = command.keep && matches!(result, Some(Ok(())));
+    let mut cleaned = clean_up(&tour, &location, keep).await;
+    if let Some(folder) = location.folder.take() {
         if keep {
-            // From here on it is the user's.
             let _ = folder.keep();
         } else if let Err(error) = folder.close() {
-            left = left.and(Err(Failure::failed(format!("cannot remove the temporary folder: {error}"))));
+            cleaned = cleaned.and(Err(Failure::failed(format!("cannot remove the temporary folder: {error}"))));
         }
     }
-    match played {
-        Some(Ok(())) => left?,
+    match result {
+        Some(Ok(())) => cleaned?,
         Some(Err(failure)) => {
-            // The first failure is the one that matters.
-            if let Err(Failure::Failed(why)) = left {
-                note(format_args!("what the demo had made may have been left behind: {why}"));
+            if let Err(Failure::Failed(why)) = cleaned {
+                note(format_args!("files or queues of the demo may be left behind: {why}"));
             }
             return Err(failure);
         }
         None => {
             note("interrupted");
-            left?;
-            return Err(Failure::failed("what the demo had made is removed"));
+            cleaned?;
+            return Err(Failure::failed("the files and queues of the demo were removed"));
         }
     }
-    acts::farewell(&mut stage.narrator, &place, keep)
+    steps::show_next(&mut tour.transcript, &location, keep)
 }
 
-/// Ends the connections, and removes what is not in the temporary folder.
-async fn leave(stage: &Stage, place: &Place, keep: bool) -> Result<(), Failure> {
-    if place.folder.is_none() && !keep {
-        stage.second.delete_queue(&place.queue, Deadline::default()).await?;
+/// Deletes the queue in the user's store and closes the connections.
+async fn clean_up(tour: &Tour, location: &Location, keep: bool) -> Result<(), Failure> {
+    if location.folder.is_none() && !keep {
+        tour.second.delete_queue(&location.queue, Deadline::default()).await?;
     }
-    stage.first.close(Deadline::default()).await?;
-    Ok(stage.second.close(Deadline::default()).await?)
+    tour.first.close(Deadline::default()).await?;
+    Ok(tour.second.close(Deadline::default()).await?)
 }

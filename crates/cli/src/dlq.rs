@@ -12,9 +12,9 @@ use clap::Subcommand;
 use crate::args::Global;
 use crate::failure::Failure;
 
-/// Look at, edit, redrive and remove a queue's dead letters
+/// List, edit, redrive and remove dead letters of a queue
 ///
-/// QUEUE is the queue that the messages died in. 'postrider receive QUEUE_dlq' leases dead letters as any other message.
+/// QUEUE is the original queue of the messages. 'postrider receive QUEUE_dlq' leases dead letters like other messages.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Dlq {
@@ -25,11 +25,11 @@ pub(crate) struct Dlq {
 const EXAMPLES: &str = "\
 Reasons:
   max_receive_count   delivered too often without being settled
-  expired             not handled before its --expires-in was over
+  expired             not handled before the end of its --expires-in
   rejected            refused by its handler ('work': exit code 65)
-  retries_exhausted   the retry strategy allowed no further attempt
-  undecodable         its bytes are not what they should be
-  others              what 'nack --dead REASON' or an application said
+  retries_exhausted   no attempt left in the retry strategy
+  undecodable         its bytes cannot be decoded
+  others              the REASON of 'nack --dead REASON' or of an application
 
 Examples:
   postrider dlq list orders --reason max_receive_count

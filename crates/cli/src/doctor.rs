@@ -7,15 +7,15 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::output::{Output, note};
 
-/// Look at a store and say what is wrong with it, each with its fix
+/// Check a store and print each problem with its fix
 ///
-/// Looks at the connection, the server's version and settings, the schema, its indexes and tables, whoever keeps dead
-/// rows from being removed, and the queues. Changes nothing. Exits with 1 when there is a problem; warnings and notes are
-/// none.
+/// Checks the connection, the server's version and settings, the schema, its indexes and tables, sessions that keep dead
+/// rows from being removed, and the queues. Changes nothing. Exits with 1 if there is a problem; warnings and notes do
+/// not count.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
-    /// The store; by default the one that --url, POSTRIDER_URL or the configuration names
+    /// The store [default: that of --url, POSTRIDER_URL or the configuration]
     #[arg(value_name = "URL")]
     store: Option<String>,
 }
@@ -50,7 +50,7 @@ pub(crate) async fn run(global: &Global, command: &Doctor) -> Result<(), Failure
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
     if problems > 0 {
         note(format!("{endpoint} has problems: {problems}, and warnings: {warnings}"));
-        return Err(Failure::Told);
+        return Err(Failure::Reported);
     }
     Ok(())
 }

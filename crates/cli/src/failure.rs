@@ -1,4 +1,4 @@
-//! How a command that did not succeed ends.
+//! The failure of a command and its exit code.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -9,18 +9,18 @@ use postrider::{ConfigError, ContextError, MessagingError};
 use crate::log::{self, LogFormat};
 use crate::text;
 
-/// What a server refuses by an error about it is refused for want of a right.
+/// The subject of an error by which a server refuses a missing right.
 const TOKEN: &str = "token";
 
-/// Why a command did not succeed.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was tried and failed.
+    /// The command ran and failed.
     Failed(String),
-    /// It was called wrongly.
+    /// The arguments or the configuration are wrong.
     Usage(String),
-    /// Everything that is to be said has been printed.
-    Told,
+    /// The failure is already printed.
+    Reported,
 }
 
 impl Failure {
@@ -32,18 +32,18 @@ impl Failure {
         Self::Usage(text.into())
     }
 
-    /// A failure to print what was done, with what was: whoever does not see it must not take it for undone.
+    /// A failure to print an outcome, with `done`: the user must not take the operation for undone.
     pub(crate) fn after(self, done: impl Display) -> Self {
         match self {
             Self::Failed(why) | Self::Usage(why) => Self::Failed(format!("{why}; {done}")),
-            Self::Told => Self::Failed(format!("nobody reads the output any more; {done}")),
+            Self::Reported => Self::Failed(format!("the reader of the output is gone; {done}")),
         }
     }
 
-    /// Prints the failure and answers the exit code.
+    /// Prints the failure and returns the exit code.
     pub(crate) fn report(self, format: LogFormat) -> ExitCode {
-        let tell = |text: &str| {
-            // When nobody can read it, there is nobody to tell.
+        let print = |text: &str| {
+            // A failed write to stderr cannot be reported anywhere.
             let _ = match format {
                 LogFormat::Json if log::is_on() => writeln!(std::io::stderr(), "{}", log::failure_line(text)),
                 _ => writeln!(std::io::stderr(), "postrider: {}", text::lines(text)),
@@ -51,15 +51,15 @@ impl Failure {
         };
         match self {
             Self::Failed(text) => {
-                tell(&text);
+                print(&text);
                 ExitCode::from(1)
             }
             Self::Usage(text) => {
-                tell(&text);
+                print(&text);
                 let _ = writeln!(std::io::stderr(), "See 'postrider --help'.");
                 ExitCode::from(2)
             }
-            Self::Told => ExitCode::from(1),
+            Self::Reported => ExitCode::from(1),
         }
     }
 }
@@ -67,7 +67,7 @@ impl Failure {
 impl From<MessagingError> for Failure {
     fn from(error: MessagingError) -> Self {
         match error {
-            // What a server lets its callers do is no slip of the pen.
+            // A missing right is no usage error.
             MessagingError::InvalidInput { what: TOKEN, .. } => Self::Failed(explained(&error)),
             MessagingError::InvalidInput { .. } => Self::Usage(error.to_string()),
             _ => Self::Failed(explained(&error)),
@@ -75,14 +75,14 @@ impl From<MessagingError> for Failure {
     }
 }
 
-/// The error, with what whoever uses the program can do about it.
+/// The error with the user's next step.
 pub(crate) fn explained(error: &MessagingError) -> String {
     match error {
         MessagingError::QueueNotFound { queue } => format!(
             "queue '{queue}' does not exist, and common.messaging.create_queues is off; turn it on, or check the name: \
-             'postrider queues' lists those that there are"
+             'postrider queues' lists the queues"
         ),
-        // The sentence names the token and where it comes from.
+        // The text names the token and its source.
         MessagingError::InvalidInput { what: TOKEN, why } => why.clone(),
         MessagingError::OutcomeUnknown { source: Some(cause), .. } => format!("{error}. The cause: {cause}"),
         _ => error.to_string(),
@@ -106,11 +106,11 @@ impl From<ContextError> for Failure {
 }
 
 impl From<std::io::Error> for Failure {
-    /// Only output is written through this.
+    /// For errors of writing the output.
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
-            // The reader has seen enough (`postrider … | head`).
-            std::io::ErrorKind::BrokenPipe => Self::Told,
+            // The reader has closed the pipe (`postrider … | head`).
+            std::io::ErrorKind::BrokenPipe => Self::Reported,
             _ => Self::Failed(format!("cannot write the output: {error}")),
         }
     }

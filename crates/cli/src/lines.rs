@@ -1,4 +1,4 @@
-//! Something made of every line of stdin: one batch after the other, as fast as lines arrive and the store takes them.
+//! Creates a message or task from every line of stdin, in batches, as fast as lines arrive and the store takes them.
 
 use std::io::{BufRead, BufReader, Read};
 
@@ -11,19 +11,19 @@ use crate::output::{Output, note};
 use crate::progress;
 use crate::text::counted;
 
-/// A batch is one transaction: longer ones are hardly faster, and rows would become durable later.
-const MOST_LINES: usize = 1000;
-/// What a batch may hold before no further line is added.
-const MOST_BYTES: usize = 1 << 20;
+/// Upper bound of a batch, in lines. A batch is one transaction: longer ones are hardly faster and become durable later.
+const MAX_LINES: usize = 1000;
+/// Size in bytes at which a batch takes no further line.
+const MAX_BYTES: usize = 1 << 20;
 
-/// How it is told of.
+/// The words of the output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Words {
-    /// What a line becomes: a message.
+    /// What a line becomes: "message".
     pub(crate) thing: &'static str,
-    /// What is done with a line: to send.
+    /// The operation: "send".
     pub(crate) verb: &'static str,
-    /// What was done with a line: sent.
+    /// Its participle: "sent".
     pub(crate) done: &'static str,
 }
 
@@ -34,38 +34,38 @@ impl Words {
     }
 }
 
-/// What a line became: a row, and the text of it.
-pub(crate) type Made<R> = Result<(R, String), Unmade>;
+/// The outcome of a line: its row for JSON and as text.
+pub(crate) type Created<R> = Result<(R, String), NotCreated>;
 
-/// A line that became nothing, or may not have.
+/// A line that failed.
 #[derive(Debug)]
-pub(crate) struct Unmade {
-    /// What it would be known as.
+pub(crate) struct NotCreated {
+    /// The id that was tried.
     pub(crate) id: String,
-    /// It may have become something all the same.
+    /// The outcome is unknown: the message or task may exist.
     pub(crate) is_unknown: bool,
     pub(crate) error: MessagingError,
 }
 
-/// Makes something of lines.
-pub(crate) trait Maker {
+/// Creates messages or tasks from lines.
+pub(crate) trait Creator {
     type Row: Serialize;
 
     const WORDS: Words;
 
-    /// How long a line may be.
-    fn most(&self) -> usize;
+    /// Upper bound of a line, in bytes.
+    fn max_line(&self) -> usize;
 
-    /// Why a longer one is refused.
+    /// The error of a longer line.
     fn too_long(&self, what: &str) -> String;
 
-    /// Makes something of each of these lines. An error is that of all of them: nothing was done.
-    async fn make(&self, lines: Vec<Vec<u8>>) -> Result<Vec<Made<Self::Row>>, Failure>;
+    /// Creates one message or task per line. An error means that none was created.
+    async fn create(&self, lines: Vec<Vec<u8>>) -> Result<Vec<Created<Self::Row>>, Failure>;
 }
 
-/// Lines that are taken together.
+/// The lines of one batch.
 #[derive(Debug, Default)]
-struct Chunk {
+struct Batch {
     lines: Vec<(u64, Line)>,
     bytes: usize,
 }
@@ -76,132 +76,131 @@ enum Line {
     TooLong,
 }
 
-/// How far it came.
 #[derive(Debug, Default)]
-struct Tally {
+struct Counts {
     done: u64,
     refused: u64,
 }
 
-/// Makes something of every line of stdin, and prints a row for each.
-pub(crate) async fn make_of_stdin<M: Maker>(maker: &M, out: Output) -> Result<(), Failure> {
-    let most = maker.most();
-    // One chunk is read while another is on its way; more would only be memory.
-    let (chunks, mut read) = mpsc::channel(1);
+/// Creates a message or task from every line of stdin and prints a row for each.
+pub(crate) async fn create_from_stdin<C: Creator>(creator: &C, out: Output) -> Result<(), Failure> {
+    let max_line = creator.max_line();
+    // One batch is read while the previous one is created; a longer queue would only take memory.
+    let (batches, mut read) = mpsc::channel(1);
     let reader = std::thread::spawn(move || {
-        let mut lines = Lines { input: BufReader::with_capacity(MOST_BYTES, std::io::stdin()), most, number: 0 };
-        while let Some(chunk) = lines.next_chunk().transpose() {
-            // Whoever would take it may have given up.
-            if chunks.blocking_send(chunk).is_err() {
+        let mut lines = Lines { input: BufReader::with_capacity(MAX_BYTES, std::io::stdin()), max_line, number: 0 };
+        while let Some(batch) = lines.next_batch().transpose() {
+            // The receiver may have stopped after a failure.
+            if batches.blocking_send(batch).is_err() {
                 return;
             }
         }
     });
-    let Words { thing, done, .. } = M::WORDS;
+    let Words { thing, done, .. } = C::WORDS;
     let bar = progress::count(&format!("{thing}s {done}"));
-    let mut tally = Tally::default();
+    let mut counts = Counts::default();
     let mut result = Ok(());
-    while let Some(chunk) = read.recv().await {
-        result = match chunk {
-            Ok(chunk) => make_chunk(maker, out, chunk, &mut tally).await,
+    while let Some(batch) = read.recv().await {
+        result = match batch {
+            Ok(batch) => create_batch(creator, out, batch, &mut counts).await,
             Err(error) => {
-                let before = M::WORDS.lines_done(tally.done);
+                let before = C::WORDS.lines_done(counts.done);
                 Err(Failure::failed(format!("cannot read stdin: {error}; {before} before that")))
             }
         };
-        bar.set_position(tally.done);
+        bar.set_position(counts.done);
         if result.is_err() {
             break;
         }
     }
     bar.finish_and_clear();
     if result.is_ok() {
-        // It has ended: the channel is closed. A reader that is given up may wait for stdin for ever.
+        // The reader has ended. After a failure it is not joined: it may block on stdin for ever.
         let _ = reader.join();
     }
-    match (result, tally) {
-        (Ok(()), Tally { refused: 0, .. }) => Ok(()),
-        (Ok(()), Tally { done: count, refused }) => {
+    match (result, counts) {
+        (Ok(()), Counts { refused: 0, .. }) => Ok(()),
+        (Ok(()), Counts { done: count, refused }) => {
             note(format!("{} not {done}, {count} {done}", counted(refused, "line was", "lines were")));
-            Err(Failure::Told)
+            Err(Failure::Reported)
         }
         (Err(failure), _) => Err(failure),
     }
 }
 
-async fn make_chunk<M: Maker>(maker: &M, out: Output, chunk: Chunk, tally: &mut Tally) -> Result<(), Failure> {
-    let Words { thing, done, .. } = M::WORDS;
-    let (mut numbers, mut bodies) = (Vec::with_capacity(chunk.lines.len()), Vec::with_capacity(chunk.lines.len()));
-    for (number, line) in chunk.lines {
+async fn create_batch<C: Creator>(creator: &C, out: Output, batch: Batch, counts: &mut Counts) -> Result<(), Failure> {
+    let Words { thing, done, .. } = C::WORDS;
+    let (mut numbers, mut bodies) = (Vec::with_capacity(batch.lines.len()), Vec::with_capacity(batch.lines.len()));
+    for (number, line) in batch.lines {
         match line {
             Line::Body(body) => {
                 numbers.push(number);
                 bodies.push(body);
             }
             Line::TooLong => {
-                note(maker.too_long(&format!("line {number}")));
-                tally.refused += 1;
+                note(creator.too_long(&format!("line {number}")));
+                counts.refused += 1;
             }
         }
     }
     let Some(last) = numbers.last().copied() else { return Ok(()) };
-    let before = tally.done;
+    let before = counts.done;
     let (mut durable, mut failed) = (Vec::with_capacity(numbers.len()), Vec::new());
-    for (number, made) in numbers.into_iter().zip(maker.make(bodies).await?) {
-        match made {
+    for (number, outcome) in numbers.into_iter().zip(creator.create(bodies).await?) {
+        match outcome {
             Ok(row) => durable.push(row),
-            Err(unmade) => failed.push((number, unmade)),
+            Err(error) => failed.push((number, error)),
         }
     }
-    tally.done += durable.len() as u64;
-    tally.refused += failed.len() as u64;
-    let is_nothing_done = durable.is_empty();
+    counts.done += durable.len() as u64;
+    counts.refused += failed.len() as u64;
+    let is_none_durable = durable.is_empty();
     let printed = out.rows(durable);
-    // What is wrong with a line is its own; with a store that fails, the next lines would fail as well.
-    let (own, of_store): (Vec<_>, Vec<_>) =
+    // An invalid line is skipped. A failure of the store stops the command: the next lines would fail as well.
+    let (invalid, of_store): (Vec<_>, Vec<_>) =
         failed.into_iter().partition(|(_, line)| matches!(line.error, MessagingError::InvalidInput { .. }));
-    for (number, Unmade { error, .. }) in own {
+    for (number, NotCreated { error, .. }) in invalid {
         note(format!("line {number} was not {done}: {error}"));
     }
-    let (unknown, unmade): (Vec<_>, Vec<_>) = of_store.into_iter().partition(|(_, line)| line.is_unknown);
-    let Some((number, Unmade { error, .. })) = unknown.first().or(unmade.first()) else {
-        let sum = M::WORDS.lines_done(tally.done);
-        let sum = format!("{sum}. Stopped after line {last}; go on from there, with the output to where it is kept");
+    let (unknown, not_created): (Vec<_>, Vec<_>) = of_store.into_iter().partition(|(_, line)| line.is_unknown);
+    let Some((number, NotCreated { error, .. })) = unknown.first().or(not_created.first()) else {
+        let sum = C::WORDS.lines_done(counts.done);
+        let sum = format!("{sum}. Stopped after line {last}; continue after it, with an output that can be written");
         return printed.map_err(|failure| failure.after(sum));
     };
-    for (number, Unmade { id, .. }) in &unknown {
+    for (number, NotCreated { id, .. }) in &unknown {
         note(format!("line {number} may or may not have been {done}, as {thing} {id}"));
     }
     if printed.is_err() {
         note(format!("the ids of lines that were {done} could not be printed"));
     }
-    let text = if is_nothing_done && unknown.is_empty() {
-        let before = M::WORDS.lines_done(before);
-        format!("Stopped at line {number}; {before} before it. Go on from there when the cause is gone.")
+    let text = if is_none_durable && unknown.is_empty() {
+        let before = C::WORDS.lines_done(before);
+        format!("Stopped at line {number}; {before} before it. Continue from there once the cause is fixed.")
     } else {
-        let numbers = |lines: &[(u64, Unmade)]| lines.iter().map(|line| line.0).collect::<Vec<_>>();
-        how_to_go_on(M::WORDS, &numbers(&unmade), &numbers(&unknown), last)
+        let numbers = |lines: &[(u64, NotCreated)]| lines.iter().map(|line| line.0).collect::<Vec<_>>();
+        next_steps(C::WORDS, &numbers(&not_created), &numbers(&unknown), last)
     };
     Err(Failure::failed(format!("{}\n{text}", explained(error))))
 }
 
-/// What is left to do when a store failed on some lines of a batch: the others, up to `last`, are durable, and taking
-/// them again would make them two.
-fn how_to_go_on(Words { verb, done, .. }: Words, unmade: &[u64], unknown: &[u64], last: u64) -> String {
+/// The user's next steps after a store failed on some lines of a batch. The other lines, up to `last`, are durable, and
+/// repeating them would duplicate them.
+fn next_steps(Words { verb, done, .. }: Words, not_created: &[u64], unknown: &[u64], last: u64) -> String {
     let mut steps = Vec::new();
     match unknown {
         [] => {}
-        [one] => steps.push(format!("look whether line {one} is there")),
-        several => steps.push(format!("look which of lines {} are there", ranges(several))),
+        [one] => steps.push(format!("check whether line {one} was {done}")),
+        several => steps.push(format!("check which of lines {} were {done}", ranges(several))),
     }
-    match unmade {
+    match not_created {
         [] => {}
         [one] => steps.push(format!("{verb} line {one} again")),
         several => steps.push(format!("{verb} lines {} again", ranges(several))),
     }
     format!(
-        "Stopped after line {last}; every other line up to it was {done}, or is told above. When the cause is gone, {}, \
-         and go on after line {last}.",
+        "Stopped after line {last}; every other line up to it was {done}, or is reported above. Once the cause is fixed, \
+         {}, and continue after line {last}.",
         steps.join(", ")
     )
 }
@@ -219,33 +218,33 @@ fn ranges(numbers: &[u64]) -> String {
 
 struct Lines<R> {
     input: BufReader<R>,
-    most: usize,
+    max_line: usize,
     number: u64,
 }
 
 impl<R: Read> Lines<R> {
-    /// The lines that are there, up to a batch. Waits only for the first: what trickles in is sent as it comes.
-    fn next_chunk(&mut self) -> std::io::Result<Option<Chunk>> {
-        let mut chunk = Chunk::default();
-        while chunk.lines.len() < MOST_LINES && chunk.bytes < MOST_BYTES {
-            let waits = !self.input.buffer().contains(&b'\n');
-            if waits && !chunk.lines.is_empty() {
+    /// Reads the available lines, up to a batch. Blocks only for the first line, so that a slow input is not delayed.
+    fn next_batch(&mut self) -> std::io::Result<Option<Batch>> {
+        let mut batch = Batch::default();
+        while batch.lines.len() < MAX_LINES && batch.bytes < MAX_BYTES {
+            let would_block = !self.input.buffer().contains(&b'\n');
+            if would_block && !batch.lines.is_empty() {
                 break;
             }
             let Some(line) = self.next_line()? else { break };
             if let Line::Body(body) = &line {
-                chunk.bytes += body.len();
+                batch.bytes += body.len();
             }
-            chunk.lines.push((self.number, line));
+            batch.lines.push((self.number, line));
         }
-        Ok((!chunk.lines.is_empty()).then_some(chunk))
+        Ok((!batch.lines.is_empty()).then_some(batch))
     }
 
-    /// The next line without its end. Of one that is too long, nothing is kept.
+    /// Reads the next line without its newline. A line that is too long is skipped.
     fn next_line(&mut self) -> std::io::Result<Option<Line>> {
         let mut body = Vec::new();
-        // The line's end is one byte more, or two.
-        self.input.by_ref().take(self.most as u64 + 2).read_until(b'\n', &mut body)?;
+        // The newline has one or two bytes.
+        self.input.by_ref().take(self.max_line as u64 + 2).read_until(b'\n', &mut body)?;
         if body.is_empty() {
             return Ok(None);
         }
@@ -254,7 +253,7 @@ impl<R: Read> Lines<R> {
         if is_whole {
             body.pop_if(|byte| *byte == b'\r');
         }
-        if body.len() > self.most {
+        if body.len() > self.max_line {
             if !is_whole {
                 self.input.skip_until(b'\n')?;
             }
@@ -268,11 +267,11 @@ impl<R: Read> Lines<R> {
 mod tests {
     use super::*;
 
-    fn read(input: &[u8], most: usize) -> Vec<(u64, Option<Vec<u8>>)> {
-        let mut lines = Lines { input: BufReader::new(input), most, number: 0 };
+    fn read(input: &[u8], max_line: usize) -> Vec<(u64, Option<Vec<u8>>)> {
+        let mut lines = Lines { input: BufReader::new(input), max_line, number: 0 };
         let mut all = Vec::new();
-        while let Some(chunk) = lines.next_chunk().unwrap() {
-            all.extend(chunk.lines.into_iter().map(|(number, line)| match line {
+        while let Some(batch) = lines.next_batch().unwrap() {
+            all.extend(batch.lines.into_iter().map(|(number, line)| match line {
                 Line::Body(body) => (number, Some(body)),
                 Line::TooLong => (number, None),
             }));
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_their_numbers_whatever_is_between_them() {
+    fn line_numbers_count_empty_and_skipped_lines() {
         let body = |text: &[u8]| Some(text.to_vec());
         assert_eq!(read(b"", 4), []);
         assert_eq!(
@@ -297,22 +296,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_is_never_told_to_be_sent_again() {
+    fn durable_lines_are_never_to_be_sent_again() {
         let steps = |unsent: &[u64], unknown: &[u64]| {
             let words = Words { thing: "message", verb: "send", done: "sent" };
-            let text = how_to_go_on(words, unsent, unknown, 9);
-            text.split_once("the cause is gone, ").unwrap().1.to_owned()
+            let text = next_steps(words, unsent, unknown, 9);
+            text.split_once("the cause is fixed, ").unwrap().1.to_owned()
         };
-        assert_eq!(steps(&[3], &[]), "send line 3 again, and go on after line 9.");
+        assert_eq!(steps(&[3], &[]), "send line 3 again, and continue after line 9.");
         assert_eq!(
             steps(&[2, 3, 4, 9], &[6, 7]),
-            "look which of lines 6 to 7 are there, send lines 2 to 4, 9 again, and go on after line 9."
+            "check which of lines 6 to 7 were sent, send lines 2 to 4, 9 again, and continue after line 9."
         );
-        assert_eq!(steps(&[], &[9]), "look whether line 9 is there, and go on after line 9.");
+        assert_eq!(steps(&[], &[9]), "check whether line 9 was sent, and continue after line 9.");
     }
 
     #[test]
-    fn a_chunk_ends_where_reading_would_wait() {
+    fn a_batch_ends_where_reading_would_block() {
         struct Trickle(Vec<&'static [u8]>);
         impl Read for Trickle {
             fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
@@ -321,9 +320,9 @@ mod tests {
             }
         }
         let mut lines =
-            Lines { input: BufReader::new(Trickle(vec![b"lf\n", b"3\nha", b"1\n2\n"])), most: 9, number: 0 };
+            Lines { input: BufReader::new(Trickle(vec![b"lf\n", b"3\nha", b"1\n2\n"])), max_line: 9, number: 0 };
         let counts: Vec<_> =
-            std::iter::from_fn(|| lines.next_chunk().unwrap()).map(|chunk| chunk.lines.len()).collect();
+            std::iter::from_fn(|| lines.next_batch().unwrap()).map(|batch| batch.lines.len()).collect();
         assert_eq!(counts, [2, 1, 1]);
     }
 }

@@ -1,5 +1,4 @@
-//! The log of commands that run until they are stopped: what they and the engines below them have to say, on stderr, a
-//! line each with its time and level.
+//! The log of commands that run until they are stopped: one line on stderr per event, with its time and level.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -20,25 +19,25 @@ use crate::command::Echo;
 use crate::failure::Failure;
 use crate::text::one_line;
 
-/// Chooses what is logged.
+/// Variable with the log filter.
 const VARIABLE: &str = "RUST_LOG";
-/// Target of what the program itself says.
+/// Target of the program's own events.
 pub(crate) const PROGRAM: &str = "postrider::program";
-/// Targets of what the server says, and of its lines about requests.
+/// Targets of the server's events and of its access log.
 const SERVER: &str = "postrider_server";
 const ACCESS: &str = "postrider::access";
 
-/// How lines of the log are written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Plain text
     #[default]
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// Writes the log to `echo`, from now on.
+/// Starts the log; its lines go to `echo`.
 pub(crate) fn start(echo: &Echo, global: &Global) -> Result<(), Failure> {
     let filter = filter(std::env::var(VARIABLE).ok())?;
     let echo = echo.clone();
@@ -52,29 +51,39 @@ pub(crate) fn start(echo: &Echo, global: &Global) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("cannot start the log: {error}")))
 }
 
-/// Whether there is a log, and what is said belongs there.
+/// Whether the log has started; notices then go to it.
 pub(crate) fn is_on() -> bool {
     tracing::dispatcher::has_been_set()
 }
 
-/// What is logged: what the variable says, else warnings, and what the program and its server have to tell.
+/// The filter of the variable; by default warnings, and the events of the program and its server from INFO up.
 fn filter(variable: Option<String>) -> Result<Targets, Failure> {
-    match variable.filter(|text| !text.trim().is_empty()) {
-        None => {
-            let told = [PROGRAM, SERVER, ACCESS].map(|target| (target, LevelFilter::INFO));
-            Ok(Targets::new().with_default(LevelFilter::WARN).with_targets(told))
-        }
-        Some(text) => text.parse().map_err(|error| {
-            let shown = text.escape_debug();
-            Failure::usage(format!(
-                "{VARIABLE}: '{shown}' cannot be read: {error}; write a level (error, warn, info, debug, trace), or \
-                 levels of parts like postrider_subscriber=debug,warn"
-            ))
-        }),
+    let Some(text) = variable.filter(|text| !text.trim().is_empty()) else {
+        let from_info = [PROGRAM, SERVER, ACCESS].map(|target| (target, LevelFilter::INFO));
+        return Ok(Targets::new().with_default(LevelFilter::WARN).with_targets(from_info));
+    };
+    // `Targets` takes a space as part of a name.
+    let text: String = text.split_whitespace().collect();
+    let refused = |part: &str, why: &str| {
+        let part = part.escape_debug();
+        Failure::usage(format!(
+            "{VARIABLE}: '{part}' {why}; write a level (off, error, warn, info, debug, trace), or levels of parts like \
+             postrider_subscriber=debug,lapin=info,warn"
+        ))
+    };
+    // `Targets` takes a mistyped level as the name of a part, which turns off the log of every other part.
+    if let Some(part) = text.split(',').find(|part| is_mistyped(part)) {
+        return Err(refused(part, "is neither a level nor a part of Postrider"));
     }
+    text.parse().map_err(|error| refused(&text, &format!("cannot be read: {error}")))
 }
 
-/// A failure as the last line of a log in JSON. The log itself is written by a thread that may not come to it any more.
+/// Whether a part of the filter without a level is neither a level nor one of Postrider's targets.
+fn is_mistyped(part: &str) -> bool {
+    !part.contains('=') && !part.starts_with("postrider") && part.parse::<LevelFilter>().is_err()
+}
+
+/// A failure as the last line of a JSON log, written directly because the log's thread may have ended.
 pub(crate) fn failure_line(text: &str) -> String {
     let line = serde_json::json!({
         "timestamp": Timestamp::now(), "level": "ERROR", "message": text, "target": PROGRAM,
@@ -82,7 +91,7 @@ pub(crate) fn failure_line(text: &str) -> String {
     line.to_string()
 }
 
-/// Takes whole lines.
+/// Writes whole lines to the log.
 struct Lines(Echo);
 
 impl io::Write for Lines {
@@ -105,47 +114,47 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut said = Said::default();
-        event.record(&mut said);
+        let mut content = Content::default();
+        event.record(&mut content);
         let (level, target) = (event.metadata().level(), event.metadata().target());
         let part = target.split("::").next().unwrap_or(target);
-        writeln!(writer, "{} {level:>5} {part}: {}", Timestamp::now(), one_line(&said.text()))
+        writeln!(writer, "{} {level:>5} {part}: {}", Timestamp::now(), one_line(&content.text()))
     }
 }
 
-/// A sentence, and what it is about.
+/// The content of an event.
 #[derive(Default)]
-struct Said {
-    sentence: String,
+struct Content {
+    message: String,
     error: String,
-    about: String,
+    fields: String,
 }
 
-impl Said {
+impl Content {
     fn text(self) -> String {
-        let Self { sentence, error, about } = self;
+        let Self { message, error, fields } = self;
         let error = if error.is_empty() { error } else { format!(": {error}") };
-        let about = if about.is_empty() { about } else { format!(" ({})", about.trim_end_matches(", ")) };
-        format!("{sentence}{about}{error}")
+        let fields = if fields.is_empty() { fields } else { format!(" ({})", fields.trim_end_matches(", ")) };
+        format!("{message}{fields}{error}")
     }
 
-    fn note(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+    fn add(&mut self, field: &Field, value: fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
         let _ = match field.name() {
-            "message" => write!(self.sentence, "{value}"),
+            "message" => write!(self.message, "{value}"),
             "error" => write!(self.error, "{value}"),
-            name => write!(self.about, "{} {value}, ", name.replace('_', " ")),
+            name => write!(self.fields, "{} {value}, ", name.replace('_', " ")),
         };
     }
 }
 
-impl Visit for Said {
+impl Visit for Content {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.note(field, format_args!("{value}"));
+        self.add(field, format_args!("{value}"));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.note(field, format_args!("{value:?}"));
+        self.add(field, format_args!("{value:?}"));
     }
 }
 
@@ -156,14 +165,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_comes_first_and_the_cause_last() {
-        let said = Said { sentence: "it failed".into(), error: "no route".into(), about: "task 7, worker a, ".into() };
-        assert_eq!(said.text(), "it failed (task 7, worker a): no route");
-        assert_eq!(Said { sentence: "it failed".into(), ..Said::default() }.text(), "it failed");
+    fn the_message_comes_first_and_the_error_last() {
+        let (message, error) = ("it failed".to_owned(), "no route".to_owned());
+        let content = Content { message: message.clone(), error, fields: "task 7, worker a, ".into() };
+        assert_eq!(content.text(), "it failed (task 7, worker a): no route");
+        assert_eq!(Content { message, ..Content::default() }.text(), "it failed");
     }
 
     #[test]
-    fn the_variable_chooses_what_is_logged() {
+    fn the_variable_filters_the_log() {
         let is_logged = |variable: Option<&str>, target: &str, level: Level| {
             filter(variable.map(str::to_owned)).unwrap().would_enable(target, &level)
         };
@@ -177,6 +187,9 @@ mod tests {
         assert!(
             is_logged(chosen, "postrider_subscriber::fetch", Level::DEBUG) && !is_logged(chosen, PROGRAM, Level::WARN)
         );
-        assert!(filter(Some("postrider=loud".into())).is_err());
+        assert!(is_logged(Some("lapin=trace, postrider_tasks"), "postrider_tasks::worker", Level::TRACE));
+        for mistyped in ["postrider=loud", "inof", "postrider_subscriber=debug,inof"] {
+            assert!(filter(Some(mistyped.into())).is_err(), "{mistyped}");
+        }
     }
 }

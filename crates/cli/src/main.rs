@@ -87,8 +87,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Each command's future lives in a frame of its own, and then on the heap: together they are larger than a small stack.
-/// The thread has a stack that is never small, where the first one has what a shell's limit leaves it.
+/// Runs a command on a new runtime. The future is made in a frame of its own and boxed, because the futures of all commands
+/// together are larger than a small stack. A new thread has a full stack; a shell limit may shrink that of the main thread.
 fn on_runtime<F: Future<Output = Result<(), Failure>>>(command: impl FnOnce() -> F + Send) -> Result<(), Failure> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

@@ -8,10 +8,10 @@ use clap::Subcommand;
 use crate::args::Global;
 use crate::failure::Failure;
 
-/// Deliver waiting messages now, dead-letter them, or delete them
+/// Deliver, dead-letter or delete waiting messages
 ///
-/// A leased message is left to its worker. 'postrider peek QUEUE' shows the messages of a queue and their ids. Not every
-/// store can do this; 'postrider doctor' says what a store can do.
+/// Leased messages are skipped. 'postrider peek QUEUE' shows the messages of a queue and their ids. Not every store
+/// supports this; 'postrider doctor' shows what a store supports.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Message {

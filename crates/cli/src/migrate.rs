@@ -8,21 +8,21 @@ use crate::output::{Output, note};
 use crate::session::NewFile;
 use postrider::Migration;
 
-/// Bring a store's tables up to date
+/// Apply the missing migrations of a store's tables
 ///
-/// Connecting does so by itself unless auto_migrate is off. All missing migrations are applied, or none.
+/// Connecting applies them too, unless auto_migrate is off. Either all of them are applied or none.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Migrate {
-    /// The store; by default the one that --url, POSTRIDER_URL or the configuration names
+    /// The store [default: that of --url, POSTRIDER_URL or the configuration]
     #[arg(value_name = "URL")]
     store: Option<String>,
 
-    /// Only list what is missing
+    /// Only list the missing migrations
     #[arg(long)]
     dry_run: bool,
 
-    /// Only print the SQL of what is missing
+    /// Only print the SQL of the missing migrations
     #[arg(long, conflicts_with = "dry_run")]
     print: bool,
 }
@@ -50,9 +50,9 @@ pub(crate) async fn run(global: &Global, command: &Migrate) -> Result<(), Failur
     } else {
         (endpoint.migrate().await?, "applied")
     };
-    file.tell();
+    file.announce();
     if steps.is_empty() {
-        note(format!("{endpoint} is up to date; nothing is missing"));
+        note(format!("{endpoint} is up to date; no migration is missing"));
     }
     let text = |step: &Migration| match command.print {
         true => format!("-- {}\n{}", step.name, step.sql.trim_end()),

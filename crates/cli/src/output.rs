@@ -1,5 +1,5 @@
-//! What a command prints on stdout. What comes from a store or a server steers no terminal: but for JSON and bytes that
-//! are asked for, control characters are escaped.
+//! Output on stdout. Control characters are escaped, except in JSON and raw bytes, so that text from a store or server
+//! cannot control the terminal.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::log;
 use crate::text;
 
-/// Prints rows, for people or as JSON.
+/// Prints rows as text or JSON.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     json: bool,
@@ -25,12 +25,12 @@ impl Output {
         self.json
     }
 
-    /// One result: a JSON object a line, or the text.
+    /// Prints one result: its row as a line of JSON, or its text.
     pub(crate) fn row(self, row: &impl Serialize, text: impl Display) -> Result<(), Failure> {
         self.rows([(row, text)])
     }
 
-    /// Results that become known together.
+    /// Prints several results.
     pub(crate) fn rows<R: Serialize, T: Display>(self, rows: impl IntoIterator<Item = (R, T)>) -> Result<(), Failure> {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         for (row, text) in rows {
@@ -41,28 +41,28 @@ impl Output {
                 writeln!(out, "{}", text::lines(&text.to_string()))?;
             }
         }
-        // Rows are results: whoever reads them must have them before the next thing happens.
+        // Flushed at once: the reader must have the results before the command continues.
         Ok(out.flush()?)
     }
 
-    /// Bytes as they are.
+    /// Prints raw bytes.
     pub(crate) fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
         out.write_all(bytes)?;
         Ok(out.flush()?)
     }
 
-    /// Text that ends its own lines.
+    /// Prints text that ends with a newline.
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
         self.bytes(text::lines(text).as_bytes())
     }
 }
 
-/// Says something that is no result.
+/// Prints a notice on stderr or, once it has started, to the log.
 pub(crate) fn note(text: impl Display) {
     if log::is_on() {
         return tracing::info!(target: log::PROGRAM, "{text}");
     }
-    // When nobody can read it, there is nobody to tell.
+    // A failed write to stderr cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "postrider: {}", text::lines(&text.to_string()));
 }

@@ -12,17 +12,17 @@ use crate::values;
 
 const BODY_WIDTH: usize = 40;
 
-/// Look at messages without receiving them, in the order in which they were sent
+/// Show messages in send order without leasing them
 ///
-/// On a broker (amqp:, sqs:) a look receives and returns: others do not see the messages for that moment, each look counts
-/// as a delivery, and messages with keys come after the others.
+/// On a broker (amqp:, sqs:) this receives the messages and returns them: for that moment no other receiver gets them, it
+/// counts as a delivery, and messages with ordering keys are listed last.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Peek {
     /// The queue
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// At most this many messages
+    /// Maximum number of messages
     #[arg(long, value_name = "N", default_value = "10", value_parser = values::count, allow_negative_numbers = true)]
     max: usize,
 }
@@ -81,7 +81,7 @@ pub(crate) async fn run(global: &Global, command: Peek) -> Result<(), Failure> {
     session.close().await
 }
 
-/// When it can be received: at once, at its time, or when its lease ends unless that is renewed.
+/// The time until the message can be received: until it is due or, if leased, until its lease ends.
 fn due(message: &PeekedMessage, now: Timestamp) -> String {
     let wait = message.next_attempt_at.since(now);
     if wait.is_zero() { "now".to_owned() } else { format!("in {}", text::until(wait)) }

@@ -1,15 +1,15 @@
-//! Bars for what takes long.
+//! Progress bars.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// What is done sooner shows no bar.
-const LONG: Duration = Duration::from_secs(1);
+/// Delay before a bar is shown, and its redraw interval.
+const DELAY: Duration = Duration::from_secs(1);
 
-/// A count on a terminal, on stderr, of what nobody knows the number of; nothing anywhere else. Where results go to
-/// the terminal they are seen themselves.
+/// A counter without a known total, on stderr if that is a terminal. Hidden if stdout is a terminal too, which shows the
+/// results themselves.
 pub(crate) fn count(unit: &str) -> ProgressBar {
     if std::io::stdout().is_terminal() {
         return ProgressBar::hidden();
@@ -17,7 +17,7 @@ pub(crate) fn count(unit: &str) -> ProgressBar {
     styled(&format!("{{pos}} {unit}, {{elapsed}}"))
 }
 
-/// A bar on a terminal, on stderr; nothing anywhere else. Its length is set by whoever learns it.
+/// A bar on stderr if that is a terminal; the caller sets its length.
 pub(crate) fn bar(unit: &str) -> ProgressBar {
     styled(&format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{elapsed}}  {{msg}}"))
 }
@@ -30,13 +30,13 @@ fn styled(template: &str) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    // Every change draws a bar that is visible, so it is hidden until then.
+    // Hidden until then, because every change redraws a visible bar.
     let later = bar.clone();
     std::thread::spawn(move || {
-        std::thread::sleep(LONG);
+        std::thread::sleep(DELAY);
         if !later.is_finished() {
             later.set_draw_target(ProgressDrawTarget::stderr());
-            later.enable_steady_tick(LONG);
+            later.enable_steady_tick(DELAY);
         }
     });
     bar

@@ -10,16 +10,16 @@ use crate::queues::must_exist;
 use crate::text::counted;
 use crate::values;
 
-/// Remove every message of a queue that nobody has leased
+/// Remove all messages of a queue that are not leased
 ///
-/// Dead letters stay; 'postrider dlq purge' removes those. Asks first when stdin is a terminal.
+/// Dead letters stay; 'postrider dlq purge' removes them. Asks for confirmation if stdin is a terminal.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Purge {
     /// The queue
     #[arg(value_parser = values::purged_queue)]
     queue: QueueName,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -44,7 +44,7 @@ pub(crate) async fn run(global: &Global, command: Purge) -> Result<(), Failure> 
         None => format!("Remove all messages from '{queue}' for good?"),
     };
     confirm(&question, command.yes)?;
-    // However many there are: it ends when they are gone.
+    // No deadline: a large queue takes long.
     let purged = session.provider.purge(queue, Deadline::never()).await?;
     session.out.row(&Row { queue, purged }, counted(purged, "message was removed", "messages were removed"))?;
     session.close().await

@@ -17,9 +17,9 @@ use crate::table::{Column, Table};
 use crate::text;
 use crate::values;
 
-/// List the queues, make or delete them
+/// List, create or delete queues
 ///
-/// Without a command, lists them.
+/// Without a subcommand, lists the queues.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Queues {
@@ -39,18 +39,18 @@ enum Command {
     Delete(manage::Delete),
 }
 
-/// Count what a queue holds, or every queue
+/// Count the messages of a queue or of all queues
 ///
-/// '~' marks a number that is only near the truth, '?' one that the store cannot tell; in JSON 'approximate' names the
-/// former and the latter are null.
+/// '~' marks an approximate number and '?' an unknown one. In JSON, 'approximate' lists the approximate fields and unknown
+/// numbers are null.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Stats {
-    /// The queue; without it, all
+    /// The queue [default: all queues]
     #[arg(value_parser = values::readable_queue)]
     queue: Option<QueueName>,
 }
 
-/// Hold receives from a queue back; sends and settles go on
+/// Pause receives from a queue; sends and settlements continue
 #[derive(Debug, clap::Args)]
 pub(crate) struct Pause {
     /// The queue
@@ -58,7 +58,7 @@ pub(crate) struct Pause {
     queue: QueueName,
 }
 
-/// Let receives from a paused queue go on
+/// Resume receives from a paused queue
 #[derive(Debug, clap::Args)]
 pub(crate) struct Resume {
     /// The queue
@@ -193,7 +193,7 @@ pub(crate) async fn pause(global: &Global, command: Pause) -> Result<(), Failure
 pub(crate) async fn resume(global: &Global, command: Resume) -> Result<(), Failure> {
     let session = global.connect().await?;
     let queue = &command.queue;
-    // An application may pause a queue before it is made.
+    // An application may pause a queue before it exists.
     if !session.provider.queue_stats(queue, Deadline::default()).await?.paused {
         must_exist(&session, queue).await?;
     }
@@ -207,33 +207,33 @@ pub(crate) async fn is_missing(session: &Session, queue: &QueueName) -> Result<b
     Ok(!report.missing.is_empty())
 }
 
-/// Fails where there is no such queue, for a command that is about what a queue holds.
+/// Fails if the queue does not exist.
 pub(crate) async fn must_exist(session: &Session, queue: &QueueName) -> Result<(), Failure> {
     if !is_missing(session, queue).await? {
         return Ok(());
     }
     let queue = queue.origin();
-    Err(Failure::failed(format!("there is no queue '{queue}'; {}", which_are_there(session, &queue).await)))
+    Err(Failure::failed(format!("there is no queue '{queue}'; {}", hint_for_missing(session, &queue).await)))
 }
 
-/// What to do about a queue that is not there.
-pub(crate) async fn which_are_there(session: &Session, queue: &QueueName) -> String {
-    // Without the right to list them there is nothing to suggest.
+/// The next step for a queue that does not exist.
+pub(crate) async fn hint_for_missing(session: &Session, queue: &QueueName) -> String {
+    // Without the right to list queues there is nothing to suggest.
     let queues = session.provider.list_queues(Deadline::default()).await.unwrap_or_default();
     match nearest(queue.as_str(), queues.iter().map(QueueName::as_str)) {
         Some(meant) => format!("did you mean '{meant}'?"),
-        None => "'postrider queues' lists those that there are".to_owned(),
+        None => "'postrider queues' lists the queues".to_owned(),
     }
 }
 
-/// Tells why a receive brings nothing, when that is not because the queue is empty. A receiver may come before the first
-/// sender, so a queue that is not there is no failure.
-pub(crate) async fn note_why_nothing_comes(session: &Session, queue: &QueueName) -> Result<(), Failure> {
+/// Notes why a receive returns nothing, if the queue is missing or paused. A missing queue is no failure: a receiver may
+/// start before the first sender.
+pub(crate) async fn note_if_unreceivable(session: &Session, queue: &QueueName) -> Result<(), Failure> {
     if is_missing(session, queue).await? {
         let queue = queue.origin();
-        note(format!("there is no queue '{queue}' yet; {}", which_are_there(session, &queue).await));
+        note(format!("there is no queue '{queue}' yet; {}", hint_for_missing(session, &queue).await));
     } else if session.provider.queue_stats(queue, Deadline::default()).await?.paused {
-        note(format!("queue '{queue}' is paused and gives nothing; 'postrider resume {queue}' lets it go on"));
+        note(format!("queue '{queue}' is paused; 'postrider resume {queue}' resumes it"));
     }
     Ok(())
 }
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_say_how_far_they_can_be_trusted() {
+    fn approximate_and_unknown_numbers_are_marked() {
         let stats = QueueStats {
             queue: QueueName::new("orders").unwrap(),
             ready: Measured::Approximate(12),

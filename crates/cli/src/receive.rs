@@ -13,22 +13,18 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::failure::{Failure, explained};
 use crate::output::note;
-use crate::queues::note_why_nothing_comes;
+use crate::queues::note_if_unreceivable;
 use crate::session::Session;
 use crate::text::{self, Body, one_line};
 use crate::values;
 
-/// Receive messages
+/// Receive messages and lease them
 ///
-/// Each is leased: until the lease ends nobody else receives it. Settle it by the receipt that is printed, with 'ack',
-/// 'nack' or 'release', or let --ack do it. An empty queue prints nothing on stdout and is no failure.
+/// No other receiver gets a message until its lease ends. Settle it by its printed receipt with 'ack', 'nack' or 'release',
+/// or pass --ack. On a broker (amqp:) only --ack settles: otherwise the messages go back to the queue at the end.
 ///
-/// On a broker (amqp:) no other process can settle: without --ack the messages go back when this one ends.
-///
-/// Every read counts as a delivery, and a message that was delivered --max-deliveries times without being settled goes to
-/// the dead letters instead of being printed; 'release' takes a delivery back. To look without leasing, use 'peek'.
-///
-/// 'QUEUE_dlq' holds the dead letters of QUEUE, and can be received from as any queue.
+/// Each receive counts as a delivery, unless 'release' takes it back; 'peek' shows messages without leasing them. An empty
+/// queue is no failure. 'QUEUE_dlq' holds the dead letters of QUEUE.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Receive {
@@ -36,23 +32,23 @@ pub(crate) struct Receive {
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// At most this many messages, and at most common.messaging.max_batch_size (100)
+    /// Maximum number of messages, at most common.messaging.max_batch_size (100)
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::count, allow_negative_numbers = true)]
     max: usize,
 
-    /// Dead-letter a message that was delivered this often [default: 3, or as configured]
+    /// Dead-letter a message, instead of printing it, after N deliveries [default: 3, or as configured]
     #[arg(long, value_name = "N", value_parser = values::deliveries, allow_negative_numbers = true)]
     max_deliveries: Option<NonZeroU32>,
 
-    /// How long they are leased, like 500ms, 5s, 2m, 1h30m or 3d [default: 30s, or as configured]
+    /// Length of the lease, like 500ms, 5s, 2m, 1h30m or 3d [default: 30s, or as configured]
     #[arg(long, value_name = "DURATION", value_parser = values::visibility, allow_hyphen_values = true)]
     visibility: Option<Duration>,
 
-    /// How long to wait for the first one, like 500ms, 5s, 2m, 1h30m or 3d
+    /// Maximum wait for the first message, like 500ms, 5s, 2m, 1h30m or 3d
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, default_value = "0s")]
     wait: Duration,
 
-    /// Acknowledge the messages once they are printed
+    /// Acknowledge the messages after printing them
     #[arg(long)]
     ack: bool,
 }
@@ -106,17 +102,17 @@ pub(crate) async fn run(global: &Global, command: Receive) -> Result<(), Failure
     if let Some(visibility) = command.visibility {
         options.visibility = visibility;
     }
-    if let Some(most) = command.max_deliveries {
-        options.max_receive_count = most.get();
+    if let Some(max) = command.max_deliveries {
+        options.max_receive_count = max.get();
     }
-    // Whoever waits wants to know at once that it is in vain.
+    // Noted before the wait, which would otherwise look like an empty queue.
     if !command.wait.is_zero() {
-        note_why_nothing_comes(&session, &command.queue).await?;
+        note_if_unreceivable(&session, &command.queue).await?;
     }
     let deadline = Deadline::after(command.wait.saturating_add(Deadline::DEFAULT));
     let messages = session.provider.receive_messages(&command.queue, &options, deadline).await?;
     if messages.is_empty() && command.wait.is_zero() {
-        note_why_nothing_comes(&session, &command.queue).await?;
+        note_if_unreceivable(&session, &command.queue).await?;
     }
 
     let not_portable = match session.provider.capabilities().support(Feature::PortableReceipts) {
@@ -129,16 +125,16 @@ pub(crate) async fn run(global: &Global, command: Receive) -> Result<(), Failure
     for message in messages.by_ref() {
         let (id, (shown, receipt)) = (message.id(), print(&session, message, command.ack || not_portable.is_some()));
         if let Err(failure) = shown {
-            // A row that did not arrive is nobody's receipt.
-            let unseen = std::iter::once(receipt).chain(messages.by_ref().map(QueuedMessage::into_receipt));
-            release(&session, unseen.collect()).await;
+            // The user did not get the receipts, so the messages are released.
+            let unprinted = std::iter::once(receipt).chain(messages.by_ref().map(QueuedMessage::into_receipt));
+            release(&session, unprinted.collect()).await;
             result = Err(failure);
             break;
         }
         printed.push((id, receipt));
     }
     if let Some(why) = not_portable.filter(|_| !printed.is_empty()) {
-        note(format!("no other process can use the receipts, and the messages go back now: {why}"));
+        note(format!("no other process can use the receipts, so the messages go back to the queue now: {why}"));
     }
     if command.ack && !printed.is_empty() {
         result = acknowledge(&session, printed).await.and(result);
@@ -147,18 +143,18 @@ pub(crate) async fn run(global: &Global, command: Receive) -> Result<(), Failure
     result.and(closed)
 }
 
-/// A receipt is shown to people unless it is `spent` when this process ends.
+/// Prints a message. Its text omits the receipt if it is `spent` when this process ends.
 fn print(session: &Session, message: QueuedMessage, spent: bool) -> (Result<(), Failure>, ReceiptHandle) {
     let (body, envelope, receipt) = message.into_parts();
     let row = Row::of(&body, &envelope, &receipt);
     let shown =
-        session.out.row(&row, ForPeople { body: &body, envelope: &envelope, receipt: (!spent).then_some(&receipt) });
+        session.out.row(&row, MessageText { body: &body, envelope: &envelope, receipt: (!spent).then_some(&receipt) });
     (shown, receipt)
 }
 
 async fn release(session: &Session, receipts: Vec<ReceiptHandle>) {
     let releases = receipts.into_iter().map(|receipt| Settlement::nack(receipt, Nack::Release)).collect();
-    // What could not be released comes back when its lease ends.
+    // A message that could not be released returns when its lease ends.
     let _ = session.provider.settle(releases, Deadline::default()).await;
 }
 
@@ -169,20 +165,20 @@ async fn acknowledge(session: &Session, printed: Vec<(MessageId, ReceiptHandle)>
     let mut result = Ok(());
     for (id, row) in ids.into_iter().zip(rows) {
         if let Err(error) = row {
-            note(format!("message {id} was printed and not acknowledged: {}", explained(&error)));
-            result = Err(Failure::Told);
+            note(format!("message {id} was printed but not acknowledged: {}", explained(&error)));
+            result = Err(Failure::Reported);
         }
     }
     result
 }
 
-struct ForPeople<'a> {
+struct MessageText<'a> {
     body: &'a Bytes,
     envelope: &'a Envelope,
     receipt: Option<&'a ReceiptHandle>,
 }
 
-impl std::fmt::Display for ForPeople<'_> {
+impl std::fmt::Display for MessageText<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Envelope { id, receive_count, enqueued_at, ordering_key, headers, .. } = self.envelope;
         let age = text::age(Timestamp::now().since(*enqueued_at));

@@ -1,4 +1,4 @@
-//! A retry strategy in one word of the command line.
+//! Parses the retry strategy of `--retry`.
 
 use std::num::NonZeroU32;
 
@@ -22,49 +22,49 @@ const STRATEGIES: &[Form] = &[
 ];
 const LIMITS: &[&str] = &["attempts", "total"];
 
-/// The strategy of a task, and whether it says that there is no last attempt. A task knows its number of attempts by
-/// itself, so none is put in where none is said.
+/// The retry strategy of a task. It gets no default number of attempts, because the task has its own.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct OfTask {
+pub(crate) struct TaskRetry {
     pub(crate) strategy: RetryStrategy,
+    /// The strategy is written without a last attempt.
     pub(crate) is_endless: bool,
 }
 
 /// Reads `NAME[,FIELD=VALUE…]`.
 pub(crate) fn parse(text: &str) -> Result<RetryStrategy, String> {
     let Some((fields, mut limits)) = read(text)? else { return Ok(RetryStrategy::NoRetry) };
-    // A limit of time is a limit too; without any, a message that always fails would come back for ever unasked.
+    // Without a limit of attempts or time, a message that always fails would be retried for ever.
     if limits.is_empty() {
         limits.insert("max_attempts".into(), json!(RetryStrategy::DEFAULT_MAX_ATTEMPTS));
     }
     strategy(fields, limits)
 }
 
-/// The same, for a task.
-pub(crate) fn parse_for_task(text: &str) -> Result<OfTask, String> {
+/// Reads `NAME[,FIELD=VALUE…]` for a task.
+pub(crate) fn parse_for_task(text: &str) -> Result<TaskRetry, String> {
     let Some((fields, limits)) = read(text)? else {
-        return Ok(OfTask { strategy: RetryStrategy::NoRetry, is_endless: false });
+        return Ok(TaskRetry { strategy: RetryStrategy::NoRetry, is_endless: false });
     };
     let has_last = limits.get("max_attempts").is_some_and(|number| !number.is_null());
     let is_endless = !limits.is_empty() && !has_last;
-    Ok(OfTask { strategy: strategy(fields, limits)?, is_endless })
+    Ok(TaskRetry { strategy: strategy(fields, limits)?, is_endless })
 }
 
 type Fields = Map<String, Value>;
 
-/// The fields, and the limits apart; `None` is no retry. Attempts without a limit are null.
+/// Returns the fields and the limits; `None` is no retry. Unlimited attempts are null.
 fn read(text: &str) -> Result<Option<(Fields, Fields)>, String> {
     let mut parts = text.split(',').map(str::trim);
-    // The configuration writes the same names with '_'.
+    // The configuration has the same names with '_'.
     let name = parts.next().unwrap_or_default().to_ascii_lowercase().replace('_', "-");
     if name == "none" || name == "no-retry" {
         return match parts.next() {
             None => Ok(None),
-            Some(field) => Err(format!("'none' has no fields, so no '{field}'")),
+            Some(field) => Err(format!("'none' has no fields; remove '{field}'")),
         };
     }
     let Some(form) = STRATEGIES.iter().find(|form| form.name == name) else {
-        return Err(format!("there is no strategy '{name}'; use {FORMS}"));
+        return Err(format!("unknown strategy '{name}'; use {FORMS}"));
     };
 
     let mut fields = Map::new();
@@ -72,10 +72,10 @@ fn read(text: &str) -> Result<Option<(Fields, Fields)>, String> {
     for part in parts {
         let (field, value) =
             part.split_once('=').ok_or_else(|| format!("'{part}' is not field=value; {}", form.fields()))?;
-        let (place, key, value) = match field {
+        let (target, key, value) = match field {
             "attempts" => (&mut limits, "max_attempts", attempts(value)?),
             "total" => (&mut limits, "max_total_delay", duration(field, value)?),
-            _ if !form.has(field) => return Err(format!("there is no '{field}' here; {}", form.fields())),
+            _ if !form.has(field) => return Err(format!("unknown field '{field}'; {}", form.fields())),
             "multiplier" => {
                 let number: f64 = value.parse().map_err(|_| format!("multiplier={value} is not a number like 2"))?;
                 (&mut fields, "multiplier", json!(number))
@@ -84,8 +84,8 @@ fn read(text: &str) -> Result<Option<(Fields, Fields)>, String> {
             "max" => (&mut fields, "max_delay", duration(field, value)?),
             same => (&mut fields, same, duration(field, value)?),
         };
-        if place.insert(key.to_owned(), value).is_some() {
-            return Err(format!("'{field}' is there twice"));
+        if target.insert(key.to_owned(), value).is_some() {
+            return Err(format!("'{field}' is given twice"));
         }
     }
     if let Some(missing) = form.required.iter().find(|field| !fields.contains_key(**field)) {
@@ -99,7 +99,7 @@ fn strategy(mut fields: Fields, mut limits: Fields) -> Result<RetryStrategy, Str
     limits.retain(|_, value| !value.is_null());
     fields.insert("limits".into(), Value::Object(limits));
     serde_json::from_value(Value::Object(fields)).map_err(|error| {
-        // The configuration's names, as they are written here.
+        // Translates the configuration's names to those of `--retry`.
         error.to_string().replace("initial_delay", "initial").replace("max_delay", "max")
     })
 }
@@ -111,11 +111,11 @@ impl Form {
 
     fn fields(&self) -> String {
         let fields: Vec<_> = [self.required, self.optional, LIMITS].concat();
-        format!("'{}' has {}", self.name, fields.join(", "))
+        format!("'{}' takes {}", self.name, fields.join(", "))
     }
 }
 
-/// Null is no limit.
+/// Reads `attempts`; null is no limit.
 fn attempts(value: &str) -> Result<Value, String> {
     if value == "forever" {
         return Ok(Value::Null);
@@ -138,8 +138,8 @@ mod tests {
 
     use super::*;
 
-    fn attempts(strategy: RetryStrategy, most: u32) -> RetryStrategy {
-        strategy.with_max_attempts(most)
+    fn attempts(strategy: RetryStrategy, max: u32) -> RetryStrategy {
+        strategy.with_max_attempts(max)
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_alternatives() {
+    fn errors_name_the_mistake_and_the_alternatives() {
         let errors: Vec<_> = [
             "sometimes",
             "",
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_has_the_attempts_that_are_said_and_else_its_own() {
+    fn a_task_keeps_its_own_attempts_unless_they_are_given() {
         let second = RetryStrategy::constant(Duration::from_secs(1));
         for (text, strategy, is_endless) in [
             ("none", RetryStrategy::NoRetry, false),
@@ -198,7 +198,7 @@ mod tests {
             ("constant,delay=1s,attempts=forever", second.clone(), true),
             ("constant,delay=1s,total=1s", second.with_max_total_delay(Duration::from_secs(1)), true),
         ] {
-            assert_eq!(parse_for_task(text), Ok(OfTask { strategy, is_endless }), "{text}");
+            assert_eq!(parse_for_task(text), Ok(TaskRetry { strategy, is_endless }), "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@ mod create;
 mod record;
 
 use clap::Subcommand;
-use postrider::task::{Schedule as Kept, TaskFilter, TaskQuery};
+use postrider::task::{Schedule as StoredSchedule, TaskFilter, TaskQuery};
 use postrider::{Deadline, MessagingError, Timestamp};
 use serde::Serialize;
 
@@ -16,12 +16,12 @@ use crate::table::{Column, Table};
 use crate::task::session::TaskSession;
 use crate::task::{Row as TaskRow, session::Client};
 use crate::text;
-use record::{ForPeople, Record, WithHistory};
+use record::{Record, RecordText, WithHistory};
 
-/// Make tasks at certain times
+/// Create tasks at regular times
 ///
-/// A schedule makes a task at each of its times. At least one process must run that sees to it: 'postrider task worker',
-/// or 'postrider task keeper'. However many run, each time makes its task once.
+/// A schedule creates one task at each of its times, while at least one 'postrider task worker' or 'postrider task keeper'
+/// runs. Several of them still create one task.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Schedule {
@@ -48,54 +48,54 @@ enum Command {
     Delete(Delete),
 }
 
-/// How many of the last tasks of a schedule are shown with it.
+/// Number of tasks shown with a schedule.
 const RUNS: usize = 10;
 
-/// List all schedules, by name, each with its next five times
+/// List all schedules by name, each with its next five times
 #[derive(Debug, clap::Args)]
 struct List {}
 
-/// Show a schedule with all that is known of it: its next five times, and the last ten tasks that it made, newest first
+/// Show a schedule with its next five times and its last ten tasks, newest first
 ///
 /// 'postrider task list --schedule NAME' lists all of its tasks.
 #[derive(Debug, clap::Args)]
 struct Show {
-    /// The schedule
+    /// Name of the schedule
     name: String,
 }
 
-/// Hold a schedule back; the times that come meanwhile are not made up for
+/// Pause a schedule; times during the pause are skipped for good
 #[derive(Debug, clap::Args)]
 struct Pause {
-    /// The schedule
+    /// Name of the schedule
     name: String,
 }
 
-/// Let a paused schedule go on, with its next time from now
+/// Resume a paused schedule at its next time from now
 #[derive(Debug, clap::Args)]
 struct Resume {
-    /// The schedule
+    /// Name of the schedule
     name: String,
 }
 
-/// Make a task of a schedule now, paused or not; its times go on as they would have
+/// Create a task of a schedule now, even if it is paused, and print the task's id
 ///
-/// Prints the task's id.
+/// The times of the schedule do not change.
 #[derive(Debug, clap::Args)]
 struct Trigger {
-    /// The schedule
+    /// Name of the schedule
     name: String,
 }
 
-/// Remove a schedule; its tasks stay
+/// Delete a schedule; its tasks stay
 ///
-/// Asks first when stdin is a terminal.
+/// Asks for confirmation if stdin is a terminal.
 #[derive(Debug, clap::Args)]
 struct Delete {
-    /// The schedule
+    /// Name of the schedule
     name: String,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -112,7 +112,7 @@ pub(crate) async fn run(global: &Global, command: Schedule) -> Result<(), Failur
     }
 }
 
-/// A schedule that is not there is no slip of the pen: it may have been there.
+/// Maps a missing schedule to a failure, not to wrong usage: it may have existed before.
 fn failure(error: MessagingError) -> Failure {
     match error {
         MessagingError::InvalidInput { what: "schedule", why } => Failure::failed(why),
@@ -120,13 +120,13 @@ fn failure(error: MessagingError) -> Failure {
     }
 }
 
-async fn get(client: &Client, name: &str) -> Result<Kept, Failure> {
+async fn get(client: &Client, name: &str) -> Result<StoredSchedule, Failure> {
     client.get_schedule(name, Deadline::default()).await.map_err(failure)
 }
 
-/// Prints a schedule as it is now.
-fn print(session: &TaskSession, schedule: &Kept) -> Result<(), Failure> {
-    session.out.row(&Record::of(schedule), record::in_a_line(schedule))
+/// Prints a schedule on one line.
+fn print(session: &TaskSession, schedule: &StoredSchedule) -> Result<(), Failure> {
+    session.out.row(&Record::of(schedule), record::line(schedule))
 }
 
 async fn list(global: &Global) -> Result<(), Failure> {
@@ -140,7 +140,7 @@ async fn list(global: &Global) -> Result<(), Failure> {
     session.close().await
 }
 
-fn table(schedules: &[Kept]) -> String {
+fn table(schedules: &[StoredSchedule]) -> String {
     let mut table = Table::new([
         Column::Text("NAME"),
         Column::Text("TYPE"),
@@ -161,7 +161,7 @@ fn table(schedules: &[Kept]) -> String {
             time(schedule.last_run_at),
             if is_paused { "paused".into() } else { String::new() },
         ]);
-        // The times after the next stand below it.
+        // Each further time has a row of its own.
         for time in next {
             table.push([String::new(), String::new(), String::new(), time, String::new(), String::new()]);
         }
@@ -176,7 +176,7 @@ async fn show(global: &Global, name: &str) -> Result<(), Failure> {
     let filter = TaskFilter { schedule: Some(schedule.definition.name.clone()), ..TaskFilter::default() };
     let query = TaskQuery { filter, limit: RUNS, after: None };
     let runs = client.list(&query, Deadline::default()).await?.tasks;
-    session.out.row(&WithHistory::of(&schedule, &runs), ForPeople { schedule: &schedule, runs: &runs })?;
+    session.out.row(&WithHistory::of(&schedule, &runs), RecordText { schedule: &schedule, runs: &runs })?;
     session.close().await
 }
 
@@ -200,7 +200,7 @@ async fn trigger(global: &Global, name: &str) -> Result<(), Failure> {
     let schedule = get(&session.client(), name).await?;
     let task = schedule.definition.task.task(name)?;
     let task_type = task.task_type.clone();
-    let created = session.maker().await?.create_one(task).await?;
+    let created = session.creator().await?.create_one(task).await?;
     let printed = session.out.row(&TaskRow::of(created, &task_type), created.id);
     let closed = session.close().await;
     printed.map_err(|failure| failure.after(format_args!("task {} was created", created.id)))?;
@@ -218,7 +218,7 @@ async fn delete(global: &Global, command: Delete) -> Result<(), Failure> {
     let Delete { name, yes } = command;
     let session = global.connect_to_tasks().await?;
     let client = session.client();
-    // Nobody is asked about what is not there.
+    // A missing schedule fails before the confirmation.
     get(&client, &name).await?;
     confirm(&format!("Delete schedule '{name}'? Its tasks stay."), yes)?;
     client.delete_schedule(&name, Deadline::default()).await.map_err(failure)?;

@@ -15,13 +15,13 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::input;
-use crate::lines::make_of_stdin;
+use crate::lines::create_from_stdin;
 use crate::values;
 use lines::Sender;
 
 /// Send a message
 ///
-/// Prints the message's id once it is durable. The queue is made when it is not there.
+/// Prints the message's id once it is durable. A missing queue is created.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Send {
@@ -29,50 +29,50 @@ pub(crate) struct Send {
     #[arg(value_parser = values::queue)]
     queue: QueueName,
 
-    /// The body; without it, or with '-', what stdin holds
+    /// The body [default: read from stdin, as with '-']
     body: Option<OsString>,
 
-    /// Send every line of stdin as a message, without its line end (LF or CR LF); an empty line is an empty message
+    /// Send each line of stdin as a message, without its newline (LF or CR LF); an empty line is an empty message
     #[arg(long, conflicts_with_all = ["body", "id", "dedup_key"])]
     lines: bool,
 
     #[command(flatten)]
-    label: Label,
+    options: MessageOptions,
 
-    /// The message's id; made when it is not given. It is yours to keep single: sent twice, it names two messages. To have
-    /// only one, use --dedup-key
+    /// The message's id [default: a new one]. Two sends with one id make two messages; use --dedup-key to send a message
+    /// only once
     #[arg(long, value_name = "UUID", value_parser = values::id)]
     id: Option<MessageId>,
 
-    /// Send it only if no message with this key lives
+    /// Send only if no living message has this key; otherwise print that message's id
     #[arg(long, value_name = "KEY", value_parser = values::key)]
     dedup_key: Option<Key>,
 }
 
-/// What all messages of a call have in common.
+/// Options that all messages of a call share.
 #[derive(Debug, Clone, clap::Args)]
-struct Label {
-    /// A header; may be given several times, each name once
+struct MessageOptions {
+    /// A header; repeatable, each name once
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = values::header)]
     headers: Vec<(String, String)>,
 
-    /// Deliver it no sooner than this long from now, like 500ms, 5s, 2m, 1h30m or 3d
+    /// Deliver the message no earlier than after this time, like 500ms, 5s, 2m, 1h30m or 3d [default: 0s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     delay: Option<Duration>,
 
-    /// Messages with the same key are handled one at a time, in the order in which they were sent
+    /// Ordering key: messages with one key are handled one at a time, in send order
     #[arg(long, value_name = "KEY", value_parser = values::key)]
     key: Option<Key>,
 
-    /// How urgent it is, from 0 to 9, the most urgent [default: 4]
+    /// Priority from 0 to 9; 9 is the most urgent [default: 4]
     #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
     priority: Option<Priority>,
 
-    /// Dead-letter it when it has not been handled this long from now, like 500ms, 5s, 2m, 1h30m or 3d
+    /// Dead-letter the message if it is not handled within this time, like 500ms, 5s, 2m, 1h30m or 3d [default: never]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     expires_in: Option<Duration>,
 
-    /// How the body is encoded, like 'application/json' [default: application/octet-stream]
+    /// Content type of the body, like 'application/json' [default: application/octet-stream]
     #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
     content_type: Option<ContentType>,
 }
@@ -90,7 +90,7 @@ struct Sent<'a> {
     queue: &'a str,
 }
 
-impl Label {
+impl MessageOptions {
     fn message(&self, body: impl Into<Bytes>) -> Result<Message, Failure> {
         let mut message = Message::new(body);
         message.headers = self.headers()?;
@@ -121,15 +121,15 @@ impl Label {
 pub(crate) async fn run(global: &Global, command: Send) -> Result<(), Failure> {
     if command.body.is_none() && !command.lines && std::io::stdin().is_terminal() {
         return Err(Failure::usage(
-            "there is no body; give it behind the queue, or write '-' to type it and end it with Ctrl-D",
+            "there is no body; pass it after the queue, or pass '-' to type it and end it with Ctrl-D",
         ));
     }
-    // Before anything is made.
-    command.label.headers()?;
+    // Checked before anything is created.
+    command.options.headers()?;
     let session = global.connect().await?;
     if command.lines {
-        let sender = Sender { session: &session, queue: &command.queue, label: &command.label };
-        let result = make_of_stdin(&sender, session.out).await;
+        let sender = Sender { session: &session, queue: &command.queue, options: &command.options };
+        let result = create_from_stdin(&sender, session.out).await;
         let closed = session.close().await;
         return result.and(closed);
     }
@@ -137,7 +137,7 @@ pub(crate) async fn run(global: &Global, command: Send) -> Result<(), Failure> {
         Some(body) if body != "-" => Bytes::from(body.into_vec()),
         _ => input::body(session.provider.capabilities().limits.max_body_bytes).await?,
     };
-    let mut message = command.label.message(body)?;
+    let mut message = command.options.message(body)?;
     message.dedup_key = command.dedup_key;
     if let Some(id) = command.id {
         message.id = id;

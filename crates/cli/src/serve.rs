@@ -17,32 +17,31 @@ use crate::command::Echo;
 use crate::failure::Failure;
 use crate::log;
 use crate::output::{Output, note};
-use crate::session::{NewFile, warn_of_readers};
+use crate::session::{NewFile, warn_if_readable};
 use crate::signals::Signals;
 use options::options;
 
-/// Put a store on the network: an HTTP API, a dashboard, metrics, and the chores of tasks
+/// Serve a store over HTTP, with a dashboard, metrics and the chores of tasks
 ///
-/// Workers in any language send, receive and settle by HTTP; this program does, too, with --url http://host:port. The
-/// dashboard is at the address that is printed, the API's reference below /reference there.
+/// The dashboard is at the printed address and the API's reference at /reference there; this program is a client with
+/// --url http://host:port. Runs until Ctrl-C, SIGTERM or SIGHUP, then finishes running requests; a second signal stops it
+/// at once.
 ///
-/// Without tokens everybody may do everything, so only this machine can reach it; 'postrider token create' makes one.
-/// Tokens, tasks and schedules are kept where state.url says; with --url memory: and no state.url they end with the server.
-/// How the server runs is in [server] of the configuration.
-///
-/// Works until the first Ctrl-C, SIGTERM or SIGHUP, then finishes what runs; a second one ends it at once.
+/// Without tokens every client may do everything, so the server listens only on this machine; 'postrider token create'
+/// creates a token. Tokens, tasks and schedules are stored where state.url says; with --url memory: and no state.url they
+/// are lost when the server ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// Where to listen, like 127.0.0.1:8025; port 0 is any that is free [default: what server.listen says]
+    /// Address to listen on, like 127.0.0.1:8025; port 0 selects a free one [default: server.listen of the configuration]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 
-    /// The certificate (PEM) of a server with TLS
+    /// TLS certificate, a PEM file [default: no TLS]
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
 
-    /// Its key (PEM)
+    /// Private key of the certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
 }
@@ -64,14 +63,14 @@ struct Row<'a> {
 }
 
 pub(crate) async fn run(global: &Global, command: Serve) -> Result<(), Failure> {
-    let sources = command.over(global.sources_for(None)?)?;
+    let sources = command.add_to(global.sources_for(None)?)?;
     let mut config = Config::load(&sources)?;
     if config.provider() == Some(ProviderKind::Http) {
         let url = config.url();
-        return Err(Failure::usage(format!("{url} is a server already; name the store that this one shall serve")));
+        return Err(Failure::usage(format!("{url} is a server itself; pass the URL of the store to serve")));
     }
-    // What is served ends with this process, and so does what is kept beside it, unless its place is named.
-    let temporary = match config.provider() == Some(ProviderKind::Memory) && !names_state(&config) {
+    // A store in memory ends with this process, and so do its tasks and tokens, unless state.url is set.
+    let temporary = match config.provider() == Some(ProviderKind::Memory) && !is_state_url_set(&config) {
         true => Some(temporary_folder()?),
         false => None,
     };
@@ -79,80 +78,78 @@ pub(crate) async fn run(global: &Global, command: Serve) -> Result<(), Failure> 
         let url = format!("sqlite:{}", utf_8(&folder.path().join("state.db"))?);
         config = Config::load(&sources.flag("--url", STATE_URL, url))?;
     }
-    let (kept, files) = match temporary {
-        Some(_) => (
-            format!("serving {}, tasks and tokens included: all of it ends with this process", config.url()),
-            Vec::new(),
-        ),
-        None => (kept(&config)?, new_files(&config)?),
+    let (serving, files) = match temporary {
+        Some(_) => {
+            (format!("serving {}, tasks and tokens included; all is lost when this process ends", config.url()), vec![])
+        }
+        None => (serving(&config)?, new_files(&config)?),
     };
     let options = options(config.server());
     let echo = Echo::start();
     log::start(&echo, global)?;
-    let (records, kept_in) = StateStorage::connect(&config).await?;
+    let (records, state) = StateStorage::connect(&config).await?;
     let endpoint = config.endpoint()?;
     let context = SystemContext::from_config(config).await?;
-    warn_of_readers(&endpoint);
-    files.into_iter().for_each(NewFile::tell);
+    warn_if_readable(&endpoint);
+    files.into_iter().for_each(NewFile::announce);
     let open = !Tokens::new(records.clone()).any(Deadline::default()).await?;
     let provider = context.messaging_provider.provider_name();
     let server = Server::bind(context, records, options).await.map_err(failure)?;
-    // Before anybody is told that it is there: whoever knows may want it to end.
+    // Before the address is printed: a reader of that line may signal at once.
     let signals = Signals::listen().map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
 
     let (url, address) = (server.url(), server.address());
     Output::new(global.json).row(&Row { url: &url, address, provider, open }, format_args!("Postrider is at {url}"))?;
-    note(kept);
+    note(serving);
     if open {
         note(format_args!(
-            "everybody on this machine may do everything; 'postrider --url {url} token create NAME --role admin' makes \
-             a token, and from then on everybody needs one"
+            "there is no token, so every client on this machine may do everything; 'postrider --url {url} token create \
+             NAME --role admin' creates one, and from then on every client needs a token"
         ));
     }
     let shutdown = Shutdown::new();
     let ended = tokio::select! {
         ended = server.run(shutdown.clone()) => ended.map_err(failure),
-        () = until_told_twice(signals, shutdown, &echo) => {
-            return Err(Failure::failed("ended at once: requests that were running may or may not have been carried out"));
+        () = second_signal(signals, shutdown, &echo) => {
+            return Err(Failure::failed("stopped at once: the outcome of running requests is unknown"));
         }
     };
-    let closed = kept_in.close(Deadline::default()).await.map_err(Failure::from);
+    let closed = state.close(Deadline::default()).await.map_err(Failure::from);
     echo.flush().await;
-    // Removed with everything in it, now that nobody has it open.
+    // Removed only after the state in it is closed.
     drop(temporary);
     ended.and(closed)
 }
 
-/// The key of the place of tasks and tokens.
+/// The configuration key of the database of tasks and tokens.
 const STATE_URL: &str = "state.url";
 
-/// Whether somebody has said where tasks and tokens are kept.
-fn names_state(config: &Config) -> bool {
+fn is_state_url_set(config: &Config) -> bool {
     config.describe().iter().any(|row| row.key == STATE_URL && row.origin != Origin::Default)
 }
 
 fn temporary_folder() -> Result<TempDir, Failure> {
-    let made = tempfile::Builder::new().prefix("postrider-serve-").tempdir();
-    made.map_err(|error| Failure::failed(format!("cannot make a temporary folder for tasks and tokens: {error}")))
+    let folder = tempfile::Builder::new().prefix("postrider-serve-").tempdir();
+    folder.map_err(|error| Failure::failed(format!("cannot create a temporary folder for tasks and tokens: {error}")))
 }
 
-/// Asks the server to stop at the first signal, and completes at the second.
-async fn until_told_twice(mut signals: Signals, shutdown: Shutdown, echo: &Echo) {
+/// Requests a shutdown at the first signal and completes at the second.
+async fn second_signal(mut signals: Signals, shutdown: Shutdown, echo: &Echo) {
     signals.next().await;
-    echo.note("finishing what runs; once more to end it at once");
+    echo.note("finishing running work; a second signal ends it at once");
     shutdown.request();
     signals.next().await;
 }
 
-/// What is served, and where everything is kept that is no message.
-fn kept(config: &Config) -> Result<String, Failure> {
+/// Describes the served store and where its tasks and tokens are.
+fn serving(config: &Config) -> Result<String, Failure> {
     Ok(match config.keeps_state_with_messages() {
         true => format!("serving {}, tasks and tokens included", config.url()),
         false => format!("serving {}; tasks and tokens are in {}", config.url(), config.state_url()?),
     })
 }
 
-/// Files that may be made: of the messages, and of the rest where that is another.
+/// The files that connecting may create: of the messages, and of tasks and tokens if that is another.
 fn new_files(config: &Config) -> Result<Vec<NewFile>, Failure> {
     let mut files = vec![NewFile::of(config)];
     if !config.keeps_state_with_messages() {
@@ -162,8 +159,8 @@ fn new_files(config: &Config) -> Result<Vec<NewFile>, Failure> {
 }
 
 impl Serve {
-    /// Its options, over everything else that says something.
-    fn over(&self, sources: Sources) -> Result<Sources, Failure> {
+    /// Adds the options of the command line to the configuration's sources.
+    fn add_to(&self, sources: Sources) -> Result<Sources, Failure> {
         let listen = self.listen.clone().map(|listen| ("--listen", "server.listen", listen));
         let certificate = self.tls_certificate.as_deref().map(utf_8).transpose()?;
         let key = self.tls_key.as_deref().map(utf_8).transpose()?;
@@ -186,8 +183,8 @@ fn failure(error: ServeError) -> Failure {
         ServeError::Context(error) => error.into(),
         ServeError::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
             Failure::failed(format!(
-                "{address} is taken, perhaps by another server; choose another address with --listen, like {} or \
-                 {} for any port that is free, or end what uses it",
+                "{address} is in use, perhaps by another server; stop that one, or choose another address with --listen, \
+                 like {} or {} for any free port",
                 SocketAddr::new(address.ip(), address.port().wrapping_add(1)),
                 SocketAddr::new(address.ip(), 0),
             ))

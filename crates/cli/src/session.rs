@@ -1,4 +1,4 @@
-//! What a command works with: the configuration, the store that it names, the output.
+//! The configuration, the connection to its store, and the output of a command.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use crate::log;
 use crate::output::{Output, note};
 use crate::text;
 
-/// The key that `--url` stands for.
+/// The configuration key that `--url` sets.
 const URL_KEY: &str = "common.messaging.url";
 
-/// A connection to the store, for the length of a command.
+/// A connection to the store, for one command.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) config: Config,
@@ -23,12 +23,12 @@ pub(crate) struct Session {
 }
 
 impl Global {
-    /// The configuration, with `store` (a command's own argument) over everything else.
+    /// Loads the configuration. `store`, an argument of the command, overrides everything else.
     pub(crate) fn config_for(&self, store: Option<&str>) -> Result<Config, Failure> {
         Ok(Config::load(&self.sources_for(store)?)?)
     }
 
-    /// What [`Self::config_for`] reads, for a command that has flags of its own for some keys.
+    /// The sources of [`Self::config_for`], for a command that adds its own flags.
     pub(crate) fn sources_for(&self, store: Option<&str>) -> Result<Sources, Failure> {
         let mut sources = Sources::of_this_process();
         if let Some(file) = &self.config {
@@ -37,7 +37,9 @@ impl Global {
         let flag = match (store, &self.url) {
             (Some(argument), Some(flag)) if argument != flag => {
                 let (argument, flag) = (without_password(argument), without_password(flag));
-                return Err(Failure::usage(format!("two stores are named, '{argument}' and --url '{flag}'; name one")));
+                return Err(Failure::usage(format!(
+                    "two stores are given, '{argument}' and --url '{flag}'; pass only one"
+                )));
             }
             (Some(argument), _) => Some(("URL", argument)),
             (None, Some(url)) => Some(("--url", url.as_str())),
@@ -49,7 +51,7 @@ impl Global {
         Ok(sources)
     }
 
-    /// The same, for a command that makes no sense on a store that ends with this process.
+    /// Loads the configuration and refuses a store in memory, which ends with this process.
     pub(crate) fn lasting_config_for(&self, store: Option<&str>) -> Result<Config, Failure> {
         let config = self.config_for(store)?;
         if config.provider() == Some(ProviderKind::Memory) {
@@ -58,70 +60,70 @@ impl Global {
         Ok(config)
     }
 
-    /// Connects to a store that outlives this process.
+    /// Connects to the store; refuses one in memory.
     pub(crate) async fn connect(&self) -> Result<Session, Failure> {
         let config = self.lasting_config_for(None)?;
         let endpoint = config.endpoint()?;
         let file = NewFile::of(&config);
         let provider = endpoint.connect().await?;
-        file.tell();
-        warn_of_readers(&endpoint);
+        file.announce();
+        warn_if_readable(&endpoint);
         Ok(Session { config, provider, out: Output::new(self.json) })
     }
 }
 
-/// Says in the log, where there is one, that others may read the file. Commands that end at once leave that to `doctor`.
-pub(crate) fn warn_of_readers(endpoint: &Endpoint) {
+/// Warns in the log, if there is one, that other users can read the file. In short commands only `doctor` reports it.
+pub(crate) fn warn_if_readable(endpoint: &Endpoint) {
     if let Some(Finding { severity: Severity::Warning, found, fix: Some(fix), .. }) = endpoint.access() {
         tracing::warn!(target: log::PROGRAM, "the embedded file: {found}; {fix}");
     }
 }
 
-/// Why a store in memory is refused.
+/// The refusal of a store in memory.
 pub(crate) fn ends_with_this_process() -> Failure {
     Failure::usage(
-        "'memory:' ends with this process, so no other command would find anything in it; \
-         use a file, for instance --url sqlite:/tmp/try.db",
+        "'memory:' ends with this process, so another command would find nothing in it; use a file, for example --url \
+         sqlite:/tmp/try.db",
     )
 }
 
-/// The URL as it may be shown.
+/// The URL for display.
 fn without_password(url: &str) -> String {
     match Config::load(&Sources::none().flag("--url", URL_KEY, url)) {
         Ok(config) => config.url().to_string().escape_debug().to_string(),
-        // Nobody knows where a password would be in what is no URL of a store.
+        // An invalid URL may have a password anywhere.
         Err(_) => url.split_once(':').map_or("…".into(), |(scheme, _)| format!("{}:…", scheme.escape_debug())),
     }
 }
 
-/// The file or folder of a store that is not there yet. Whoever wrote its name wrongly shall see that it was made.
+/// The path of a store that does not exist yet. Its creation is announced, because the path may be mistyped.
 #[derive(Debug)]
 pub(crate) struct NewFile(Option<PathBuf>);
 
 impl NewFile {
-    /// Looks before the store is connected to.
+    /// Checks the configured store; call it before connecting.
     pub(crate) fn of(config: &Config) -> Self {
         Self::at(config.url())
     }
 
-    /// The same, of any store.
+    /// Checks the store at `url`.
     pub(crate) fn at(url: &StoreUrl) -> Self {
         let url = url.as_str();
         let path = url.strip_prefix("sqlite:").or_else(|| url.strip_prefix("spool:")).map(PathBuf::from);
         Self(path.filter(|path| matches!(path.try_exists(), Ok(false))))
     }
 
-    /// Tells what was made since.
-    pub(crate) fn tell(self) {
+    /// Notes that the path was created since.
+    pub(crate) fn announce(self) {
         if let Some(file) = self.0.filter(|file| file.exists()) {
             let file = std::path::absolute(&file).unwrap_or(file);
-            note(format_args!("made {}", text::one_line(&file.display().to_string())));
+            note(format_args!("created {}", text::one_line(&file.display().to_string())));
         }
     }
 }
 
 impl Session {
-    /// Ends the connection. What the command did stands, whatever this answers.
+    /// Closes the connection. A failure does not undo what the command did.
     pub(crate) async fn close(self) -> Result<(), Failure> {
         Ok(self.provider.close(Deadline::default()).await?)
     }

@@ -1,4 +1,4 @@
-//! `postrider ack`, `release`, `nack`, `extend`: what becomes of messages whose receipts are at hand.
+//! `postrider ack`, `release`, `nack`, `extend`: settle and extend leases by their receipts.
 
 use std::time::Duration;
 
@@ -15,67 +15,66 @@ use crate::session::Session;
 use crate::{text, values};
 
 const OUTCOMES: &str = "\
-Prints what became of each: what was asked for, or 'expired' when its lease is over or was settled, 'invalid' when it is \
-no receipt of this kind of store, 'unknown' when the answer was lost, 'failed' for anything else. Every receipt is tried. \
-Exits with 1 when one was not done, with 2 when none of them is a receipt at all.
+Prints the outcome for each receipt: that of the command, or 'expired' if the lease has ended or was settled, 'invalid' if \
+it is no receipt of this kind of store, 'unknown' if the answer was lost, 'failed' for any other error. Every receipt is \
+tried. Exits with 1 if one fails, with 2 if none of the arguments is a receipt.
 
-A receipt belongs to the store that it was received from: name the same one.";
+A receipt is valid only for the store that it was received from: pass the same --url.";
 
-/// Acknowledge messages: they are done
+/// Acknowledge messages as done
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Ack {
-    /// What 'receive' printed
+    /// Receipts printed by 'receive'
     #[arg(required = true, value_name = "RECEIPT")]
     receipts: Vec<String>,
 }
 
-/// Give messages back at once: their work was never started, and the delivery does not count
+/// Give back messages whose work was never started; the delivery does not count
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Release {
-    /// What 'receive' printed
+    /// Receipts printed by 'receive'
     #[arg(required = true, value_name = "RECEIPT")]
     receipts: Vec<String>,
 }
 
-/// Give messages back that could not be handled: to be tried again, or to the dead letters
+/// Give back messages that failed, to be retried or dead-lettered
 ///
-/// Without --retry-after and --dead they come back after the delay that the configured strategy (common.retry) has
-/// after a first failure: a receipt does not tell how often its message failed before. A strategy that allows no
-/// second attempt dead-letters them.
+/// Without --retry-after and --dead, the messages are retried after the delay of the configured strategy (common.retry) for
+/// a first failure, because a receipt does not contain the number of earlier failures. A strategy without a second attempt
+/// dead-letters them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Refuse {
-    /// What 'receive' printed
+    /// Receipts printed by 'receive'
     #[arg(required = true, value_name = "RECEIPT")]
     receipts: Vec<String>,
 
-    /// They come back after this long, like 500ms, 5s, 2m, 1h30m or 3d
+    /// Retry after this delay, like 500ms, 5s, 2m, 1h30m or 3d [default: that of common.retry]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, conflicts_with = "dead")]
     retry_after: Option<Duration>,
 
-    /// They go to the dead letters now, for this reason
+    /// Dead-letter the messages now, with this reason
     #[arg(long, value_name = "REASON")]
     dead: Option<String>,
 
-    /// What went wrong; kept as the message's last error
+    /// Error text to record as the message's last error
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
 }
 
-/// Go on holding messages: their leases end this long from now
+/// Extend leases: they end DURATION from now
 ///
-/// On a store that keeps no record of leases (SQS) a receipt says when its lease ends. There a new receipt is printed:
-/// use it from now on.
+/// A receipt of SQS contains the end of its lease, so there a new receipt is printed: use it from now on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(crate) struct Extend {
-    /// What 'receive' printed
+    /// Receipts printed by 'receive'
     #[arg(required = true, value_name = "RECEIPT")]
     receipts: Vec<String>,
 
-    /// The new length, from now, like 500ms, 5s, 2m, 1h30m or 3d; it is not added to what is left
+    /// New length of the leases, counted from now, like 500ms, 5s, 2m, 1h30m or 3d
     #[arg(value_name = "DURATION", value_parser = values::visibility, allow_hyphen_values = true)]
     extension: Duration,
 }
@@ -84,7 +83,7 @@ pub(crate) struct Extend {
 #[derive(Serialize)]
 struct Row<'a> {
     receipt: &'a str,
-    /// The receipt by which an extended lease goes on, when it is another.
+    /// The receipt of the extended lease, if it changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_receipt: Option<String>,
     id: Option<MessageId>,
@@ -93,13 +92,13 @@ struct Row<'a> {
     error: Option<&'a str>,
 }
 
-/// A receipt as it was written, and what it says.
+/// An argument, and the receipt parsed from it.
 struct Given {
     text: String,
     receipt: Result<ReceiptHandle, MessagingError>,
 }
 
-/// The receipts that can be read. When none can, it is no matter of the store.
+/// Parses the receipts. Fails if none is valid: then the store is not needed.
 fn read(texts: Vec<String>) -> Result<Vec<Given>, Failure> {
     let read = |text: String| Given { receipt: text.parse(), text };
     let all: Vec<_> = texts.into_iter().map(read).collect();
@@ -116,7 +115,7 @@ fn unreadable(text: &str, error: &MessagingError) -> String {
         MessagingError::InvalidReceipt { why } => why.clone(),
         other => other.to_string(),
     };
-    format!("'{}' is no receipt: {why}. Give it whole, as 'receive' printed it", text::shortened(text, 60))
+    format!("'{}' is no receipt: {why}. Pass it in full, as 'receive' printed it", text::shortened(text, 60))
 }
 
 pub(crate) async fn ack(global: &Global, command: Ack) -> Result<(), Failure> {
@@ -143,7 +142,7 @@ pub(crate) async fn nack(global: &Global, command: Refuse) -> Result<(), Failure
     settle(global, command.receipts, outcome, |receipt| Settlement::nack(receipt, nack.clone())).await
 }
 
-/// What the strategy wants after a first failure.
+/// The nack of the strategy after a first failure.
 fn by_strategy(strategy: &RetryStrategy) -> Nack {
     match strategy.next_delay(1, Duration::ZERO, rand::random()) {
         Some(after) => Nack::retry_after(after),
@@ -183,21 +182,20 @@ async fn settle(
     session.close().await.and(result)
 }
 
-/// Tells what became of each. `rows` are those of the receipts that could be read, with the receipt to go on with when it
-/// is another.
+/// Prints the outcome for each argument. `rows` are the results of the valid receipts, with the new receipt if it changed.
 fn report(
     session: &Session,
     given: &[Given],
     rows: RowResults<Option<ReceiptHandle>>,
     done: &'static str,
 ) -> Result<(), Failure> {
-    // The same was asked for every row: when it cannot be asked for, nothing was done.
+    // All rows are the same request: if it is invalid, nothing was done.
     if let Some(Err(error @ MessagingError::InvalidInput { .. })) = rows.first() {
         return Err(error.clone().into());
     }
     let mut rows = rows.into_iter();
     let mut is_done = true;
-    let mut told = Vec::new();
+    let mut noted = Vec::new();
     for Given { text, receipt } in given {
         let row = match receipt {
             Ok(_) => rows.next().unwrap_or(Err(MessagingError::OutcomeUnknown {
@@ -221,8 +219,8 @@ fn report(
         let why = failed.map(|error| match (&error, receipt) {
             (_, Err(_)) => unreadable(text, &error),
             (MessagingError::VisibilityExpired { queue, id }, _) => format!(
-                "the lease on message {id} of queue '{queue}' is over, was settled already, or the receipt is of another \
-                 store than {}; nothing was changed",
+                "the lease on message {id} of queue '{queue}' has expired or was settled already, or the receipt is of \
+                 another store than {}; nothing was changed",
                 session.config.url()
             ),
             _ => explained(&error),
@@ -230,17 +228,17 @@ fn report(
         let (id, queue) =
             (receipt.as_ref().ok().map(ReceiptHandle::message_id), receipt.as_ref().ok().map(|r| r.queue()));
         let shown = id.map_or_else(|| text::shortened(text, 36), |id| id.to_string());
-        let go_on = new_receipt.as_ref().map(|new| format!("; from now on use {new}")).unwrap_or_default();
+        let hint = new_receipt.as_ref().map(|new| format!("; from now on use {new}")).unwrap_or_default();
         let row = Row { receipt: text, new_receipt, id, queue, outcome, error: why.as_deref() };
-        session.out.row(&row, format_args!("{shown}  {}{go_on}", outcome.replace('_', "-")))?;
+        session.out.row(&row, format_args!("{shown}  {}{hint}", outcome.replace('_', "-")))?;
         is_done &= why.is_none();
-        // A store that fails says the same for every row.
-        if let Some(why) = why.filter(|why| !told.contains(why)) {
+        // A failing store has the same error for every row.
+        if let Some(why) = why.filter(|why| !noted.contains(why)) {
             note(&why);
-            told.push(why);
+            noted.push(why);
         }
     }
-    if is_done { Ok(()) } else { Err(Failure::Told) }
+    if is_done { Ok(()) } else { Err(Failure::Reported) }
 }
 
 #[cfg(test)]
@@ -248,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_strategy_without_a_second_attempt_gives_up() {
+    fn a_strategy_without_a_second_attempt_dead_letters() {
         let second = Duration::from_secs(1);
         assert_eq!(by_strategy(&RetryStrategy::constant(second)), Nack::retry_after(second));
         assert_eq!(by_strategy(&RetryStrategy::NoRetry), Nack::dead_letter("retries_exhausted"));

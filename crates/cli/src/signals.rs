@@ -1,4 +1,4 @@
-//! Signals that ask the program to end.
+//! Signals that end the program.
 
 use std::io;
 
@@ -9,22 +9,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) struct Signals(Vec<Signal>);
 
 impl Signals {
-    /// Listens from now on.
+    /// Starts to listen.
     ///
-    /// A signal that whoever started the program had turned off stays off: `nohup` does that with SIGHUP, and a shell
-    /// with the SIGINT of what it runs in the background.
+    /// A signal that the parent process ignores stays ignored: `nohup` does that with SIGHUP, and a shell with the SIGINT
+    /// of background commands.
     pub(crate) fn listen() -> io::Result<Self> {
-        // Without /proc nobody can tell.
+        // Without /proc, no signal counts as ignored.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let wanted = kinds.into_iter().filter(|kind| !is_ignored(&status, kind.as_raw_value()));
-        Ok(Self(wanted.map(signal).collect::<Result<_, _>>()?))
+        let listened = kinds.into_iter().filter(|kind| !is_ignored(&status, kind.as_raw_value()));
+        Ok(Self(listened.map(signal).collect::<Result<_, _>>()?))
     }
 
-    /// Completes at the next of them.
+    /// Completes at the next signal.
     pub(crate) async fn next(&mut self) {
         std::future::poll_fn(|context| {
-            // A signal that cannot come any more is no signal.
+            // A closed stream is not a signal.
             let came = self.0.iter_mut().any(|signal| signal.poll_recv(context) == std::task::Poll::Ready(Some(())));
             if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
@@ -32,8 +32,8 @@ impl Signals {
     }
 }
 
-/// Completes when somebody wants the program to end.
-pub(crate) async fn asked_to_end() {
+/// Completes at the first signal.
+pub(crate) async fn first_signal() {
     match Signals::listen() {
         Ok(mut signals) => signals.next().await,
         // A failure to listen is not a signal.
@@ -41,7 +41,7 @@ pub(crate) async fn asked_to_end() {
     }
 }
 
-/// Whether the status of a process, as Linux writes it, says that it ignores the signal.
+/// Whether the signal is ignored according to a `/proc/PID/status`.
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();

@@ -1,17 +1,17 @@
-//! Columns for people.
+//! Text tables.
 
 use std::fmt::Write;
 
 use crate::text::one_line;
 
-/// Rows of cells under a line of names. Columns are as wide as their widest cell; numbers stand at the right.
+/// Rows under a line of column names. Columns are as wide as their widest cell; numbers are aligned right.
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
     names: [Column; N],
     rows: Vec<[String; N]>,
 }
 
-/// The name of a column, and at which side its cells stand.
+/// The name of a column, and its alignment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Column {
     Text(&'static str),
@@ -31,12 +31,12 @@ impl<const N: usize> Table<N> {
         Self { names, rows: Vec::new() }
     }
 
-    /// Adds a row. A cell is one line, whatever it holds.
+    /// Adds a row. Line breaks in a cell are escaped.
     pub(crate) fn push(&mut self, row: [String; N]) {
         self.rows.push(row.map(|cell| one_line(&cell)));
     }
 
-    /// A part of a longer table, of which only the first has the names of the columns.
+    /// Renders a part of a longer table; only the first part has the column names.
     pub(crate) fn render_part(&self, is_first: bool) -> String {
         let text = self.render();
         match text.split_once('\n') {
@@ -45,7 +45,7 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// The table; empty when it has no rows.
+    /// Renders the table; empty without rows.
     pub(crate) fn render(&self) -> String {
         if self.rows.is_empty() {
             return String::new();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_and_lines_do_not_end_in_blanks() {
+    fn columns_are_aligned_and_lines_have_no_trailing_spaces() {
         let mut table = Table::new([Column::Text("QUEUE"), Column::Number("READY"), Column::Text("NOTE")]);
         assert_eq!(table.render(), "");
         table.push(["orders".into(), "7".into(), String::new()]);

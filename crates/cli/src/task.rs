@@ -5,8 +5,8 @@ mod create;
 mod filters;
 mod get;
 mod keeper;
-pub(crate) mod label;
 mod list;
+pub(crate) mod options;
 mod record;
 mod replay;
 pub(crate) mod session;
@@ -20,10 +20,10 @@ use crate::failure::Failure;
 
 pub(crate) use create::Row;
 
-/// Make tasks, work on them, look at them, call them off and bring them back
+/// Create, run, list, cancel and replay tasks
 ///
-/// A task is work that a database knows of from its creation to its end. It is kept where state.url says: by default in
-/// the database that messages are kept in, when that is SQLite or PostgreSQL.
+/// A task is durable work that a database tracks from its creation to its end. Tasks are stored where state.url says; by
+/// default in the database of the messages, if that is SQLite or PostgreSQL.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MORE)]
 pub(crate) struct Task {
@@ -33,19 +33,19 @@ pub(crate) struct Task {
 
 const MORE: &str = "\
 States:
-  PENDING     made; it may not be due yet
-  ENQUEUED    on its way to a worker, or waiting to be tried again
-  PROCESSING  a worker has it
+  PENDING     created; it may not be due yet
+  ENQUEUED    on its way to a worker, or waiting for a retry
+  PROCESSING  a worker has leased it
   SUCCEEDED   done
-  DEAD        given up; 'task replay' brings it back
-  CANCELED    called off
+  DEAD        failed for good; 'task replay' makes it runnable again
+  CANCELED    canceled
 
 Reasons of death:
   max_attempts        its last attempt failed
   permanent           its handler refused it ('task worker': exit code 65)
   lease_lost          the worker of its last attempt was lost
   deadline            its deadline passed
-  retries_exhausted   its retry strategy allowed no further attempt
+  retries_exhausted   no attempt left in its retry strategy
 
 Examples:
   postrider task create mail.send '{\"to\": \"anna@example.org\"}'
@@ -68,7 +68,7 @@ enum Command {
 }
 
 pub(crate) async fn run(global: &Global, command: Task) -> Result<(), Failure> {
-    // Each on the heap: together they would be a large future.
+    // Boxed, because the futures together would be large.
     match command.command {
         Command::Create(command) => Box::pin(create::run(global, command)).await,
         Command::Get(command) => Box::pin(get::run(global, command)).await,

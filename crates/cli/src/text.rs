@@ -1,4 +1,4 @@
-//! What comes from messages and configurations, as text that a terminal cannot misunderstand.
+//! Text of messages and configurations, made safe for a terminal.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use data_encoding::BASE64;
 use postrider::{Bytes, duration_text};
 use serde::Serialize;
 
-/// A body in JSON: text when it is UTF-8, else base64.
+/// A body in JSON: text if it is UTF-8, otherwise base64.
 #[derive(Debug, Serialize)]
 pub(crate) enum Body<'a> {
     #[serde(rename = "body")]
@@ -24,24 +24,24 @@ impl<'a> Body<'a> {
     }
 }
 
-/// The text in one line. What would steer a terminal is escaped.
+/// The text on one line, with control characters escaped.
 pub(crate) fn one_line(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// The text with its lines. What would steer a terminal otherwise is escaped.
+/// The text with its lines and tabs; other control characters are escaped.
 pub(crate) fn lines(text: &str) -> String {
     escaped(text, |c| c == '\n' || c == '\t')
 }
 
-fn escaped(text: &str, stays: impl Fn(char) -> bool) -> String {
+fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if stays(c) {
+        if is_kept(c) {
             shown.push(c);
         } else if c.is_control() {
             shown.extend(c.escape_debug());
-        } else if turns_text_around(c) {
+        } else if changes_direction(c) {
             shown.extend(c.escape_unicode());
         } else {
             shown.push(c);
@@ -50,14 +50,14 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// Whether the character changes the direction or the end of the line that it stands in.
-fn turns_text_around(c: char) -> bool {
+/// Whether the character changes the direction of its line, or ends the line.
+fn changes_direction(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text in one line of at most `width` characters.
+/// The text on one line of at most `width` characters.
 pub(crate) fn shortened(text: &str, width: usize) -> String {
-    // No more is escaped than can be shown, however long the text is.
+    // A long text is cut before it is escaped.
     let start: String = text.chars().take(width + 1).collect();
     let shown = one_line(&start);
     if shown.chars().count() <= width {
@@ -66,7 +66,7 @@ pub(crate) fn shortened(text: &str, width: usize) -> String {
     shown.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// A body for people, whole.
+/// The whole body as text.
 pub(crate) fn body(bytes: &Bytes) -> String {
     match Body::of(bytes) {
         Body::Text(text) => lines(text),
@@ -74,16 +74,16 @@ pub(crate) fn body(bytes: &Bytes) -> String {
     }
 }
 
-/// A body for people, in a cell of a table.
+/// The body as a table cell.
 pub(crate) fn body_cell(bytes: &Bytes, width: usize) -> String {
     match std::str::from_utf8(bytes) {
         Ok("") => "(empty)".into(),
         Ok(text) => shortened(text, width),
-        Err(_) => format!("({} bytes that are no text)", bytes.len()),
+        Err(_) => format!("({} bytes of binary data)", bytes.len()),
     }
 }
 
-/// A line of a record: its name, and its value, whose lines stand one below the other.
+/// A field of a record: its name, and its value with aligned lines.
 pub(crate) fn field(name: &str, value: &str) -> String {
     let indent = format!("\n{:<16} ", "");
     format!("{name:<16} {}\n", lines(value.trim_end()).replace('\n', &indent))
@@ -104,7 +104,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// How long something is ago, in the unit that matters.
+/// An age in its largest unit.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {
@@ -116,7 +116,7 @@ pub(crate) fn age(age: Duration) -> String {
     }
 }
 
-/// How long it is until something, to the second, and from an hour on to the minute: `45s`, `2m5s`, `2h59m`, `3d1h`.
+/// A wait in its two largest units: `45s`, `2m5s`, `2h59m`, `3d1h`.
 pub(crate) fn until(wait: Duration) -> String {
     let round = |step: u64| (wait.as_millis() as u64 + step * 500) / (step * 1000) * step;
     let two = |count: u64, unit: u64, name: &str, rest: &str, rest_unit: u64| match count % unit / rest_unit {
@@ -132,7 +132,7 @@ pub(crate) fn until(wait: Duration) -> String {
     }
 }
 
-/// How long something will take: whole milliseconds, and tenths of what takes longer than a second.
+/// A delay rounded up: to milliseconds, from one second on to tenths of a second.
 pub(crate) fn delay(delay: Duration) -> String {
     duration_text::show(rounded(delay))
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_steers_the_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(one_line("a\x1b[31mred\r\n\u{202e}b"), "a\\u{1b}[31mred\\r\\n\\u{202e}b");
         assert_eq!(lines("a\n\tb\x07\u{9b}"), "a\n\tb\\u{7}\\u{9b}");
         assert_eq!(one_line("\"Grüße\" \\n"), "\"Grüße\" \\n");
@@ -175,18 +175,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_come_is_told_to_the_nearest_step() {
-        let told = |millis| until(Duration::from_millis(millis));
-        assert_eq!([told(7), told(1_400), told(1_600), told(59_600)], ["7ms", "1s", "2s", "1m"]);
-        assert_eq!([told(125_000), told(3_599_400), told(3_599_600)], ["2m5s", "59m59s", "1h"]);
-        // Three hours, a moment after that was said.
+    fn waits_are_rounded_to_the_nearest_step() {
+        let shown = |millis| until(Duration::from_millis(millis));
+        assert_eq!([shown(7), shown(1_400), shown(1_600), shown(59_600)], ["7ms", "1s", "2s", "1m"]);
+        assert_eq!([shown(125_000), shown(3_599_400), shown(3_599_600)], ["2m5s", "59m59s", "1h"]);
+        // Slightly less than three hours.
         let (minute, hour) = (60_000, 3_600_000);
-        assert_eq!([told(3 * hour - 40), told(3 * hour - minute), told(hour + 20_000)], ["3h", "2h59m", "1h"]);
-        assert_eq!([told(24 * hour - 1), told(73 * hour), told(240 * hour)], ["1d", "3d1h", "10d"]);
+        assert_eq!([shown(3 * hour - 40), shown(3 * hour - minute), shown(hour + 20_000)], ["3h", "2h59m", "1h"]);
+        assert_eq!([shown(24 * hour - 1), shown(73 * hour), shown(240 * hour)], ["1d", "3d1h", "10d"]);
     }
 
     #[test]
-    fn lines_of_a_value_stand_below_each_other_and_long_ones_are_broken() {
+    fn lines_of_a_value_are_aligned_and_long_lines_are_wrapped() {
         let shown = field("error", "exit code 4\nline\x1b[2J 1\n");
         let blank = " ".repeat(17);
         assert_eq!(shown, format!("error            exit code 4\n{blank}line\\u{{1b}}[2J 1\n"));
@@ -195,8 +195,8 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_never_told_shorter_than_it_is_nor_much_longer() {
-        let told = |micros| rounded(Duration::from_micros(micros)).as_millis();
-        assert_eq!([0, 1, 7_000, 7_001, 999_900, 1_000_001].map(told), [0, 1, 7, 8, 1000, 1100]);
+    fn a_delay_is_rounded_up() {
+        let shown = |micros| rounded(Duration::from_micros(micros)).as_millis();
+        assert_eq!([0, 1, 7_000, 7_001, 999_900, 1_000_001].map(shown), [0, 1, 7, 8, 1000, 1100]);
     }
 }

@@ -1,12 +1,12 @@
 //! `postrider token`
 
-mod place;
+mod location;
 
 use std::time::Duration;
 
 use clap::Subcommand;
 use postrider::Timestamp;
-use postrider::http::{NewToken as Made, NewTokenRequest, Role, TokenInfo};
+use postrider::http::{NewToken, NewTokenRequest, Role, TokenInfo};
 use postrider_server::{QueuePattern, role_named};
 use serde::Serialize;
 use uuid::Uuid;
@@ -17,13 +17,12 @@ use crate::output::{Output, note};
 use crate::table::{Column, Table};
 use crate::text::one_line;
 use crate::values;
-use place::Place;
+use location::TokenLocation;
 
-/// Make, list and take back the tokens by which a server knows its callers
+/// Create, list and revoke the access tokens of a server
 ///
-/// They are kept where state.url says; over --url http://host:port the server is asked, and needs a token with the role
-/// 'admin' itself once there is one. The first token closes a server that was open to everybody on its machine, and has
-/// the role 'admin'.
+/// Tokens are stored where state.url says. With --url http://host:port the server changes them, and requires a token with
+/// the role 'admin' once one exists. The first token must have the role 'admin'; from then on every client needs a token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MORE)]
 pub(crate) struct Token {
@@ -33,11 +32,11 @@ pub(crate) struct Token {
 
 const MORE: &str = "\
 Roles:
-  read      look at queues, messages, tasks and schedules
-  produce   send messages and make tasks
-  consume   receive and settle messages, work on tasks
-  operate   pause, purge, redrive, replay and schedule; read is included
-  admin     everything, tokens included
+  read      list and show queues, messages, tasks and schedules
+  produce   send messages and create tasks
+  consume   receive and settle messages, run tasks
+  operate   pause, purge, redrive, replay and schedule; includes read
+  admin     everything, including tokens
 
 Examples:
   postrider token create anna --role admin
@@ -52,24 +51,24 @@ enum Command {
     Revoke(Revoke),
 }
 
-/// Make a token
+/// Create a token and print it
 ///
-/// Prints it, this once: only a fingerprint of it is kept.
+/// The token is shown only once; the store keeps only a hash of it.
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// What people call it; it stands in the audit log
+    /// Name of the token in the audit log
     name: String,
 
-    /// What it allows: read, produce, consume, operate or admin; several with commas, or given several times
+    /// Role of the token: read, produce, consume, operate or admin; repeatable, or several separated by commas
     #[arg(long = "role", required = true, value_name = "ROLE", value_delimiter = ',', value_parser = role)]
     roles: Vec<Role>,
 
-    /// A queue that it is for, or several by what their names begin with, like 'mail.*'; may be given several times. For
-    /// tasks, name the queue of their type, like 'task_report' [default: every queue]
+    /// Queue that the token gives access to, or a prefix of names like 'mail.*'; repeatable. For tasks, the queue of their
+    /// type, like 'task_report' [default: every queue]
     #[arg(long = "queue", value_name = "PATTERN", value_parser = pattern)]
     queues: Vec<QueuePattern>,
 
-    /// It is good for this long, like 12h or 30d [default: until it is revoked]
+    /// Lifetime of the token, like 12h or 30d [default: until it is revoked]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     expires_in: Option<Duration>,
 }
@@ -78,12 +77,12 @@ struct Create {
 #[derive(Debug, clap::Args)]
 struct List {}
 
-/// Take a token back
+/// Revoke a token
 ///
-/// It is worth nothing within a second.
+/// The server refuses it within one second.
 #[derive(Debug, clap::Args)]
 struct Revoke {
-    /// Its id, as 'token list' shows it
+    /// The token's id, as 'token list' shows it
     #[arg(value_parser = values::token_id)]
     id: Uuid,
 }
@@ -96,56 +95,54 @@ struct Revoked {
 }
 
 pub(crate) async fn run(global: &Global, command: Token) -> Result<(), Failure> {
-    let place = Place::of(&global.config_for(None)?).await?;
+    let location = TokenLocation::of(&global.config_for(None)?).await?;
     let out = Output::new(global.json);
     let done = match command.command {
-        Command::Create(command) => create(&place, out, command).await,
-        Command::List(List {}) => list(&place, out).await,
-        Command::Revoke(Revoke { id }) => revoke(&place, out, id).await,
+        Command::Create(command) => create(&location, out, command).await,
+        Command::List(List {}) => list(&location, out).await,
+        Command::Revoke(Revoke { id }) => revoke(&location, out, id).await,
     };
-    let closed = place.close().await;
+    let closed = location.close().await;
     done.and(closed)
 }
 
-async fn create(place: &Place, out: Output, command: Create) -> Result<(), Failure> {
+async fn create(location: &TokenLocation, out: Output, command: Create) -> Result<(), Failure> {
     let Create { name, roles, queues, expires_in } = command;
     let queues = Some(queues).filter(|queues| !queues.is_empty());
     let queues = queues.map(|queues| queues.iter().map(ToString::to_string).collect());
-    let made: Made = place.create(NewTokenRequest { name, roles, queues, expires_in }).await?;
-    let id = made.info.id;
-    let told = out.row(&made, &made.token);
-    told.map_err(|failure| {
-        failure.after(format_args!("a token was made; 'postrider token revoke {id}' takes it back"))
+    let created: NewToken = location.create(NewTokenRequest { name, roles, queues, expires_in }).await?;
+    let id = created.info.id;
+    let printed = out.row(&created, &created.token);
+    printed.map_err(|failure| {
+        failure.after(format_args!("a token was created; 'postrider token revoke {id}' revokes it"))
     })?;
     if !out.is_json() {
-        note("this is the token; it is shown this once. Give it to programs as POSTRIDER_TOKEN");
+        note("this is the token; it is shown only once. Pass it to programs as POSTRIDER_TOKEN");
     }
     Ok(())
 }
 
-async fn list(place: &Place, out: Output) -> Result<(), Failure> {
-    let tokens = place.list().await?;
+async fn list(location: &TokenLocation, out: Output) -> Result<(), Failure> {
+    let tokens = location.list().await?;
     if out.is_json() {
         return out.rows(tokens.iter().map(|token| (token, "")));
     }
     out.text(&table(&tokens))
 }
 
-async fn revoke(place: &Place, out: Output, id: Uuid) -> Result<(), Failure> {
-    // Asked before: afterwards nobody may be left who is answered.
-    let tokens = place.list().await?;
+async fn revoke(location: &TokenLocation, out: Output, id: Uuid) -> Result<(), Failure> {
+    // Listed before the revocation, which may remove the right to list.
+    let tokens = location.list().await?;
     let is_admin = |token: &&TokenInfo| token.roles.contains(&Role::Admin);
     let is_last_admin = tokens.iter().filter(is_admin).all(|token| token.id == id);
-    if !place.revoke(id).await? {
-        return Err(Failure::failed(format!(
-            "there is no token {id}; 'postrider token list' shows those that there are"
-        )));
+    if !location.revoke(id).await? {
+        return Err(Failure::failed(format!("there is no token {id}; 'postrider token list' lists the tokens")));
     }
     out.row(&Revoked { id, outcome: "revoked" }, format_args!("{id} was revoked"))?;
     if is_last_admin {
         note(
-            "no token with the role 'admin' is left, so the server lets nobody make or revoke tokens; \
-             'postrider token create NAME --role admin' on the server's own store, without --url http://…, makes one",
+            "no token with the role 'admin' is left, so no client can create or revoke tokens over HTTP; \
+             'postrider token create NAME --role admin' on the server's own store, without --url http://…, creates one",
         );
     }
     Ok(())
@@ -192,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_called_here_as_they_are_called_there() {
+    fn role_names_are_those_of_the_server() {
         for role in [Role::Read, Role::Produce, Role::Consume, Role::Operate, Role::Admin] {
             assert_eq!(role_named(role_name(role)).unwrap(), role);
         }

@@ -1,4 +1,4 @@
-//! How values are written on the command line. What is refused here never reaches a store.
+//! Parsers of command-line values. An invalid value is refused before the store is reached.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -20,21 +20,21 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// The length of a lease.
 pub(crate) fn visibility(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("a lease of no length protects nothing; to give a message back, release it".into()),
+        Duration::ZERO => Err("use more than 0s; to give a message back, use 'postrider release'".into()),
         lease => Ok(lease),
     }
 }
 
-/// The length of a lease on a task. A shorter one would run out between two signs of life on a busy machine.
+/// The length of a task's lease. On a busy machine a shorter one would expire before its renewal.
 pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     let lease = duration(text)?;
     if lease < Duration::from_millis(100) {
-        return Err("it could not be renewed in time; use 100ms or more".into());
+        return Err("a shorter lease cannot be renewed in time; use 100ms or more".into());
     }
     Ok(lease)
 }
 
-/// A header, `name=value`. The value may have more of `=`.
+/// A header, `name=value`. The value may contain `=`.
 pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write it as name=value")?;
     Headers::new().insert(name, value).map_err(why)?;
@@ -46,7 +46,7 @@ pub(crate) fn queue(text: &str) -> Result<QueueName, String> {
     QueueName::new(text).map_err(why)
 }
 
-/// A queue to read from: the name of a queue's dead letters is one, too.
+/// A queue to read from, or its dead letters.
 pub(crate) fn readable_queue(text: &str) -> Result<QueueName, String> {
     QueueName::for_reading(text).map_err(why)
 }
@@ -54,7 +54,7 @@ pub(crate) fn readable_queue(text: &str) -> Result<QueueName, String> {
 /// A queue to run commands for.
 pub(crate) fn worked_queue(text: &str) -> Result<QueueName, String> {
     let instead = |origin: &QueueName| {
-        format!("bring them back with 'postrider dlq redrive {origin}', or read them with 'postrider receive {text}'")
+        format!("send them again with 'postrider dlq redrive {origin}', or read them with 'postrider receive {text}'")
     };
     living_queue(text, instead)
 }
@@ -69,12 +69,12 @@ pub(crate) fn waiting_queue(text: &str) -> Result<QueueName, String> {
     living_queue(text, |origin| format!("use 'postrider dlq redrive {origin}' or 'postrider dlq purge {origin}'"))
 }
 
-/// A queue to make or to delete.
+/// A queue to create or delete.
 pub(crate) fn own_queue(text: &str) -> Result<QueueName, String> {
-    living_queue(text, |origin| format!("they come and go with '{origin}'"))
+    living_queue(text, |origin| format!("they are created and deleted with '{origin}'"))
 }
 
-/// A queue that holds no dead letters; `instead` says what to do about those of the queue that it is given.
+/// A queue other than dead letters; `instead` returns the alternative for the dead letters of a queue.
 fn living_queue(text: &str, instead: impl Fn(&QueueName) -> String) -> Result<QueueName, String> {
     match readable_queue(text)? {
         queue if queue.holds_dead_letters() => {
@@ -85,26 +85,26 @@ fn living_queue(text: &str, instead: impl Fn(&QueueName) -> String) -> Result<Qu
     }
 }
 
-/// A number of things, of which there is one at least.
+/// A number from 1.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "write a whole number; use at least 1".into())
 }
 
-/// How many commands run at once. Each has a process and several open files.
+/// The number of workers. Each takes a process and several open files.
 pub(crate) fn workers(text: &str) -> Result<usize, String> {
     count(text).ok().filter(|number| *number <= 10_000).ok_or_else(|| "write a whole number from 1 to 10000".into())
 }
 
-/// How long a command may take.
+/// The time limit of a command.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("no command could ever end in time; leave --timeout out for no limit".into()),
+        Duration::ZERO => Err("use more than 0s; omit --timeout for no limit".into()),
         timeout => Ok(timeout),
     }
 }
 
-/// So many in a time.
+/// A count per time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) count: u32,
@@ -127,21 +127,21 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
         _ => return Err("write the time as s, m or h: 10/s, 100/m or 5/h".into()),
     };
     let count: Option<u32> = number.parse().ok().filter(|number| *number > 0);
-    let count = count.ok_or("write a whole number from 1 up: 10, 100/m or 5/h")?;
+    let count = count.ok_or("write a whole number from 1: 10, 100/m or 5/h")?;
     Ok(Rate { count, per: Duration::from_secs(seconds) })
 }
 
-/// After how many deliveries a message is given up.
+/// The number of deliveries after which a message is dead-lettered.
 pub(crate) fn deliveries(text: &str) -> Result<NonZeroU32, String> {
     text.parse().map_err(|_| "write a whole number; use at least 1, the first delivery".into())
 }
 
-/// What chance is drawn from.
+/// The seed of a run.
 pub(crate) fn seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("write a whole number from 0 to {}, as a run tells it at its end", u64::MAX))
+    text.parse().map_err(|_| format!("write a whole number from 0 to {}, as a run prints it at its end", u64::MAX))
 }
 
-/// How many messages a storm has.
+/// The number of messages of a storm.
 pub(crate) fn storm(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number <= 10_000_000);
     number.ok_or_else(|| "write a whole number from 0 to 10000000".into())
@@ -155,7 +155,7 @@ pub(crate) fn key(text: &str) -> Result<Key, String> {
 /// A priority, from 0 to 9.
 pub(crate) fn priority(text: &str) -> Result<Priority, String> {
     let number = text.parse::<u8>().ok().and_then(|number| Priority::new(number).ok());
-    number.ok_or_else(|| "write a number from 0 to 9; 9 is the most urgent, 4 is what others have".into())
+    number.ok_or_else(|| "write a number from 0 to 9; 9 is the most urgent, 4 is the default".into())
 }
 
 /// A message's id.
@@ -178,36 +178,36 @@ pub(crate) fn task_state(text: &str) -> Result<TaskState, String> {
     text.parse().map_err(why)
 }
 
-/// Why a task died.
+/// The reason of a task's death.
 pub(crate) fn dead_reason(text: &str) -> Result<DeadReason, String> {
     text.parse().map_err(why)
 }
 
-/// What a task is single by.
+/// The idempotency key of a task.
 pub(crate) fn idempotency_key(text: &str) -> Result<IdempotencyKey, String> {
     IdempotencyKey::new(text).map_err(why)
 }
 
-/// How often a task is tried.
+/// The number of attempts of a task.
 pub(crate) fn attempts(text: &str) -> Result<NonZeroU32, String> {
     text.parse().map_err(|_| "write a whole number; use at least 1, the first attempt".into())
 }
 
-/// What is done about times that passed unseen.
+/// The policy for missed times of a schedule.
 pub(crate) fn missed(text: &str) -> Result<MissedFire, String> {
     text.parse().map_err(why)
 }
 
 /// A time, like `2026-03-01T09:30:00Z`.
 pub(crate) fn time(text: &str) -> Result<Timestamp, String> {
-    // Microseconds are how programs write a time that no calendar has.
+    // `us` is the notation for times outside the calendar, which are not for users.
     let time = text.parse().ok().filter(|_| !text.ends_with("us"));
     time.ok_or_else(|| format!("write a time with its zone, like {TIMES}"))
 }
 
 const TIMES: &str = "2026-03-01T09:30:00Z or 2026-03-01T10:30:00+01:00";
 
-/// A time, or how long ago it is.
+/// A time, or an age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Since {
     At(Timestamp),
@@ -224,22 +224,22 @@ impl Since {
     }
 }
 
-/// A time, or how long ago it is, like `2h`.
+/// A time, or an age like `2h`.
 pub(crate) fn since(text: &str) -> Result<Since, String> {
     let ago = || duration(text).map(Since::Ago);
     let at = |_| time(text).map(Since::At);
-    ago().or_else(at).map_err(|_| format!("write how long ago it is, like 2h or 3d, or a time like {TIMES}"))
+    ago().or_else(at).map_err(|_| format!("write an age like 2h or 3d, or a time like {TIMES}"))
 }
 
-/// How an archived message ended.
+/// The state of an archived message.
 pub(crate) fn archived_state(text: &str) -> Result<ArchivedState, String> {
     text.parse().map_err(|_| "write completed or failed".to_owned())
 }
 
-/// What a waiting message waits for.
+/// The state of a waiting message.
 pub(crate) fn waiting_state(text: &str) -> Result<WaitingState, String> {
     let state = text.parse().ok().filter(|state| *state != WaitingState::InFlight);
-    state.ok_or_else(|| "write ready or delayed; a message in flight stays with its worker".to_owned())
+    state.ok_or_else(|| "write ready or delayed; a message in flight belongs to its worker".to_owned())
 }
 
 /// A content type.
@@ -252,7 +252,7 @@ pub(crate) fn token_id(text: &str) -> Result<Uuid, String> {
     text.parse().map_err(|_| "write the id of a token, as 'postrider token list' shows it".to_owned())
 }
 
-/// What is wrong with a value, without saying again which it is.
+/// The reason of the error, without the name of the value.
 pub(crate) fn why(error: MessagingError) -> String {
     match error {
         MessagingError::InvalidInput { why, .. } => why,
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_split_at_the_first_sign() {
+    fn a_header_is_split_at_the_first_equals_sign() {
         assert_eq!(header("query=a=b").unwrap(), ("query".into(), "a=b".into()));
         assert_eq!(header("empty=").unwrap(), ("empty".into(), String::new()));
         for bad in ["none", "=value", "a b=c", "postrider-x=1", "a=\0"] {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_limits_that_are_told() {
+    fn errors_of_numbers_name_the_limits() {
         assert_eq!((count("1"), workers("10000")), (Ok(1), Ok(10_000)));
         for (why, says) in [
             (count("0").unwrap_err(), "at least 1"),
@@ -289,14 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn dead_letters_are_no_queue_of_their_own() {
+    fn a_dead_letter_queue_is_refused_with_an_alternative() {
         assert!(purged_queue("orders_dlq").unwrap_err().contains("'postrider dlq purge orders'"));
         assert!(worked_queue("orders_dlq").unwrap_err().contains("'postrider dlq redrive orders'"));
         assert!(own_queue("orders_dlq").is_err() && own_queue("orders").is_ok());
     }
 
     #[test]
-    fn a_rate_is_a_number_in_a_time() {
+    fn a_rate_is_a_number_per_unit() {
         let read = |count, seconds| Ok(Rate { count, per: Duration::from_secs(seconds) });
         assert_eq!(rate("10"), read(10, 1));
         assert_eq!(rate("10/s"), read(10, 1));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_has_a_zone_and_may_be_told_by_how_long_ago_it_is() {
+    fn a_time_has_a_zone_and_may_be_an_age() {
         let noon = "2026-03-01T12:00:00Z".parse().unwrap();
         assert_eq!(time("2026-03-01T13:00:00+01:00"), Ok(noon));
         assert_eq!(
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_an_end() {
+    fn durations_have_limits() {
         assert_eq!(duration("0s").unwrap(), Duration::ZERO);
         assert!(visibility("0s").is_err());
         for bad in ["-5s", "5", "36501d", "99999999999999999999d", ""] {

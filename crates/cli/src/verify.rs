@@ -22,32 +22,32 @@ use crate::failure::Failure;
 use crate::output::note;
 use crate::progress;
 use crate::session::NewFile;
-use crate::signals::asked_to_end;
+use crate::signals::first_signal;
 use crate::text;
 use crate::values;
 
-/// Try the sixteen rules of the law on a store
+/// Check the sixteen rules of the law on a store
 ///
-/// Makes queues of its own, whose names begin with 'pv', tries every rule on them, ends with a storm of concurrent
-/// workers whose history is checked, and removes the queues. What was acknowledged stays in the archive for as long as
-/// any other message; a store with archive = "none" keeps nothing. Other queues are not touched. A file or
-/// a folder is held locked for moments, as another program could, to see that nothing is lost meanwhile. Exits with 1 when a rule is broken.
+/// Creates queues whose names begin with 'pv', checks every rule on them, checks the history of a storm of concurrent
+/// workers, and removes the queues. Other queues are not touched. Acknowledged messages stay in the archive until its
+/// retention ends, unless archive is "none". A file or folder is locked for less than a second, as another program might,
+/// to check that nothing is lost. Exits with 1 if a rule is broken.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
-    /// The store; by default the one that --url, POSTRIDER_URL or the configuration names
+    /// The store [default: that of --url, POSTRIDER_URL or the configuration]
     #[arg(value_name = "URL")]
     store: Option<String>,
 
-    /// Try only these rules, for instance 'L3,L11'
+    /// Check only these rules, for example 'L3,L11' [default: all]
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     rules: Vec<Rule>,
 
-    /// Repeat a run: what is left to chance is chosen by this number
+    /// Seed of random choices, to repeat a run [default: a random one]
     #[arg(long, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
     seed: Option<u64>,
 
-    /// How many messages the storm sends; 0 leaves it out
+    /// Messages that the storm sends; 0 skips it
     #[arg(long, value_name = "N", default_value = "2000", value_parser = values::storm, allow_negative_numbers = true)]
     messages: usize,
 }
@@ -59,16 +59,16 @@ Examples:
   postrider verify memory: --seed 42 --messages 100000
   postrider --json verify memory: | jq -r 'select(.outcome == \"broken\") | .reason'";
 
-/// How long a send may take that was on its way when the run was cut off.
-const STRAGGLERS: Duration = Duration::from_millis(500);
+/// Time for sends that were running at an interrupt to finish.
+const LATE_SENDS: Duration = Duration::from_millis(500);
 
-/// The store at a URL, as the suite wants it.
-struct Verified {
+/// The harness of the store at a URL.
+struct VerifiedStore {
     endpoint: Endpoint,
     outage: Option<Outage>,
 }
 
-impl Harness for Verified {
+impl Harness for VerifiedStore {
     type Provider = MessagingProvider;
 
     async fn open(&self) -> Result<MessagingProvider, MessagingError> {
@@ -77,7 +77,7 @@ impl Harness for Verified {
 
     fn restart(&self) -> Option<Pin<Box<dyn Future<Output = Result<(), MessagingError>> + Send + '_>>> {
         let outage = self.outage.clone()?;
-        Some(Box::pin(outage.happen()))
+        Some(Box::pin(outage.run()))
     }
 }
 
@@ -98,19 +98,19 @@ pub(crate) async fn run(global: &Global, command: &Verify) -> Result<(), Failure
     settings.observer = Some(observer(bar.clone()));
     let prefix = settings.prefix.clone();
 
-    let store = Verified { endpoint: endpoint.clone(), outage: Outage::of(&config) };
+    let store = VerifiedStore { endpoint: endpoint.clone(), outage: Outage::of(&config) };
     let report = tokio::select! {
         report = exercise(store, settings) => report?,
-        () = asked_to_end() => {
+        () = first_signal() => {
             bar.finish_and_clear();
-            sweep_cut_off(&endpoint.connect().await?, &prefix).await?;
-            return Err(Failure::failed("interrupted: nothing is known about the rules; the queues of the run were removed"));
+            sweep_interrupted(&endpoint.connect().await?, &prefix).await?;
+            return Err(Failure::failed("interrupted: the rules were not checked; the queues of the run were removed"));
         }
     };
     bar.finish_and_clear();
-    file.tell();
+    file.announce();
     if let Some(why) = &report.left_behind {
-        note(format!("queues whose names begin with '{prefix}_' may have been left behind: {why}"));
+        note(format!("queues whose names begin with '{prefix}_' may be left behind: {why}"));
     }
     let mut out = std::io::stdout().lock();
     if global.json {
@@ -129,16 +129,16 @@ fn conclude(report: &Report) -> Result<(), Failure> {
     if report.is_lawful() {
         return Ok(());
     }
-    note(format!("the law is broken; repeat the run with --seed {}", report.seed));
-    Err(Failure::Told)
+    note(format!("a rule is broken; repeat the run with --seed {}", report.seed));
+    Err(Failure::Reported)
 }
 
-/// Removes the queues of a run that was cut off. Sends that were on their way then may still arrive and make a queue
-/// anew, so a look is taken again until none did.
-async fn sweep_cut_off(provider: &MessagingProvider, prefix: &str) -> Result<(), MessagingError> {
+/// Removes the queues of an interrupted run. Repeats until no queue is left, because a send that was running may create
+/// one again.
+async fn sweep_interrupted(provider: &MessagingProvider, prefix: &str) -> Result<(), MessagingError> {
     loop {
         sweep(provider, prefix).await?;
-        tokio::time::sleep(STRAGGLERS).await;
+        tokio::time::sleep(LATE_SENDS).await;
         let queues = provider.list_queues(Deadline::default()).await?;
         if !queues.iter().any(|queue| queue.as_str().starts_with(prefix)) {
             return Ok(());

@@ -15,51 +15,51 @@ use crate::table::{Column, Table};
 use crate::text::{self, Body, one_line};
 use crate::values::{self, Since};
 
-/// Messages that are read at a time. Their bodies come with them.
+/// Messages of one page, bodies included.
 const PAGE: usize = 100;
 
-/// List archived messages, newest end first
+/// List archived messages, the latest archived first
 ///
-/// A search by header, key or state reads the queue's archive from its newest end; --since bounds it.
+/// A search by header, key or state scans the queue's archive; --since bounds the scan.
 #[derive(Debug, clap::Args)]
 pub(super) struct List {
     /// The queue
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// Only those with this ordering key
+    /// Only messages with this ordering key
     #[arg(long, value_name = "KEY", value_parser = values::key)]
     key: Option<Key>,
 
-    /// Only those with this header
+    /// Only messages with this header
     #[arg(long, value_name = "NAME=VALUE", value_parser = values::header)]
     header: Option<(String, String)>,
 
-    /// Only those that ended since then: how long ago, like 2h or 3d, or a time like 2026-03-01T09:30:00Z
+    /// Only messages archived at or after WHEN: an age like 2h or 3d, or a time like 2026-03-01T09:30:00Z
     #[arg(long, value_name = "WHEN", value_parser = values::since, allow_hyphen_values = true)]
     since: Option<Since>,
 
-    /// Only those that ended before: how long ago, or a time
+    /// Only messages archived before WHEN: an age, or a time
     #[arg(long, value_name = "WHEN", value_parser = values::since, allow_hyphen_values = true)]
     until: Option<Since>,
 
-    /// Only acknowledged messages (completed), or only purged dead letters (failed)
+    /// Only messages in this state: completed (acknowledged) or failed (purged dead letters)
     #[arg(long, value_parser = values::archived_state)]
     state: Option<ArchivedState>,
 
-    /// At most this many
+    /// Maximum number of messages
     #[arg(long, value_name = "N", default_value = "100", value_parser = values::count, allow_negative_numbers = true)]
     max: usize,
 }
 
-/// Show an archived message with its whole record
+/// Show an archived message with its full record
 #[derive(Debug, clap::Args)]
 pub(super) struct Show {
     /// The queue
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// The message
+    /// The message id
     #[arg(value_parser = values::id)]
     id: MessageId,
 }
@@ -160,19 +160,19 @@ fn table(messages: &[ArchivedMessage]) -> Table<6> {
 pub(super) async fn show(global: &Global, command: Show) -> Result<(), Failure> {
     let session = global.connect().await?;
     let message = archive::find(&session.provider, &command.queue, command.id, Deadline::default()).await?;
-    session.out.row(&Row::of(&message), ForPeople(&message))?;
+    session.out.row(&Row::of(&message), RecordText(&message))?;
     session.close().await
 }
 
-/// The record for people: a line a field, then headers and body.
-struct ForPeople<'a>(&'a ArchivedMessage);
+/// The record as text: one line per field, then headers and body.
+struct RecordText<'a>(&'a ArchivedMessage);
 
-impl fmt::Display for ForPeople<'_> {
+impl fmt::Display for RecordText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = self.0;
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let text = |text: Option<&str>| text.map(str::to_owned);
-        // What its death was is not kept: of a purged dead letter the last delivery is counted as no attempt.
+        // The archive does not keep the cause of death: the last delivery of a purged dead letter is not an attempt.
         let attempts = match message.state {
             ArchivedState::Completed => "failed attempts",
             ArchivedState::Failed => "tried again",

@@ -7,17 +7,17 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::values;
 
-/// Send archived messages to their queue again, and print the ids of the new messages
+/// Send archived messages to their queue again and print the new ids
 ///
-/// Body, content type, headers, ordering key and priority are the same. The header sent-again-from has the id of the
-/// archived message.
+/// The copy has the same body, content type, headers, ordering key and priority. Its header sent-again-from holds the
+/// id of the archived message.
 #[derive(Debug, clap::Args)]
 pub(super) struct SendAgain {
     /// The queue
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// The archived messages
+    /// Ids of the archived messages
     #[arg(value_name = "ID", required = true, value_parser = values::id)]
     ids: Vec<MessageId>,
 }

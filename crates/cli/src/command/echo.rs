@@ -1,8 +1,7 @@
-//! Our stderr, which commands and the worker itself write to.
+//! The stderr of this process, shared by commands and the worker itself.
 //!
-//! Nobody may ever wait for whoever reads it: a pager that is left open overnight must not hold up commands or the
-//! renewal of leases. So a thread of its own writes, behind a queue that ends somewhere. What does not fit is dropped
-//! and counted.
+//! A slow reader must not block them: a pager left open overnight must not stop commands or the renewal of leases. So a
+//! separate thread writes, behind a bounded queue. What does not fit is dropped and counted.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -16,12 +15,12 @@ use tokio::time::timeout;
 use crate::log;
 use crate::text;
 
-/// Pieces that may wait to be written. With those of the commands, about a megabyte.
-const ROOM: usize = 64;
-/// How long a reader may take for a piece before it counts as gone. Until then commands are slowed down to its pace.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Capacity of the queue, in pieces: about a megabyte of command output.
+const CAPACITY: usize = 64;
+/// Write timeout of one piece. Until it passes, commands slow down to the reader's pace; then the reader is stalled.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A way to our stderr that never takes long.
+/// A handle to the stderr writer. Its calls never block for long.
 #[derive(Debug, Clone)]
 pub(crate) struct Echo {
     pieces: mpsc::Sender<Piece>,
@@ -30,38 +29,38 @@ pub(crate) struct Echo {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes that nobody will read.
+    /// Dropped bytes that were not reported yet.
     dropped: AtomicU64,
-    /// Nothing is waited for until something has been written again.
+    /// The reader is too slow: output that does not fit is dropped at once until a write succeeds.
     stalled: AtomicBool,
-    /// A status that has not been drawn yet; another would only take room from what commands print.
+    /// A status is queued; a second one would only take capacity from the output of commands.
     status_waits: AtomicBool,
 }
 
 #[derive(Debug)]
 enum Piece {
-    /// What a command printed.
+    /// Output of a command.
     Output(Vec<u8>),
-    /// The command has ended: what comes next begins a line.
+    /// A command has ended: the next piece begins a new line.
     EndOfLine,
     Note(String),
-    /// A line of the log.
+    /// A log line.
     Log(String),
-    /// A result, for a terminal that stdout and stderr share.
+    /// A result row, for a terminal that stdout and stderr share.
     Row(String),
-    /// How it goes, drawn over what was last drawn so; `None` takes it away.
+    /// The status line, drawn over the previous one; `None` removes it.
     Status(Option<String>),
     Flush(oneshot::Sender<()>),
 }
 
 impl Echo {
-    /// To stderr.
+    /// Starts the thread that writes to stderr.
     pub(crate) fn start() -> Self {
         Self::to(std::io::stderr())
     }
 
     pub(super) fn to(target: impl Write + Send + 'static) -> Self {
-        let (pieces, mut waiting) = mpsc::channel(ROOM);
+        let (pieces, mut waiting) = mpsc::channel(CAPACITY);
         let state = Arc::new(State::default());
         let mut writer = Writer { target, at_start_of_line: true, status: None, is_drawn: false, state: state.clone() };
         std::thread::spawn(move || {
@@ -72,13 +71,13 @@ impl Echo {
         Self { pieces, state }
     }
 
-    /// Passes on what a command printed.
+    /// Writes output of a command.
     pub(crate) async fn output(&self, bytes: &[u8]) {
         let Err(mpsc::error::TrySendError::Full(piece)) = self.pieces.try_send(Piece::Output(bytes.to_vec())) else {
             return;
         };
         if !self.state.stalled.load(Ordering::Relaxed) {
-            if timeout(PATIENCE, self.pieces.send(piece)).await.is_ok() {
+            if timeout(WRITE_TIMEOUT, self.pieces.send(piece)).await.is_ok() {
                 return;
             }
             self.state.stalled.store(true, Ordering::Relaxed);
@@ -86,27 +85,27 @@ impl Echo {
         self.state.dropped.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
 
-    /// Says something.
+    /// Writes a notice: to the log if there is one, otherwise as a line of text.
     pub(crate) fn note(&self, text: impl Display) {
         match log::is_on() {
             true => tracing::info!(target: log::PROGRAM, "{text}"),
-            false => self.say(text),
+            false => self.note_line(text),
         }
     }
 
-    /// Says that something is not as it should be.
+    /// Writes a warning, as [`note`](Self::note) writes a notice.
     pub(crate) fn warn(&self, text: impl Display) {
         match log::is_on() {
             true => tracing::warn!(target: log::PROGRAM, "{text}"),
-            false => self.say(text),
+            false => self.note_line(text),
         }
     }
 
-    fn say(&self, text: impl Display) {
+    fn note_line(&self, text: impl Display) {
         self.send(text::lines(&text.to_string()), Piece::Note);
     }
 
-    /// Writes a line of the log, with its end.
+    /// Writes a log line, which includes its newline.
     pub(crate) fn log(&self, line: String) {
         self.send(line, Piece::Log);
     }
@@ -118,13 +117,13 @@ impl Echo {
         }
     }
 
-    /// Prints a result to a terminal, between what else is drawn there. Waits for the terminal.
+    /// Prints a result row on a terminal, in order with the other pieces. Blocks until it is queued.
     pub(crate) fn row(&self, text: String) {
-        // It fails only when the writer is gone, and everything with it.
+        // Fails only if the writer thread is gone.
         let _ = self.pieces.blocking_send(Piece::Row(text::lines(&text)));
     }
 
-    /// Shows how it goes. What comes while much else is printed may not be shown.
+    /// Draws the status line. Skipped while another status or much output is queued.
     pub(crate) fn status(&self, text: String) {
         let is_first = !self.state.status_waits.swap(true, Ordering::Relaxed);
         if is_first && self.pieces.try_send(Piece::Status(Some(text))).is_err() {
@@ -132,22 +131,22 @@ impl Echo {
         }
     }
 
-    /// Takes the status away.
+    /// Removes the status line.
     pub(crate) async fn end_of_status(&self) {
-        let _ = timeout(PATIENCE, self.pieces.send(Piece::Status(None))).await;
+        let _ = timeout(WRITE_TIMEOUT, self.pieces.send(Piece::Status(None))).await;
     }
 
-    /// A command has printed its last.
+    /// Ends the output of a command: the next piece begins a new line.
     pub(crate) async fn end_of_output(&self) {
         let _ = self.pieces.try_send(Piece::EndOfLine);
         self.flush().await;
     }
 
-    /// Waits, not for long, until everything is written.
+    /// Waits until everything is written, at most for the write timeout.
     pub(crate) async fn flush(&self) {
         let (done, is_done) = oneshot::channel();
         if self.pieces.try_send(Piece::Flush(done)).is_ok() && !self.state.stalled.load(Ordering::Relaxed) {
-            let _ = timeout(PATIENCE, is_done).await;
+            let _ = timeout(WRITE_TIMEOUT, is_done).await;
         }
     }
 }
@@ -155,15 +154,15 @@ impl Echo {
 struct Writer<W> {
     target: W,
     at_start_of_line: bool,
-    /// What is to be seen below everything else.
+    /// The line drawn below all other output.
     status: Option<String>,
     is_drawn: bool,
     state: Arc<State>,
 }
 
-/// To the start of the line, and all of it gone.
+/// Returns to the start of the line and erases it.
 const ERASE: &str = "\r\x1b[2K";
-/// A line that is longer than the terminal is wide is cut, or its beginning could not be erased.
+/// Cuts a line at the terminal's width: the first row of a wrapped line could not be erased.
 const NO_WRAP: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
 
@@ -189,7 +188,7 @@ impl<W: Write> Writer<W> {
         self.state.stalled.store(false, Ordering::Relaxed);
         let dropped = self.state.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            self.note(&format!("{dropped} bytes of output were dropped: nobody read them in time"));
+            self.note(&format!("{dropped} bytes of output were dropped: the reader was too slow"));
         }
     }
 
@@ -211,7 +210,7 @@ impl<W: Write> Writer<W> {
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 
-    /// Not behind what a command has printed of a line that it has not ended.
+    /// Draws the status, but never behind an unfinished line of a command.
     fn draw(&mut self) {
         if let (Some(status), true, false) = (&self.status, self.at_start_of_line, self.is_drawn) {
             self.is_drawn = true;
@@ -228,7 +227,7 @@ impl<W: Write> Writer<W> {
 
     fn bytes(&mut self, bytes: &[u8]) {
         self.erase();
-        // When nobody can read it, there is nobody to tell.
+        // A failed write to stderr cannot be reported anywhere.
         let _ = self.target.write_all(bytes).and_then(|()| self.target.flush());
         self.at_start_of_line = bytes.last().map_or(self.at_start_of_line, |byte| *byte == b'\n');
     }
@@ -241,7 +240,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_note_begins_a_line_of_its_own() {
+    async fn a_notice_begins_a_new_line() {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let echo = Echo::to(writer);
         echo.output(b"no end").await;
@@ -255,19 +254,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn statuses_leave_room_for_what_commands_print() {
-        let (_nobody_reads, writer) = std::io::pipe().unwrap();
+    async fn statuses_leave_capacity_for_command_output() {
+        let (_unread, writer) = std::io::pipe().unwrap();
         let echo = Echo::to(writer);
-        // The pipe holds less than one of these, so the writer stands still.
+        // The pipe holds less than one of these, so the writer blocks.
         for _ in 0..2 {
             echo.output(&[b'x'; 1024 * 1024]).await;
         }
-        (0..ROOM + 1).for_each(|_| echo.status("1".into()));
-        assert!(echo.pieces.capacity() >= ROOM - 3, "{}", echo.pieces.capacity());
+        (0..CAPACITY + 1).for_each(|_| echo.status("1".into()));
+        assert!(echo.pieces.capacity() >= CAPACITY - 3, "{}", echo.pieces.capacity());
     }
 
     #[tokio::test]
-    async fn a_status_is_drawn_below_everything_and_never_into_a_line() {
+    async fn a_status_is_drawn_below_all_output_and_never_inside_a_line() {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let echo = Echo::to(writer);
         let drawn = |text: &str| format!("{ERASE}{NO_WRAP}{text}{WRAP}");
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_stands_still_holds_nobody_up_and_learns_what_it_missed() {
+    async fn a_stalled_reader_blocks_no_writer_and_dropped_bytes_are_reported() {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let echo = Echo::to(writer);
         // More than the pipe and the queue hold.
@@ -299,8 +298,8 @@ mod tests {
         let mut seen = String::new();
         reader.read_to_string(&mut seen).unwrap();
         let read = seen.bytes().filter(|byte| *byte == b'x').count();
-        let told = seen.lines().filter_map(|line| line.strip_prefix("postrider: ")?.split(' ').next());
-        let dropped: usize = told.map(|count| count.parse::<usize>().unwrap()).sum();
+        let counts = seen.lines().filter_map(|line| line.strip_prefix("postrider: ")?.split(' ').next());
+        let dropped: usize = counts.map(|count| count.parse::<usize>().unwrap()).sum();
         assert!(dropped > 0);
         assert_eq!(read + dropped, 200 * 16 * 1024);
     }

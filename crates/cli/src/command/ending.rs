@@ -1,4 +1,4 @@
-//! How a command ended, and what that says about its work. Nothing here acts.
+//! How a command ended, and the result of its message or task. Pure functions.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -14,20 +14,20 @@ const EX_DATAERR: i32 = 65;
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// By itself.
+    /// It exited with this code.
     Exited(i32),
-    /// By a signal that was not ours.
+    /// A signal from outside ended it.
     Signaled(i32),
-    /// We ended it: it ran longer than it may.
+    /// The worker ended it after its timeout.
     TimedOut(Duration),
-    /// We ended it: the worker stops, or its lease was lost.
+    /// The worker ended it: the worker stops, or the lease was lost.
     Stopped,
-    /// It could not be started, or its end was not seen.
-    Trouble(String),
+    /// It could not be started, or waiting for it failed.
+    Failed(String),
 }
 
 impl Ending {
-    /// What the system says of a command that ended by itself.
+    /// The ending of a command that the worker did not end.
     pub(crate) fn of(status: ExitStatus) -> Self {
         use std::os::unix::process::ExitStatusExt;
         match status.code() {
@@ -36,18 +36,18 @@ impl Ending {
         }
     }
 
-    /// In words.
+    /// The ending as text.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Exited(code) => format!("exit code {code}"),
             Self::Signaled(signal) => format!("ended by signal {signal}"),
             Self::TimedOut(limit) => format!("stopped after {}, its --timeout", duration_text::show(*limit)),
             Self::Stopped => "stopped with the worker".into(),
-            Self::Trouble(why) => why.clone(),
+            Self::Failed(why) => why.clone(),
         }
     }
 
-    /// What the handler of a `work` (a message, a task) answers: whoever called it decides what becomes of the work.
+    /// The handler's result; `work` is "message" or "task".
     pub(crate) fn result(&self, work: &str, stderr_tail: &str) -> Result<(), HandlerError> {
         match self {
             Self::Exited(0) => Ok(()),
@@ -56,15 +56,15 @@ impl Ending {
         }
     }
 
-    /// What is kept with the failed attempt.
+    /// The error recorded with the failed attempt.
     pub(crate) fn error_text(&self, work: &str, stderr_tail: &str) -> String {
-        let asked = match self {
-            Self::Exited(EX_TEMPFAIL) => " (asks for a retry)".to_owned(),
+        let meaning = match self {
+            Self::Exited(EX_TEMPFAIL) => " (requests a retry)".to_owned(),
             Self::Exited(EX_DATAERR) => format!(" (refuses the {work})"),
             _ => String::new(),
         };
         let ending = self.describe();
-        if stderr_tail.is_empty() { format!("{ending}{asked}") } else { format!("{ending}{asked}\n{stderr_tail}") }
+        if stderr_tail.is_empty() { format!("{ending}{meaning}") } else { format!("{ending}{meaning}\n{stderr_tail}") }
     }
 }
 
@@ -75,11 +75,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_is_done_65_is_final_and_everything_else_may_go_well_next_time() {
+    fn exit_code_0_is_done_65_is_permanent_and_every_other_ending_is_retried() {
         assert!(Ending::Exited(0).result("message", "oops").is_ok());
         for (ending, kind, error) in [
             (Ending::Exited(65), ErrorKind::Permanent, "exit code 65 (refuses the message)\noops"),
-            (Ending::Exited(75), ErrorKind::Retryable, "exit code 75 (asks for a retry)\noops"),
+            (Ending::Exited(75), ErrorKind::Retryable, "exit code 75 (requests a retry)\noops"),
             (Ending::Exited(1), ErrorKind::Retryable, "exit code 1\noops"),
             (Ending::Signaled(9), ErrorKind::Retryable, "ended by signal 9\noops"),
             (
@@ -88,7 +88,7 @@ mod tests {
                 "stopped after 1s500ms, its --timeout\noops",
             ),
             (Ending::Stopped, ErrorKind::Retryable, "stopped with the worker\noops"),
-            (Ending::Trouble("too long".into()), ErrorKind::Retryable, "too long\noops"),
+            (Ending::Failed("too long".into()), ErrorKind::Retryable, "too long\noops"),
         ] {
             let failed = ending.result("message", "oops").unwrap_err();
             assert_eq!((*failed.kind(), failed.to_string().as_str()), (kind, error));

@@ -1,16 +1,16 @@
-//! What a command learns from its environment.
+//! The environment variables of a command.
 
 use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
-/// Linux takes no longer string than 128 KiB, and one that is too long would keep the command from starting.
-pub(crate) const LONGEST: usize = 96 * 1024;
+/// Upper bound of one value, in bytes. Linux refuses to start a command with a string longer than 128 KiB.
+pub(crate) const MAX_VALUE: usize = 96 * 1024;
 
-/// Names what was left out.
+/// Variable that lists the omitted variables.
 pub(crate) const OMITTED: &str = "POSTRIDER_OMITTED";
 
-/// Where a command finds the store that its work came from, when it was named.
+/// The store and the configuration that are passed on to a command, if they were given.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
     pub(crate) url: Option<String>,
@@ -18,7 +18,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// What `--url` and `--config` say, or their variables. Paths are made absolute: a command may change its folder.
+    /// From `--url` and `--config`, or their variables. Paths are made absolute: a command may change its folder.
     pub(crate) fn of(url: Option<&str>, config: Option<&Path>) -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let url = url.map(str::to_owned).or_else(|| variable("POSTRIDER_URL")?.into_string().ok());
@@ -39,14 +39,14 @@ impl Store {
 fn absolute_url(url: String) -> String {
     let Some((scheme @ ("sqlite" | "spool"), path)) = url.split_once(':') else { return url };
     let absolute = Some(path).filter(|path| !path.is_empty()).and_then(|path| std::path::absolute(path).ok());
-    // A folder whose name is no text cannot be in a URL.
+    // A path that is not UTF-8 cannot be in a URL.
     match absolute.as_deref().and_then(Path::to_str) {
         Some(path) => format!("{scheme}:{path}"),
         None => url,
     }
 }
 
-/// Variables about one piece of work.
+/// Variables that describe one message or task.
 #[derive(Debug, Default)]
 pub(crate) struct Variables(Vec<(String, String)>);
 
@@ -61,10 +61,10 @@ impl Variables {
         }
     }
 
-    /// Those that a process can be given. One more names the others.
+    /// The variables that a process can take; [`OMITTED`] lists the others.
     pub(crate) fn fitting(self) -> Vec<(String, String)> {
         let (mut fitting, omitted): (Vec<_>, Vec<_>) =
-            self.0.into_iter().partition(|(_, value)| value.len() <= LONGEST && !value.contains('\0'));
+            self.0.into_iter().partition(|(_, value)| value.len() <= MAX_VALUE && !value.contains('\0'));
         if !omitted.is_empty() {
             let names: Vec<_> = omitted.into_iter().map(|(name, _)| name).collect();
             fitting.push((OMITTED.to_owned(), names.join(",")));
@@ -90,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_and_named() {
+    fn values_that_do_not_fit_are_omitted_and_listed() {
         let mut variables = Variables::default();
-        variables.set("A", "x".repeat(LONGEST));
-        variables.set("B", "x".repeat(LONGEST + 1));
+        variables.set("A", "x".repeat(MAX_VALUE));
+        variables.set("B", "x".repeat(MAX_VALUE + 1));
         variables.set_if_any("C", None::<String>);
         variables.set_if_any("D", Some("a\0b"));
         let fitting = variables.fitting();

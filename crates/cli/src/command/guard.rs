@@ -1,13 +1,13 @@
-//! The guard of a worker's commands: a process that ends them when the worker is killed.
+//! The guard of a worker's commands: a process that kills them when the worker is killed.
 //!
-//! A killed worker ends nothing, and the store gives the work of its commands to other workers: two commands would be at
-//! it. So a second process of this program reads a pipe, by which it is told of every run of the command before that
-//! starts. The pipe ends when the worker is gone, however it went, and when no process is left that the worker had forked
-//! and that has not become a command yet. Then what is left of the runs is killed: the process group of each command, and
-//! on Linux every process that has inherited the name of the run in its environment, in any group or session.
+//! A killed worker cannot end its commands, and once their leases expire other workers receive the same messages: two
+//! commands would handle one message. So a second process of this program reads a pipe, on which the worker announces
+//! each run of the command before it starts. The pipe closes when the worker has ended in any way and no forked child is
+//! left that has not yet executed its command. Then the guard kills what is left of the runs: the process group of each
+//! command and, on Linux, every process that inherited the run's name in its environment, in any group or session.
 //!
-//! A parent-death signal was rejected: it reaches the command alone and nothing that this has started, and it can only be
-//! asked for by code that runs between fork and exec.
+//! A parent-death signal was rejected: it reaches the command but not the processes that the command started, and only
+//! code between fork and exec can request it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,18 +27,18 @@ use crate::signals::Signals;
 
 /// First argument of a guard's process.
 pub(crate) const GUARD: &str = "guard-commands";
-/// Variable that holds the name of the run in the environment of a command and of all that it starts.
+/// Variable with the name of the run, inherited by everything that the command starts.
 pub(crate) const RUN: &str = "POSTRIDER_RUN";
 
-/// Pause between two looks for processes of a run. One that has just been started shows its environment a moment later.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Upper bound of such looks: a process that cannot be killed does not keep the guard for ever.
-const MOST_LOOKS: usize = 100;
+/// Pause between two scans for processes of a run. A new process shows its environment with a short delay.
+const SCAN_PAUSE: Duration = Duration::from_millis(50);
+/// Upper bound of scans: a process that cannot be killed must not keep the guard alive.
+const MAX_SCANS: usize = 100;
 
 /// Runs of a command, by name, each with its process group once that is known.
 type Runs = BTreeMap<String, Option<i32>>;
 
-/// Watches over the runs of commands. Clones are the same.
+/// The worker's handle to its guard process. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard(Arc<Mutex<Guarded>>);
 
@@ -48,8 +48,8 @@ struct Guarded {
     echo: Echo,
     runs: Runs,
     process: Option<Child>,
-    /// Whether it was said that there is no guard, and there has been none since.
-    is_told: bool,
+    /// The missing guard was reported, and none has started since.
+    is_reported: bool,
 }
 
 /// A run that is guarded until this is dropped.
@@ -60,23 +60,23 @@ pub(crate) struct Watch {
 }
 
 impl Guard {
-    /// Starts the process. Where that fails, `echo` says what it means, and the next run tries again.
+    /// Starts the guard process. A failure is reported on `echo`, and the next run tries again.
     pub(crate) fn start(echo: &Echo) -> Self {
         Self::of(this_program(), echo)
     }
 
     fn of(program: PathBuf, echo: &Echo) -> Self {
         let (echo, runs) = (echo.clone(), Runs::new());
-        let guard = Self(Arc::new(Mutex::new(Guarded { program, echo, runs, process: None, is_told: false })));
+        let guard = Self(Arc::new(Mutex::new(Guarded { program, echo, runs, process: None, is_reported: false })));
         guard.change(Guarded::replace);
         guard
     }
 
-    /// A guard that is never started, and never missed.
+    /// A guard that is never started, without a warning.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         let (program, echo, runs) = (PathBuf::new(), Echo::start(), Runs::new());
-        Self(Arc::new(Mutex::new(Guarded { program, echo, runs, process: None, is_told: true })))
+        Self(Arc::new(Mutex::new(Guarded { program, echo, runs, process: None, is_reported: true })))
     }
 
     /// Guards a run that is about to start.
@@ -87,14 +87,15 @@ impl Guard {
                 guarded.replace();
             }
         });
-        self.tell(&format!("{run}\n"), |runs| runs.insert(run.clone(), None));
+        self.announce(&format!("{run}\n"), |runs| runs.insert(run.clone(), None));
         Watch { guard: self.clone(), run }
     }
 
-    fn tell(&self, line: &str, note: impl FnOnce(&mut Runs) -> Option<Option<i32>>) {
+    /// Records a change of the runs and sends its line to the guard.
+    fn announce(&self, line: &str, record: impl FnOnce(&mut Runs) -> Option<Option<i32>>) {
         self.change(|guarded| {
-            note(&mut guarded.runs);
-            // A guard that was killed, or that was stopped and does not read, is replaced.
+            record(&mut guarded.runs);
+            // A guard that was killed, or is stopped and does not read, is replaced.
             if guarded.process.is_some() && guarded.write(line).is_err() {
                 guarded.replace();
             }
@@ -112,47 +113,47 @@ impl Watch {
         &self.run
     }
 
-    /// The command has started and leads this group.
+    /// Records the process group of the started command.
     pub(crate) fn has_group(&self, group: Pid) {
         failpoint::reach("work.started");
         let (run, group) = (&self.run, group.as_raw_pid());
-        self.guard.tell(&format!("{run} {group}\n"), |runs| runs.insert(run.clone(), Some(group)));
+        self.guard.announce(&format!("{run} {group}\n"), |runs| runs.insert(run.clone(), Some(group)));
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let run = &self.run;
-        self.guard.tell(&format!("-{run}\n"), |runs| runs.remove(run));
+        self.guard.announce(&format!("-{run}\n"), |runs| runs.remove(run));
     }
 }
 
 impl Guarded {
-    /// Starts a guard, in place of the one before. Where that fails, says so once.
+    /// Replaces the guard process. A failure is reported once.
     fn replace(&mut self) {
         match self.open() {
-            Ok(()) => self.is_told = false,
-            Err(_) if self.is_told => {}
+            Ok(()) => self.is_reported = false,
+            Err(_) if self.is_reported => {}
             Err(error) => {
-                self.is_told = true;
+                self.is_reported = true;
                 self.echo.warn(format_args!(
-                    "cannot start the guard of the commands: {error}; if this worker is killed they run on; the next \
-                     command tries again"
+                    "cannot start the process that guards the commands: {error}; if this worker is killed, its commands \
+                     keep running; the next command tries again"
                 ));
             }
         }
     }
 
-    /// Starts a guard, in place of the one before, and tells it of every run.
+    /// Starts a guard in place of the previous one and announces every run to it.
     fn open(&mut self) -> io::Result<()> {
         if let Some(mut process) = self.process.take() {
-            // It must not end the commands that it knows of.
+            // The closed pipe must not make it end the commands.
             let _ = process.kill();
             let _ = process.wait();
         }
         let mut command = Command::new(&self.program);
         command.arg0(env!("CARGO_BIN_NAME")).arg(GUARD).env_clear().current_dir(Path::new("/"));
-        // A group of its own: what ends the worker's must not end it.
+        // A separate group: a signal to the worker's group must not end it.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         self.process = Some(command.spawn()?);
         let lines = self.runs.iter().map(|(run, group)| match group {
@@ -161,7 +162,7 @@ impl Guarded {
         });
         self.write(&lines.collect::<String>())?;
         match self.process.as_ref().and_then(|process| process.stdin.as_ref()) {
-            // A guard that does not read must not hold up its worker.
+            // A guard that does not read must not block its worker.
             Some(pipe) => Ok(rustix::io::ioctl_fionbio(pipe, true)?),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -179,35 +180,35 @@ impl Drop for Guarded {
     fn drop(&mut self) {
         if let Some(mut process) = self.process.take() {
             drop(process.stdin.take());
-            // It ends with its pipe.
+            // It exits when its pipe closes.
             let _ = process.wait();
         }
     }
 }
 
 fn this_program() -> PathBuf {
-    // Leads to the running program also after an upgrade has put another in its place.
+    // Names the running program even after an upgrade replaced its file.
     let link = PathBuf::from("/proc/self/exe");
     if link.exists() { link } else { std::env::current_exe().unwrap_or(link) }
 }
 
-/// What the guard's process does.
+/// The main function of the guard process.
 pub(crate) fn run() -> ExitCode {
-    // `killall -9` of the program's name must not kill the guard with the worker.
+    // Renamed so that `killall -9` of the program's name does not kill the guard with the worker.
     let _ = fs::write("/proc/self/comm", GUARD);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return ExitCode::FAILURE };
-    // A service manager that ends a worker sends SIGTERM to all of its processes, and gives the worker time to end its
-    // commands. The guard does the same: it catches the signals and does nothing about them.
+    // A service manager sends SIGTERM to all processes of a worker and gives the worker time to end its commands. The
+    // guard catches the signals and ignores them.
     let _signals = runtime.block_on(async { Signals::listen() });
     end(&left(BufReader::new(io::stdin())));
     ExitCode::SUCCESS
 }
 
 /// The runs that are left when the pipe ends.
-fn left(told: impl BufRead) -> Runs {
+fn left(announced: impl BufRead) -> Runs {
     let mut runs = Runs::new();
-    for line in told.lines().map_while(Result::ok) {
+    for line in announced.lines().map_while(Result::ok) {
         if let Some(ended) = line.strip_prefix('-') {
             runs.remove(ended);
         } else if let Some((run, group)) = line.split_once(' ') {
@@ -228,7 +229,7 @@ fn end(runs: &Runs) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     let mut are_gone = false;
-    for _ in 0..MOST_LOOKS {
+    for _ in 0..MAX_SCANS {
         let processes = processes_of(runs);
         for process in &processes {
             let _ = kill_process(*process, Signal::KILL);
@@ -237,15 +238,15 @@ fn end(runs: &Runs) {
             return;
         }
         are_gone = processes.is_empty();
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(SCAN_PAUSE);
     }
 }
 
-/// The processes that have the name of one of these runs in their environment. None where there is no `/proc`.
+/// The processes with the name of one of these runs in their environment. Empty without `/proc`.
 fn processes_of(runs: &Runs) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let is_of_run = |id: &i32| {
-        // That of another user's process cannot be read, nor could it be killed.
+        // The environment of another user's process cannot be read, and that process could not be killed either.
         let environment = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
         let mut variables =
             environment.split(|byte| *byte == 0).filter_map(|variable| std::str::from_utf8(variable).ok());
@@ -265,35 +266,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_that_cannot_be_started_is_told_once_and_tried_again_by_the_next_run() {
+    fn a_guard_that_cannot_start_is_reported_once_and_retried_by_the_next_run() {
         let folder = tempfile::tempdir().unwrap();
-        let (program, told) = (folder.path().join("guard"), folder.path().join("told"));
+        let (program, announced) = (folder.path().join("guard"), folder.path().join("announced"));
         let (mut reader, writer) = io::pipe().unwrap();
         let echo = Echo::to(writer);
         let guard = Guard::of(program.clone(), &echo);
         let first = guard.watch();
         first.has_group(Pid::from_raw(1).unwrap());
-        fs::write(&program, format!("#!/bin/sh\nexec cat > '{}'\n", told.display())).unwrap();
+        fs::write(&program, format!("#!/bin/sh\nexec cat > '{}'\n", announced.display())).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
         let second = guard.watch();
         let runs = [&first, &second].map(|watch| watch.run().to_owned());
         drop((first, second));
-        // The guard ends with its pipe, and is waited for.
+        // The drop closes the pipe and waits for the guard to exit.
         drop((guard, echo));
         let mut said = String::new();
         reader.read_to_string(&mut said).unwrap();
         assert_eq!(
             said,
-            "postrider: cannot start the guard of the commands: No such file or directory (os error 2); if this worker is \
-             killed they run on; the next command tries again\n"
+            "postrider: cannot start the process that guards the commands: No such file or directory (os error 2); if \
+             this worker is killed, its commands keep running; the next command tries again\n"
         );
-        let lines = fs::read_to_string(&told).unwrap();
+        let lines = fs::read_to_string(&announced).unwrap();
         let [first, second] = runs;
         assert_eq!(lines, format!("{first} 1\n{second}\n-{first}\n-{second}\n"));
     }
 
     #[test]
-    fn what_has_ended_is_not_killed() {
+    fn runs_that_have_ended_are_not_killed() {
         let left = left("a\na 12\nb\nc 7\n-a\nd\n-c\nd 0\ne 9\n-none\nf -3\n".as_bytes());
         let left: Vec<_> = left.iter().map(|(run, group)| (run.as_str(), *group)).collect();
         assert_eq!(left, [("b", None), ("d", None), ("e", Some(9)), ("f", None)]);

@@ -1,4 +1,4 @@
-//! One run of the command: a process group, its pipes, its end. Dropped before that, it is killed.
+//! One run of the command: its process group, its pipes and its end. Dropping it early kills the group.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -17,55 +17,53 @@ use super::guard::{Guard, RUN, Watch};
 use super::sieve::Sieve;
 use super::tail::Tail;
 
-/// How long the pipes may stay open after the command has ended, and how long what it left behind has to end.
-const LEFTOVER_PATIENCE: Duration = Duration::from_secs(1);
+/// Time after the command's end for its pipes to close, and for killed leftovers to be gone.
+const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 const LEFTOVER_POLL: Duration = Duration::from_millis(10);
 
-/// What became of a process that a command left behind with its pipes open.
+/// What happened to processes that a command left behind with its pipes open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeftBehind {
-    /// There was none.
+    /// There were none.
     Nothing,
-    /// It was ended.
+    /// They were killed.
     Killed,
-    /// It is in no group of ours, and runs on.
+    /// They are in another process group and keep running.
     OutOfReach,
 }
 
-/// What is done with a command's output that is not simply passed on to our stderr.
+/// How a command's output is captured; by default all of it goes to the worker's stderr.
 #[derive(Debug, Default)]
 pub(crate) struct Taps {
-    /// So many bytes of stdout are kept, and none is passed on.
+    /// Captures up to this many bytes of stdout, and passes none on.
     pub(crate) stdout: Option<usize>,
-    /// What stderr has to pass first.
+    /// Takes marked lines out of stderr.
     pub(crate) stderr: Option<Sieve>,
 }
 
-/// What was kept of an output.
+/// The captured output, up to a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) bytes: Vec<u8>,
-    /// How long the output was, what was not kept included.
+    /// Total length of the output, including bytes that were not kept.
     pub(crate) length: usize,
-    most: usize,
+    limit: usize,
 }
 
 impl Kept {
     fn push(&mut self, bytes: &[u8]) {
         self.length = self.length.saturating_add(bytes.len());
-        let room = self.most.saturating_sub(self.bytes.len()).min(bytes.len());
+        let room = self.limit.saturating_sub(self.bytes.len()).min(bytes.len());
         self.bytes.extend_from_slice(&bytes[..room]);
     }
 }
 
-/// What a command that has ended leaves.
+/// The output of a command that has ended.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// What was kept of stdout.
     pub(crate) stdout: Kept,
     /// The last lines of stderr.
     pub(crate) stderr_tail: String,
-    /// What became of what it had left behind with its pipes open.
     pub(crate) left_behind: LeftBehind,
 }
 
@@ -74,7 +72,7 @@ pub(crate) struct Output {
 pub(crate) struct Process {
     child: Child,
     group: Pid,
-    /// Whoever drops it before that wants nothing of it to run on.
+    /// False until [`finish`](Self::finish): a drop then kills the whole group.
     is_finished: bool,
     pumps: JoinSet<()>,
     echo: Echo,
@@ -85,18 +83,18 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the command with `body` on its stdin. What it prints goes to our stderr, but for the `taps`.
+    /// Starts the command with `body` on its stdin. Its output goes to the worker's stderr, except for the `taps`.
     ///
-    /// It gets a process group of its own: a Ctrl-C on the terminal is the worker's to handle, and what the command
-    /// starts can be ended with it.
+    /// It gets its own process group: the worker handles a Ctrl-C on the terminal, and everything that the command starts
+    /// can be ended with it.
     pub(crate) fn start(mut command: Command, body: &[u8], taps: Taps, echo: Echo, guard: &Guard) -> io::Result<Self> {
-        command.stdin(whole(body)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.stdin(body_file(body)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let watch = guard.watch();
         let mut child = command.env(RUN, watch.run()).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let group = group.ok_or_else(|| io::Error::other("the process has no id"))?;
         watch.has_group(group);
-        let stdout = Arc::new(Mutex::new(Kept { most: taps.stdout.unwrap_or(0), ..Kept::default() }));
+        let stdout = Arc::new(Mutex::new(Kept { limit: taps.stdout.unwrap_or(0), ..Kept::default() }));
         let stderr = Arc::new(Mutex::new(Tail::default()));
         let mut pumps = JoinSet::new();
         if let Some(pipe) = child.stdout.take() {
@@ -112,12 +110,12 @@ impl Process {
         Ok(Self { child, group, is_finished: false, pumps, echo, stdout, stderr, _watch: watch })
     }
 
-    /// Waits for the command, not for what it may have left behind. May be dropped and called again.
+    /// Waits for the command, not for processes that it left behind. Cancel safe.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait().await
     }
 
-    /// Ends the whole group: asks, and when `patience` is over insists.
+    /// Ends the whole group: SIGTERM, then SIGKILL when `patience` completes.
     pub(crate) async fn terminate(&mut self, patience: impl Future<Output = ()>) -> io::Result<ExitStatus> {
         self.signal(Signal::TERM);
         tokio::select! {
@@ -127,20 +125,20 @@ impl Process {
         let are_left = self.signal(Signal::KILL);
         let status = self.wait().await;
         if are_left {
-            // A killed process takes a moment to be gone, and must be before anybody hears that it was stopped.
+            // A killed process takes a moment to disappear; the caller must see it gone before it reports the stop.
             self.wait_for_the_rest().await;
         }
         status
     }
 
-    /// Takes what is left of the output.
+    /// Reads the rest of the output and kills leftover processes of the group.
     pub(crate) async fn finish(mut self) -> Output {
         let left_behind = if self.drain().await {
             LeftBehind::Nothing
         } else {
             match (self.signal(Signal::KILL), self.drain().await) {
                 (true, true) => LeftBehind::Killed,
-                // It only took long to read.
+                // Only reading took long.
                 (false, true) => LeftBehind::Nothing,
                 (_, false) => LeftBehind::OutOfReach,
             }
@@ -152,9 +150,9 @@ impl Process {
         Output { stdout, stderr_tail: tail.text(), left_behind }
     }
 
-    /// Waits until both pipes are closed and read; false when that takes too long.
+    /// Waits until both pipes are closed and read; false on a timeout.
     async fn drain(&mut self) -> bool {
-        timeout(LEFTOVER_PATIENCE, async { while self.pumps.join_next().await.is_some() {} }).await.is_ok()
+        timeout(LEFTOVER_TIMEOUT, async { while self.pumps.join_next().await.is_some() {} }).await.is_ok()
     }
 
     async fn wait_for_the_rest(&self) {
@@ -163,11 +161,11 @@ impl Process {
                 sleep(LEFTOVER_POLL).await;
             }
         };
-        // The rest may be zombies that nobody collects.
-        let _ = timeout(LEFTOVER_PATIENCE, gone).await;
+        // The rest may be zombies whose parent does not reap them.
+        let _ = timeout(LEFTOVER_TIMEOUT, gone).await;
     }
 
-    /// Whether the group still has a process; that it has none is no error.
+    /// Signals the group; false if it has no process left.
     fn signal(&self, signal: Signal) -> bool {
         kill_process_group(self.group, signal).is_ok()
     }
@@ -181,10 +179,9 @@ impl Drop for Process {
     }
 }
 
-/// A file with all of the body, which has no name and is removed when the last process closes it. Not a pipe: when the
-/// worker dies half way through, a command must not take the part that it has got for the whole. On Linux it is in memory,
-/// so that a full disk keeps no command from starting.
-fn whole(body: &[u8]) -> io::Result<Stdio> {
+/// An unnamed file with the whole body. Not a pipe: if the worker dies while writing, the command must not take the first
+/// part for the whole body. On Linux the file is in memory, so commands start even when the disk is full.
+fn body_file(body: &[u8]) -> io::Result<Stdio> {
     #[cfg(target_os = "linux")]
     let mut file = File::from(rustix::fs::memfd_create("body", rustix::fs::MemfdFlags::CLOEXEC)?);
     #[cfg(not(target_os = "linux"))]
@@ -227,7 +224,7 @@ impl Sink {
     }
 }
 
-/// Reads until the pipe is closed, whatever becomes of our own stderr: a command must never wait for its reader.
+/// Reads until the pipe is closed, even if the worker's stderr fails: a command must never block on its output.
 async fn pump(mut pipe: impl AsyncRead + Unpin, mut to: Sink) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
@@ -245,11 +242,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_dropped_is_killed_with_all_that_it_started() {
+    async fn a_dropped_process_is_killed_with_everything_it_started() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         let mut command = Command::new("sh");
-        // The shell is gone by then; what it started is not, and holds no pipe.
+        // The shell has exited by then; its child runs on and holds no pipe.
         command.args(["-c", "sleep 1000 > /dev/null 2>&1 & echo $! > \"$0\""]).arg(&file);
         let mut process = Process::start(command, b"", Taps::default(), Echo::start(), &Guard::none()).unwrap();
         process.wait().await.unwrap();
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_output_is_kept_up_to_its_bound_and_counted_beyond() {
+    async fn output_is_kept_up_to_its_limit_and_counted_beyond() {
         let mut command = Command::new("sh");
         command.args(["-c", "printf 12345; printf 6789; echo told >&2; echo 'us: 7' >&2"]);
         let taps = Taps { stdout: Some(6), stderr: Some(Sieve::new("us: ", |text| text == "7")) };

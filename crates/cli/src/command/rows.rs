@@ -1,4 +1,4 @@
-//! A row for each piece of work, on stdout, once it is known what became of it.
+//! Prints a row on stdout for each message or task, once its outcome is known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use super::echo::Echo;
 use super::stop::Stop;
 use crate::output::Output;
 
-/// Rows that may wait for whoever reads stdout, besides one for each worker. No command is begun without a place for its
-/// row.
-const ROOM: usize = 1000;
-/// How long rows may still take to be written when everything shall end at once.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// Rows that may wait for a slow reader of stdout, besides one for each worker. No command starts without a permit for
+/// its row.
+const CAPACITY: usize = 1000;
+/// Time for the last rows to be written after a forced stop.
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The place of a row that is still to come.
-pub(crate) type Place = OwnedSemaphorePermit;
+/// The permit of a row that is still to come.
+pub(crate) type RowPermit = OwnedSemaphorePermit;
 
 /// Writes rows.
 #[derive(Debug)]
 pub(crate) struct Rows<R> {
-    room: Arc<Semaphore>,
-    /// Without a bound of its own: there is a place for each row. `None` ends it.
+    permits: Arc<Semaphore>,
+    /// Unbounded, because each row holds a permit. `None` ends the writer.
     waiting: mpsc::UnboundedSender<Option<Waiting<R>>>,
     stop: Stop,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Rows<R> {
 struct Waiting<R> {
     row: R,
     text: String,
-    _place: Place,
+    _permit: RowPermit,
 }
 
 /// Completes when every row has been written.
@@ -40,39 +40,39 @@ struct Waiting<R> {
 pub(crate) struct Written(oneshot::Receiver<()>);
 
 impl<R: Serialize + Send + 'static> Rows<R> {
-    /// With a `terminal`, stdout is what that draws on.
+    /// Starts the thread that writes rows. `terminal` draws them if stdout is the terminal that it draws on.
     pub(crate) fn start(out: Output, workers: usize, terminal: Option<Echo>, stop: Stop) -> (Self, Written) {
         let (waiting, rows) = mpsc::unbounded_channel();
         let (done, is_done) = oneshot::channel();
         let failing = stop.clone();
-        // A thread of its own: whoever reads stdout may take as long as they like.
+        // A separate thread, because a slow reader may block stdout for any time.
         std::thread::spawn(move || {
             write(rows, out, terminal, &failing);
             let _ = done.send(());
         });
-        (Self { room: Arc::new(Semaphore::new(ROOM + workers)), waiting, stop }, Written(is_done))
+        (Self { permits: Arc::new(Semaphore::new(CAPACITY + workers)), waiting, stop }, Written(is_done))
     }
 
-    /// Waits for the place of a row.
-    pub(crate) async fn place(&self) -> Option<Place> {
-        self.room.clone().acquire_owned().await.ok()
+    /// Waits for the permit of a row.
+    pub(crate) async fn permit(&self) -> Option<RowPermit> {
+        self.permits.clone().acquire_owned().await.ok()
     }
 
-    pub(crate) fn write(&self, row: R, text: String, place: Place) {
-        // Its reader ends only after `finish`.
-        let _ = self.waiting.send(Some(Waiting { row, text, _place: place }));
+    pub(crate) fn write(&self, row: R, text: String, permit: RowPermit) {
+        // The writer thread ends only after `finish`.
+        let _ = self.waiting.send(Some(Waiting { row, text, _permit: permit }));
     }
 
-    /// Waits until everything is written or somebody has no patience for that.
+    /// Waits until every row is written, or shortly after a forced stop.
     pub(crate) async fn finish(&self, written: Written) {
         let _ = self.waiting.send(None);
-        let out_of_patience = async {
+        let forced = async {
             self.stop.killing().await;
-            tokio::time::sleep(LAST_PATIENCE).await;
+            tokio::time::sleep(LAST_WRITE_TIMEOUT).await;
         };
         tokio::select! {
             _ = written.0 => {}
-            () = out_of_patience => {}
+            () = forced => {}
         }
     }
 }
@@ -83,7 +83,7 @@ fn write<R: Serialize>(
     terminal: Option<Echo>,
     stop: &Stop,
 ) {
-    while let Some(Some(Waiting { row, text, _place })) = rows.blocking_recv() {
+    while let Some(Some(Waiting { row, text, _permit })) = rows.blocking_recv() {
         match &terminal {
             Some(terminal) => terminal.row(text),
             None => {

@@ -1,4 +1,4 @@
-//! One run of the command after the other, each watched to its end.
+//! Starts the command and watches each run to its end.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,14 +18,14 @@ use super::process::{LeftBehind, Output, Process, Taps};
 use super::stop::Stop;
 use crate::failure::Failure;
 
-/// From SIGTERM to SIGKILL.
-const TERMINATION_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a handler whose token was cancelled takes at most: that, and what comes after it.
-pub(crate) const TO_OBEY: Duration = Duration::from_secs(10);
+/// Time from SIGTERM to SIGKILL.
+const TERMINATION_GRACE: Duration = Duration::from_secs(5);
+/// Upper bound of the time that a cancelled handler takes: the termination grace and the cleanup after it.
+pub(crate) const CANCELLATION_GRACE: Duration = Duration::from_secs(10);
 
-/// When the system starts no process.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// First backoff when the system cannot start a process.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 #[derive(Debug)]
@@ -36,18 +36,18 @@ pub(crate) struct Runner {
     echo: Echo,
     guard: Guard,
     stop: Stop,
-    /// In a row.
+    /// Consecutive failed starts.
     failed_starts: AtomicU32,
 }
 
 /// Why a command was not started.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
-    /// It never will be, for this work.
+    /// It cannot be started for this message or task.
     Refused(String),
-    /// It never will be, for any: the worker is being stopped.
+    /// The program cannot be run any more: the worker stops.
     Gone(String),
-    /// The system has no process left, or no memory. That long there is no use in trying again.
+    /// The system is out of processes or memory; retry after this backoff.
     Busy(String, Duration),
 }
 
@@ -57,21 +57,21 @@ impl Runner {
         Self { program, arguments, store, echo, guard, stop, failed_starts: AtomicU32::new(0) }
     }
 
-    /// Starts the command with `body` on its stdin and `variables` in its environment, where nothing `shines_through`
-    /// of an outer handler.
+    /// Starts the command with `body` on its stdin and `variables` in its environment. Inherited variables that `clears`
+    /// matches are removed: they belong to an outer handler.
     ///
-    /// Dropped, the process is killed with everything that it started.
+    /// Dropping the process kills it and everything that it started.
     pub(crate) fn start(
         &self,
         body: Bytes,
         variables: Vec<(String, String)>,
-        shines_through: impl Fn(&str) -> bool,
+        clears: impl Fn(&str) -> bool,
         taps: Taps,
     ) -> Result<Process, NotStarted> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
         for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(&shines_through) {
+            if name.to_str().is_some_and(&clears) {
                 command.env_remove(name);
             }
         }
@@ -90,21 +90,21 @@ impl Runner {
             io::ErrorKind::ArgumentListTooLong => NotStarted::Refused(format!(
                 "the command cannot be started: its arguments and environment are too long ({error})"
             )),
-            // It was there when the worker began. Whatever comes next would end the same way.
+            // The program was there when the worker started. Every further run would fail the same way.
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
                 self.stop.fail(Failure::failed(&text));
                 NotStarted::Gone(text)
             }
             _ => {
                 let failures = self.failed_starts.fetch_add(1, Ordering::Relaxed);
-                let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
-                self.echo.warn(format_args!("{text}; trying again in {}", duration_text::show(pause)));
-                NotStarted::Busy(text, pause)
+                let backoff = FIRST_BACKOFF.saturating_mul(1 << failures.min(10)).min(MAX_BACKOFF);
+                self.echo.warn(format_args!("{text}; trying again in {}", duration_text::show(backoff)));
+                NotStarted::Busy(text, backoff)
             }
         }
     }
 
-    /// Waits for the command's end, or ends it when `must_end` says why.
+    /// Waits for the command's end, or ends it when `must_end` completes.
     pub(crate) async fn watch(
         &self,
         process: &mut Process,
@@ -114,31 +114,31 @@ impl Runner {
             biased;
             status = process.wait() => return match status {
                 Ok(status) => (Ending::of(status), Some(status)),
-                Err(error) => (Ending::Trouble(format!("the end of the command was not seen: {error}")), None),
+                Err(error) => (Ending::Failed(format!("waiting for the command failed: {error}")), None),
             },
             ending = must_end => ending,
             () = self.stop.killing() => Ending::Stopped,
         };
         let patience = async {
             tokio::select! {
-                () = sleep(TERMINATION_PATIENCE) => {}
+                () = sleep(TERMINATION_GRACE) => {}
                 () = self.stop.killing() => {}
             }
         };
-        // Whatever code it then ends with: a program that is told to stop often says 0 and means only that.
+        // The exit code is ignored: many programs exit with 0 on SIGTERM without having finished.
         (ending, process.terminate(patience).await.ok())
     }
 
-    /// Takes what the command leaves. `what` it was run for is told when that is more than output.
+    /// Reads the rest of the output. Warns if the command for `what` left processes behind.
     pub(crate) async fn finish(&self, process: Process, what: &str) -> Output {
         let output = process.finish().await;
-        let became = match output.left_behind {
+        let outcome = match output.left_behind {
             LeftBehind::Nothing => return output,
             LeftBehind::Killed => "it was killed",
-            LeftBehind::OutOfReach => "it is in another process group and was let run",
+            LeftBehind::OutOfReach => "it is in another process group and keeps running",
         };
         self.echo.warn(format_args!(
-            "the command for {what} ended and left a process behind that held its output open; {became}"
+            "the command for {what} ended and left a process behind that held its output open; {outcome}"
         ));
         output
     }

@@ -1,20 +1,20 @@
-//! Lines of a command's stderr that are meant for us.
+//! Takes marked lines out of a command's stderr.
 
 use std::fmt;
 
-/// A line that begins as one of ours and does not end by then is none of ours.
-const LONGEST: usize = 8 * 1024;
+/// Upper bound of a marked line, in bytes. A longer line is ordinary output.
+const MAX_LINE: usize = 8 * 1024;
 
 type Reader = Box<dyn FnMut(&str) -> bool + Send>;
 
-/// Takes the lines out that begin with a mark. Everything else passes as it comes, whole lines or not.
+/// Takes out the lines that begin with `mark`. Other output passes as it arrives, in whole lines or not.
 pub(crate) struct Sieve {
     mark: &'static str,
-    /// Is given what stands behind the mark; answers whether it could make something of it, and else the line passes.
+    /// Receives the text behind the mark; returns false if it is invalid, and then the line passes.
     reader: Reader,
-    /// The beginning of a line that may be one of ours.
+    /// The beginning of a line that may be marked.
     held: Vec<u8>,
-    /// What comes next goes on with a line that is none of ours.
+    /// The next bytes continue an ordinary line.
     is_inside: bool,
 }
 
@@ -23,7 +23,7 @@ impl Sieve {
         Self { mark, reader: Box::new(reader), held: Vec::new(), is_inside: false }
     }
 
-    /// What of this passes.
+    /// Returns the bytes that pass.
     pub(super) fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut passed = Vec::with_capacity(bytes.len());
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -35,8 +35,8 @@ impl Sieve {
             }
             self.held.extend_from_slice(piece);
             let mark = self.mark.as_bytes();
-            let may_be_ours = self.held.starts_with(mark) || mark.starts_with(&self.held);
-            if is_whole || !may_be_ours || self.held.len() > LONGEST {
+            let may_be_marked = self.held.starts_with(mark) || mark.starts_with(&self.held);
+            if is_whole || !may_be_marked || self.held.len() > MAX_LINE {
                 passed.extend(self.judge(is_whole));
                 self.is_inside = !is_whole;
             }
@@ -44,16 +44,16 @@ impl Sieve {
         passed
     }
 
-    /// What of the last line passes: nothing more will come.
+    /// Returns what passes of the last line, at the end of the output.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         self.judge(true)
     }
 
-    /// What of the line that is held passes.
+    /// Returns what passes of the held line.
     fn judge(&mut self, is_whole: bool) -> Vec<u8> {
         let line = std::mem::take(&mut self.held);
-        let ours = line.strip_prefix(self.mark.as_bytes()).filter(|_| is_whole);
-        let is_taken = ours.is_some_and(|text| (self.reader)(String::from_utf8_lossy(text).trim()));
+        let marked = line.strip_prefix(self.mark.as_bytes()).filter(|_| is_whole);
+        let is_taken = marked.is_some_and(|text| (self.reader)(String::from_utf8_lossy(text).trim()));
         if is_taken { Vec::new() } else { line }
     }
 }
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// What passes of these pieces, and what is read.
+    /// What passes of these pieces, and what the reader receives.
     fn sieved(pieces: &[&[u8]]) -> (String, Vec<String>) {
         let read = Arc::new(Mutex::new(Vec::new()));
         let reads = read.clone();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn our_lines_are_taken_out_however_they_arrive() {
+    fn marked_lines_are_taken_out_however_they_are_split() {
         let whole: &[u8] = b"a\nus: 1\nb us: 2\r\nus: 3\r\nus\nus: no\nusual\nus: 4";
         let passed = "a\nb us: 2\r\nus\nus: no\nusual\n".to_owned();
         let read = ["1", "3", "no", "4"].map(str::to_owned).to_vec();
@@ -94,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_of_ours_is_not_held_back() {
+    fn ordinary_output_is_not_held_back() {
         let mut sieve = Sieve::new("us: ", |_| true);
         assert_eq!(sieve.pass(b"prompt> "), b"prompt> ");
         assert_eq!(sieve.pass(b"us: inside\n"), b"us: inside\n");
         assert_eq!(sieve.pass(b"us"), b"");
         assert_eq!(sieve.pass(b"e"), b"use");
-        let long = "us: ".to_owned() + &"x".repeat(LONGEST);
+        let long = "us: ".to_owned() + &"x".repeat(MAX_LINE);
         assert_eq!(sieve.pass(b"\n"), b"\n");
         assert_eq!(sieve.pass(long.as_bytes()), long.as_bytes());
     }

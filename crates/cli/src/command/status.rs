@@ -1,4 +1,4 @@
-//! A line on a terminal that says how it goes, while it goes.
+//! The status line of a running worker, on a terminal.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -8,56 +8,55 @@ use tokio::time::Instant;
 
 use super::echo::Echo;
 
-/// A few times a second: more cannot be read.
+/// Redraw interval.
 const REFRESH: Duration = Duration::from_millis(250);
-/// The rate is that of the last seconds.
+/// Window of the rate.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// How it goes.
+/// The content of the status line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// What runs, and what has been done.
+pub(crate) struct Status {
+    /// Counts of running and finished work.
     pub(crate) counts: String,
-    /// How much has been done to an end that counts.
+    /// Finished messages or tasks, for the rate.
     pub(crate) handled: u64,
-    /// What else is to be said.
     pub(crate) remark: &'static str,
 }
 
-/// Whether somebody looks at stderr, on a terminal that can draw a line anew.
-pub(crate) fn has_spectator() -> bool {
+/// Whether stderr is a terminal that can redraw a line.
+pub(crate) fn can_redraw() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// Keeps the line up to date; never ends.
-pub(crate) async fn show(look: impl Fn() -> Look, echo: Echo) {
+/// Redraws the line for ever.
+pub(crate) async fn show(status: impl Fn() -> Status, echo: Echo) {
     let mut pace = Pace::default();
     let mut ticks = tokio::time::interval(REFRESH);
     loop {
         ticks.tick().await;
-        echo.status(line(&look(), &mut pace, Instant::now()));
+        echo.status(line(&status(), &mut pace, Instant::now()));
     }
 }
 
-fn line(look: &Look, pace: &mut Pace, now: Instant) -> String {
-    let Look { counts, handled, remark } = look;
+fn line(status: &Status, pace: &mut Pace, now: Instant) -> String {
+    let Status { counts, handled, remark } = status;
     format!("{counts}, {}{remark}", pace.rate(now, *handled))
 }
 
-/// So many in that time, as people read it.
+/// The rate as text.
 pub(crate) fn rate(count: u64, time: Duration) -> String {
     let a_second = count as f64 / time.as_secs_f64().max(0.001);
     if a_second < 10.0 { format!("{a_second:.1} a second") } else { format!("{a_second:.0} a second") }
 }
 
-/// How fast it goes at the moment.
+/// Counts within the window, for the current rate.
 #[derive(Debug, Default)]
 struct Pace(VecDeque<(Instant, u64)>);
 
 impl Pace {
     fn rate(&mut self, now: Instant, handled: u64) -> String {
         self.0.push_back((now, handled));
-        // One that is older than the window stays, so that there is always a whole one to look at.
+        // One count older than the window stays, so that the rate covers the whole window.
         while self.0.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
             self.0.pop_front();
         }
@@ -71,12 +70,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_how_fast_it_goes() {
+    fn the_status_line_shows_the_current_rate() {
         let mut pace = Pace::default();
         let begun = Instant::now();
         let mut at = |handled, remark, seconds| {
-            let look = Look { counts: format!("{handled} done"), handled, remark };
-            line(&look, &mut pace, begun + Duration::from_secs(seconds))
+            let status = Status { counts: format!("{handled} done"), handled, remark };
+            line(&status, &mut pace, begun + Duration::from_secs(seconds))
         };
         assert_eq!(at(0, "", 0), "0 done, 0.0 a second");
         assert_eq!(at(20, "", 2), "20 done, 10 a second");
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_has_as_many_digits_as_mean_something() {
+    fn a_low_rate_has_one_decimal() {
         assert_eq!(rate(0, Duration::ZERO), "0.0 a second");
         assert_eq!(rate(3, Duration::from_secs(2)), "1.5 a second");
         assert_eq!(rate(1234, Duration::from_secs(10)), "123 a second");

@@ -1,4 +1,4 @@
-//! How a worker is told to end, and how urgently.
+//! Stops a worker: gracefully on the first signal, at once on the second.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,52 +11,51 @@ use super::echo::Echo;
 use crate::failure::Failure;
 use crate::signals::Signals;
 
-/// How long killed commands may take to be collected, and what became of their work to be told, before the worker
-/// leaves regardless.
-const LAST_PATIENCE: Duration = Duration::from_secs(3);
+/// Time for killed commands to be reaped and their outcomes to be reported before the worker exits anyway.
+const LAST_GRACE: Duration = Duration::from_secs(3);
 
-/// Ends the worker. Clones are the same.
+/// The stop of a worker. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop {
     shutdown: Shutdown,
     kill: CancellationToken,
-    // Held to put something in or take it out.
+    // Locked only to insert or take.
     failure: Arc<Mutex<Option<Failure>>>,
 }
 
 impl Stop {
-    /// The first SIGINT, SIGTERM or SIGHUP lets what runs finish; the second ends it at once.
+    /// Listens for SIGINT, SIGTERM and SIGHUP: the first lets running commands finish, the second kills them.
     pub(crate) fn listen(&self, echo: Echo) -> io::Result<()> {
         let mut signals = Signals::listen()?;
         let stop = self.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = signals.next() => {
-                    echo.note("finishing what runs; once more to end it at once");
+                    echo.note("finishing running work; a second signal ends it at once");
                     stop.shutdown.request();
                 }
-                // It stops for another reason.
+                // The worker stops for another reason.
                 () = stop.shutdown.requested() => {}
             }
             signals.next().await;
             stop.kill.cancel();
-            tokio::time::sleep(LAST_PATIENCE).await;
+            tokio::time::sleep(LAST_GRACE).await;
             stop.shutdown.request_at_once();
         });
         Ok(())
     }
 
-    /// What the loop that brings the work is stopped by.
+    /// The shutdown of the loop that receives messages or claims tasks.
     pub(crate) fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
     }
 
-    /// Completes when what runs shall end at once.
+    /// Completes when running commands must be killed.
     pub(crate) async fn killing(&self) {
         self.kill.cancelled().await;
     }
 
-    /// There is no point in going on. The first reason is the one that is told.
+    /// Stops the worker because of a failure. The first failure is the result.
     pub(crate) fn fail(&self, failure: Failure) {
         self.failure().get_or_insert(failure);
         if !self.shutdown.is_requested() {
@@ -64,7 +63,7 @@ impl Stop {
         }
     }
 
-    /// Why there was no point in going on.
+    /// Takes the failure that stopped the worker, if any.
     pub(crate) fn result(&self) -> Result<(), Failure> {
         self.failure().take().map_or(Ok(()), Err)
     }
@@ -79,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_is_told_and_stops_the_worker_gracefully() {
+    fn the_first_failure_is_the_result_and_stops_the_worker_gracefully() {
         let stop = Stop::default();
         assert!(stop.result().is_ok());
         stop.fail(Failure::failed("first"));

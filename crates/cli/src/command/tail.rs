@@ -1,10 +1,10 @@
 //! The last lines of an output of any length.
 
-/// A subscriber keeps 4 KiB of an error, and the end of the command is told in front of this.
-const MOST_BYTES: usize = 3840;
-const MOST_LINES: usize = 20;
+/// Size of the tail. A subscriber keeps 4 KiB of an error, and the command's ending precedes the tail.
+const MAX_BYTES: usize = 3840;
+const MAX_LINES: usize = 20;
 
-/// Keeps the end of what is put in.
+/// Keeps the end of the pushed bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     bytes: Vec<u8>,
@@ -14,34 +14,34 @@ pub(crate) struct Tail {
 impl Tail {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        // Cut only now and then: moving the rest for every line would cost more than it saves.
-        if self.bytes.len() > 4 * MOST_BYTES {
+        // Cut rarely: every cut moves the rest of the buffer.
+        if self.bytes.len() > 4 * MAX_BYTES {
             self.cut_to_size();
         }
     }
 
     fn cut_to_size(&mut self) {
-        let over = self.bytes.len().saturating_sub(MOST_BYTES);
+        let over = self.bytes.len().saturating_sub(MAX_BYTES);
         self.cut |= over > 0;
         self.bytes.drain(..over);
     }
 
-    /// The last lines as text; what is no UTF-8 is replaced.
+    /// The last lines as text; invalid UTF-8 is replaced.
     pub(crate) fn text(mut self) -> String {
         self.cut_to_size();
         let mut kept = &self.bytes[..];
         if self.cut {
-            // The first line is only a piece, unless it is all there is.
+            // Drop the first, partial line, unless it is the only one.
             match kept.iter().position(|byte| *byte == b'\n') {
                 Some(end) if end + 1 < kept.len() => kept = &kept[end + 1..],
                 _ => {}
             }
         }
-        // Not every store can hold a NUL. What is replaced grows, so the size is put right again.
+        // Not every store can hold a NUL. The replacement is longer, so the text is cut to size again.
         let text = String::from_utf8_lossy(kept).replace('\0', "\u{fffd}");
-        let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MOST_BYTES))..];
+        let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_BYTES))..];
         let lines: Vec<_> = text.trim_end().lines().collect();
-        lines[lines.len().saturating_sub(MOST_LINES)..].join("\n")
+        lines[lines.len().saturating_sub(MAX_LINES)..].join("\n")
     }
 }
 
@@ -61,21 +61,21 @@ mod tests {
         assert_eq!(tail_of(&[]), "");
         let many: Vec<_> = (0..30).map(|n| format!("{n}\n")).collect();
         let kept = tail_of(&[many.concat().as_bytes()]);
-        assert_eq!(kept.lines().count(), MOST_LINES);
+        assert_eq!(kept.lines().count(), MAX_LINES);
         assert!(kept.starts_with("10\n") && kept.ends_with("29"));
     }
 
     #[test]
-    fn neither_long_lines_nor_bad_bytes_do_harm() {
+    fn long_lines_and_bad_bytes_keep_the_tail_bounded() {
         let piece = [0xff; 1000];
         let mut tail = Tail::default();
         for _ in 0..100 {
             tail.push(&piece);
-            assert!(tail.bytes.len() <= 4 * MOST_BYTES);
+            assert!(tail.bytes.len() <= 4 * MAX_BYTES);
         }
         tail.push(b"\0end");
         let text = tail.text();
-        assert!(text.len() <= MOST_BYTES && text.ends_with("\u{fffd}\u{fffd}end"));
+        assert!(text.len() <= MAX_BYTES && text.ends_with("\u{fffd}\u{fffd}end"));
         let lines = "0123456789\n".repeat(500);
         assert!(tail_of(&[lines.as_bytes()]).lines().all(|line| line == "0123456789"));
     }

@@ -1,4 +1,4 @@
-//! A worker: receives, handles, settles, and tells each.
+//! The worker of the tour: receives, handles, settles, and prints a line for each message.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use postrider::{
     DeadLetterReason, Deadline, MessageId, MessagingService, Nack, QueuedMessage, RetryStrategy, duration_text,
 };
 
-use super::stage::{Stage, check};
+use super::tour::{Tour, check};
 use crate::failure::Failure;
 
 const VISIBILITY: Duration = Duration::from_secs(30);
-/// Everything that is due comes at once, so what fails is told before its neighbours and comes back after them.
+/// Large enough for all due messages: a failed message is then retried after the others of its batch.
 const BATCH: usize = 10;
 const ATTEMPTS: u32 = 3;
 
-/// A message that has come to its end.
+/// A message that is done or dead.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) body: String,
@@ -23,27 +23,27 @@ pub(super) struct Ended {
     pub(super) died: bool,
 }
 
-/// What a worker remembers of a failure, to see that the retry comes when it should.
+/// A failed attempt, to check the time of its retry.
 struct Failed {
     at: Instant,
     after: Duration,
     receive_count: u32,
 }
 
-/// Handles messages until `ends` of them are done or dead. The handler is given the body and the number of the attempt.
+/// Handles messages until `ends` of them are done or dead. The handler takes the body and the attempt number.
 pub(super) async fn work(
-    stage: &mut Stage,
+    tour: &mut Tour,
     ends: usize,
     handler: impl Fn(&str, u32) -> Result<(), &'static str>,
 ) -> Result<Vec<Ended>, Failure> {
     let mut worker = Worker {
-        strategy: RetryStrategy::exponential(stage.pace.retry, 2.0, VISIBILITY).with_max_attempts(ATTEMPTS),
+        strategy: RetryStrategy::exponential(tour.pace.retry, 2.0, VISIBILITY).with_max_attempts(ATTEMPTS),
         failed: HashMap::new(),
         ended: Vec::new(),
     };
     while worker.ended.len() < ends {
-        for message in stage.receive(&stage.first, BATCH, VISIBILITY).await? {
-            worker.handle(stage, message, &handler).await?;
+        for message in tour.receive(&tour.first, BATCH, VISIBILITY).await? {
+            worker.handle(tour, message, &handler).await?;
         }
     }
     Ok(worker.ended)
@@ -58,7 +58,7 @@ struct Worker {
 impl Worker {
     async fn handle(
         &mut self,
-        stage: &mut Stage,
+        tour: &mut Tour,
         message: QueuedMessage,
         handler: &impl Fn(&str, u32) -> Result<(), &'static str>,
     ) -> Result<(), Failure> {
@@ -66,22 +66,22 @@ impl Worker {
         let (id, receive_count, attempts) = (envelope.id, envelope.receive_count, envelope.attempts_count + 1);
         let body = String::from_utf8_lossy(&message.message).into_owned();
         if let Some(earlier) = self.failed.remove(&id) {
-            check(earlier.at.elapsed() >= earlier.after, format!("'{body}' came back too early"))?;
-            check(receive_count == earlier.receive_count + 1, format!("'{body}' was counted wrongly"))?;
+            check(earlier.at.elapsed() >= earlier.after, format!("'{body}' was retried too early"))?;
+            check(receive_count == earlier.receive_count + 1, format!("'{body}' has the wrong delivery count"))?;
         }
-        // Before the settlement: the delay cannot have begun earlier.
+        // Taken before the settlement, because the delay cannot begin earlier.
         let at = Instant::now();
-        // The strategy has no limit of time, so the time since the first attempt does not matter.
+        // The strategy has no time limit, so the time since the first attempt does not matter.
         let delay = |attempts| self.strategy.next_delay(attempts, Duration::ZERO, 0.0);
         let (nack, text) = match handler(&body, attempts).map_err(|error| (error, delay(attempts))) {
             Ok(()) => (None, format!("{body}: handled{}", ordinal(attempts))),
             Err((error, Some(after))) => {
                 self.failed.insert(id, Failed { at, after, receive_count });
-                let text = format!("{body}: {error}; comes back in {}", duration_text::show(after));
+                let text = format!("{body}: {error}; retried in {}", duration_text::show(after));
                 (Some(Nack::retry_after(after).with_error(error)), text)
             }
             Err((error, None)) => {
-                let text = format!("{body}: {error}{}; no more: to the dead letters", ordinal(attempts));
+                let text = format!("{body}: {error}{}; no attempt left: dead-lettered", ordinal(attempts));
                 (Some(Nack::dead_letter(DeadLetterReason::RETRIES_EXHAUSTED).with_error(error)), text)
             }
         };
@@ -90,10 +90,10 @@ impl Worker {
             self.ended.push(Ended { body, attempts, died });
         }
         match nack {
-            None => stage.first.ack_message(&stage.queue, message, Deadline::default()).await?,
-            Some(nack) => stage.first.nack_message(&stage.queue, message, nack, Deadline::default()).await?,
+            None => tour.first.ack_message(&tour.queue, message, Deadline::default()).await?,
+            Some(nack) => tour.first.nack_message(&tour.queue, message, nack, Deadline::default()).await?,
         }
-        stage.line(text).await
+        tour.line(text).await
     }
 }
 

@@ -1,7 +1,6 @@
 //! `postrider dlq redrive` and `purge`
 //!
-//! Both go page by page: what is done is printed while the rest is still under way, and after a failure it is known how
-//! far it came.
+//! Both work page by page and print each finished page, so that after a failure the output shows what was done.
 
 use std::collections::HashSet;
 
@@ -11,7 +10,7 @@ use serde::Serialize;
 
 use super::selection::{Chosen, Pages, Selection, note_none_found, still_dead};
 use crate::args::Global;
-use crate::confirm::{asks, confirm};
+use crate::confirm::{confirm, should_ask};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::progress;
@@ -20,9 +19,9 @@ use crate::session::Session;
 use crate::text::counted;
 use crate::values;
 
-/// Bring dead letters back to life
+/// Send dead letters to their queue again
 ///
-/// They keep their ids, their counts begin anew, and they join the end of the queue that they died in.
+/// The messages keep their ids, their counts are reset, and they go to the end of their original queue.
 #[derive(Debug, clap::Args)]
 pub(super) struct Redrive {
     /// The queue
@@ -32,18 +31,18 @@ pub(super) struct Redrive {
     #[command(flatten)]
     selection: Selection,
 
-    /// Bring them to this queue instead
+    /// Send them to this queue instead [default: their original queue]
     #[arg(long, value_name = "QUEUE", value_parser = values::queue)]
     to: Option<QueueName>,
 
-    /// Only tell what would be done
+    /// Show what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 /// Remove dead letters
 ///
-/// Asks first when stdin is a terminal.
+/// Asks for confirmation if stdin is a terminal.
 #[derive(Debug, clap::Args)]
 pub(super) struct Purge {
     /// The queue
@@ -53,11 +52,11 @@ pub(super) struct Purge {
     #[command(flatten)]
     selection: Selection,
 
-    /// Only tell what would be done
+    /// Show what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -72,53 +71,54 @@ struct Row<'a> {
     to: Option<&'a QueueName>,
 }
 
-/// What has been told so far.
+/// The progress of a bulk operation, and its output.
 struct Progress<'a> {
     session: &'a Session,
     queue: QueueName,
     to: Option<QueueName>,
     bar: ProgressBar,
     done: u64,
-    stayed: u64,
+    skipped: u64,
 }
 
 impl<'a> Progress<'a> {
     fn begin(session: &'a Session, queue: QueueName, to: Option<QueueName>) -> Self {
-        Self { session, queue, to, bar: progress::bar("dead letters"), done: 0, stayed: 0 }
+        Self { session, queue, to, bar: progress::bar("dead letters"), done: 0, skipped: 0 }
     }
 
-    fn tell(
+    /// Prints the outcome of a page.
+    fn report(
         &mut self,
         done: &[MessageId],
         outcome: &'static str,
-        stayed: &[(MessageId, RedriveSkip)],
+        skipped: &[(MessageId, RedriveSkip)],
     ) -> Result<(), Failure> {
         self.done += done.len() as u64;
-        self.stayed += stayed.len() as u64;
-        self.bar.set_position(self.done + self.stayed);
+        self.skipped += skipped.len() as u64;
+        self.bar.set_position(self.done + self.skipped);
         let (queue, to) = (&self.queue, self.to.as_ref());
         self.bar.suspend(|| {
-            for (id, why) in stayed {
-                note(format!("message {id} was left as it is: {why}"));
+            for (id, why) in skipped {
+                note(format!("message {id} was skipped: {why}"));
             }
             if !self.session.out.is_json() {
                 return Ok(());
             }
             let done = done.iter().map(|id| Row { id: *id, queue, outcome, to });
-            let stayed = stayed.iter().map(|(id, why)| Row { id: *id, queue, outcome: skip_name(*why), to: None });
-            self.session.out.rows(done.chain(stayed).map(|row| (row, "")))
+            let skipped = skipped.iter().map(|(id, why)| Row { id: *id, queue, outcome: skip_name(*why), to: None });
+            self.session.out.rows(done.chain(skipped).map(|row| (row, "")))
         })
     }
 
     fn note_if_nothing(&self, chosen: &Chosen) {
         if let Chosen::Filter(filter) = chosen
-            && self.done + self.stayed == 0
+            && self.done + self.skipped == 0
         {
             note_none_found(&self.queue, filter);
         }
     }
 
-    /// The last line, and whether all was done.
+    /// Prints the total; fails if messages were skipped.
     fn end(self, verb: &str) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         if !self.session.out.is_json() {
@@ -126,16 +126,16 @@ impl<'a> Progress<'a> {
             let (one, several) = (format!("dead letter {verb}{target}"), format!("dead letters {verb}{target}"));
             self.session.out.text(&format!("{}\n", counted(self.done, &one, &several)))?;
         }
-        match self.stayed {
+        match self.skipped {
             0 => Ok(()),
-            stayed => {
-                note(counted(stayed, "message was left as it is", "messages were left as they are"));
-                Err(Failure::Told)
+            skipped => {
+                note(counted(skipped, "message was skipped", "messages were skipped"));
+                Err(Failure::Reported)
             }
         }
     }
 
-    /// What is said when a page failed.
+    /// Notes what was done before a page failed.
     fn stopped(&self, failure: Failure, verb: &str) -> Failure {
         self.bar.finish_and_clear();
         if self.done > 0 {
@@ -159,27 +159,28 @@ pub(super) async fn redrive(global: &Global, command: Redrive) -> Result<(), Fai
     let target = command.to.clone().unwrap_or_else(|| command.queue.origin());
     must_exist(&session, &command.queue).await?;
     let mut progress = Progress::begin(&session, command.queue.origin(), Some(target));
-    let (outcome, verb) = if command.dry_run { ("would_redrive", "would go back") } else { ("redriven", "went back") };
+    let (outcome, verb) =
+        if command.dry_run { ("would_redrive", "would be redriven") } else { ("redriven", "redriven") };
     if command.dry_run
         && let Some(selection) = chosen.selection()
     {
-        // In one look, so that what it tells belongs to one moment.
+        // One call, so that the answer is of one moment.
         let report = call_redrive(&session, &command.queue, command.to.as_ref(), selection, true).await?;
-        progress.tell(&report.redriven, outcome, &report.skipped)?;
+        progress.report(&report.redriven, outcome, &report.skipped)?;
         progress.note_if_nothing(&chosen);
         let result = progress.end(verb);
         return session.close().await.and(result);
     }
     let mut pages = Pages::begin(&session, &command.queue, chosen.clone()).await?;
-    progress.bar.set_length(pages.most());
+    progress.bar.set_length(pages.max());
     loop {
         let page = match pages.next_ids().await {
             Ok(Some(ids)) => call_redrive(&session, &command.queue, command.to.as_ref(), ids, command.dry_run).await,
             Ok(None) => break,
             Err(failure) => Err(failure),
         };
-        let report = page.map_err(|failure| progress.stopped(failure, "brought back"))?;
-        progress.tell(&report.redriven, outcome, &report.skipped)?;
+        let report = page.map_err(|failure| progress.stopped(failure, "redriven"))?;
+        progress.report(&report.redriven, outcome, &report.skipped)?;
     }
     progress.note_if_nothing(&chosen);
     let result = progress.end(verb);
@@ -202,28 +203,28 @@ pub(super) async fn purge(global: &Global, command: Purge) -> Result<(), Failure
     let chosen = command.selection.chosen()?;
     let session = global.connect().await?;
     must_exist(&session, &command.queue).await?;
-    if !command.dry_run && asks(command.yes) {
+    if !command.dry_run && should_ask(command.yes) {
         let letters = counted(count(&session, &command.queue, &chosen).await?, "dead letter", "dead letters");
         confirm(&format!("Remove {letters} of '{}' for good?", command.queue.origin()), command.yes)?;
     }
     let mut progress = Progress::begin(&session, command.queue.origin(), None);
     let mut pages = Pages::begin(&session, &command.queue, chosen.clone()).await?;
-    progress.bar.set_length(pages.most());
+    progress.bar.set_length(pages.max());
     loop {
         let page = match pages.next_ids().await {
             Ok(Some(ids)) => purge_page(&session, &command.queue, ids, command.dry_run).await,
             Ok(None) => break,
             Err(failure) => Err(failure),
         };
-        let (gone, stayed) = page.map_err(|failure| progress.stopped(failure, "removed"))?;
-        progress.tell(&gone, if command.dry_run { "would_purge" } else { "purged" }, &stayed)?;
+        let (gone, skipped) = page.map_err(|failure| progress.stopped(failure, "removed"))?;
+        progress.report(&gone, if command.dry_run { "would_purge" } else { "purged" }, &skipped)?;
     }
     progress.note_if_nothing(&chosen);
     let result = progress.end(if command.dry_run { "would be removed" } else { "removed" });
     session.close().await.and(result)
 }
 
-/// Removes a page. A purge answers only how many went, so what stays is looked for when it is not all of them.
+/// Removes a page. A purge returns only a count, so if it is too low the rest is looked up.
 async fn purge_page(
     session: &Session,
     queue: &QueueName,
@@ -232,21 +233,21 @@ async fn purge_page(
 ) -> Result<(Vec<MessageId>, Vec<(MessageId, RedriveSkip)>), Failure> {
     let DeadLetterSelection::Ids(ids) = &selection else { return Ok(Default::default()) };
     let dead: HashSet<_> = still_dead(session, queue, ids).await?.into_iter().collect();
-    let mut stayed: Vec<_> =
+    let mut skipped: Vec<_> =
         ids.iter().filter(|id| !dead.contains(id)).map(|id| (*id, RedriveSkip::NotFound)).collect();
     let mut gone: Vec<_> = ids.iter().filter(|id| dead.contains(id)).copied().collect();
     if !dry_run {
         let purged = session.provider.purge_dead_letters(queue, &selection, Deadline::default()).await?;
         if purged < gone.len() as u64 {
             let left: HashSet<_> = still_dead(session, queue, &gone).await?.into_iter().collect();
-            stayed.extend(gone.iter().filter(|id| left.contains(id)).map(|id| (*id, RedriveSkip::Leased)));
+            skipped.extend(gone.iter().filter(|id| left.contains(id)).map(|id| (*id, RedriveSkip::Leased)));
             gone.retain(|id| !left.contains(id));
         }
     }
-    Ok((gone, stayed))
+    Ok((gone, skipped))
 }
 
-/// How many dead letters are meant, for the question.
+/// Counts the selected dead letters, for the confirmation.
 async fn count(session: &Session, queue: &QueueName, chosen: &Chosen) -> Result<u64, Failure> {
     let mut pages = Pages::begin(session, queue, chosen.clone()).await?;
     let mut count = 0;

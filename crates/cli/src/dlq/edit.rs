@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use postrider::{Bytes, ContentType, DeadLetterEdit, DeadLetters, Deadline, MessageId, MessagingService, QueueName};
 
-use super::record::{ForPeople, Record};
+use super::record::{Record, RecordText};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::input;
@@ -19,23 +19,23 @@ pub(super) struct Edit {
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// The message
+    /// The message id
     #[arg(value_parser = values::id)]
     id: MessageId,
 
-    /// Another body; '-' takes what stdin holds
+    /// The new body; '-' reads it from stdin
     #[arg(long)]
     body: Option<OsString>,
 
-    /// Another content type
+    /// The new content type
     #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
     content_type: Option<ContentType>,
 
-    /// Set a header; may be given several times, each name once
+    /// Set a header; repeatable, each name once
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = values::header)]
     headers: Vec<(String, String)>,
 
-    /// Remove a header; may be given several times
+    /// Remove a header; repeatable
     #[arg(long = "remove-header", value_name = "NAME")]
     removed_headers: Vec<String>,
 }
@@ -45,7 +45,7 @@ pub(super) async fn run(global: &Global, command: Edit) -> Result<(), Failure> {
     let is_nothing = body.is_none() && content_type.is_none() && headers.is_empty() && removed_headers.is_empty();
     if is_nothing {
         return Err(Failure::usage(
-            "there is nothing to change; say --body, --content-type, --header or --remove-header",
+            "there is nothing to change; pass --body, --content-type, --header or --remove-header",
         ));
     }
     let mut names = HashSet::new();
@@ -64,7 +64,7 @@ pub(super) async fn run(global: &Global, command: Edit) -> Result<(), Failure> {
     let headers = if headers.is_empty() && removed_headers.is_empty() {
         None
     } else {
-        // An edit takes all headers: those that nobody mentions stay.
+        // An edit replaces all headers, so the other ones are read first.
         let letter = session.provider.get_dead_letter(&queue, id, Deadline::default()).await?;
         let mut changed = letter.headers;
         for name in &removed_headers {
@@ -83,6 +83,6 @@ pub(super) async fn run(global: &Global, command: Edit) -> Result<(), Failure> {
     };
     let edit = DeadLetterEdit { body, content_type, headers };
     let letter = session.provider.edit_dead_letter(&queue, id, edit, Deadline::default()).await?;
-    session.out.row(&Record::of(&letter), ForPeople(&letter))?;
+    session.out.row(&Record::of(&letter), RecordText(&letter))?;
     session.close().await
 }

@@ -12,13 +12,13 @@ use crate::table::{Column, Table};
 use crate::text::{self, counted};
 use crate::values;
 
-/// Groups that are shown one by one.
-const MOST: usize = 20;
+/// Number of groups with their own row.
+const MAX_GROUPS: usize = 20;
 
-/// Count dead letters by reason and kind of error, most first
+/// Count dead letters by reason and kind of error, the largest group first
 ///
-/// Errors that differ only in numbers, ids, quoted values, paths and times are of one kind. The 20 largest groups are shown;
-/// the other kinds are counted together. --fingerprint of 'list', 'redrive' and 'purge' takes a KIND.
+/// Errors that differ only in numbers, ids, quoted values, paths and times are of one kind. The 20 largest groups are
+/// listed and the rest is summed up. --fingerprint of 'list', 'redrive' and 'purge' takes a KIND.
 #[derive(Debug, clap::Args)]
 pub(super) struct Groups {
     /// The queue
@@ -26,7 +26,7 @@ pub(super) struct Groups {
     queue: QueueName,
 }
 
-/// One line of `--json`. The last one counts the kinds that have no line of their own, if there are any.
+/// One line of `--json`. The last line sums up the groups beyond the largest, if any.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Row<'a> {
@@ -60,7 +60,7 @@ pub(super) async fn run(global: &Global, command: Groups) -> Result<(), Failure>
             None => break,
         }
     }
-    let found = counted.largest(MOST);
+    let found = counted.largest(MAX_GROUPS);
     if found.groups.is_empty() {
         must_exist(&session, &command.queue).await?;
     }
@@ -105,7 +105,7 @@ fn table(found: &LargestGroups) -> String {
             text::age(now.since(group.last_dead_at)),
             text::shortened(group.reason.as_str(), 20),
             group.example_id.to_string(),
-            // Whole, because a filter takes it.
+            // In full, because --fingerprint takes it.
             group.fingerprint.clone(),
         ]);
     }

@@ -5,7 +5,7 @@ use postrider::dead_letter::fingerprint::ErrorSummary;
 use postrider::{DeadLetter, DeadLetterQuery, DeadLetters, Deadline, Headers, MessageId, QueueName, Timestamp};
 use serde::Serialize;
 
-use super::record::{ForPeople, Record};
+use super::record::{Record, RecordText};
 use super::selection::{Filter, PAGE, note_none_found};
 use crate::args::Global;
 use crate::failure::Failure;
@@ -14,14 +14,14 @@ use crate::table::{Column, Table};
 use crate::text::{self, Body};
 use crate::values;
 
-/// List dead letters, oldest death first
+/// List dead letters, the longest dead first
 #[derive(Debug, clap::Args)]
 pub(super) struct List {
     /// The queue
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// At most this many [default: all]
+    /// Maximum number of dead letters [default: all]
     #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true)]
     max: Option<usize>,
 
@@ -29,14 +29,14 @@ pub(super) struct List {
     filter: Filter,
 }
 
-/// Show a dead letter with its whole record
+/// Show a dead letter with its full record
 #[derive(Debug, clap::Args)]
 pub(super) struct Show {
     /// The queue
     #[arg(value_parser = values::readable_queue)]
     queue: QueueName,
 
-    /// The message
+    /// The message id
     #[arg(value_parser = values::id)]
     id: MessageId,
 }
@@ -125,7 +125,7 @@ fn table(letters: &[DeadLetter]) -> Table<6> {
     table
 }
 
-/// How a command ended and the line that says most: the beginning of an error is mostly its exit code.
+/// The exit code and the most informative line: the beginning of an error is mostly just its exit code.
 fn error_cell(error: &str) -> String {
     let ErrorSummary { ending, line } = ErrorSummary::of(error);
     let parts: Vec<_> = ending.into_iter().chain((!line.is_empty()).then_some(line)).collect();
@@ -135,6 +135,6 @@ fn error_cell(error: &str) -> String {
 pub(super) async fn show(global: &Global, command: Show) -> Result<(), Failure> {
     let session = global.connect().await?;
     let letter = session.provider.get_dead_letter(&command.queue, command.id, Deadline::default()).await?;
-    session.out.row(&Record::of(&letter), ForPeople(&letter))?;
+    session.out.row(&Record::of(&letter), RecordText(&letter))?;
     session.close().await
 }

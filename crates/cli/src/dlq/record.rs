@@ -1,4 +1,4 @@
-//! A dead letter with its whole record.
+//! A dead letter with its full record.
 
 use std::fmt;
 
@@ -56,20 +56,20 @@ impl<'a> Record<'a> {
     }
 }
 
-/// How many attempts have failed. Those after which a retry followed are counted with the message; the last one, whose end
-/// was its death, is not.
+/// Number of failed attempts. `attempts_count` has those that were retried, but not the last one, if it ended in the
+/// dead letter.
 fn failed_attempts(letter: &DeadLetter) -> u32 {
-    let not_by_its_handler =
+    let without_handler =
         [DeadLetterReason::MAX_RECEIVE_COUNT, DeadLetterReason::EXPIRED, DeadLetterReason::UNDECODABLE];
     let was_handled = letter.deliveries_count > letter.attempts_count;
-    let is_by_its_handler = was_handled && !not_by_its_handler.contains(&letter.reason);
-    letter.attempts_count.saturating_add(is_by_its_handler.into())
+    let died_in_handler = was_handled && !without_handler.contains(&letter.reason);
+    letter.attempts_count.saturating_add(died_in_handler.into())
 }
 
-/// The record for people: a line a field, then headers and body.
-pub(super) struct ForPeople<'a>(pub(super) &'a DeadLetter);
+/// The record as text: one line per field, then headers and body.
+pub(super) struct RecordText<'a>(pub(super) &'a DeadLetter);
 
-impl fmt::Display for ForPeople<'_> {
+impl fmt::Display for RecordText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = self.0;
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());

@@ -1,4 +1,4 @@
-//! Which dead letters a command is about.
+//! The selection of dead letters on the command line.
 
 use clap::builder::NonEmptyStringValueParser;
 use postrider::dead_letter::filter::DeadLetterFilter;
@@ -10,12 +10,12 @@ use crate::session::Session;
 use crate::text::one_line;
 use crate::values::{self, Since};
 
-/// So many dead letters are read at a time. Their bodies come with them, and a body may have a megabyte.
+/// Dead letters of one page. Small, because a page has the bodies, and a body may have a megabyte.
 pub(super) const PAGE: usize = 100;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Selection {
-    /// The messages
+    /// Ids of the messages
     #[arg(value_name = "ID", value_parser = values::id, conflicts_with_all = ["all", "Filter"])]
     ids: Vec<MessageId>,
 
@@ -27,22 +27,22 @@ pub(super) struct Selection {
     filter: Filter,
 }
 
-/// What dead letters have in common. Those are meant of which everything holds that is said.
+/// Conditions on dead letters; all given ones must match.
 #[derive(Debug, clap::Args)]
 pub(super) struct Filter {
-    /// Only those that died for this reason
+    /// Only dead letters with this reason
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     reason: Option<String>,
 
-    /// Only those whose error contains this text, in any case
+    /// Only dead letters whose error contains this text; upper and lower case are equal
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     error_contains: Option<String>,
 
-    /// Only those whose error is of this kind, as 'dlq groups' shows it
+    /// Only dead letters with this kind of error, as 'dlq groups' shows it
     #[arg(long, value_name = "KIND", value_parser = NonEmptyStringValueParser::new())]
     fingerprint: Option<String>,
 
-    /// Only those that died since then: how long ago, like 2h or 3d, or a time like 2026-03-01T09:30:00Z
+    /// Only messages dead-lettered at or after WHEN: an age like 2h or 3d, or a time like 2026-03-01T09:30:00Z
     #[arg(long, value_name = "WHEN", value_parser = values::since, allow_hyphen_values = true)]
     since: Option<Since>,
 }
@@ -55,17 +55,15 @@ impl From<Filter> for DeadLetterFilter {
     }
 }
 
-/// The dead letters that a command is about.
+/// The selected dead letters.
 #[derive(Debug, Clone)]
 pub(super) enum Chosen {
-    /// These.
     Ids(Vec<MessageId>),
-    /// Those that a filter leaves.
     Filter(DeadLetterFilter),
 }
 
 impl Chosen {
-    /// The same as a store chooses; `None` where it cannot.
+    /// The selection for the store; `None` if the store cannot evaluate the filter.
     pub(super) fn selection(&self) -> Option<DeadLetterSelection> {
         match self {
             Self::Ids(ids) => Some(DeadLetterSelection::Ids(ids.clone())),
@@ -75,38 +73,36 @@ impl Chosen {
 }
 
 impl Selection {
-    /// What was chosen. Nothing is not everything.
+    /// Returns the selection; fails if no option is given, which does not mean all.
     pub(super) fn chosen(self) -> Result<Chosen, Failure> {
         if !self.ids.is_empty() {
             return Ok(Chosen::Ids(self.ids));
         }
         let filter = DeadLetterFilter::from(self.filter);
         if !self.all && filter == DeadLetterFilter::default() {
-            return Err(Failure::usage(
-                "no dead letters are chosen; name them by their ids, or say --reason REASON or --all",
-            ));
+            return Err(Failure::usage("no dead letters are selected; pass their ids, --reason REASON or --all"));
         }
         Ok(Chosen::Filter(filter))
     }
 }
 
-/// What was looked for and is not there may be written wrongly.
+/// Notes that the filter matches nothing: its value may be mistyped.
 pub(super) fn note_none_found(queue: &QueueName, filter: &DeadLetterFilter) {
     let queue = queue.origin();
     let what = match &filter.reason {
         _ if *filter == DeadLetterFilter::default() => return,
         Some(reason) if filter.is_selection() => format!("has the reason '{}'", one_line(reason.as_str())),
-        _ => "is meant by these options".to_owned(),
+        _ => "matches these options".to_owned(),
     };
     note(format!("no dead letter of '{queue}' {what}; 'postrider dlq list {queue}' shows them all"));
 }
 
-/// A selection, page by page, as ids.
+/// The ids of a selection, page by page.
 pub(super) struct Pages<'a> {
     session: &'a Session,
     queue: &'a QueueName,
     rest: Rest,
-    most: u64,
+    max: u64,
 }
 
 enum Rest {
@@ -117,27 +113,28 @@ enum Rest {
 
 impl<'a> Pages<'a> {
     pub(super) async fn begin(session: &'a Session, queue: &'a QueueName, chosen: Chosen) -> Result<Self, Failure> {
-        let (rest, most) = match chosen {
+        let (rest, max) = match chosen {
             Chosen::Ids(mut ids) => {
                 let mut seen = std::collections::HashSet::new();
                 ids.retain(|id| seen.insert(*id));
-                let most = ids.len() as u64;
-                (Rest::Ids(ids.into_iter()), most)
+                let max = ids.len() as u64;
+                (Rest::Ids(ids.into_iter()), max)
             }
             Chosen::Filter(filter) => {
-                // A message that dies anew while this runs is not chosen again, or a broken handler kept it running.
+                // Bounded by the count at the start: otherwise messages that die again meanwhile would be selected
+                // again, for ever.
                 let stats = session.provider.queue_stats(&queue.origin(), Deadline::default()).await?;
                 let left = stats.dead.value().unwrap_or(u64::MAX);
                 let query = DeadLetterQuery { selection: filter.selection(), limit: PAGE, after: None };
                 (Rest::Found { filter: Box::new(filter), query, left }, left)
             }
         };
-        Ok(Self { session, queue, rest, most })
+        Ok(Self { session, queue, rest, max })
     }
 
-    /// No more dead letters than this are meant.
-    pub(super) fn most(&self) -> u64 {
-        self.most
+    /// Upper bound of the number of selected dead letters.
+    pub(super) fn max(&self) -> u64 {
+        self.max
     }
 
     /// The next page; `None` at the end.
@@ -151,8 +148,8 @@ impl<'a> Pages<'a> {
                     let provider = &self.session.provider;
                     let page = provider.list_dead_letter_summaries(self.queue, query, Deadline::default()).await?;
                     *left -= (page.summaries.len() as u64).min(*left);
-                    let meant = page.summaries.into_iter().filter(|summary| filter.includes_summary(summary));
-                    let ids = meant.map(|summary| summary.id).collect();
+                    let selected = page.summaries.into_iter().filter(|summary| filter.includes_summary(summary));
+                    let ids = selected.map(|summary| summary.id).collect();
                     let is_over = page.next.is_none();
                     match page.next {
                         Some(cursor) => query.after = Some(cursor),
@@ -171,7 +168,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Which of the messages are among the dead letters.
+/// Returns those of the messages that are dead letters.
 pub(super) async fn still_dead(
     session: &Session,
     queue: &QueueName,

@@ -3,9 +3,9 @@
 use postrider::{DeadLetterReason, Deadline, MessageId, MessagingError, QueueAdmin, QueueName, waiting};
 use serde::Serialize;
 
-use super::choice::{Choice, Stays};
+use super::choice::{Choice, Skip};
 use crate::args::Global;
-use crate::confirm::{asks, confirm};
+use crate::confirm::{confirm, should_ask};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::progress;
@@ -13,9 +13,9 @@ use crate::queues::must_exist;
 use crate::session::Session;
 use crate::text::counted;
 
-/// Make waiting messages due, which wait for their time or for a retry
+/// Make delayed messages and messages that wait for a retry due now
 ///
-/// Behind the head of its ordering key a message still waits for its turn.
+/// A message with an ordering key still waits for earlier messages of its key.
 #[derive(Debug, clap::Args)]
 pub(super) struct DeliverNow {
     #[command(flatten)]
@@ -24,31 +24,31 @@ pub(super) struct DeliverNow {
 
 /// Move waiting messages to the dead letters
 ///
-/// 'postrider dlq redrive' brings them back. Asks first when they are not named and stdin is a terminal.
+/// 'postrider dlq redrive' sends them again. Asks for confirmation if no ids are given and stdin is a terminal.
 #[derive(Debug, clap::Args)]
 pub(super) struct DeadLetter {
     #[command(flatten)]
     choice: Choice,
 
-    /// Why, in a word
+    /// The reason to record, in one word
     #[arg(long, value_name = "REASON")]
     reason: String,
 
-    /// More about it
+    /// An error text to record
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
 }
 
 /// Remove waiting messages for good
 ///
-/// They are archived as purged dead letters are. Asks first when stdin is a terminal.
+/// They are archived like purged dead letters. Asks for confirmation if stdin is a terminal.
 #[derive(Debug, clap::Args)]
 pub(super) struct Delete {
     #[command(flatten)]
     choice: Choice,
 }
 
-/// What is done with a waiting message.
+/// The operation on a waiting message.
 enum Action {
     DeliverNow,
     DeadLetter { reason: DeadLetterReason, error: Option<String> },
@@ -56,7 +56,7 @@ enum Action {
 }
 
 impl Action {
-    async fn carry_out(&self, session: &Session, queue: &QueueName, id: MessageId) -> Result<(), MessagingError> {
+    async fn apply(&self, session: &Session, queue: &QueueName, id: MessageId) -> Result<(), MessagingError> {
         let (provider, deadline) = (&session.provider, Deadline::default());
         match self {
             Self::DeliverNow => provider.deliver_now(queue, id, deadline).await,
@@ -67,7 +67,7 @@ impl Action {
         }
     }
 
-    /// What became of a message, and what would become of it.
+    /// The outcome in JSON.
     fn outcome(&self, dry_run: bool) -> &'static str {
         match (self, dry_run) {
             (Self::DeliverNow, false) => "due_now",
@@ -124,23 +124,23 @@ async fn run(global: &Global, choice: Choice, action: Action) -> Result<(), Fail
     let session = global.connect().await?;
     let (queue, dry_run) = (&choice.queue, choice.dry_run);
     must_exist(&session, queue).await?;
-    let meant = choice.meant(&session).await?;
-    let is_asked = is_bulk || matches!(action, Action::Delete);
-    if !dry_run && is_asked && !meant.is_empty() && asks(choice.yes) {
-        let messages = counted(meant.len() as u64, "waiting message", "waiting messages");
+    let selected = choice.select(&session).await?;
+    let needs_confirmation = is_bulk || matches!(action, Action::Delete);
+    if !dry_run && needs_confirmation && !selected.is_empty() && should_ask(choice.yes) {
+        let messages = counted(selected.len() as u64, "waiting message", "waiting messages");
         confirm(&action.question(&messages, queue), choice.yes)?;
     }
     let bar = progress::bar("messages");
-    bar.set_length(meant.len() as u64);
-    let (mut done, mut stayed) = (0, 0);
-    for (id, stays) in meant {
-        let stays = match stays {
+    bar.set_length(selected.len() as u64);
+    let (mut done, mut skipped) = (0, 0);
+    for (id, skip) in selected {
+        let skip = match skip {
             None if dry_run => None,
-            Some(stays) => Some(stays),
-            None => match action.carry_out(&session, queue, id).await {
+            Some(skip) => Some(skip),
+            None => match action.apply(&session, queue, id).await {
                 Ok(()) => None,
-                Err(MessagingError::MessageLeased { .. }) => Some(Stays::Leased),
-                Err(MessagingError::MessageNotFound { .. }) => Some(Stays::NotFound),
+                Err(MessagingError::MessageLeased { .. }) => Some(Skip::Leased),
+                Err(MessagingError::MessageNotFound { .. }) => Some(Skip::NotFound),
                 Err(error) => {
                     bar.finish_and_clear();
                     if done > 0 {
@@ -150,16 +150,16 @@ async fn run(global: &Global, choice: Choice, action: Action) -> Result<(), Fail
                 }
             },
         };
-        let (outcome, why) = match stays {
+        let (outcome, why) = match skip {
             None => (action.outcome(dry_run), None),
-            Some(Stays::Leased) => ("leased", Some("a worker has leased it")),
-            Some(Stays::NotFound) => ("not_found", Some("it does not wait in the queue")),
+            Some(Skip::Leased) => ("leased", Some("a worker has leased it")),
+            Some(Skip::NotFound) => ("not_found", Some("it is not waiting in the queue")),
         };
-        *(if why.is_none() { &mut done } else { &mut stayed }) += 1;
+        *(if why.is_none() { &mut done } else { &mut skipped }) += 1;
         bar.inc(1);
         bar.suspend(|| {
             if let Some(why) = why {
-                note(format!("message {id} was left as it is: {why}"));
+                note(format!("message {id} was skipped: {why}"));
             }
             match session.out.is_json() {
                 true => session.out.row(&Row { id, queue, outcome }, ""),
@@ -171,11 +171,11 @@ async fn run(global: &Global, choice: Choice, action: Action) -> Result<(), Fail
     if !session.out.is_json() {
         session.out.text(&format!("{}\n", action.summary(done, dry_run)))?;
     }
-    let result = match stayed {
+    let result = match skipped {
         0 => Ok(()),
-        stayed => {
-            note(counted(stayed, "message was left as it is", "messages were left as they are"));
-            Err(Failure::Told)
+        skipped => {
+            note(counted(skipped, "message was skipped", "messages were skipped"));
+            Err(Failure::Reported)
         }
     };
     session.close().await.and(result)

@@ -3,36 +3,35 @@
 use postrider::{Deadline, MessagingService, QueueAdmin, QueueName};
 use serde::Serialize;
 
-use super::{is_missing, which_are_there};
+use super::{hint_for_missing, is_missing};
 use crate::args::Global;
-use crate::confirm::{asks, confirm};
+use crate::confirm::{confirm, should_ask};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::session::Session;
 use crate::text::counted;
 use crate::values;
 
-/// Make queues
+/// Create queues
 ///
-/// One that is there already stays as it is. A send makes its queue by itself unless common.messaging.create_queues is
-/// off.
+/// Existing queues are not changed. A send creates its queue by itself, unless common.messaging.create_queues is off.
 #[derive(Debug, clap::Args)]
 pub(super) struct Create {
-    /// The queues
+    /// Names of the queues
     #[arg(required = true, value_name = "QUEUE", value_parser = values::own_queue)]
     queues: Vec<QueueName>,
 }
 
-/// Remove queues with everything in them, dead letters included
+/// Delete queues with all their messages and dead letters
 ///
-/// Leases on their messages end. Asks first when stdin is a terminal.
+/// Leases on the messages end. Asks for confirmation if stdin is a terminal.
 #[derive(Debug, clap::Args)]
 pub(super) struct Delete {
-    /// The queues
+    /// Names of the queues
     #[arg(required = true, value_name = "QUEUE", value_parser = values::own_queue)]
     queues: Vec<QueueName>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -48,8 +47,8 @@ pub(super) async fn create(global: &Global, command: Create) -> Result<(), Failu
     let session = global.connect().await?;
     for queue in &command.queues {
         let (outcome, words) = match is_missing(&session, queue).await? {
-            true => ("created", "was made"),
-            false => ("existed", "was there already"),
+            true => ("created", "was created"),
+            false => ("existed", "already exists"),
         };
         session.provider.ensure_queue(queue, Deadline::default()).await?;
         session.out.row(&Row { queue, outcome }, format_args!("{queue} {words}"))?;
@@ -62,23 +61,23 @@ pub(super) async fn delete(global: &Global, command: Delete) -> Result<(), Failu
     let mut missing = 0;
     for queue in &command.queues {
         if is_missing(&session, queue).await? {
-            note(format!("there is no queue '{queue}'; {}", which_are_there(&session, queue).await));
-            session.out.row(&Row { queue, outcome: "not_found" }, format_args!("{queue} was not there"))?;
+            note(format!("there is no queue '{queue}'; {}", hint_for_missing(&session, queue).await));
+            session.out.row(&Row { queue, outcome: "not_found" }, format_args!("{queue} does not exist"))?;
             missing += 1;
             continue;
         }
-        if asks(command.yes) {
+        if should_ask(command.yes) {
             confirm(&format!("Delete '{queue}' with {} for good?", contents(&session, queue).await?), command.yes)?;
         }
-        // However much there is: it ends when it is gone.
+        // No deadline: a large queue takes long.
         session.provider.delete_queue(queue, Deadline::never()).await?;
         session.out.row(&Row { queue, outcome: "deleted" }, format_args!("{queue} was deleted"))?;
     }
     session.close().await?;
-    if missing == 0 { Ok(()) } else { Err(Failure::Told) }
+    if missing == 0 { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// What would be gone, for the question.
+/// The contents of a queue, for the confirmation.
 async fn contents(session: &Session, queue: &QueueName) -> Result<String, Failure> {
     let stats = session.provider.queue_stats(queue, Deadline::default()).await?;
     let living = [stats.ready, stats.in_flight, stats.delayed].map(|count| count.value());

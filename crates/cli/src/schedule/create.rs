@@ -11,44 +11,45 @@ use super::record::{self, Record};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::output::note;
-use crate::task::label::{self, Label};
+use crate::task::options::{self, TaskOptions};
 use crate::values;
 
-/// Make a schedule, or change the one of this name
+/// Create a schedule, or replace the one with this name
 ///
-/// What is not said is not kept of a schedule that is changed, but for its being paused.
+/// Options that are left out return to their defaults; a paused schedule stays paused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MORE, group = clap::ArgGroup::new("when").required(true).args(["cron", "every"]))]
 pub(super) struct Create {
-    /// Its name: 1 to 64 letters, digits, '_', '.' and '-'
+    /// Name of the schedule: 1 to 64 letters, digits, '_', '.' and '-'
     name: String,
 
-    /// What its tasks' handler is given, as text; without it, or with '-', what stdin holds
+    /// Payload of its tasks, as text [default: read from stdin, as with '-']
     payload: Option<OsString>,
 
-    /// The type of its tasks
+    /// Type of its tasks
     #[arg(long = "type", value_name = "TYPE", value_parser = values::task_type)]
     task_type: TaskType,
 
-    /// At the times of a cron expression: minute, hour, day, month and weekday, or six fields with seconds first
+    /// Create tasks at the times of a cron expression: minute, hour, day, month and weekday, or six fields with seconds
+    /// first
     #[arg(long, value_name = "EXPRESSION")]
     cron: Option<String>,
 
-    /// The time zone of the cron expression, by its name in the IANA database, like Europe/Berlin
+    /// IANA time zone of the cron expression, like Europe/Berlin
     #[arg(long, value_name = "ZONE", default_value = "UTC", conflicts_with = "every")]
     time_zone: String,
 
-    /// Again and again after this long, like 30s, 5m or 1h30m; a second at least
+    /// Create a task at this interval, like 30s, 5m or 1h30m; at least 1s
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     every: Option<Duration>,
 
-    /// What is done about times that passed while no keeper ran: skip makes no task for what is seen more than 15 s late, one
-    /// makes one for all of them, all makes one for each
+    /// Tasks for times that passed while no keeper ran: skip creates none for a time more than 15 s ago, one creates one
+    /// for all of them, all creates one for each
     #[arg(long, value_name = "POLICY", value_parser = values::missed, default_value = "one")]
     missed: MissedFire,
 
     #[command(flatten)]
-    label: Label,
+    options: TaskOptions,
 }
 
 const MORE: &str = "\
@@ -66,26 +67,26 @@ struct Row<'a> {
 }
 
 pub(super) async fn run(global: &Global, command: Create) -> Result<(), Failure> {
-    label::check_payload(command.payload.as_ref())?;
-    let Create { name, payload, task_type, cron, time_zone, every, missed, label } = command;
+    options::check_payload(command.payload.as_ref())?;
+    let Create { name, payload, task_type, cron, time_zone, every, missed, options } = command;
     let timing = match (cron, every) {
         (Some(expression), _) => ScheduleTiming::Cron { expression, time_zone },
         (None, Some(interval)) => ScheduleTiming::Every(interval),
-        (None, None) => return Err(Failure::usage("say when: --cron EXPRESSION or --every DURATION")),
+        (None, None) => return Err(Failure::usage("no time is given; pass --cron EXPRESSION or --every DURATION")),
     };
-    let mut schedule = NewSchedule { name, timing, task: label.template(task_type, String::new()), missed };
-    // Before anything is made.
+    let mut schedule = NewSchedule { name, timing, task: options.template(task_type, String::new()), missed };
+    // Checked before anything is created.
     schedule.check(usize::MAX)?;
     let session = global.connect_to_tasks().await?;
-    let payload = label::payload(payload, session.store.max_payload_bytes()).await?;
+    let payload = options::payload(payload, session.store.max_payload_bytes()).await?;
     schedule.task.payload = String::from_utf8(payload.to_vec()).map_err(|_| {
-        Failure::usage("the payload of a schedule is text, so that it can be read and edited, and this is no UTF-8")
+        Failure::usage("the payload is not UTF-8; the payload of a schedule must be text, so that it can be edited")
     })?;
     let is_new = session.store.get_schedule(&schedule.name, Deadline::default()).await?.is_none();
-    let kept = session.client().put_schedule(&schedule, Deadline::default()).await?;
-    session.out.row(&Row { record: Record::of(&kept), is_new }, record::in_a_line(&kept))?;
+    let stored = session.client().put_schedule(&schedule, Deadline::default()).await?;
+    session.out.row(&Row { record: Record::of(&stored), is_new }, record::line(&stored))?;
     if !is_new {
-        note(format_args!("schedule '{}' was there and is changed", schedule.name));
+        note(format_args!("schedule '{}' existed and was replaced", schedule.name));
     }
     session.close().await
 }

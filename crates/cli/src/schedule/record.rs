@@ -1,4 +1,4 @@
-//! A schedule with all that is known of it, for programs and for people.
+//! A schedule with its full record, as JSON and as text.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::text::{self, one_line};
 
-/// How many of the next times are shown.
+/// Number of next times shown.
 pub(super) const SHOWN: usize = 5;
 
-/// A time to come.
+/// A future time.
 #[derive(Debug, Serialize)]
 struct Run {
     at: Timestamp,
@@ -28,7 +28,7 @@ pub(super) struct WithHistory<'a> {
     runs: Vec<PastRun<'a>>,
 }
 
-/// A task that the schedule made.
+/// A task that the schedule created.
 #[derive(Debug, Serialize)]
 struct PastRun<'a> {
     task: TaskId,
@@ -123,12 +123,12 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The time that it fires for next: one that is paused does not.
+/// The next time; `None` while paused.
 fn next_run_at(schedule: &Schedule) -> Option<Timestamp> {
     schedule.next_run_at.filter(|_| schedule.paused_at.is_none())
 }
 
-/// When it fires.
+/// The timing as text.
 pub(super) fn timing(timing: &ScheduleTiming) -> String {
     match timing {
         ScheduleTiming::Cron { expression, time_zone } => format!("{} {}", one_line(expression), one_line(time_zone)),
@@ -136,8 +136,8 @@ pub(super) fn timing(timing: &ScheduleTiming) -> String {
     }
 }
 
-/// Its name, and when it fires next.
-pub(super) fn in_a_line(schedule: &Schedule) -> String {
+/// The name and the next time.
+pub(super) fn line(schedule: &Schedule) -> String {
     let name = &schedule.definition.name;
     match (schedule.paused_at, schedule.next_run_at) {
         (Some(_), _) => format!("{name}  paused"),
@@ -146,20 +146,20 @@ pub(super) fn in_a_line(schedule: &Schedule) -> String {
     }
 }
 
-/// The next times in words, with how long it is until each.
+/// The next times as text, each with the time until it.
 pub(super) fn times(schedule: &Schedule) -> Vec<String> {
     let now = Timestamp::now();
     let shown = |run: NextRun| format!("{}, in {}", run.local, text::until(run.at.since(now)));
     next_runs(schedule, SHOWN).into_iter().map(shown).collect()
 }
 
-/// Everything: a line a field, the last tasks that it made, newest first, then the payload.
-pub(super) struct ForPeople<'a> {
+/// The record as text: one line per field, the last tasks, newest first, then the payload.
+pub(super) struct RecordText<'a> {
     pub(super) schedule: &'a Schedule,
     pub(super) runs: &'a [TaskInfo],
 }
 
-impl fmt::Display for ForPeople<'_> {
+impl fmt::Display for RecordText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { schedule, runs } = self;
         let (definition, task) = (&schedule.definition, &schedule.definition.task);
@@ -176,7 +176,7 @@ impl fmt::Display for ForPeople<'_> {
             ("last run", time(schedule.last_run_at)),
             ("last task", schedule.last_task.map(|task| task.to_string())),
             ("created", time(Some(schedule.created_at))),
-            ("max attempts", task.max_attempts.map(|most| most.to_string())),
+            ("max attempts", task.max_attempts.map(|max| max.to_string())),
             ("priority", Some(task.priority.get().to_string())),
             ("ordering key", task.ordering_key.as_deref().map(one_line)),
             ("retry", strategy),

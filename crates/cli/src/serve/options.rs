@@ -1,9 +1,9 @@
-//! A server as the configuration describes it.
+//! The server's options from the configuration.
 
 use postrider::config::ServerConfig;
 use postrider_server::{ServerOptions, TlsFiles};
 
-/// How the settings say that a server is run.
+/// Returns the server's options.
 pub(super) fn options(server: &ServerConfig) -> ServerOptions {
     let files = server.tls_certificate.clone().zip(server.tls_key.clone());
     ServerOptions {
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_the_same() {
+    fn configuration_and_server_have_the_same_defaults() {
         assert_eq!(options(&ServerConfig::default()), ServerOptions::default());
     }
 }

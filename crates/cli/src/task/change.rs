@@ -8,22 +8,22 @@ use postrider::{Bytes, Deadline, MessagingError, RowResults, TaskId, TaskState};
 use serde::Serialize;
 
 use super::filters::{Filters, Pages};
-use super::label;
+use super::options;
 use super::session::TaskSession;
 use crate::args::Global;
-use crate::confirm::{asks, confirm};
+use crate::confirm::{confirm, should_ask};
 use crate::failure::{Failure, explained};
 use crate::input::too_long_for_a_task;
 use crate::output::note;
 use crate::text::counted;
 use crate::values;
 
-/// So many are changed in one transaction.
+/// Tasks changed in one transaction.
 const CHUNK: usize = 500;
 
-/// Call tasks off, wherever they are in their lives
+/// Cancel tasks in any unfinished state
 ///
-/// A command that runs for one of them is told to stop within a second.
+/// The command of a running task is stopped within a second.
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(super) struct Cancel {
@@ -31,7 +31,7 @@ pub(super) struct Cancel {
     choice: Choice,
 }
 
-/// Run tasks now: those that wait for their time do not wait any longer, those that are dead are replayed
+/// Run tasks now: waiting tasks become due, dead tasks are replayed
 #[derive(Debug, clap::Args)]
 #[command(after_help = OUTCOMES)]
 pub(super) struct Retry {
@@ -41,46 +41,46 @@ pub(super) struct Retry {
 
 #[derive(Debug, clap::Args)]
 struct Choice {
-    /// The tasks
+    /// Ids of the tasks
     #[arg(value_name = "ID", value_parser = values::task_id, conflicts_with_all = ["all", "types", "tags", "schedule", "reason", "error", "since"])]
     ids: Vec<TaskId>,
 
-    /// Every task whose state allows it, or every one of them that is left by what else is said
+    /// Every task whose state allows it and that matches the other options
     #[arg(long)]
     all: bool,
 
     #[command(flatten)]
     filters: Filters,
 
-    /// Only tell what would be done
+    /// Show what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
 
 const OUTCOMES: &str = "\
-Prints what became of each: what was asked for, or 'conflict' when its state does not allow it, 'not-found', 'unknown' \
-when the answer was lost, 'failed' for anything else. Every task is tried. Exits with 1 when one was not done.
+Prints the outcome for each task: that of the command, or 'conflict' if the task's state does not allow it, 'not-found', \
+'unknown' if the answer was lost, 'failed' for any other error. Every task is tried. Exits with 1 if one fails.
 
-Tasks that are chosen by what they have in common are asked for first when stdin is a terminal.";
+Asks for confirmation if no ids are given and stdin is a terminal.";
 
-/// Change the payload of a dead task before it is replayed; the one before is kept
+/// Change the payload of a dead task before it is replayed
 ///
-/// Prints the number of the new revision.
+/// Prints the number of the new revision. Earlier payloads are kept.
 #[derive(Debug, clap::Args)]
 pub(super) struct Edit {
-    /// The task
+    /// The task id
     #[arg(value_parser = values::task_id)]
     id: TaskId,
 
-    /// The new payload; without it, or with '-', what stdin holds
+    /// The new payload [default: read from stdin, as with '-']
     #[arg(conflicts_with = "file")]
     payload: Option<OsString>,
 
-    /// Take what this file holds
+    /// Read the new payload from this file
     #[arg(long)]
     file: Option<PathBuf>,
 }
@@ -90,22 +90,24 @@ pub(super) struct Edit {
 struct Row<'a> {
     id: TaskId,
     outcome: &'static str,
-    /// The state that it was in.
+    /// The state before.
     #[serde(skip_serializing_if = "Option::is_none")]
     was: Option<TaskState>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
 }
 
-/// What became of a task: a word, and the state that it left if that is known.
-type Became = Result<(&'static str, Option<TaskState>), MessagingError>;
+/// The result for a task: the outcome, and the state before if known.
+type Outcome = Result<(&'static str, Option<TaskState>), MessagingError>;
 
-/// What is done to tasks, in the words of the question, and to tasks of which states.
+/// An operation on tasks.
 struct Change {
+    /// The verb of the confirmation.
     verb: &'static str,
-    /// What it would do, as an outcome.
+    /// The outcome of a dry run.
     would: &'static str,
     operation: &'static str,
+    /// The states that allow it.
     states: &'static [TaskState],
 }
 
@@ -124,12 +126,12 @@ const RETRY: Change = Change {
 };
 
 impl Choice {
-    /// The tasks that are meant, the oldest first; `None` when it was only told which.
-    async fn meant(self, session: &TaskSession, change: &Change) -> Result<Option<Vec<TaskId>>, Failure> {
+    /// The selected tasks, oldest first; `None` after a dry run.
+    async fn select(self, session: &TaskSession, change: &Change) -> Result<Option<Vec<TaskId>>, Failure> {
         let Self { ids, all: _, filters, dry_run, yes } = self;
         let is_bulk = ids.is_empty();
         let chosen = match is_bulk {
-            false => single(ids),
+            false => unique(ids),
             true => {
                 let filter = TaskFilter { states: change.states.to_vec(), ..filters.filter(session).await? };
                 let (mut pages, mut found) = (Pages::of(session, filter), Vec::new());
@@ -141,41 +143,39 @@ impl Choice {
             }
         };
         if dry_run {
-            return rehearse(session, &chosen, is_bulk, change).await.map(|()| None);
+            return dry_run_of(session, &chosen, is_bulk, change).await.map(|()| None);
         }
-        if is_bulk && !chosen.is_empty() && asks(yes) {
+        if is_bulk && !chosen.is_empty() && should_ask(yes) {
             confirm(&format!("{} {}?", change.verb, counted(chosen.len() as u64, "task", "tasks")), yes)?;
         }
         Ok(Some(chosen))
     }
 
-    /// Refuses a command that says nothing: nothing is not everything.
+    /// Fails without ids, filters and `--all`, which does not mean all.
     fn check(&self) -> Result<(), Failure> {
         match self.ids.is_empty() && !self.all && self.filters.are_empty() {
-            true => Err(Failure::usage(
-                "no tasks are chosen; name them by their ids, or say --all, or what they have in common, like --type TYPE",
-            )),
+            true => Err(Failure::usage("no tasks are selected; pass their ids, a filter like --type TYPE, or --all")),
             false => Ok(()),
         }
     }
 }
 
-/// Tells what would be done. Tasks that were named may be in another state; those that were found are not.
-async fn rehearse(session: &TaskSession, ids: &[TaskId], is_bulk: bool, change: &Change) -> Result<(), Failure> {
+/// Prints what would be done. Only tasks that are given by id may be in another state.
+async fn dry_run_of(session: &TaskSession, ids: &[TaskId], is_bulk: bool, change: &Change) -> Result<(), Failure> {
     let mut report = Report::default();
     for id in ids {
         let state = match is_bulk {
             true => Ok(None),
             false => session.client().get(*id, Deadline::default()).await.map(|task| Some(task.info.state)),
         };
-        let became = match state {
+        let outcome = match state {
             Ok(Some(state)) if !change.states.contains(&state) => {
                 Err(MessagingError::TaskConflict { id: *id, state, operation: change.operation })
             }
             Ok(state) => Ok((change.would, state)),
             Err(error) => Err(error),
         };
-        report.tell(session, &[*id], vec![became])?;
+        report.print(session, &[*id], vec![outcome])?;
     }
     report.result()
 }
@@ -183,12 +183,12 @@ async fn rehearse(session: &TaskSession, ids: &[TaskId], is_bulk: bool, change: 
 pub(super) async fn cancel(global: &Global, command: Cancel) -> Result<(), Failure> {
     command.choice.check()?;
     let session = global.connect_to_tasks().await?;
-    let Some(chosen) = command.choice.meant(&session, &CANCEL).await? else { return session.close().await };
+    let Some(chosen) = command.choice.select(&session, &CANCEL).await? else { return session.close().await };
     let mut report = Report::default();
     for ids in chosen.chunks(CHUNK) {
         let rows = each(ids, session.store.cancel(ids, Deadline::default()).await);
-        let became = rows.into_iter().map(|row| row.map(|was| ("canceled", Some(was)))).collect();
-        report.tell(&session, ids, became)?;
+        let outcomes = rows.into_iter().map(|row| row.map(|was| ("canceled", Some(was)))).collect();
+        report.print(&session, ids, outcomes)?;
     }
     session.close().await.and(report.result())
 }
@@ -196,7 +196,7 @@ pub(super) async fn cancel(global: &Global, command: Cancel) -> Result<(), Failu
 pub(super) async fn retry(global: &Global, command: Retry) -> Result<(), Failure> {
     command.choice.check()?;
     let session = global.connect_to_tasks().await?;
-    let Some(chosen) = command.choice.meant(&session, &RETRY).await? else { return session.close().await };
+    let Some(chosen) = command.choice.select(&session, &RETRY).await? else { return session.close().await };
     let mut report = Report::default();
     for ids in chosen.chunks(CHUNK) {
         let rows = each(ids, session.store.run_now(ids, Deadline::default()).await);
@@ -208,7 +208,7 @@ pub(super) async fn retry(global: &Global, command: Retry) -> Result<(), Failure
             false => each(&dead, session.store.replay(&dead, Deadline::default()).await),
         }
         .into_iter();
-        let became = rows.into_iter().map(|row| match row {
+        let outcomes = rows.into_iter().map(|row| match row {
             Ok(()) => Ok(("due_now", None)),
             Err(MessagingError::TaskConflict { state: TaskState::Dead, id, .. }) => {
                 let gone = || Err(MessagingError::TaskNotFound { id });
@@ -219,56 +219,56 @@ pub(super) async fn retry(global: &Global, command: Retry) -> Result<(), Failure
             }
             Err(error) => Err(error),
         });
-        let became = became.collect();
-        report.tell(&session, ids, became)?;
+        let outcomes = outcomes.collect();
+        report.print(&session, ids, outcomes)?;
     }
     session.close().await.and(report.result())
 }
 
-/// Each task once, in the order in which they were named.
-pub(super) fn single(mut ids: Vec<TaskId>) -> Vec<TaskId> {
+/// Removes repeated ids and keeps the order.
+pub(super) fn unique(mut ids: Vec<TaskId>) -> Vec<TaskId> {
     let mut seen = std::collections::HashSet::new();
     ids.retain(|id| seen.insert(*id));
     ids
 }
 
-/// A call that failed failed for each of its rows.
+/// Turns the failure of a call into one for each of its rows.
 fn each<T: Clone>(ids: &[TaskId], rows: Result<RowResults<T>, MessagingError>) -> RowResults<T> {
     rows.unwrap_or_else(|error| ids.iter().map(|_| Err(error.clone())).collect())
 }
 
-/// What has been told so far.
+/// Prints outcomes, and each error once.
 #[derive(Default)]
 struct Report {
     is_incomplete: bool,
-    told: Vec<String>,
+    noted: Vec<String>,
 }
 
 impl Report {
-    fn tell(&mut self, session: &TaskSession, ids: &[TaskId], became: Vec<Became>) -> Result<(), Failure> {
-        for (id, became) in ids.iter().copied().zip(became) {
-            let (outcome, was) = match &became {
+    fn print(&mut self, session: &TaskSession, ids: &[TaskId], outcomes: Vec<Outcome>) -> Result<(), Failure> {
+        for (id, result) in ids.iter().copied().zip(outcomes) {
+            let (outcome, was) = match &result {
                 Ok((outcome, was)) => (*outcome, *was),
                 Err(MessagingError::TaskConflict { state, .. }) => ("conflict", Some(*state)),
                 Err(MessagingError::TaskNotFound { .. }) => ("not_found", None),
                 Err(MessagingError::OutcomeUnknown { .. }) => ("unknown", None),
                 Err(_) => ("failed", None),
             };
-            let why = became.err().map(|error| explained(&error));
+            let why = result.err().map(|error| explained(&error));
             let row = Row { id, outcome, was, error: why.as_deref() };
             session.out.row(&row, format_args!("{id}  {}", outcome.replace('_', "-")))?;
             self.is_incomplete |= why.is_some();
-            // A store that fails says the same for every row.
-            if let Some(why) = why.filter(|why| !self.told.contains(why)) {
+            // A failing store has the same error for every row.
+            if let Some(why) = why.filter(|why| !self.noted.contains(why)) {
                 note(&why);
-                self.told.push(why);
+                self.noted.push(why);
             }
         }
         Ok(())
     }
 
     fn result(self) -> Result<(), Failure> {
-        if self.is_incomplete { Err(Failure::Told) } else { Ok(()) }
+        if self.is_incomplete { Err(Failure::Reported) } else { Ok(()) }
     }
 }
 
@@ -282,13 +282,13 @@ struct Edited {
 pub(super) async fn edit(global: &Global, command: Edit) -> Result<(), Failure> {
     let Edit { id, payload, file } = command;
     if file.is_none() {
-        label::check_payload(payload.as_ref())?;
+        options::check_payload(payload.as_ref())?;
     }
     let session = global.connect_to_tasks().await?;
-    let most = session.store.max_payload_bytes();
+    let max = session.store.max_payload_bytes();
     let payload = match file {
-        Some(file) => read(&file, most)?,
-        None => label::payload(payload, most).await?,
+        Some(file) => read(&file, max)?,
+        None => options::payload(payload, max).await?,
     };
     let revision = session.client().edit(id, payload, Deadline::default()).await?;
     let printed = session.out.row(&Edited { id, revision }, format_args!("{id}  revision {revision}"));
@@ -297,14 +297,14 @@ pub(super) async fn edit(global: &Global, command: Edit) -> Result<(), Failure> 
     closed
 }
 
-fn read(file: &std::path::Path, most: usize) -> Result<Bytes, Failure> {
+fn read(file: &std::path::Path, max: usize) -> Result<Bytes, Failure> {
     use std::io::Read;
     let shown = file.display();
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(file).and_then(|open| open.take(most as u64 + 1).read_to_end(&mut bytes));
+    let read = std::fs::File::open(file).and_then(|open| open.take(max as u64 + 1).read_to_end(&mut bytes));
     read.map_err(|error| Failure::failed(format!("cannot read '{shown}': {error}; nothing was done")))?;
-    if bytes.len() > most {
-        return Err(Failure::usage(too_long_for_a_task(&format!("'{shown}'"), most)));
+    if bytes.len() > max {
+        return Err(Failure::usage(too_long_for_a_task(&format!("'{shown}'"), max)));
     }
     Ok(bytes.into())
 }

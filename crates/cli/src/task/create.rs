@@ -7,52 +7,52 @@ use postrider::task::{Created, TaskState, When};
 use postrider::{IdempotencyKey, MessagingError, NewTask, TaskId, TaskStore, TaskType, Timestamp};
 use serde::Serialize;
 
-use super::label::{self, Label};
+use super::options::{self, TaskOptions};
 use super::session::{self, TaskSession};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::input::too_long_for_a_task;
-use crate::lines::{Made, Maker, Unmade, Words, make_of_stdin};
+use crate::lines::{self, NotCreated, Words, create_from_stdin};
 use crate::output::note;
 use crate::values;
 
-/// Make a task
+/// Create a task
 ///
-/// Prints its id once it is durable.
+/// Prints the task's id once it is durable.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Create {
-    /// Its type: which handler runs it
+    /// Type of the task, which selects its handler
     #[arg(value_name = "TYPE", value_parser = values::task_type)]
     task_type: TaskType,
 
-    /// What the handler is given; without it, or with '-', what stdin holds
+    /// Payload for the handler [default: read from stdin, as with '-']
     payload: Option<OsString>,
 
-    /// Make a task of every line of stdin, without its line end (LF or CR LF); an empty line is an empty payload
+    /// Create a task from each line of stdin, without its newline (LF or CR LF); an empty line is an empty payload
     #[arg(long, conflicts_with_all = ["payload", "id", "idempotency_key"])]
     lines: bool,
 
-    /// It is due at this time, like 2026-03-01T09:30:00Z [default: now]
+    /// Time at which the task is due, like 2026-03-01T09:30:00Z [default: now]
     #[arg(long, value_name = "TIME", value_parser = values::time, conflicts_with = "after")]
     at: Option<Timestamp>,
 
-    /// It is due this long from now, like 500ms, 5s, 2m, 1h30m or 3d
+    /// Time until the task is due, like 500ms, 5s, 2m, 1h30m or 3d [default: 0s]
     #[arg(long = "in", value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     after: Option<Duration>,
 
     #[command(flatten)]
-    label: Label,
+    options: TaskOptions,
 
-    /// It is dead when it has not ended by this time, like 2026-03-01T09:30:00Z
+    /// The task dies if it has not ended by this time, like 2026-03-01T09:30:00Z [default: no deadline]
     #[arg(long, value_name = "TIME", value_parser = values::time, conflicts_with = "deadline_in")]
     deadline: Option<Timestamp>,
 
-    /// Make it only if its type has no task with this key yet, whatever has become of that one; then its id is printed
+    /// Create the task only if its type has no task with this key, in any state; otherwise print that task's id
     #[arg(long, value_name = "KEY", value_parser = values::idempotency_key)]
     idempotency_key: Option<IdempotencyKey>,
 
-    /// Its id; made when it is not given
+    /// The task's id [default: a new one]
     #[arg(long, value_name = "UUID", value_parser = values::task_id)]
     id: Option<TaskId>,
 }
@@ -82,7 +82,7 @@ impl<'a> Row<'a> {
 
 impl Create {
     fn task(&self, payload: impl Into<postrider::Bytes>) -> NewTask {
-        let mut task = self.label.task(self.task_type.clone(), payload);
+        let mut task = self.options.task(self.task_type.clone(), payload);
         task.scheduled_for = match (self.at, self.after) {
             (Some(time), _) => When::At(time),
             (None, after) => When::In(after.unwrap_or_default()),
@@ -98,64 +98,65 @@ impl Create {
 
 pub(super) async fn run(global: &Global, command: Create) -> Result<(), Failure> {
     if !command.lines {
-        label::check_payload(command.payload.as_ref())?;
+        options::check_payload(command.payload.as_ref())?;
     }
-    // Before anything is made.
+    // Checked before anything is created.
     command.task("").check(usize::MAX)?;
     let session = global.connect_to_tasks().await?;
-    let maker = session.maker().await?;
+    let creator = session.creator().await?;
     if command.lines {
-        let result = make_of_stdin(&OfLines { session: &session, maker: &maker, command: &command }, session.out).await;
+        let from_lines = FromLines { session: &session, creator: &creator, command: &command };
+        let result = create_from_stdin(&from_lines, session.out).await;
         let closed = session.close().await;
         return result.and(closed);
     }
-    let payload = label::payload(command.payload.clone(), session.store.max_payload_bytes()).await?;
-    let created = maker.create_one(command.task(payload)).await?;
+    let payload = options::payload(command.payload.clone(), session.store.max_payload_bytes()).await?;
+    let created = creator.create_one(command.task(payload)).await?;
     let Created { id, is_new, state } = created;
     let printed = session.out.row(&Row::of(created, &command.task_type), id);
     if !is_new {
-        note(format_args!("task {id} has this idempotency key already and is {state}; nothing was made"));
+        note(format_args!("task {id} has this idempotency key and is {state}; no task was created"));
     }
     let closed = session.close().await;
     printed.map_err(|failure| failure.after(format_args!("task {id} was created")))?;
     closed
 }
 
-/// Makes a task of every line.
-struct OfLines<'a> {
+/// Creates a task from each line.
+struct FromLines<'a> {
     session: &'a TaskSession,
-    maker: &'a session::Maker,
+    creator: &'a session::Creator,
     command: &'a Create,
 }
 
-impl<'a> Maker for OfLines<'a> {
+impl<'a> lines::Creator for FromLines<'a> {
     type Row = Row<'a>;
 
     const WORDS: Words = Words { thing: "task", verb: "create", done: "created" };
 
-    fn most(&self) -> usize {
+    fn max_line(&self) -> usize {
         self.session.store.max_payload_bytes()
     }
 
     fn too_long(&self, what: &str) -> String {
-        too_long_for_a_task(what, self.most())
+        too_long_for_a_task(what, self.max_line())
     }
 
-    async fn make(&self, lines: Vec<Vec<u8>>) -> Result<Vec<Made<Self::Row>>, Failure> {
+    async fn create(&self, lines: Vec<Vec<u8>>) -> Result<Vec<lines::Created<Self::Row>>, Failure> {
         let tasks: Vec<_> = lines.into_iter().map(|payload| self.command.task(payload)).collect();
         let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
-        let rows = match self.maker.create(tasks).await {
+        let rows = match self.creator.create(tasks).await {
             Ok(rows) => rows,
             Err(error @ MessagingError::InvalidInput { .. }) => return Err(error.into()),
             Err(error) => vec![Err(error); ids.len()],
         };
-        let made = ids.into_iter().zip(rows).map(|(id, row)| match row {
+        let outcomes = ids.into_iter().zip(rows).map(|(id, row)| match row {
             Ok(created) => Ok((Row::of(created, &self.command.task_type), created.id.to_string())),
             Err(error) => {
                 let is_unknown = matches!(error, MessagingError::OutcomeUnknown { .. });
-                Err(Unmade { id: id.to_string(), is_unknown, error })
+                Err(NotCreated { id: id.to_string(), is_unknown, error })
             }
         });
-        Ok(made.collect())
+        Ok(outcomes.collect())
     }
 }

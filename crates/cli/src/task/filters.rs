@@ -1,4 +1,4 @@
-//! Which tasks a command is about.
+//! The selection of tasks on the command line.
 
 use postrider::task::{DeadReason, ScheduleStore, TaskFilter, TaskInfo, TaskQuery};
 use postrider::{Deadline, TaskType};
@@ -7,46 +7,46 @@ use super::session::TaskSession;
 use crate::failure::Failure;
 use crate::values::{self, Since};
 
-/// So many tasks are read at a time.
+/// Upper bound of a page of tasks.
 const PAGE: usize = 1000;
 
-/// What all of it must hold of a task.
+/// Conditions on tasks; all given ones must match.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Filters {
-    /// Only those of this type; may be given several times, and then means any of them
+    /// Only tasks of this type; repeatable, to match any of the types
     #[arg(long = "type", value_name = "TYPE", value_parser = values::task_type)]
     types: Vec<TaskType>,
 
-    /// Only those with this tag; may be given several times, and then means all of them
+    /// Only tasks with this tag; repeatable, to match all of the tags
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
 
-    /// Only those that this schedule made
+    /// Only tasks that this schedule created
     #[arg(long, value_name = "NAME")]
     schedule: Option<String>,
 
-    /// Only those that died for this reason
+    /// Only tasks that died for this reason
     #[arg(long, value_parser = values::dead_reason)]
     reason: Option<DeadReason>,
 
-    /// Only those whose last error has this text in it
+    /// Only tasks whose last error contains this text; upper and lower case differ, unlike in the dashboard
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
 
-    /// Only those that were made since then: how long ago, like 2h or 3d, or a time like 2026-03-01T09:30:00Z
+    /// Only tasks created at or after WHEN: an age like 2h or 3d, or a time like 2026-03-01T09:30:00Z
     #[arg(long, value_name = "WHEN", value_parser = values::since, allow_hyphen_values = true)]
     since: Option<Since>,
 }
 
 impl Filters {
-    /// Whether nothing is said.
+    /// Whether no condition is given.
     pub(super) fn are_empty(&self) -> bool {
         let Self { types, tags, schedule, reason, error, since } = self;
         let nothing = schedule.is_none() && reason.is_none() && error.is_none() && since.is_none();
         types.is_empty() && tags.is_empty() && nothing
     }
 
-    /// As the store is asked; what is told by how long ago it is, is so by the store's clock.
+    /// The filter for the store. An age counts from the store's clock.
     pub(super) async fn filter(self, session: &TaskSession) -> Result<TaskFilter, Failure> {
         let created_since = match self.since {
             Some(Since::At(time)) => Some(time),
@@ -77,10 +77,10 @@ impl<'a> Pages<'a> {
         Self { session, query: Some(TaskQuery { filter, ..TaskQuery::default() }) }
     }
 
-    /// At most so many more; `None` at the end. A page may be empty and not the last.
-    pub(super) async fn next(&mut self, most: usize) -> Result<Option<Vec<TaskInfo>>, Failure> {
+    /// Returns at most `max` more tasks; `None` at the end. A page may be empty and not the last.
+    pub(super) async fn next(&mut self, max: usize) -> Result<Option<Vec<TaskInfo>>, Failure> {
         let Some(mut query) = self.query.take() else { return Ok(None) };
-        query.limit = most.clamp(1, PAGE);
+        query.limit = max.clamp(1, PAGE);
         let page = self.session.client().list(&query, Deadline::default()).await?;
         self.query = page.next.map(|next| TaskQuery { after: Some(next), ..query });
         Ok(Some(page.tasks))

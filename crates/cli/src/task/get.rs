@@ -2,28 +2,28 @@
 
 use postrider::{Deadline, TaskId};
 
-use super::record::{ForPeople, Record};
+use super::record::{Record, RecordText};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::values;
 
-/// Show a task with its whole record
+/// Show a task with its full record
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Get {
-    /// The task
+    /// The task id
     #[arg(value_parser = values::task_id)]
     id: TaskId,
 
-    /// Every attempt as well; in JSON they are always there
+    /// Show every attempt too; --json always includes them
     #[arg(long, conflicts_with_all = ["payload", "result"])]
     attempts: bool,
 
-    /// Only the payload, as it is
+    /// Print only the payload, as raw bytes
     #[arg(long, conflicts_with = "result")]
     payload: bool,
 
-    /// Only the result, as it is
+    /// Print only the result, as raw bytes
     #[arg(long)]
     result: bool,
 }
@@ -37,7 +37,9 @@ Examples:
 pub(super) async fn run(global: &Global, command: Get) -> Result<(), Failure> {
     let is_bytes = command.payload || command.result;
     if is_bytes && global.json {
-        return Err(Failure::usage("--payload and --result print bytes, and --json an object; leave one of them out"));
+        return Err(Failure::usage(
+            "--payload and --result print raw bytes and cannot be used with --json; omit one of them",
+        ));
     }
     let session = global.connect_to_tasks().await?;
     let client = session.client();
@@ -53,8 +55,8 @@ pub(super) async fn run(global: &Global, command: Get) -> Result<(), Failure> {
         },
         (false, false) => {
             let attempts = client.attempts(command.id, Deadline::default()).await?;
-            let people = ForPeople { task: &task, attempts: command.attempts.then_some(&attempts) };
-            session.out.row(&Record::of(&task, &attempts), people)?;
+            let text = RecordText { task: &task, attempts: command.attempts.then_some(&attempts) };
+            session.out.row(&Record::of(&task, &attempts), text)?;
         }
     }
     session.close().await

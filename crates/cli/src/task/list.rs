@@ -15,18 +15,18 @@ use crate::values;
 /// List tasks, newest first
 #[derive(Debug, clap::Args)]
 pub(super) struct List {
-    /// Only those in this state, like PENDING or dead; may be given several times, and then means any of them
+    /// Only tasks in this state, like PENDING or dead; repeatable, to match any of the states
     #[arg(long = "state", value_name = "STATE", value_parser = values::task_state)]
     states: Vec<TaskState>,
 
     #[command(flatten)]
     filters: Filters,
 
-    /// At most this many
+    /// Maximum number of tasks
     #[arg(long, value_name = "N", default_value = "100", value_parser = values::count, allow_negative_numbers = true)]
     limit: usize,
 
-    /// As many as there are
+    /// List all tasks
     #[arg(long, conflicts_with = "limit")]
     all: bool,
 }
@@ -37,7 +37,7 @@ pub(super) async fn run(global: &Global, command: List) -> Result<(), Failure> {
     let mut pages = Pages::of(&session, filter);
     let mut left = if command.all { usize::MAX } else { command.limit };
     let mut is_first = true;
-    // One more than is wanted, to know whether there are more.
+    // Reads one task beyond the limit, to see whether there are more.
     while let Some(mut tasks) = pages.next(left.saturating_add(1)).await? {
         let are_more = tasks.len() > left;
         tasks.truncate(left);
@@ -45,30 +45,18 @@ pub(super) async fn run(global: &Global, command: List) -> Result<(), Failure> {
         if session.out.is_json() {
             session.out.rows(tasks.iter().map(|task| (Info::of(task), "")))?;
         } else if !tasks.is_empty() {
-            session.out.text(page(&tasks).lines(is_first))?;
+            session.out.text(&table(&tasks).render_part(is_first))?;
             is_first = false;
         }
         if are_more {
-            note("there are more; --all lists them, --limit N more of them");
+            note("there are more tasks; pass --all or a larger --limit");
             break;
         }
     }
     session.close().await
 }
 
-/// A page of the table. Only the first has the names of the columns.
-struct Page(String);
-
-impl Page {
-    fn lines(&self, with_names: bool) -> &str {
-        match self.0.split_once('\n') {
-            Some((_, rows)) if !with_names => rows,
-            _ => &self.0,
-        }
-    }
-}
-
-fn page(tasks: &[TaskInfo]) -> Page {
+fn table(tasks: &[TaskInfo]) -> Table<6> {
     let mut table = Table::new([
         Column::Text("ID"),
         Column::Text("TYPE"),
@@ -88,14 +76,14 @@ fn page(tasks: &[TaskInfo]) -> Page {
             text::shortened(&remark(task, now), 60),
         ]);
     }
-    Page(table.render())
+    table
 }
 
-/// What somebody would want to know of a task in that state.
+/// The most useful remark for the state of the task.
 fn remark(task: &TaskInfo, now: Timestamp) -> String {
     let error = || task.last_error.clone().unwrap_or_default();
     match task.state {
-        TaskState::Pending | TaskState::Enqueued if task.is_blocked => "waits behind its key".into(),
+        TaskState::Pending | TaskState::Enqueued if task.is_blocked => "waits for an earlier task of its key".into(),
         TaskState::Pending | TaskState::Enqueued => {
             let wait = task.scheduled_for.since(now);
             let due = if wait.is_zero() { "due".to_owned() } else { format!("due in {}", text::until(wait)) };

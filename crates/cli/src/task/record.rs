@@ -1,4 +1,4 @@
-//! A task with its whole record, for programs and for people.
+//! A task with its full record, as JSON and as text.
 
 use std::fmt::{self, Write};
 
@@ -41,7 +41,7 @@ pub(super) struct Info<'a> {
     last_error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ordering_key: Option<&'a str>,
-    /// Whether it waits behind another task of its key; only told of those that have one.
+    /// Whether the task waits for another one of its key; absent without a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,28 +143,28 @@ fn shown(bytes: Option<&Bytes>) -> (Option<&str>, Option<String>) {
     }
 }
 
-/// Which attempt it is of how many.
+/// The attempt and the maximum, like `2/24`.
 pub(super) fn attempts(task: &TaskInfo) -> String {
     match task.max_attempts {
         u32::MAX => task.attempt_count.to_string(),
-        most => format!("{}/{most}", task.attempt_count),
+        max => format!("{}/{max}", task.attempt_count),
     }
 }
 
-/// How far a task has come, in a line.
+/// The progress on one line.
 pub(super) fn progress(progress: &Progress) -> String {
     let percent = progress.fraction.map(|fraction| format!("{:.0} %", fraction * 100.0));
     let text = progress.text.as_deref().map(one_line);
     percent.into_iter().chain(text).collect::<Vec<_>>().join(" ")
 }
 
-/// The record for people: a line a field, then the attempts if they are wanted, the payload and the result.
-pub(super) struct ForPeople<'a> {
+/// The record as text: one line per field, then the attempts if given, the payload and the result.
+pub(super) struct RecordText<'a> {
     pub(super) task: &'a Task,
     pub(super) attempts: Option<&'a [TaskAttempt]>,
 }
 
-impl fmt::Display for ForPeople<'_> {
+impl fmt::Display for RecordText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Task { info, payload, result } = self.task;
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
@@ -187,7 +187,7 @@ impl fmt::Display for ForPeople<'_> {
             ("finished", time(info.finished_at)),
             ("priority", Some(info.priority.get().to_string())),
             ("ordering key", text(info.ordering_key.as_ref().map(|key| key.as_str()))),
-            ("waits behind", info.is_blocked.then(|| "an earlier task of its key".into())),
+            ("waits for", info.is_blocked.then(|| "an earlier task of its key".into())),
             ("idempotency key", text(info.idempotency_key.as_ref().map(|key| key.as_str()))),
             ("schedule", text(info.schedule.as_deref())),
             ("edited", times(info.revision)),

@@ -7,54 +7,54 @@ use postrider::tasks::{ReplayOptions, ReplayReport};
 use postrider::{Deadline, MessagingError, TaskId, TaskStore};
 use serde::Serialize;
 
-use super::change::single;
+use super::change::unique;
 use super::filters::Filters;
-use super::label;
+use super::options;
 use super::session::TaskSession;
 use crate::args::Global;
-use crate::confirm::{asks, confirm};
+use crate::confirm::{confirm, should_ask};
 use crate::failure::{Failure, explained};
 use crate::output::note;
 use crate::progress;
 use crate::text::counted;
 use crate::values::{self, Rate};
 
-/// Bring dead tasks back, with all their attempts before them
+/// Make dead tasks runnable again, with a fresh set of attempts
 ///
-/// They are due at once, without the deadline that they may have missed, and join the end of their ordering key. Of those
-/// that are chosen by what they have in common, the ones are meant that are dead when it begins: one that dies again
-/// meanwhile is not brought back a second time. Asks before that when stdin is a terminal.
+/// They are due at once, lose their deadline, and go to the end of their ordering key. Options select the tasks that are
+/// dead at the start; a task that dies again meanwhile is not replayed twice. Asks for confirmation if no ids are given and
+/// stdin is a terminal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Replay {
-    /// The tasks
+    /// Ids of the tasks
     #[arg(value_name = "ID", value_parser = values::task_id, conflicts_with_all = ["all", "types", "tags", "schedule", "reason", "error", "since"])]
     ids: Vec<TaskId>,
 
-    /// Every dead task, or every one that is left by what else is said
+    /// Every dead task that matches the other options
     #[arg(long)]
     all: bool,
 
     #[command(flatten)]
     filters: Filters,
 
-    /// Only tell what would be done
+    /// Show what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// At most so many in a time, spread over it: 10 or 10/s a second, 100/m a minute, 5/h an hour
+    /// Maximum rate, spread evenly: 10 or 10/s per second, 100/m per minute, 5/h per hour [default: unlimited]
     #[arg(long, value_name = "N[/UNIT]", value_parser = values::rate, allow_hyphen_values = true)]
     rate: Option<Rate>,
 
-    /// At most so many in all, the oldest first
+    /// Maximum number of tasks, the oldest first [default: all]
     #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true, conflicts_with = "ids")]
     limit: Option<usize>,
 
-    /// Give the task, of which there is exactly one, this payload first; '-' takes what stdin holds
+    /// Change the payload of the task first; needs exactly one ID; '-' reads the payload from stdin
     #[arg(long, value_name = "PAYLOAD", requires = "ids", conflicts_with = "dry_run")]
     edit: Option<OsString>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -79,45 +79,43 @@ pub(super) async fn run(global: &Global, command: Replay) -> Result<(), Failure>
     let Replay { ids, all, filters, dry_run, rate, limit, edit, yes } = command;
     let is_bulk = ids.is_empty();
     if is_bulk && !all && filters.are_empty() {
-        return Err(Failure::usage(
-            "no tasks are chosen; name them by their ids, or say --all, or what they have in common, like --type TYPE",
-        ));
+        return Err(Failure::usage("no tasks are selected; pass their ids, a filter like --type TYPE, or --all"));
     }
     if edit.is_some() && ids.len() != 1 {
-        return Err(Failure::usage("--edit changes one task; name exactly one"));
+        return Err(Failure::usage("--edit changes one task; pass exactly one id"));
     }
     let session = global.connect_to_tasks().await?;
     let client = session.client();
     let chosen = if is_bulk {
-        let look = ReplayOptions { dry_run: true, limit, ..ReplayOptions::default() };
-        client.replay_matching(filters.filter(&session).await?, &look, |_| {}).await?.replayed
+        let only_list = ReplayOptions { dry_run: true, limit, ..ReplayOptions::default() };
+        client.replay_matching(filters.filter(&session).await?, &only_list, |_| {}).await?.replayed
     } else {
-        single(ids)
+        unique(ids)
     };
     if dry_run {
-        let result = rehearse(&session, &chosen, is_bulk).await;
+        let result = dry_run_of(&session, &chosen, is_bulk).await;
         return session.close().await.and(result);
     }
-    if is_bulk && !chosen.is_empty() && asks(yes) {
+    if is_bulk && !chosen.is_empty() && should_ask(yes) {
         confirm(&format!("Replay {}?", counted(chosen.len() as u64, "dead task", "dead tasks")), yes)?;
     }
     if let (Some(payload), [id]) = (edit, &chosen[..]) {
-        let payload = label::payload(Some(payload), session.store.max_payload_bytes()).await?;
+        let payload = options::payload(Some(payload), session.store.max_payload_bytes()).await?;
         client.edit(*id, payload, Deadline::default()).await?;
     }
-    let mut told = Told::begin(&session, chosen.len());
-    let replayed = client.replay_each(&chosen, rate.map(Rate::per_second), |report| told.tell(report)).await;
+    let mut printer = Printer::begin(&session, chosen.len());
+    let replayed = client.replay_each(&chosen, rate.map(Rate::per_second), |report| printer.print(report)).await;
     let report = match replayed {
         Ok(report) => report,
-        Err(error) => return Err(told.stopped(error)),
+        Err(error) => return Err(printer.stopped(error)),
     };
-    let result = told.end(&report).await;
+    let result = printer.end(&report).await;
     session.close().await.and(result)
 }
 
-/// Tells what would be done. Tasks that were named may not be dead; those that were found are.
-async fn rehearse(session: &TaskSession, chosen: &[TaskId], is_bulk: bool) -> Result<(), Failure> {
-    let (mut count, mut stays) = (0, 0);
+/// Prints what would be done. Only tasks that are given by id may not be dead.
+async fn dry_run_of(session: &TaskSession, chosen: &[TaskId], is_bulk: bool) -> Result<(), Failure> {
+    let (mut count, mut skipped) = (0, 0);
     for id in chosen {
         let why = if is_bulk { None } else { why_not(session, *id).await? };
         match why {
@@ -128,7 +126,7 @@ async fn rehearse(session: &TaskSession, chosen: &[TaskId], is_bulk: bool) -> Re
                     .row(&Row { id: *id, outcome: "would_replay", error: None }, format_args!("{id}  would replay"))?;
             }
             Some((outcome, why)) => {
-                stays += 1;
+                skipped += 1;
                 note(&why);
                 session.out.row(
                     &Row { id: *id, outcome, error: Some(&why) },
@@ -138,10 +136,10 @@ async fn rehearse(session: &TaskSession, chosen: &[TaskId], is_bulk: bool) -> Re
         }
     }
     note(counted(count, "dead task would be replayed", "dead tasks would be replayed"));
-    if stays == 0 { Ok(()) } else { Err(Failure::Told) }
+    if skipped == 0 { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Why a task cannot be replayed, in a word and in a sentence; `None` when it can.
+/// The outcome and the error of a task that cannot be replayed; `None` if it can.
 async fn why_not(session: &TaskSession, id: TaskId) -> Result<Option<(&'static str, String)>, Failure> {
     match session.client().get(id, Deadline::default()).await {
         Ok(task) if task.info.state == postrider::TaskState::Dead => Ok(None),
@@ -154,23 +152,23 @@ async fn why_not(session: &TaskSession, id: TaskId) -> Result<Option<(&'static s
     }
 }
 
-/// What has been told so far.
-struct Told<'a> {
+/// Prints the replayed tasks.
+struct Printer<'a> {
     session: &'a TaskSession,
     bar: ProgressBar,
     replayed: usize,
-    /// Output that nobody takes does not end a replay half-way.
+    /// A failed output does not stop the replay half-way; it is the result at the end.
     printed: Result<(), Failure>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Printer<'a> {
     fn begin(session: &'a TaskSession, count: usize) -> Self {
         let bar = progress::bar("tasks");
         bar.set_length(count as u64);
         Self { session, bar, replayed: 0, printed: Ok(()) }
     }
 
-    fn tell(&mut self, report: &ReplayReport) {
+    fn print(&mut self, report: &ReplayReport) {
         let new = &report.replayed[self.replayed..];
         self.replayed = report.replayed.len();
         self.bar.set_position((report.replayed.len() + report.skipped.len()) as u64);
@@ -181,7 +179,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// What is said when it cannot go on.
+    /// Notes what was done before the error.
     fn stopped(self, error: MessagingError) -> Failure {
         self.bar.finish_and_clear();
         if self.replayed > 0 {
@@ -190,15 +188,15 @@ impl<'a> Told<'a> {
         Failure::failed(explained(&error))
     }
 
-    /// What was not done, the last line, and whether all was done.
+    /// Prints the skipped tasks and the total; fails if tasks were skipped.
     async fn end(self, report: &ReplayReport) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         let mut printed = self.printed;
         for id in &report.skipped {
-            // It may have died again since.
-            let (outcome, why) = why_not(self.session, *id).await?.unwrap_or_else(|| {
-                ("conflict", format!("task {id} was not dead when it was its turn; nothing was changed"))
-            });
+            // The task may be dead again by now.
+            let (outcome, why) = why_not(self.session, *id)
+                .await?
+                .unwrap_or_else(|| ("conflict", format!("task {id} was not dead at its replay; nothing was changed")));
             note(&why);
             if printed.is_ok() {
                 let row = Row { id: *id, outcome, error: Some(&why) };
@@ -208,7 +206,7 @@ impl<'a> Told<'a> {
         let done = replayed(report.replayed.len());
         printed.map_err(|failure| failure.after(&done))?;
         note(&done);
-        if report.skipped.is_empty() { Ok(()) } else { Err(Failure::Told) }
+        if report.skipped.is_empty() { Ok(()) } else { Err(Failure::Reported) }
     }
 }
 

@@ -1,5 +1,4 @@
-//! What a command about tasks works with: the configuration, the store that keeps them, and the queues that may deliver
-//! them.
+//! The configuration, the task store, and the queues that may deliver tasks, for one command.
 
 use postrider::config::{Origin, ProviderKind};
 use postrider::task::{Created, NewTask, TaskMode};
@@ -13,32 +12,32 @@ use crate::failure::{Failure, explained};
 use crate::output::{Output, note};
 use crate::session::{NewFile, ends_with_this_process};
 
-/// The client of a store of tasks.
+/// The client of a task store.
 pub(crate) type Client = TaskClient<TaskStorage, MessagingProvider>;
 
-/// A connection to the store of tasks, for the length of a command.
+/// A connection to the task store, for one command.
 #[derive(Debug)]
 pub(crate) struct TaskSession {
     pub(crate) config: Config,
     pub(crate) store: TaskStorage,
-    /// What the store is reached by.
-    kept_in: MessagingProvider,
+    /// The connection of the task store.
+    connection: MessagingProvider,
     pub(crate) out: Output,
 }
 
 impl Global {
-    /// Connects to the store that keeps tasks. Queues that are elsewhere are not asked for.
+    /// Connects to the task store, but not to queues in another store.
     pub(crate) async fn connect_to_tasks(&self) -> Result<TaskSession, Failure> {
         let config = self.config_for(None)?;
         check_memory(&config)?;
         let file = NewFile::at(config.state_url()?);
-        let (store, kept_in) = TaskStorage::connect(&config).await?;
-        file.tell();
-        Ok(TaskSession { config, store, kept_in, out: Output::new(self.json) })
+        let (store, connection) = TaskStorage::connect(&config).await?;
+        file.announce();
+        Ok(TaskSession { config, store, connection, out: Output::new(self.json) })
     }
 }
 
-/// Messages in memory do no harm to tasks that are kept elsewhere and that no message is sent of.
+/// Refuses messages in memory, unless tasks are stored elsewhere and no messages are sent for them.
 fn check_memory(config: &Config) -> Result<(), Failure> {
     if config.provider() != Some(ProviderKind::Memory) {
         return Ok(());
@@ -50,57 +49,60 @@ fn check_memory(config: &Config) -> Result<(), Failure> {
     let routes = config.task_routes();
     if routes.mode == TaskMode::Queue || routes.dead_events.is_some() {
         return Err(Failure::usage(
-            "'memory:' ends with this process, and with it every message of a task; with tasks.mode = \"queue\" or \
-             tasks.dead_events, use queues that last, or name a database as --url",
+            "'memory:' ends with this process, and so does every message of a task; tasks.mode = \"queue\" and \
+             tasks.dead_events need a database or a broker as --url",
         ));
     }
     Ok(())
 }
 
 impl TaskSession {
-    /// What asks the store. It makes no tasks where queues deliver them: see [`Self::maker`].
+    /// The client of the store. It cannot create tasks that queues deliver: see [`Self::creator`].
     pub(crate) fn client(&self) -> Client {
-        Tasks::new(self.store.clone(), self.kept_in.clone()).client().clone()
+        Tasks::new(self.store.clone(), self.connection.clone()).client().clone()
     }
 
     fn has_queues_elsewhere(&self) -> bool {
         !self.config.keeps_state_with_messages()
     }
 
-    /// Connects to the queues, where these are elsewhere.
+    /// Returns the connection to the queues, which may be in another store.
     pub(crate) async fn queues(&self) -> Result<MessagingProvider, Failure> {
         if !self.has_queues_elsewhere() {
-            return Ok(self.kept_in.clone());
+            return Ok(self.connection.clone());
         }
         let file = NewFile::of(&self.config);
         let queues = self.config.endpoint()?.connect().await?;
-        file.tell();
+        file.announce();
         Ok(queues)
     }
 
-    /// What makes tasks.
-    pub(crate) async fn maker(&self) -> Result<Maker, Failure> {
+    /// Returns what creates tasks.
+    pub(crate) async fn creator(&self) -> Result<Creator, Failure> {
         if self.store.routes().mode == TaskMode::Polling || !self.has_queues_elsewhere() {
-            return Ok(Maker::Client(self.client()));
+            return Ok(Creator::Client(self.client()));
         }
         match self.config.endpoint()?.connect().await {
-            Ok(queues) => Ok(Maker::Client(Tasks::new(self.store.clone(), queues).client().clone())),
+            Ok(queues) => Ok(Creator::Client(Tasks::new(self.store.clone(), queues).client().clone())),
             Err(error) if error.is_retryable() => {
                 let why = explained(&error);
-                note(format_args!("{why}; what is made waits in {} until the queue is there", self.store.store_name()));
-                Ok(Maker::Store(self.store.clone()))
+                note(format_args!(
+                    "{why}; created tasks wait in {} until the queues can be reached",
+                    self.store.store_name()
+                ));
+                Ok(Creator::Store(self.store.clone()))
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// How a keeper works by the configuration.
+    /// The options of a keeper from the configuration.
     pub(crate) fn keeper_options(&self) -> TaskKeeperOptions {
         let tasks = self.config.tasks();
         TaskKeeperOptions { grace: tasks.grace, retention: Some(tasks.retention), ..TaskKeeperOptions::default() }
     }
 
-    /// Ends both connections, where there are two.
+    /// Closes the connection to the queues, if it is another, and this one.
     pub(crate) async fn close_with(self, queues: MessagingProvider) -> Result<(), Failure> {
         let closed = match self.has_queues_elsewhere() {
             true => queues.close(Deadline::default()).await.map_err(Failure::from),
@@ -109,22 +111,22 @@ impl TaskSession {
         self.close().await.and(closed)
     }
 
-    /// Ends the connection. What the command did stands, whatever this answers.
+    /// Closes the connection. A failure does not undo what the command did.
     pub(crate) async fn close(self) -> Result<(), Failure> {
-        Ok(self.kept_in.close(Deadline::default()).await?)
+        Ok(self.connection.close(Deadline::default()).await?)
     }
 }
 
-/// Makes tasks.
+/// Creates tasks.
 #[derive(Debug)]
-pub(crate) enum Maker {
-    /// After a look at whether the queue of a type can be had.
+pub(crate) enum Creator {
+    /// Checks the queue of the type first.
     Client(Client),
-    /// Without: the queues cannot be reached, and what is made waits for them.
+    /// Without that check, because the queues cannot be reached: created tasks wait for them.
     Store(TaskStorage),
 }
 
-impl Maker {
+impl Creator {
     pub(crate) async fn create(&self, tasks: Vec<NewTask>) -> Result<RowResults<Created>, MessagingError> {
         match self {
             Self::Client(client) => client.create_many(tasks, Deadline::default()).await,

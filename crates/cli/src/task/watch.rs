@@ -7,22 +7,22 @@ use postrider::{Deadline, MessagingError, TaskId, TaskState, Timestamp};
 
 use super::record::{self, Info};
 use crate::args::Global;
-use crate::command::Trouble;
+use crate::command::RepeatedWarning;
 use crate::failure::Failure;
 use crate::output::note;
 use crate::text::one_line;
 use crate::values;
 
-/// How often to look.
-const LOOK: Duration = Duration::from_millis(500);
+/// Poll interval.
+const POLL: Duration = Duration::from_millis(500);
 
-/// Follow a task until it has ended
+/// Follow a task until it ends
 ///
-/// Prints a line for every change of its state, its attempts and its progress that is seen, looking twice a second. Exits
-/// with 0 when the task has succeeded, with 1 when it is dead or was canceled.
+/// Reads the task twice a second and prints a line for each change of its state, attempts or progress. Exits with 0 if the
+/// task succeeds, with 1 if it dies or is canceled.
 #[derive(Debug, clap::Args)]
 pub(super) struct Watch {
-    /// The task
+    /// The task id
     #[arg(value_parser = values::task_id)]
     id: TaskId,
 }
@@ -30,41 +30,41 @@ pub(super) struct Watch {
 pub(super) async fn run(global: &Global, command: Watch) -> Result<(), Failure> {
     let session = global.connect_to_tasks().await?;
     let client = session.client();
-    let (mut seen, trouble) = (None, Trouble::default());
+    let (mut seen, warning) = (None, RepeatedWarning::default());
     let state = loop {
         match client.get(command.id, Deadline::default()).await {
             Ok(task) => {
-                let looks = Some(Seen::of(&task.info));
-                if looks != seen {
-                    session.out.row(&Info::of(&task.info), words(&task.info))?;
-                    seen = looks;
+                let now = Some(Seen::of(&task.info));
+                if now != seen {
+                    session.out.row(&Info::of(&task.info), line(&task.info))?;
+                    seen = now;
                 }
                 if task.info.state.is_terminal() {
                     break task.info.state;
                 }
-                if trouble.is_over() {
+                if warning.clear() {
                     note("the store answers again");
                 }
             }
-            // It was there: whoever watches wants to know how it ends.
-            Err(error) if seen.is_some() && is_passing(&error) => {
-                if trouble.is_news() {
-                    note(format_args!("cannot look at the task, trying again soon: {error}"));
+            // The task exists, so a temporary failure does not end the watch.
+            Err(error) if seen.is_some() && is_temporary(&error) => {
+                if warning.is_due() {
+                    note(format_args!("cannot read the task, trying again: {error}"));
                 }
             }
             Err(error) => return Err(error.into()),
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     };
     session.close().await?;
-    if state == TaskState::Succeeded { Ok(()) } else { Err(Failure::Told) }
+    if state == TaskState::Succeeded { Ok(()) } else { Err(Failure::Reported) }
 }
 
-fn is_passing(error: &MessagingError) -> bool {
+fn is_temporary(error: &MessagingError) -> bool {
     error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
 }
 
-/// What a change of is told.
+/// The fields whose changes are printed.
 #[derive(Debug, PartialEq)]
 struct Seen {
     state: TaskState,
@@ -80,7 +80,7 @@ impl Seen {
     }
 }
 
-fn words(task: &TaskInfo) -> String {
+fn line(task: &TaskInfo) -> String {
     let now = Timestamp::now();
     let state = task.state;
     let due = match task.scheduled_for.since(now) {

@@ -1,9 +1,9 @@
 //! `postrider task worker`
 
-mod crew;
 mod environment;
 mod job;
 mod journal;
+mod pool;
 mod progress;
 mod tally;
 
@@ -19,53 +19,53 @@ use tokio::time::Instant;
 
 use super::session::TaskSession;
 use crate::args::Global;
-use crate::command::{self, Echo, Look, Runner, Stop, Store};
+use crate::command::{self, Echo, Runner, Status, Stop, Store};
 use crate::failure::Failure;
 use crate::log;
 use crate::values;
-use crew::Crew;
 use job::Job;
 use journal::Journal;
+use pool::WorkerPool;
 
-/// Run a command for every task of some types
+/// Run a command for every task of the given types
 ///
-/// The command gets the task's payload on stdin and the rest in its environment. What it prints on stdout is the task's
-/// result, and how it ends decides what becomes of the task.
+/// The command gets the task's payload on stdin and its other fields in the environment. Its stdout is the task's result,
+/// and its exit code decides the outcome.
 ///
-/// A task is claimed only when a worker is free for it, and its lease is renewed while the command runs. When the task is
-/// canceled, its deadline passes or its lease is lost all the same, the command is stopped.
+/// A task is claimed only when a worker is free, and its lease is renewed while the command runs. The command is stopped if
+/// the task is canceled, its deadline passes or its lease is lost.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = MORE)]
 pub(super) struct Worker {
-    /// A type of tasks to work on; may be given several times
+    /// Type of tasks to run; repeatable
     #[arg(long = "type", required = true, value_name = "TYPE", value_parser = values::task_type)]
     types: Vec<TaskType>,
 
-    /// How many commands run at once, at most 10000
+    /// Maximum number of commands that run at once, up to 10000
     #[arg(long, alias = "max-workers", value_name = "N", default_value = "1", value_parser = values::workers, allow_negative_numbers = true)]
     workers: usize,
 
-    /// How long this worker may be silent before its tasks are taken from it, like 500ms, 5s, 2m or 1h30m; by default what
-    /// the configuration says
+    /// Length of a lease, like 500ms, 5s, 2m or 1h30m: without a renewal for this long, other workers get the tasks
+    /// [default: tasks.lease of the configuration]
     #[arg(long, value_name = "DURATION", value_parser = values::lease, allow_hyphen_values = true)]
     lease: Option<Duration>,
 
-    /// Stop a command that runs longer than this, like 30s or 1h30m, with SIGTERM and five seconds later SIGKILL; that is
-    /// a failed attempt
+    /// Stop a command that runs longer than this, like 30s or 1h30m, with SIGTERM and 5 s later SIGKILL; the attempt has
+    /// failed then [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = values::timeout, allow_hyphen_values = true)]
     timeout: Option<Duration>,
 
-    /// How long running commands may go on after the first Ctrl-C or SIGTERM, like 500ms, 30s or 5m
+    /// Time for running commands to finish after the first Ctrl-C or SIGTERM, like 500ms, 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, default_value = "30s")]
     graceful_timeout: Duration,
 
-    /// End when nothing is due; what waits for a retry or for its time stays for the next run. The exit code is 0 then,
-    /// whatever became of the tasks: the last line on stderr counts them
+    /// Exit when no task is due; delayed tasks and retries wait for the next run. The exit code is 0 even if tasks failed;
+    /// the last line on stderr counts them
     #[arg(long)]
     drain: bool,
 
-    /// Only work: leave due tasks, schedules and lost workers to 'postrider task keeper' or to another worker. A server
-    /// sees to them in any case
+    /// Do not run the chores of tasks, and leave them to 'postrider task keeper' or another worker. A server always runs
+    /// its own
     #[arg(long)]
     no_keeper: bool,
 
@@ -76,49 +76,48 @@ pub(super) struct Worker {
 
 const MORE: &str = "\
 Exit codes of the command:
-  0      the task has succeeded; its result is what the command printed on stdout, if anything
-  65     never try it again: the task is dead at once
-  75     a failed attempt, as is any other code and an end by a signal: try it again, by the task's
-         retry strategy
-When no attempt is left, the task is dead. The exit code and the last lines of the command's stderr
-are kept as its error.
+  0      the task has succeeded; its result is the command's stdout, if any
+  65     the task dies at once and is never retried
+  75     the attempt failed and is retried by the task's retry strategy, as for any other code and
+         for an end by a signal
+Without an attempt left, the task dies. Its error is the exit code and the last lines of the
+command's stderr.
 
 Environment of the command:
   POSTRIDER_TASK_ID, POSTRIDER_TASK_TYPE, POSTRIDER_TASK_PRIORITY
-  POSTRIDER_TASK_ATTEMPT        which attempt this is, 1 the first time
-  POSTRIDER_TASK_MAX_ATTEMPTS   how many there are
-  POSTRIDER_TASK_TAGS           its tags, as a JSON array
-  POSTRIDER_TASK_ORDERING_KEY   when it has one
+  POSTRIDER_TASK_ATTEMPT        number of this attempt, from 1
+  POSTRIDER_TASK_MAX_ATTEMPTS   maximum number of attempts
+  POSTRIDER_TASK_TAGS           tags, as a JSON array
+  POSTRIDER_TASK_ORDERING_KEY   ordering key, if any
   POSTRIDER_TASK_CREATED_AT, POSTRIDER_TASK_SCHEDULED_FOR
-  POSTRIDER_TASK_WORKER         the name of this worker in the task's history
-  POSTRIDER_RUN                 the name of this run; what the command starts is known by it and
-                                ended when the worker is killed
-  POSTRIDER_OMITTED             variables that were left out: longer than 96 KiB
+  POSTRIDER_TASK_WORKER         name of this worker in the task's history
+  POSTRIDER_RUN                 id of this run; if the worker is killed, every process with it is
+                                killed too
+  POSTRIDER_OMITTED             names of omitted variables, whose values exceed 96 KiB
   POSTRIDER_URL, POSTRIDER_CONFIG
-                                what --url and --config say, paths made absolute: the command can
-                                make tasks in the same store
+                                --url and --config, with absolute paths: the command can create
+                                tasks in the same store
 
-Progress: a line on the command's stderr like
+Progress: the command reports its progress by a line on stderr, like
   postrider:progress 0.4 two of five pages
-says how far it has come, from 0 to 1, and in words; 'postrider task get' and 'watch' show it.
-Everything else on stderr is passed on to this one's; what nobody reads in time is dropped and
-counted, and the command goes on.
+with a number from 0 to 1 and a text; 'postrider task get' and 'watch' show it. Other lines go to
+this program's stderr. If its reader is too slow, output is dropped and counted, and the command is
+not blocked.
 
-Output: a line an attempt on stdout, with --json an object, once the store knows what became of it.
-At the end a line on stderr counts the attempts that succeeded, will be tried again, made their task
-dead, and were lost (another worker has the task, or may have). On a terminal, unless with --json,
-such a line is kept up to date meanwhile.
+Output: one line per attempt on stdout, or one object with --json, once the store has its outcome.
+At the end a line on stderr counts the attempts that succeeded, will be retried, ended in death, or
+were lost (another worker has the task, or may have it). On a terminal, without --json, this line is
+updated while the worker runs.
 
-Stopping: after the first Ctrl-C, SIGTERM or SIGHUP nothing new is begun, and running commands may
-finish. What still runs after --graceful-timeout gets SIGTERM, and five seconds later SIGKILL; at a
-second Ctrl-C or SIGTERM it gets SIGKILL at once. A command that was stopped so is a failed attempt,
-also when it was the last one: a task is never tried more often than it may be. When the worker
-itself is ended by SIGKILL, a second process, the guard, ends its commands with SIGKILL and all that
-they have started, on Linux in whatever group or session that is; their tasks are tried again when
-their leases end.
+Stopping: after the first Ctrl-C, SIGTERM or SIGHUP no new command starts, and running ones may
+finish. A command that still runs after --graceful-timeout gets SIGTERM and 5 s later SIGKILL; a
+second Ctrl-C or SIGTERM sends SIGKILL at once. A stopped command counts as a failed attempt, even
+as the last one, so that a task never gets too many attempts. If the worker itself is killed by
+SIGKILL, a second process, the guard, kills its commands and the processes that they started (on
+Linux in any group or session); their tasks are retried when their leases end.
 
-Exit codes of the worker: 0 when it was told to stop or nothing is due any more, also when tasks
-failed or died; 1 when it could not go on; 2 for wrong usage.
+Exit codes of the worker: 0 after a stop or when no task is due, even if tasks failed or died; 1 if
+the worker cannot continue; 2 for wrong usage.
 
 Examples:
   postrider task worker --type mail.send -- ./send-mail
@@ -127,31 +126,31 @@ Examples:
 
 pub(super) async fn run(global: &Global, command: Worker) -> Result<(), Failure> {
     let Some((program, arguments)) = command.command.split_first() else {
-        return Err(Failure::usage("name the command to run, after '--'"));
+        return Err(Failure::usage("pass the command to run after '--'"));
     };
-    // A command that cannot run would cost every task an attempt, so it is looked for before the first claim.
+    // Checked before the first claim, because a command that cannot run would cost every task an attempt.
     command::check(program).map_err(Failure::usage)?;
-    let types = single(&command.types);
+    let types = unique(&command.types);
     let echo = Echo::start();
     log::start(&echo, global)?;
     let session = global.connect_to_tasks().await?;
     let queues = session.queues().await?;
-    ready_queues(&session, &queues, &types).await?;
+    ensure_queues(&session, &queues, &types).await?;
 
     let stop = Stop::default();
-    let draws = command::has_spectator() && !session.out.is_json();
+    let draws = command::can_redraw() && !session.out.is_json();
     let shares_terminal = draws && std::io::stdout().is_terminal();
     let (journal, written) = Journal::start(session.out, command.workers, shares_terminal, echo.clone(), stop.clone());
     let store = Store::of(global.url.as_deref(), global.config.as_deref());
     let job = Job {
         runner: Runner::new(program.clone(), arguments.to_vec(), store, echo.clone(), stop.clone()),
         timeout: command.timeout,
-        most_result: session.store.max_payload_bytes(),
+        max_result: session.store.max_payload_bytes(),
         journal: journal.clone(),
         echo: echo.clone(),
         stop: stop.clone(),
     };
-    let crew = Crew {
+    let pool = WorkerPool {
         tasks: Tasks::new(session.store.clone(), queues.clone()),
         types,
         options: TaskWorkerOptions {
@@ -159,10 +158,10 @@ pub(super) async fn run(global: &Global, command: Worker) -> Result<(), Failure>
             lease: command.lease.unwrap_or(session.config.tasks().lease),
             timeout: command.timeout,
             graceful_timeout: command.graceful_timeout,
-            cancel_timeout: command::TO_OBEY,
+            cancel_timeout: command::CANCELLATION_GRACE,
             ..TaskWorkerOptions::default()
         },
-        // A server does the chores of its tasks by itself.
+        // A server runs the chores of its tasks itself.
         keeper: (!command.no_keeper && !session.store.is_kept_elsewhere()).then(|| session.keeper_options()),
         job: Arc::new(job),
         journal: journal.clone(),
@@ -170,13 +169,13 @@ pub(super) async fn run(global: &Global, command: Worker) -> Result<(), Failure>
     };
     stop.listen(echo.clone()).map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
 
-    let status = draws.then(|| tokio::spawn(command::show(look(journal.clone(), stop.clone()), echo.clone())));
+    let status = draws.then(|| tokio::spawn(command::show(status(journal.clone(), stop.clone()), echo.clone())));
     let begun = Instant::now();
-    let worked = if command.drain { crew.drain().await } else { crew.work().await };
+    let worked = if command.drain { pool.drain().await } else { pool.work().await };
     let took = begun.elapsed();
     if let Some(status) = status {
         status.abort();
-        // What it still had to say would stay on the terminal.
+        // Awaited, because a last update would stay on the terminal.
         let _ = status.await;
         echo.end_of_status().await;
     }
@@ -187,14 +186,14 @@ pub(super) async fn run(global: &Global, command: Worker) -> Result<(), Failure>
     worked.and(stop.result()).and(closed)
 }
 
-/// Each type once.
-fn single(types: &[TaskType]) -> Vec<TaskType> {
+/// Removes repeated types.
+fn unique(types: &[TaskType]) -> Vec<TaskType> {
     let types: std::collections::BTreeSet<_> = types.iter().cloned().collect();
     types.into_iter().collect()
 }
 
-/// Makes the queues that bring tasks, where there are some.
-async fn ready_queues(session: &TaskSession, queues: &MessagingProvider, types: &[TaskType]) -> Result<(), Failure> {
+/// Creates the queues that deliver tasks, if queues do.
+async fn ensure_queues(session: &TaskSession, queues: &MessagingProvider, types: &[TaskType]) -> Result<(), Failure> {
     let routes = session.store.routes();
     if routes.mode == TaskMode::Queue && session.config.common().messaging.create_queues {
         for task_type in types {
@@ -204,11 +203,11 @@ async fn ready_queues(session: &TaskSession, queues: &MessagingProvider, types: 
     Ok(())
 }
 
-/// How it goes, for the line on a terminal.
-fn look(journal: Journal, stop: Stop) -> impl Fn() -> Look {
+/// The status line.
+fn status(journal: Journal, stop: Stop) -> impl Fn() -> Status {
     move || {
         let tally = journal.tally();
         let remark = if stop.shutdown().is_requested() { "; finishing" } else { "" };
-        Look { counts: format!("{} running, {tally}", journal.running()), handled: tally.handled(), remark }
+        Status { counts: format!("{} running, {tally}", journal.running()), handled: tally.handled(), remark }
     }
 }

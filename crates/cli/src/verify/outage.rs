@@ -1,4 +1,4 @@
-//! A store that is away for a moment, for L14.
+//! A short outage of the store, for L14.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -10,23 +10,23 @@ use postrider::config::ProviderKind;
 use postrider::{Config, MessagingError};
 use postrider_sqlite::rusqlite::{self, Connection};
 
-/// How long the store is away. Every program that uses a file or a folder waits longer than this for its lock.
+/// Length of the outage. Users of a file or folder wait longer than this for its lock.
 const LENGTH: Duration = Duration::from_millis(300);
-/// How long to wait for one's turn with others that write.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Upper bound of the wait for the lock of the file.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes a store away and brings it back: another program holds it locked, which is all that can happen to files that
-/// several processes use, and does no harm to those who use it at the same time.
+/// Locks the store for a moment, like another program. Other failures of shared files cannot be simulated, and a lock does
+/// no harm to other users of the store.
 #[derive(Debug, Clone)]
 pub(super) enum Outage {
-    /// The whole file.
+    /// Locks the file.
     Sqlite(PathBuf),
-    /// Every queue in the folder.
+    /// Locks every queue in the folder.
     Spool(PathBuf),
 }
 
 impl Outage {
-    /// None for a store that this program cannot take away.
+    /// `None` for a store that this program cannot lock.
     pub(super) fn of(config: &Config) -> Option<Self> {
         let (_, path) = config.url().as_str().split_once(':')?;
         match config.provider()? {
@@ -36,7 +36,7 @@ impl Outage {
         }
     }
 
-    pub(super) async fn happen(self) -> Result<(), MessagingError> {
+    pub(super) async fn run(self) -> Result<(), MessagingError> {
         let done = tokio::task::spawn_blocking(move || match self {
             Self::Sqlite(file) => lock_file(&file).map_err(|error| failed("sqlite", Arc::new(error))),
             Self::Spool(folder) => lock_queues(&folder).map_err(|error| failed("spool", Arc::new(error))),
@@ -46,12 +46,12 @@ impl Outage {
 }
 
 fn failed(provider: &'static str, source: Arc<dyn std::error::Error + Send + Sync>) -> MessagingError {
-    MessagingError::Provider { provider, operation: "lock it as another program would", source, retryable: false }
+    MessagingError::Provider { provider, operation: "lock the store", source, retryable: false }
 }
 
 fn lock_file(file: &Path) -> Result<(), rusqlite::Error> {
     let other = Connection::open(file)?;
-    other.busy_timeout(PATIENCE)?;
+    other.busy_timeout(LOCK_TIMEOUT)?;
     other.execute_batch("begin immediate")?;
     std::thread::sleep(LENGTH);
     other.execute_batch("rollback")
@@ -61,8 +61,8 @@ fn lock_queues(folder: &Path) -> std::io::Result<()> {
     let mut held = Vec::new();
     for queue in std::fs::read_dir(folder)? {
         match File::open(queue?.path().join(".lock")) {
-            Ok(lock) => held.extend(locked(lock)?),
-            // No queue, or one that was deleted meanwhile.
+            Ok(lock) => held.extend(try_lock(lock)?),
+            // Not a queue, or a queue that was just deleted.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
             Err(error) => return Err(error),
         }
@@ -71,9 +71,9 @@ fn lock_queues(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The lock, held until it is dropped. Nobody is waited for endlessly: somebody who holds one may be waiting for another
-/// that is held here.
-fn locked(lock: File) -> std::io::Result<Option<File>> {
+/// Takes the lock, held until dropped. Gives up after a moment: its holder may be waiting for another lock that is held
+/// here.
+fn try_lock(lock: File) -> std::io::Result<Option<File>> {
     let began = Instant::now();
     loop {
         match lock.try_lock() {

@@ -1,10 +1,10 @@
-//! The report as a table for people.
+//! The report as a text table.
 
 use std::fmt::Write;
 
 use postrider_conformance::{Outcome, Report};
 
-/// Notes are folded so that a line stays readable in a terminal of 100 columns.
+/// Width of the notes, for a terminal of 100 columns.
 const NOTE_WIDTH: usize = 46;
 
 pub(super) fn render(url: &str, report: &Report) -> String {

@@ -1,16 +1,16 @@
-//! What a command learns about its message from its environment.
+//! The environment variables of a message's command.
 
 use postrider::Envelope;
 
 use crate::command::{OMITTED, Variables};
 
 const HEADER: &str = "POSTRIDER_HEADER_";
-/// Variables that not every message has: those of an outer handler must not shine through.
+/// Variables that not every message has; an inherited one would be wrong.
 const OPTIONAL: &[&str] =
     &[OMITTED, "POSTRIDER_HEADERS", "POSTRIDER_ORDERING_KEY", "POSTRIDER_DEDUP_KEY", "POSTRIDER_EXPIRES_AT"];
 
-/// Whether a variable of an outer handler would be taken for one of the message.
-pub(super) fn shines_through(name: &str) -> bool {
+/// Whether an inherited variable belongs to an outer handler and must be cleared.
+pub(super) fn must_clear(name: &str) -> bool {
     name.starts_with(HEADER) || OPTIONAL.contains(&name)
 }
 
@@ -26,7 +26,7 @@ pub(super) fn variables(envelope: &Envelope) -> Vec<(String, String)> {
     all.set_if_any("POSTRIDER_ORDERING_KEY", envelope.ordering_key.as_ref().map(|key| key.as_str()));
     all.set_if_any("POSTRIDER_DEDUP_KEY", envelope.dedup_key.as_ref().map(|key| key.as_str()));
     all.set_if_any("POSTRIDER_EXPIRES_AT", envelope.expires_at);
-    // Headers are text with text names, which always can be written as JSON.
+    // Headers are strings and can always be written as JSON.
     all.set_if_any("POSTRIDER_HEADERS", serde_json::to_string(&envelope.headers).ok());
     for (name, value) in envelope.headers.iter() {
         all.set(variable_of(name), value);
@@ -47,11 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_about_a_message_is_there_and_what_does_not_fit_is_named() {
-        let most = 96 * 1024;
+    fn all_fields_are_set_and_values_that_do_not_fit_are_listed() {
+        let max = 96 * 1024;
         let mut headers = Headers::new();
         headers.insert("trace-id", "t").unwrap();
-        headers.insert("long", "\n".repeat(most - 1)).unwrap();
+        headers.insert("long", "\n".repeat(max - 1)).unwrap();
         let envelope = Envelope {
             id: MessageId::generate(),
             queue: QueueName::new("orders").unwrap(),
@@ -73,9 +73,9 @@ mod tests {
         assert_eq!(get("POSTRIDER_ATTEMPT"), Some("3"));
         assert_eq!(get("POSTRIDER_RECEIVE_COUNT"), Some("4"));
         assert_eq!(get("POSTRIDER_ORDERING_KEY"), None);
-        assert_eq!(get("POSTRIDER_HEADER_LONG").map(str::len), Some(most - 1));
-        // As JSON every line end is two characters.
+        assert_eq!(get("POSTRIDER_HEADER_LONG").map(str::len), Some(max - 1));
+        // In JSON every newline takes two characters.
         assert_eq!((get("POSTRIDER_HEADERS"), get(OMITTED)), (None, Some("POSTRIDER_HEADERS")));
-        assert!(shines_through("POSTRIDER_HEADER_OUTER") && !shines_through("POSTRIDER_URL"));
+        assert!(must_clear("POSTRIDER_HEADER_OUTER") && !must_clear("POSTRIDER_URL"));
     }
 }

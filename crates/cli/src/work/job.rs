@@ -1,4 +1,4 @@
-//! The handler: a command, run for one message and watched to its end.
+//! The handler of messages: runs the command for one message and watches it to its end.
 
 use std::time::Duration;
 
@@ -9,9 +9,8 @@ use tokio::time::sleep;
 
 use super::environment;
 use super::journal::Journal;
-use crate::command::{Ending, NotStarted, Place, Runner, Taps};
+use crate::command::{Ending, NotStarted, RowPermit, Runner, Taps};
 
-/// What every message is handled with.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) runner: Runner,
@@ -21,19 +20,19 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Runs the command for a message. Its end is the handler's answer.
+    /// Runs the command for a message.
     ///
-    /// Dropped, it kills the command and everything that this started.
+    /// Dropping the future kills the command and everything that it started.
     pub(super) async fn handle(&self, delivery: Delivery) -> Result<(), HandlerError> {
-        let place = self.place(&delivery).await;
+        let permit = self.row_permit(&delivery).await;
         failpoint::reach("work.begin");
-        let Some(place) = place.filter(|_| delivery.is_leased()) else {
+        let Some(permit) = permit.filter(|_| delivery.is_leased()) else {
             delivery.control().release();
-            return Err(HandlerError::retryable("the message was given back before its command began"));
+            return Err(HandlerError::retryable("the message was released before its command started"));
         };
-        let delivered = self.journal.begin(&delivery.envelope, place);
+        let delivered = self.journal.begin(&delivery.envelope, permit);
         let variables = environment::variables(&delivery.envelope);
-        let started = self.runner.start(delivery.body.clone(), variables, environment::shines_through, Taps::default());
+        let started = self.runner.start(delivery.body.clone(), variables, environment::must_clear, Taps::default());
         let (ending, status, tail) = match started {
             Ok(mut process) => {
                 let (ending, status) = self.runner.watch(&mut process, self.must_end(&delivery)).await;
@@ -43,8 +42,8 @@ impl Job {
             Err(why) => (could_not_start(why, &delivery).await, None, String::new()),
         };
         if ending == Ending::Stopped {
-            // A deployment must not kill messages, whatever the policy and the strategy say. The limit of deliveries
-            // ends what is stopped again and again.
+            // A stop, as by a deployment, must not dead-letter messages under any policy or strategy. The limit of
+            // deliveries ends a message that is stopped again and again.
             let delay = self.strategy.next_delay(delivery.attempt(), Duration::ZERO, rand::random());
             let nack = Nack::retry_after(delay.unwrap_or_default()).with_error(ending.error_text("message", &tail));
             delivery.control().nack(nack);
@@ -54,19 +53,19 @@ impl Job {
         result
     }
 
-    /// Waits until a line can be written about the message; `None` when it is better given back.
-    async fn place(&self, delivery: &Delivery) -> Option<Place> {
+    /// Waits for the permit of the message's row; `None` if the message must be released instead.
+    async fn row_permit(&self, delivery: &Delivery) -> Option<RowPermit> {
         tokio::select! {
             biased;
-            place = self.journal.place() => place,
+            permit = self.journal.row_permit() => permit,
             () = delivery.cancellation().cancelled() => None,
             () = delivery.stopping() => None,
         }
     }
 
-    /// Completes when the command may not go on.
+    /// Completes when the command must be stopped.
     async fn must_end(&self, delivery: &Delivery) -> Ending {
-        let too_long = async {
+        let timed_out = async {
             match self.timeout {
                 Some(limit) => sleep(limit).await,
                 None => std::future::pending().await,
@@ -74,28 +73,28 @@ impl Job {
         };
         tokio::select! {
             biased;
-            // The lease is lost, and what is answered does not count; or a stop has run out of patience.
+            // The lease is lost, or the grace of a stop is over.
             () = delivery.cancellation().cancelled() => Ending::Stopped,
-            () = too_long => Ending::TimedOut(self.timeout.unwrap_or_default()),
+            () = timed_out => Ending::TimedOut(self.timeout.unwrap_or_default()),
         }
     }
 }
 
 async fn could_not_start(why: NotStarted, delivery: &Delivery) -> Ending {
     let text = match why {
-        NotStarted::Refused(text) => return Ending::Trouble(text),
+        NotStarted::Refused(text) => return Ending::Failed(text),
         NotStarted::Gone(text) => text,
-        NotStarted::Busy(text, pause) => {
-            // The worker waits, or it would ask again and again.
+        NotStarted::Busy(text, backoff) => {
+            // Without this wait the worker would receive the message again at once, for ever.
             tokio::select! {
-                () = sleep(pause) => {}
+                () = sleep(backoff) => {}
                 () = delivery.cancellation().cancelled() => {}
                 () = delivery.stopping() => {}
             }
             text
         }
     };
-    // Nothing was tried, so it costs the message nothing.
+    // Nothing was started, so the message keeps its attempt.
     delivery.control().release();
-    Ending::Trouble(text)
+    Ending::Failed(text)
 }

@@ -1,4 +1,4 @@
-//! What is told of messages: a line for each once the store has it, and trouble as it comes.
+//! Prints a row for each message once the store has its outcome, and warnings at once.
 
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
@@ -11,35 +11,35 @@ use postrider::{Disposition, Envelope, MessageId, MessagingError, Nack, QueueNam
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::command::{Echo, Ending, Place, Rows, Stop, Written};
+use crate::command::{Echo, Ending, RowPermit, Rows, Stop, Written};
 use crate::output::Output;
 use crate::text;
 
-/// Writes what became of messages. Clones are the same.
+/// Records messages and prints their outcomes. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Journal(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    // Held to look something up.
+    // Locked only for a lookup.
     begun: Mutex<HashMap<Delivered, Begun>>,
     rows: Rows<Row>,
     echo: Echo,
     stop: Stop,
 }
 
-/// Which delivery of which message.
+/// A message and the number of its delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Delivered(MessageId, u32);
 
-/// A message whose command was begun.
+/// A message whose command was started.
 #[derive(Debug)]
 struct Begun {
     queue: QueueName,
     at: Instant,
     ending: Option<Ending>,
     status: Option<ExitStatus>,
-    place: Place,
+    permit: RowPermit,
 }
 
 /// One line of `--json`.
@@ -57,40 +57,41 @@ struct Row {
 }
 
 impl Journal {
-    /// With `draws`, stdout is the terminal that stderr draws on.
+    /// Starts the journal. With `draws`, stdout is the terminal that stderr draws on.
     pub(super) fn start(out: Output, workers: usize, draws: bool, echo: Echo, stop: Stop) -> (Self, Written) {
         let (rows, written) = Rows::start(out, workers, draws.then(|| echo.clone()), stop.clone());
         let inner = Inner { begun: Mutex::default(), rows, echo, stop };
         (Self(Arc::new(inner)), written)
     }
 
-    /// Waits for the place of a line.
-    pub(super) async fn place(&self) -> Option<Place> {
-        self.0.rows.place().await
+    /// Waits for the permit of a row.
+    pub(super) async fn row_permit(&self) -> Option<RowPermit> {
+        self.0.rows.permit().await
     }
 
-    /// A command is begun for this message.
-    pub(super) fn begin(&self, envelope: &Envelope, place: Place) -> Delivered {
+    /// Records the start of a message's command.
+    pub(super) fn begin(&self, envelope: &Envelope, permit: RowPermit) -> Delivered {
         let delivered = Delivered(envelope.id, envelope.receive_count);
-        let begun = Begun { queue: envelope.queue.clone(), at: Instant::now(), ending: None, status: None, place };
+        let begun = Begun { queue: envelope.queue.clone(), at: Instant::now(), ending: None, status: None, permit };
         self.begun().insert(delivered, begun);
         delivered
     }
 
-    /// It ended so.
+    /// Records the end of a message's command.
     pub(super) fn end(&self, delivered: Delivered, ending: Ending, status: Option<ExitStatus>) {
         if let Some(begun) = self.begun().get_mut(&delivered) {
             (begun.ending, begun.status) = (Some(ending), status);
         }
     }
 
-    /// Tells what no outcome came of, and waits until everything is written or somebody has no patience for that.
+    /// Reports messages without an outcome as unsettled, and waits until all rows are written, or shortly after a forced
+    /// stop.
     pub(super) async fn finish(&self, written: Written) {
         let left: Vec<_> = self.begun().drain().collect();
         for (delivered, begun) in left {
             let words = describe(begun.ending.as_ref());
             self.0.echo.warn(format_args!(
-                "message {} ({words}): the store did not take that in time, so the message will come back",
+                "message {} ({words}): it was not settled in time, so it is delivered again when its lease ends",
                 delivered.0
             ));
             let took = begun.at.elapsed();
@@ -112,7 +113,7 @@ impl Journal {
             receive_count,
             seconds,
         };
-        self.0.rows.write(row, text, begun.place);
+        self.0.rows.write(row, text, begun.permit);
     }
 
     fn begun(&self) -> MutexGuard<'_, HashMap<Delivered, Begun>> {
@@ -123,7 +124,7 @@ impl Journal {
 impl Observer for Journal {
     fn ended(&self, message: Ended) {
         let delivered = Delivered(message.id, message.receive_count);
-        // Messages whose command was never begun are only counted.
+        // Messages whose command was never started are only counted.
         let Some(begun) = self.begun().remove(&delivered) else { return };
         let took = message.since_received();
         let Ended { id, queue, outcome, disposition, .. } = message;
@@ -140,11 +141,11 @@ impl Observer for Journal {
                 ("abandoned", words)
             }
             Outcome::Unknown => {
-                echo.warn(format_args!("message {id} ({words}): whether it was settled is not known"));
+                echo.warn(format_args!("message {id} ({words}): it is unknown whether it was settled"));
                 ("unknown", words)
             }
             Outcome::Refused => {
-                echo.warn(format_args!("message {id} ({words}): it could not be settled and will come back"));
+                echo.warn(format_args!("message {id} ({words}): it could not be settled and will be delivered again"));
                 ("unsettled", words)
             }
             _ if disposition.is_some() => {
@@ -166,7 +167,7 @@ impl Observer for Journal {
     }
 }
 
-/// What was decided, and why.
+/// The disposition and the ending as text.
 fn words(disposition: Option<&Disposition>, ending: Option<&Ending>) -> String {
     let ending = describe(ending);
     match disposition {
@@ -179,6 +180,6 @@ fn words(disposition: Option<&Disposition>, ending: Option<&Ending>) -> String {
 }
 
 fn describe(ending: Option<&Ending>) -> String {
-    // A handler that was dropped did not come to say how its command ended.
+    // A dropped handler recorded no ending.
     ending.unwrap_or(&Ending::Stopped).describe()
 }

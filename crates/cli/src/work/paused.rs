@@ -1,4 +1,4 @@
-//! Whether somebody has paused the queue: whoever waits for messages wants to know.
+//! Notes when the queue of a worker is paused or resumed.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -8,45 +8,44 @@ use postrider::{Deadline, MessagingProvider, QueueAdmin, QueueName};
 
 use crate::command::Echo;
 
-/// How often to look while nothing comes.
-const LOOK: Duration = Duration::from_secs(10);
+/// Poll interval while no message is received.
+const POLL: Duration = Duration::from_secs(10);
 
-/// Tells when the queue begins or ends to hold messages back.
 #[derive(Debug)]
-pub(super) struct Paused {
+pub(super) struct PauseWatcher {
     pub(super) provider: MessagingProvider,
     pub(super) queue: QueueName,
     pub(super) echo: Echo,
-    /// What was last told.
+    /// The state noted last.
     pub(super) is_paused: bool,
 }
 
-impl Paused {
-    /// Looks now and then; a queue that gives messages is not asked.
+impl PauseWatcher {
+    /// Checks the queue at intervals in which no message was received.
     pub(super) async fn watch(&mut self, monitor: &Monitor) -> Infallible {
         let mut received = monitor.counts().received;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL).await;
             let before = std::mem::replace(&mut received, monitor.counts().received);
             if received == before || self.is_paused {
-                self.look().await;
+                self.check().await;
             }
         }
     }
 
-    pub(super) async fn look(&mut self) {
+    pub(super) async fn check(&mut self) {
         let queue = &self.queue;
-        // A store that does not answer is told elsewhere.
+        // A store that does not answer is reported by the subscriber.
         let Ok(stats) = self.provider.queue_stats(queue, Deadline::default()).await else { return };
         if stats.paused == self.is_paused {
             return;
         }
         self.is_paused = stats.paused;
         match stats.paused {
-            true => self.echo.note(format_args!(
-                "queue '{queue}' is paused and gives nothing; 'postrider resume {queue}' lets it go on"
-            )),
-            false => self.echo.note(format_args!("queue '{queue}' goes on")),
+            true => {
+                self.echo.note(format_args!("queue '{queue}' is paused; 'postrider resume {queue}' resumes it"));
+            }
+            false => self.echo.note(format_args!("queue '{queue}' is resumed")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What became of all messages, in a line.
+//! Counts of messages by outcome.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use postrider::subscriber::{AckPolicy, Counts, StopReport};
 
 use crate::command::rate;
 
-/// How many messages ended how.
+/// Number of messages by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
     done: u64,
-    /// Of those that are done under a policy that does not ask.
+    /// Failed ones among `done`, under a policy that ignores the exit code.
     failed: u64,
     retried: u64,
     dead: u64,
@@ -21,22 +21,21 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Of everything up to now.
     pub(super) fn of(counts: &Counts, policy: AckPolicy) -> Self {
-        let does_not_ask = matches!(policy, AckPolicy::Ack | AckPolicy::AckFirst);
+        let ignores_failures = matches!(policy, AckPolicy::Ack | AckPolicy::AckFirst);
         Self {
             done: counts.acked,
-            failed: if does_not_ask { counts.failed } else { 0 },
+            failed: if ignores_failures { counts.failed } else { 0 },
             retried: counts.retried,
             dead: counts.dead,
-            // Another has the message, or will.
+            // Another worker has the message or will get it.
             lost: counts.lost + counts.unknown + counts.refused,
             released: counts.released,
             abandoned: counts.abandoned,
         }
     }
 
-    /// How many were handled to an end that counts.
+    /// Messages that were handled to an end.
     pub(super) fn handled(&self) -> u64 {
         self.done + self.retried + self.dead
     }
@@ -51,7 +50,7 @@ impl fmt::Display for Tally {
         }
         write!(f, ", {retried} retried, {dead} dead, {lost} lost")?;
         if *released > 0 {
-            write!(f, ", {released} given back")?;
+            write!(f, ", {released} released")?;
         }
         if *abandoned > 0 {
             write!(f, ", {abandoned} abandoned")?;
@@ -65,7 +64,7 @@ pub(super) fn summary(report: &StopReport, policy: AckPolicy, took: Duration) ->
     let mut tally = Tally::of(&report.totals, policy);
     tally.lost += report.unsettled;
     let seconds = took.as_secs_f64();
-    // Of a moment it would only say how long a process takes to start.
+    // Over less than a second, a rate would only measure the start of a process.
     let rate = if seconds < 1.0 { String::new() } else { format!(", {}", rate(tally.handled(), took)) };
     format!("{tally} in {seconds:.1} s{rate}")
 }
@@ -82,15 +81,15 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_happen_is_mostly_not_told() {
-        let told = |counts: &Counts, policy| Tally::of(counts, policy).to_string();
-        assert_eq!(told(&Counts::default(), AckPolicy::Ack), "0 done, 0 retried, 0 dead, 0 lost");
-        assert_eq!(told(&counts(), AckPolicy::NackOnError), "2 done, 1 retried, 4 dead, 3 lost");
+    fn rare_outcomes_are_shown_only_if_there_are_any() {
+        let shown = |counts: &Counts, policy| Tally::of(counts, policy).to_string();
+        assert_eq!(shown(&Counts::default(), AckPolicy::Ack), "0 done, 0 retried, 0 dead, 0 lost");
+        assert_eq!(shown(&counts(), AckPolicy::NackOnError), "2 done, 1 retried, 4 dead, 3 lost");
         let mut counts = counts();
         (counts.released, counts.abandoned) = (5, 6);
         assert_eq!(
-            told(&counts, AckPolicy::AckFirst),
-            "2 done (3 of them failed), 1 retried, 4 dead, 3 lost, 5 given back, 6 abandoned"
+            shown(&counts, AckPolicy::AckFirst),
+            "2 done (3 of them failed), 1 retried, 4 dead, 3 lost, 5 released, 6 abandoned"
         );
         assert_eq!(Tally::of(&counts, AckPolicy::NackOnError).handled(), 7);
     }

@@ -1,10 +1,10 @@
 //! What a user can get wrong on the command line.
 
-use crate::place::{Place, foreign_receipt};
+use crate::scratch::{Scratch, foreign_receipt};
 
 #[test]
 fn wrong_usage_says_what_to_do() {
-    let place = Place::bare();
+    let scratch = Scratch::bare();
     let receipt = &foreign_receipt();
     let wrong: &[(&str, &[&str])] = &[
         ("no_command", &[]),
@@ -47,32 +47,32 @@ fn wrong_usage_says_what_to_do() {
         ("edit_nothing", &["dlq", "edit", "orders", "0190163d-8694-739b-aea5-966c26f8ad91"]),
     ];
     for (name, args) in wrong {
-        insta::assert_snapshot!(format!("usage_{name}"), place.run(args).failed(2).seen());
+        insta::assert_snapshot!(format!("usage_{name}"), scratch.run(args).failed(2).seen());
     }
 }
 
 #[test]
 fn a_body_over_the_limit_is_refused_before_it_is_read_to_its_end() {
-    let place = Place::new().with("POSTRIDER__COMMON__MESSAGING__MAX_MESSAGE_BYTES", "1000");
-    place.run_with(&["send", "orders"], &[b'x'; 1000]).done();
-    let run = place.run_with(&["send", "orders"], &vec![b'x'; 10_000_000]).failed(2);
+    let scratch = Scratch::new().with("POSTRIDER__COMMON__MESSAGING__MAX_MESSAGE_BYTES", "1000");
+    scratch.run_with(&["send", "orders"], &[b'x'; 1000]).done();
+    let run = scratch.run_with(&["send", "orders"], &vec![b'x'; 10_000_000]).failed(2);
     insta::assert_snapshot!("body_too_long_on_stdin", run.seen());
-    let run = place.run(&["send", "orders", &"x".repeat(1001)]).failed(2);
+    let run = scratch.run(&["send", "orders", &"x".repeat(1001)]).failed(2);
     insta::assert_snapshot!("body_too_long", run.seen());
-    assert_eq!(place.row(&["stats", "orders"])["ready"], 1);
+    assert_eq!(scratch.row(&["stats", "orders"])["ready"], 1);
 }
 
 #[test]
 fn headers_over_the_limit_are_refused() {
     let header = format!("a={}", "x".repeat(70_000));
-    let run = Place::new().run(&["send", "orders", "x", "--header", &header]).failed(2);
+    let run = Scratch::new().run(&["send", "orders", "x", "--header", &header]).failed(2);
     insta::assert_snapshot!("headers_too_long", run.seen());
 }
 
 #[test]
-fn a_queue_that_may_not_be_made_is_told() {
-    let place = Place::new().with("POSTRIDER__COMMON__MESSAGING__CREATE_QUEUES", "false");
-    insta::assert_snapshot!("queue_not_made", place.run(&["send", "orders", "x"]).failed(1).seen());
-    let run = place.run_with(&["send", "orders", "--lines"], b"1\n2\n").failed(1);
+fn a_queue_that_must_not_be_created_is_reported() {
+    let scratch = Scratch::new().with("POSTRIDER__COMMON__MESSAGING__CREATE_QUEUES", "false");
+    insta::assert_snapshot!("queue_not_made", scratch.run(&["send", "orders", "x"]).failed(1).seen());
+    let run = scratch.run_with(&["send", "orders", "--lines"], b"1\n2\n").failed(1);
     insta::assert_snapshot!("queue_not_made_lines", run.seen());
 }

@@ -1,4 +1,4 @@
-//! `postrider bench` as a user meets it.
+//! `postrider bench`
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -51,8 +51,9 @@ fn every_workload_has_a_row_with_its_fields() {
             assert!(rows[4][field].as_f64() > Some(0.0), "{}", rows[4]);
         }
         let file = folder.path().join("queues.db");
-        let made = if store == "memory:" { String::new() } else { format!("postrider: made {}\n", file.display()) };
-        assert_eq!(text(&output.stderr), made);
+        let created =
+            if store == "memory:" { String::new() } else { format!("postrider: created {}\n", file.display()) };
+        assert_eq!(text(&output.stderr), created);
     }
     assert_eq!(archived(folder.path()), 1000, "by default everything is archived");
 }
@@ -68,14 +69,11 @@ fn the_archive_policy_reaches_the_store_and_a_store_without_one_refuses_it() {
 
     let output = postrider(&[&["bench", "memory:"], &flags[..]].concat());
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(
-        text(&output.stderr),
-        "postrider: 'memory:' has no archive; leave --archive out\nSee 'postrider --help'.\n"
-    );
+    assert_eq!(text(&output.stderr), "postrider: 'memory:' has no archive; omit --archive\nSee 'postrider --help'.\n");
 }
 
 #[test]
-fn what_leaves_nothing_to_measure_is_wrong_usage() {
+fn a_load_of_zero_is_wrong_usage() {
     for flag in ["--messages", "--callers", "--batch", "--workers", "--pace"] {
         let output = postrider(&["bench", "memory:", flag, "0"]);
         assert_eq!(output.status.code(), Some(2), "{flag}");
@@ -83,7 +81,7 @@ fn what_leaves_nothing_to_measure_is_wrong_usage() {
     }
 }
 
-/// Ends what a failed test would leave running.
+/// Kills the program if the test fails.
 struct Running(Child);
 
 impl Drop for Running {

@@ -12,7 +12,7 @@ use crate::{seen, stderr, stdout};
 
 fn demo_in(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
-    // Not used by the demo, which must not touch what the user has.
+    // The demo must ignore the user's store.
     command.args(args).env("TMPDIR", folder).env("POSTRIDER_URL", "sqlite:/nowhere/at/all.db").current_dir(folder);
     command
 }
@@ -20,8 +20,8 @@ fn demo_in(folder: &Path, args: &[&str]) -> Command {
 fn demo(folder: &Path, args: &[&str]) -> Output {
     let output = demo_in(folder, args).output().unwrap();
     assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
-    let told = stderr(&output);
-    assert!(told.is_empty() || told.starts_with("postrider: made "), "{told}");
+    let noted = stderr(&output);
+    assert!(noted.is_empty() || noted.starts_with("postrider: created "), "{noted}");
     output
 }
 
@@ -29,7 +29,7 @@ fn entries(folder: &Path) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// The text without what is different each time.
+/// The text without ids and paths.
 fn settled(text: &str, folder: &Path) -> String {
     let text = text.replace(folder.to_str().unwrap(), "TMP");
     let words = text.split_inclusive([' ', '\n', ':', '\'']).map(|word| {
@@ -50,7 +50,7 @@ fn help() {
 }
 
 #[test]
-fn the_tour_tells_what_happens_and_leaves_nothing_behind() {
+fn the_tour_prints_its_steps_and_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let output = demo(folder.path(), &["demo", "--fast"]);
     insta::assert_snapshot!("demo", settled(&stdout(&output), folder.path()));
@@ -58,7 +58,7 @@ fn the_tour_tells_what_happens_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn with_json_it_is_an_object_a_step() {
+fn with_json_the_demo_prints_an_object_per_step() {
     let folder = tempfile::tempdir().unwrap();
     let output = demo(folder.path(), &["--json", "demo"]);
     let steps: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -79,7 +79,7 @@ fn the_file_can_be_kept() {
 }
 
 #[test]
-fn in_a_store_of_the_user_it_has_a_queue_of_its_own() {
+fn in_the_users_store_the_demo_uses_a_new_queue() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("mine.db").display());
     demo(folder.path(), &["demo", "--url", &url]);
@@ -100,7 +100,7 @@ fn queues(url: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_signal_ends_it_and_the_file_is_removed() {
+fn a_signal_ends_the_demo_and_removes_the_file() {
     for signal in [Signal::INT, Signal::HUP] {
         let folder = tempfile::tempdir().unwrap();
         let (mut reader, writer) = full_pipe();
@@ -108,7 +108,7 @@ fn a_signal_ends_it_and_the_file_is_removed() {
         command.arg("demo").env("TMPDIR", folder.path()).stdout(writer).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         drop(command);
-        // It listens before it makes its folder, and cannot come to its end before somebody reads.
+        // It listens before it creates its folder, and cannot end before its output is read.
         while entries(folder.path()) == 0 {
             assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -117,12 +117,15 @@ fn a_signal_ends_it_and_the_file_is_removed() {
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(1));
-        assert_eq!(stderr(&output), "postrider: interrupted\npostrider: what the demo had made is removed\n");
+        assert_eq!(
+            stderr(&output),
+            "postrider: interrupted\npostrider: the files and queues of the demo were removed\n"
+        );
         assert_eq!(entries(folder.path()), 0);
     }
 }
 
-/// A pipe that takes nothing more until somebody reads.
+/// A pipe that blocks writes until it is read.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     use std::io::Write;
 

@@ -1,10 +1,10 @@
 //! Help texts and completions.
 
-use crate::place::Place;
+use crate::scratch::Scratch;
 
 #[test]
 fn help_texts() {
-    let place = Place::bare();
+    let scratch = Scratch::bare();
     let texts = [
         ("help", &[][..]),
         ("help_send", &["send"]),
@@ -68,14 +68,14 @@ fn help_texts() {
         ("help_completions", &["completions"]),
     ];
     for (name, command) in texts {
-        insta::assert_snapshot!(name, place.run(&[command, &["--help"]].concat()).done().seen());
+        insta::assert_snapshot!(name, scratch.run(&[command, &["--help"]].concat()).done().seen());
     }
 }
 
 #[test]
 fn completions_name_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = Place::bare().run(&["completions", shell]).done().stdout;
+        let script = Scratch::bare().run(&["completions", shell]).done().stdout;
         for command in ["send", "receive", "redrive", "worker", "schedule", "serve", "token", "verify"] {
             assert!(script.contains(command), "{shell}: {command}");
         }

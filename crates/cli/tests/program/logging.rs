@@ -3,17 +3,17 @@
 use postrider::Timestamp;
 use serde_json::Value;
 
-use crate::place::{PROGRAM, Place, text};
+use crate::scratch::{PROGRAM, Scratch, text};
 use crate::serving::served::Served;
 
-/// What the program writes to stderr as it is.
-fn log(place: &Place, args: &[&str]) -> (i32, Vec<String>) {
-    let output = place.command(PROGRAM).args(args).output().expect("a run");
+/// Returns the exit code and the raw lines on stderr.
+fn log(scratch: &Scratch, args: &[&str]) -> (i32, Vec<String>) {
+    let output = scratch.command(PROGRAM).args(args).output().expect("a run");
     let lines = String::from_utf8(output.stderr).expect("text").lines().map(str::to_owned).collect();
     (output.status.code().expect("an end of its own"), lines)
 }
 
-/// The level of a line of text, its sentence, and whether its time is one of the last minutes.
+/// The level and the message of a line of text, whose time must be recent.
 fn parts(line: &str) -> (String, String) {
     let (time, rest) = line.split_once(' ').expect("a time");
     let time: Timestamp = time.parse().unwrap_or_else(|_| panic!("{line}"));
@@ -26,18 +26,18 @@ fn objects(lines: &[String]) -> Vec<Value> {
     lines.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
 }
 
-/// A message that is tried again, and one that dies, each with what its command says.
-fn fails(format: &str, variable: &str) -> (Place, [String; 2], Vec<String>) {
-    let place = Place::new().with("RUST_LOG", variable);
-    let ids = [place.send(&["orders", "75"]), place.send(&["orders", "65"])];
+/// Handles a message that is retried and one that dies; returns their ids and the log.
+fn fails(format: &str, variable: &str) -> (Scratch, [String; 2], Vec<String>) {
+    let scratch = Scratch::new().with("RUST_LOG", variable);
+    let ids = [scratch.send(&["orders", "75"]), scratch.send(&["orders", "65"])];
     let work = ["--log-format", format, "work", "orders", "--drain", "--retry", "constant,delay=1h"];
-    let (code, lines) = log(&place, &[&work[..], &["--", "sh", "-c", "exit $(cat)"]].concat());
+    let (code, lines) = log(&scratch, &[&work[..], &["--", "sh", "-c", "exit $(cat)"]].concat());
     assert_eq!(code, 0, "{lines:?}");
-    (place, ids, lines)
+    (scratch, ids, lines)
 }
 
 #[test]
-fn a_retry_is_a_warning_and_a_death_an_error_with_all_that_is_known() {
+fn a_retry_is_logged_as_a_warning_and_a_death_as_an_error() {
     let (_place, [retried, dead], lines) = fails("text", "");
     let parts: Vec<_> = lines.iter().map(|line| parts(line)).collect();
     let line = |level: &str| {
@@ -49,7 +49,7 @@ fn a_retry_is_a_warning_and_a_death_an_error_with_all_that_is_known() {
     let begin = format!(
         "postrider_subscriber: a message failed and is tried again (queue orders, id {retried}, attempt 1, next attempt at "
     );
-    assert!(retry.starts_with(&begin) && retry.ends_with("): exit code 75 (asks for a retry)"), "{retry}");
+    assert!(retry.starts_with(&begin) && retry.ends_with("): exit code 75 (requests a retry)"), "{retry}");
     let next = retry[begin.len()..].split(')').next().unwrap().parse::<Timestamp>().unwrap();
     let wait = next.since(Timestamp::now()).as_secs();
     assert!((3_000..=3_600).contains(&wait), "{wait}");
@@ -79,33 +79,48 @@ fn in_json_each_line_is_an_object_and_a_failure_too() {
     }
     assert!(text(&row("WARN")["next_attempt_at"]).parse::<Timestamp>().is_ok());
     assert!(text(&row("INFO")["message"]).starts_with("0 done, 1 retried, 1 dead, 0 lost in "));
-    // Nobody listens there.
+    // No server listens there.
     let (code, lines) =
-        log(&Place::bare().at("http://127.0.0.1:9"), &["--log-format", "json", "work", "orders", "--", "true"]);
+        log(&Scratch::bare().at("http://127.0.0.1:9"), &["--log-format", "json", "work", "orders", "--", "true"]);
     let last = objects(&lines).pop().unwrap();
     assert_eq!((code, &last["level"]), (1, &"ERROR".into()), "{lines:?}");
 }
 
 #[test]
-fn the_variable_says_what_is_logged() {
-    let (place, _, lines) = fails("text", "error");
+fn the_variable_filters_the_log() {
+    let (scratch, _, lines) = fails("text", "error");
     assert!(lines.len() == 1 && parts(&lines[0]).0 == "ERROR", "{lines:?}");
     let (_, _, lines) = fails("text", "postrider_subscriber=info");
-    let told = lines.iter().any(|line| line.contains(" INFO postrider_subscriber: subscriber started"));
-    assert!(told && !lines.iter().any(|line| line.contains(" postrider: ")), "{lines:?}");
-    let (code, lines) = log(&place.with("RUST_LOG", "postrider=loud"), &["work", "orders", "--", "true"]);
+    let noted = lines.iter().any(|line| line.contains(" INFO postrider_subscriber: subscriber started"));
+    assert!(noted && !lines.iter().any(|line| line.contains(" postrider: ")), "{lines:?}");
+    let (code, lines) = log(&scratch.with("RUST_LOG", "postrider=loud"), &["work", "orders", "--", "true"]);
     assert!(code == 2 && lines[0].contains("RUST_LOG: 'postrider=loud' cannot be read"), "{lines:?}");
 }
 
 #[test]
+fn a_mistyped_level_is_refused_instead_of_silencing_the_log() {
+    for (variable, part) in [("inof", "inof"), ("postrider_subscriber=debug, wran", "wran")] {
+        let scratch = Scratch::new().with("RUST_LOG", variable);
+        for args in [&["work", "orders", "--", "true"][..], &["task", "keeper"], &["serve"]] {
+            let (code, lines) = log(&scratch, args);
+            let refused =
+                format!("RUST_LOG: '{part}' is neither a level nor a part of Postrider; write a level (off, error, ");
+            assert!(code == 2 && lines[0].contains(&refused), "{args:?}: {lines:?}");
+        }
+    }
+    let (_scratch, _, lines) = fails("text", "postrider_subscriber,lapin=warn,off");
+    assert!(lines.iter().any(|line| line.contains("ERROR postrider_subscriber: a message is dead")), "{lines:?}");
+}
+
+#[test]
 fn tasks_are_logged_as_messages_are() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let create =
-        |payload: &str| text(&place.row(&["task", "create", "mail", payload, "--retry", "constant,delay=1h"])["id"]);
+        |payload: &str| text(&scratch.row(&["task", "create", "mail", payload, "--retry", "constant,delay=1h"])["id"]);
     let (retried, dead) = (create("1"), create("65"));
     let worker =
         ["--log-format", "json", "task", "worker", "--type", "mail", "--drain", "--", "sh", "-c", "exit $(cat)"];
-    let (code, lines) = log(&place, &worker);
+    let (code, lines) = log(&scratch, &worker);
     assert_eq!(code, 0, "{lines:?}");
     let rows = objects(&lines);
     for (level, id, message) in
@@ -119,23 +134,23 @@ fn tasks_are_logged_as_messages_are() {
 }
 
 #[test]
-fn a_file_that_others_may_read_is_told_by_what_runs_for_long() {
+fn a_file_that_other_users_can_read_is_logged_by_long_running_commands() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new();
-    place.send(&["orders", "x"]);
+    let scratch = Scratch::new();
+    scratch.send(&["orders", "x"]);
     let work = ["work", "orders", "--drain", "--", "true"];
-    let told = |lines: &[String]| lines.iter().filter(|line| line.contains("may read or write it (mode 644)")).count();
-    let (code, lines) = log(&place, &work);
-    assert_eq!((code, told(&lines)), (0, 0), "{lines:?}");
+    let noted = |lines: &[String]| lines.iter().filter(|line| line.contains("may read or write it (mode 644)")).count();
+    let (code, lines) = log(&scratch, &work);
+    assert_eq!((code, noted(&lines)), (0, 0), "{lines:?}");
 
-    let file = place.file("queues.db");
+    let file = scratch.file("queues.db");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let (code, lines) = log(&place, &work);
-    assert_eq!((code, told(&lines)), (0, 1), "{lines:?}");
+    let (code, lines) = log(&scratch, &work);
+    assert_eq!((code, noted(&lines)), (0, 1), "{lines:?}");
     assert!(lines[0].contains("WARN postrider: the embedded file: other users") && lines[0].contains("chmod 600 '"));
-    assert_eq!(place.run(&["stats", "orders"]).done().stderr, "", "a command that ends at once says nothing");
-    let served = Served::start(place);
+    assert_eq!(scratch.run(&["stats", "orders"]).done().stderr, "", "a command that ends at once says nothing");
+    let served = Served::start(scratch);
     served.signal(rustix::process::Signal::TERM);
-    let (_, said, _) = served.end();
-    assert_eq!(told(&said.lines().map(str::to_owned).collect::<Vec<_>>()), 1, "{said}");
+    let (_, printed, _) = served.end();
+    assert_eq!(noted(&printed.lines().map(str::to_owned).collect::<Vec<_>>()), 1, "{printed}");
 }

@@ -1,4 +1,4 @@
-//! The program as a user meets it: what it prints where, and how it ends.
+//! The program as a user runs it: its output and its exit codes.
 
 mod archive;
 mod bad_files;
@@ -11,10 +11,10 @@ mod demo;
 mod help;
 mod logging;
 mod messages;
-mod place;
 mod queues;
 mod readme;
 mod receiving;
+mod scratch;
 mod sending;
 mod server_page;
 mod servers;
@@ -33,7 +33,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What was said, without when and how urgently.
+/// The text on stderr, without times and levels.
 fn stderr(output: &Output) -> String {
     without_levels(&String::from_utf8_lossy(&output.stderr))
 }
@@ -49,14 +49,14 @@ fn without_levels(text: &str) -> String {
     text.split_inclusive('\n').map(|line| sentence(line).unwrap_or_else(|| line.to_owned())).collect()
 }
 
-/// Everything that a user sees of a run with nothing from outside.
+/// The whole output of a run without configuration.
 fn seen(args: &[&str]) -> String {
-    place::Place::bare().run(args).seen()
+    scratch::Scratch::bare().run(args).seen()
 }
 
-/// The program, listening to signals also when whoever runs the tests does not, as a shell's background job.
+/// The program with default signals, even if the tests run as a background job of a shell, which ignores some.
 fn listening_program() -> Command {
     let mut command = Command::new("env");
-    command.args(["--default-signal=INT,HUP", place::PROGRAM]);
+    command.args(["--default-signal=INT,HUP", scratch::PROGRAM]);
     command
 }

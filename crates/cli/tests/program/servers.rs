@@ -1,4 +1,4 @@
-//! Servers that cannot be used: every command says why in one sentence, and how the call ends tells a slip from a
+//! Servers that cannot be used: every command prints the reason, and its exit code distinguishes wrong usage from a
 //! failure.
 
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use postrider::mysql::mysql_async::prelude::Queryable;
 use postrider::mysql::mysql_async::{Conn, Opts};
 use postrider::postgres::tokio_postgres::{self, NoTls};
 
-use crate::place::{Place, Run, text};
+use crate::scratch::{Run, Scratch, text};
 use crate::serving::served::Served;
 
 fn server(variable: &str) -> String {
@@ -36,28 +36,28 @@ fn other(url: &str, user: &str, database: &str) -> String {
     format!("{scheme}://{user}@{address}/{database}")
 }
 
-/// What `doctor` and two commands that need the store say of it.
-fn all_end(place: &Place, url: &str, code: i32) -> [Run; 3] {
+/// Runs `doctor` and two commands that need the store.
+fn all_end(scratch: &Scratch, url: &str, code: i32) -> [Run; 3] {
     [&["doctor", url][..], &["migrate", url], &["stats", "--url", url]].map(|args| {
-        let run = place.run(args);
+        let run = scratch.run(args);
         assert_eq!(run.code, code, "{args:?}: {run:?}");
         run
     })
 }
 
-/// All of them fail with a sentence that has these words.
-fn all_fail(place: &Place, url: &str, words: &str) {
-    for run in all_end(place, url, 1) {
-        // A finding is a result; any other failure is none.
-        let said = if run.stdout.is_empty() { &run.stderr } else { &run.stdout };
-        let told = said.lines().filter(|line| line.contains(words)).count();
-        assert_eq!(told, 1, "'{words}': {run:?}");
+/// All of them fail with one line that contains these words.
+fn all_fail(scratch: &Scratch, url: &str, words: &str) {
+    for run in all_end(scratch, url, 1) {
+        // A finding is a result and on stdout; any other failure is on stderr.
+        let printed = if run.stdout.is_empty() { &run.stderr } else { &run.stdout };
+        let noted = printed.lines().filter(|line| line.contains(words)).count();
+        assert_eq!(noted, 1, "'{words}': {run:?}");
     }
 }
 
 #[test]
-fn a_url_that_nobody_could_use_is_wrong_usage_for_every_command() {
-    let place = Place::bare();
+fn an_invalid_url_is_wrong_usage_for_every_command() {
+    let scratch = Scratch::bare();
     for (url, words) in [
         ("kafka://host", "scheme 'kafka' is not known"),
         ("postgres://host:port/mail", "invalid URL"),
@@ -74,36 +74,40 @@ fn a_url_that_nobody_could_use_is_wrong_usage_for_every_command() {
         ("mysql://host/mail?ssl-ca=/authority.pem", "of no use without ssl-mode="),
         ("amqp://host:port/mail", "invalid URL"),
     ] {
-        for run in all_end(&place, url, 2) {
+        for run in all_end(&scratch, url, 2) {
             assert!(run.stdout.is_empty() && run.stderr.contains(words), "{url}: {run:?}");
         }
     }
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_or_lets_nobody_in_is_a_failure() {
-    let place = Place::bare();
+fn an_unreachable_or_closed_server_is_a_failure() {
+    let scratch = Scratch::bare();
     for (url, scheme) in [(postgres(), "postgres"), (mysql(), "mysql")] {
-        all_fail(&place, &format!("{scheme}://rider@127.0.0.1:1/mail"), "cannot reach");
-        all_fail(&place, &other(&url, "nobody:x", "postrider"), "does not accept this user or password; check the URL");
+        all_fail(&scratch, &format!("{scheme}://rider@127.0.0.1:1/mail"), "cannot reach");
+        all_fail(
+            &scratch,
+            &other(&url, "nobody:x", "postrider"),
+            "does not accept this user or password; check the URL",
+        );
         let (_, rest) = url.split_once("://").unwrap();
         let (user, _) = rest.split_once('@').unwrap();
-        all_fail(&place, &other(&url, user, "nowhere"), "the database does not exist; create it");
+        all_fail(&scratch, &other(&url, user, "nowhere"), "the database does not exist; create it");
     }
 }
 
-/// A server that lets nobody in, with this code and these words.
+/// A server that refuses every client with this code and message.
 fn closed_server(code: &str, words: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("postgres://rider@{}/mail?sslmode=disable", listener.local_addr().expect("an address"));
     let fields = format!("SFATAL\0VFATAL\0C{code}\0M{words}\0\0");
     let length = u32::try_from(fields.len() + 4).expect("a short text").to_be_bytes();
     let answer = [b"E", &length[..], fields.as_bytes()].concat();
-    // It ends with the test's process.
+    // The thread ends with the test process.
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a client");
-            // What the client says first fits into one packet.
+            // The client's first message fits into one packet.
             let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write_all(&answer);
         }
@@ -112,24 +116,24 @@ fn closed_server(code: &str, words: &str) -> String {
 }
 
 #[test]
-fn a_server_without_a_free_connection_is_not_said_to_be_away() {
+fn a_server_without_a_free_connection_is_not_reported_as_unreachable() {
     let url = closed_server("53300", "sorry, too many clients already");
-    all_fail(&Place::bare(), &url, "the server has no connection left; raise its max_connections");
+    all_fail(&Scratch::bare(), &url, "the server has no connection left; raise its max_connections");
     let url = closed_server("57P03", "the database system is starting up");
-    all_fail(&Place::bare(), &url, "the server is shutting down or starting; try again");
+    all_fail(&Scratch::bare(), &url, "the server is shutting down or starting; try again");
 }
 
 #[test]
-fn what_a_server_says_steers_no_terminal() {
+fn control_characters_of_a_server_are_escaped() {
     let url = closed_server("XX000", "gone\u{1b}]0;title\u{7}\u{1b}[2J\u{9b}31m");
     for args in [&["stats"][..], &["send", "orders", "x"], &["work", "orders", "--", "true"]] {
-        let run = Place::bare().at(&url).run(args).failed(1);
+        let run = Scratch::bare().at(&url).run(args).failed(1);
         let shown = format!("{}{}", run.stdout, run.stderr);
         assert!(shown.contains("gone") && !shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
     }
 }
 
-/// Words that no other test uses.
+/// A name that no other test uses.
 pub(crate) fn unique(prefix: &str) -> String {
     format!("{prefix}_{}", &postrider::MessageId::generate().as_uuid().simple().to_string()[20..])
 }
@@ -139,18 +143,18 @@ async fn a_schema_that_is_too_new_or_forbidden_in_postgres_is_a_failure() {
     let (url, schema) = (postgres(), unique("cli"));
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     tokio::spawn(connection);
-    let at_schema = |name: &str| Place::bare().with("POSTRIDER__COMMON__MESSAGING__POSTGRES__SCHEMA", name);
-    // The server's own: everybody may look into it, and only an administrator may make something there.
+    let at_schema = |name: &str| Scratch::bare().with("POSTRIDER__COMMON__MESSAGING__POSTGRES__SCHEMA", name);
+    // A schema of the server: every user may read it, and only an administrator may create tables in it.
     let own = at_schema("information_schema");
     for args in [&["migrate", &url][..], &["stats", "--url", &url]] {
         let run = own.run(args).failed(1);
         assert!(run.stderr.contains("the user lacks a right"), "{run:?}");
     }
-    let place = at_schema(&schema);
-    place.run(&["migrate", &url]).done();
+    let scratch = at_schema(&schema);
+    scratch.run(&["migrate", &url]).done();
     let newer = format!("insert into {schema}.postrider_migration (version, name, works_since) values (999, 'x', 999)");
     client.batch_execute(&newer).await.unwrap();
-    all_fail(&place, &url, "has version 999 and this program knows version");
+    all_fail(&scratch, &url, "has version 999 and this program knows version");
     client.batch_execute(&format!("drop schema {schema} cascade")).await.unwrap();
 }
 
@@ -162,28 +166,28 @@ async fn a_schema_that_is_too_new_or_forbidden_in_mariadb_is_a_failure() {
     client.query_drop(format!("create user {name}@'%' identified by 'x7'")).await.unwrap();
     let (_, rest) = url.split_once("://").unwrap();
     let own = other(&url, rest.split_once('@').unwrap().0, &name);
-    let place = Place::bare();
-    place.run(&["migrate", &own]).done();
+    let scratch = Scratch::bare();
+    scratch.run(&["migrate", &own]).done();
     let users = other(&url, &format!("{name}:x7"), &name);
-    all_fail(&place, &users, "the user lacks a right");
+    all_fail(&scratch, &users, "the user lacks a right");
     client.query_drop(format!("grant all on {name}.* to {name}@'%' with max_user_connections 1")).await.unwrap();
     let only = Conn::new(Opts::from_url(&users).unwrap()).await.unwrap();
-    all_fail(&place, &users, "the server has no connection left");
+    all_fail(&scratch, &users, "the server has no connection left");
     only.disconnect().await.unwrap();
     let newer = format!(
         "insert into {name}.postrider_migration (version, name, works_since, applied_at) values \
          (999, 'x', 999, utc_timestamp(6))"
     );
     client.query_drop(newer).await.unwrap();
-    all_fail(&place, &own, "has schema version 999 and this program knows version");
+    all_fail(&scratch, &own, "has schema version 999 and this program knows version");
     client.query_drop(format!("drop user {name}@'%'")).await.unwrap();
     client.query_drop(format!("drop database {name}")).await.unwrap();
 }
 
-/// Queues of its own on the emulator, whose credentials are any.
-fn on_sqs() -> Place {
+/// Queues with a unique prefix on the emulator, which accepts any credentials.
+fn on_sqs() -> Scratch {
     let url = std::env::var("POSTRIDER_SQS_URL").expect("`scripts/services up sqs` starts it");
-    Place::bare()
+    Scratch::bare()
         .at(format!("{url}cli-{}-", postrider::MessageId::generate().as_uuid().simple()))
         .with("AWS_ACCESS_KEY_ID", "test")
         .with("AWS_SECRET_ACCESS_KEY", "test")
@@ -191,31 +195,31 @@ fn on_sqs() -> Place {
 }
 
 #[test]
-fn an_extended_lease_on_sqs_goes_on_by_its_new_receipt_in_every_process() {
-    let place = on_sqs();
-    place.run_with(&["send", "orders", "--lines"], b"1\n2\n").done();
+fn an_extended_lease_on_sqs_has_a_new_receipt_valid_in_every_process() {
+    let scratch = on_sqs();
+    scratch.run_with(&["send", "orders", "--lines"], b"1\n2\n").done();
     let leased = ["receive", "orders", "--wait", "10s", "--visibility", "10s"];
-    let [one, two] = [place.receive(&leased[1..]), place.receive(&leased[1..])];
+    let [one, two] = [scratch.receive(&leased[1..]), scratch.receive(&leased[1..])];
     let received = std::time::Instant::now();
-    let row = place.row(&["extend", &one, "5m"]);
+    let row = scratch.row(&["extend", &one, "5m"]);
     assert_eq!((&row["outcome"], &row["receipt"]), (&"extended".into(), &one.clone().into()));
-    let [new_one, said] = [text(&row["new_receipt"]), place.run(&["extend", &two, "5m"]).done().stdout];
-    let (_, new_two) = said.trim().rsplit_once("extended; from now on use ").expect("the new receipt");
-    // Until the first receipts say that the leases are over.
+    let [new_one, printed] = [text(&row["new_receipt"]), scratch.run(&["extend", &two, "5m"]).done().stdout];
+    let (_, new_two) = printed.trim().rsplit_once("extended; from now on use ").expect("the new receipt");
+    // Until the leases of the first receipts have ended.
     std::thread::sleep(std::time::Duration::from_secs(10).saturating_sub(received.elapsed()));
-    assert_eq!(place.run(&["--json", "ack", &one]).failed(1).outcomes(), ["expired"]);
-    assert_eq!(place.run(&["--json", "ack", &new_one, new_two]).done().outcomes(), ["acked", "acked"]);
-    place.run(&["queues", "delete", "orders", "--yes"]).done();
+    assert_eq!(scratch.run(&["--json", "ack", &one]).failed(1).outcomes(), ["expired"]);
+    assert_eq!(scratch.run(&["--json", "ack", &new_one, new_two]).done().outcomes(), ["acked", "acked"]);
+    scratch.run(&["queues", "delete", "orders", "--yes"]).done();
 }
 
 #[test]
-fn a_server_before_sqs_answers_the_new_receipt() {
+fn a_server_on_sqs_returns_the_new_receipt() {
     let served = Served::start(on_sqs());
-    served.place.send(&["orders", "hello"]);
-    let receipt = served.place.receive(&["orders", "--wait", "10s"]);
-    let new = text(&served.place.row(&["extend", &receipt, "5m"])["new_receipt"]);
+    served.scratch.send(&["orders", "hello"]);
+    let receipt = served.scratch.receive(&["orders", "--wait", "10s"]);
+    let new = text(&served.scratch.row(&["extend", &receipt, "5m"])["new_receipt"]);
     assert_ne!(new, receipt);
-    assert_eq!(served.place.run(&["--json", "ack", &new]).done().outcomes(), ["acked"]);
-    assert_eq!(served.place.run(&["--json", "ack", &receipt]).failed(1).outcomes(), ["expired"]);
-    served.place.run(&["queues", "delete", "orders", "--yes"]).done();
+    assert_eq!(served.scratch.run(&["--json", "ack", &new]).done().outcomes(), ["acked"]);
+    assert_eq!(served.scratch.run(&["--json", "ack", &receipt]).failed(1).outcomes(), ["expired"]);
+    served.scratch.run(&["queues", "delete", "orders", "--yes"]).done();
 }

@@ -9,16 +9,16 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::place::{PROGRAM, Place, text};
+use crate::scratch::{PROGRAM, Scratch, text};
 use served::Served;
 
-/// Servers on a file, on the default of a fresh machine, and on a store that ends with them.
+/// Servers on a file, on the default store, and on a store in memory.
 fn servers() -> [Served; 3] {
-    [Place::new(), Place::bare(), Place::bare().at("memory:")].map(Served::start)
+    [Scratch::new(), Scratch::bare(), Scratch::bare().at("memory:")].map(Served::start)
 }
 
 #[test]
-fn a_server_says_where_it_is_and_what_it_serves() {
+fn a_server_prints_its_address_and_store() {
     let [file, fresh, memory] = servers();
     for (served, provider) in [(&file, "sqlite"), (&fresh, "sqlite"), (&memory, "memory")] {
         let address = text(&served.row["address"]);
@@ -33,48 +33,51 @@ fn a_server_says_where_it_is_and_what_it_serves() {
     assert!(embedded.exists(), "the embedded file is made");
     let url = memory.url();
     memory.signal(rustix::process::Signal::TERM);
-    let (code, said, _) = memory.end();
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("serving memory:, tasks and tokens included: all of it ends with this process"), "{said}");
-    assert!(said.contains(&format!("'postrider --url {url} token create NAME --role admin' makes")), "{said}");
+    let (code, printed, _) = memory.end();
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(
+        printed.contains("serving memory:, tasks and tokens included; all is lost when this process ends"),
+        "{printed}"
+    );
+    assert!(printed.contains(&format!("'postrider --url {url} token create NAME --role admin' creates")), "{printed}");
 }
 
 #[test]
-fn a_server_of_memory_leaves_nothing_behind_unless_it_is_told_where() {
-    let home = Place::bare();
+fn a_server_on_memory_leaves_no_files_unless_state_url_is_set() {
+    let home = Scratch::bare();
     let temporary = home.file("temporary");
     std::fs::create_dir(&temporary).unwrap();
     let entries = || std::fs::read_dir(&temporary).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     let served = Served::start(home.at("memory:").with("TMPDIR", temporary.to_str().unwrap()));
-    served.place.run(&["task", "create", "mail", "{}"]).done();
+    served.scratch.run(&["task", "create", "mail", "{}"]).done();
     assert!(!served.home.file(".local/share/postrider").exists(), "nothing is in the data folder");
     assert_eq!(entries().len(), 1);
     served.signal(rustix::process::Signal::TERM);
-    let (code, said, _home) = served.end_in_place();
-    assert_eq!((code, entries()), (Some(0), Vec::new()), "{said}");
+    let (code, printed, _home) = served.end_and_keep();
+    assert_eq!((code, entries()), (Some(0), Vec::new()), "{printed}");
 
-    let home = Place::bare();
+    let home = Scratch::bare();
     let state = format!("sqlite:{}", home.file("state.db").display());
     let served = Served::start(home.at("memory:").with("POSTRIDER__STATE__URL", &state));
-    served.place.run(&["task", "create", "mail", "{}"]).done();
+    served.scratch.run(&["task", "create", "mail", "{}"]).done();
     served.signal(rustix::process::Signal::TERM);
-    let (code, said, home) = served.end_in_place();
-    assert!(said.contains(&format!("serving memory:; tasks and tokens are in {state}")), "{said}");
-    assert!(code == Some(0) && home.file("state.db").exists(), "{said}");
+    let (code, printed, home) = served.end_and_keep();
+    assert!(printed.contains(&format!("serving memory:; tasks and tokens are in {state}")), "{printed}");
+    assert!(code == Some(0) && home.file("state.db").exists(), "{printed}");
 }
 
 #[test]
 fn each_request_is_a_line_of_the_log() {
     for format in ["text", "json"] {
-        let served = Served::start_with(Place::new(), &["--listen", "127.0.0.1:0", "--log-format", format]);
+        let served = Served::start_with(Scratch::new(), &["--listen", "127.0.0.1:0", "--log-format", format]);
         served.get_with("/healthz", "x-request-id: request-7\r\n");
         served.signal(rustix::process::Signal::TERM);
-        let (_, said, _) = served.end();
-        let lines: Vec<_> = said.lines().filter(|line| line.contains("request-7")).collect();
-        assert_eq!(lines.len(), 1, "{said}");
+        let (_, printed, _) = served.end();
+        let lines: Vec<_> = printed.lines().filter(|line| line.contains("request-7")).collect();
+        assert_eq!(lines.len(), 1, "{printed}");
         if format == "text" {
-            let told = " INFO postrider: request (method GET, route /healthz, status 200, ";
-            assert!(lines[0].contains(told) && lines[0].ends_with("request id request-7)"), "{said}");
+            let noted = " INFO postrider: request (method GET, route /healthz, status 200, ";
+            assert!(lines[0].contains(noted) && lines[0].ends_with("request id request-7)"), "{printed}");
         } else {
             let row: serde_json::Value = serde_json::from_str(lines[0]).unwrap();
             assert_eq!((&row["level"], &row["target"]), (&json!("INFO"), &json!("postrider::access")));
@@ -85,9 +88,9 @@ fn each_request_is_a_line_of_the_log() {
 }
 
 #[test]
-fn people_are_told_the_address_in_a_sentence() {
-    let place = Place::new();
-    let mut command = place.command(PROGRAM);
+fn the_address_is_printed_as_text() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(PROGRAM);
     let mut child = command.args(["serve", "--listen", "127.0.0.1:0"]).stdin(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     let stdout = child.stdout.take().unwrap();
@@ -98,120 +101,120 @@ fn people_are_told_the_address_in_a_sentence() {
 }
 
 #[test]
-fn a_receipt_is_good_in_another_process() {
+fn a_receipt_is_valid_in_another_process() {
     for served in servers() {
-        let place = &served.place;
-        let id = place.send(&["orders", "hello", "--header", "a=1", "--key", "k"]);
-        let row = place.row(&["receive", "orders"]);
+        let scratch = &served.scratch;
+        let id = scratch.send(&["orders", "hello", "--header", "a=1", "--key", "k"]);
+        let row = scratch.row(&["receive", "orders"]);
         assert_eq!((&row["id"], &row["body"], &row["headers"]), (&json!(id), &json!("hello"), &json!({"a": "1"})));
         let receipt = text(&row["receipt"]);
-        assert_eq!(place.run(&["--json", "extend", &receipt, "1m"]).done().outcomes(), ["extended"]);
-        assert_eq!(place.run(&["--json", "ack", &receipt]).done().outcomes(), ["acked"]);
-        assert_eq!(place.run(&["--json", "ack", &receipt]).failed(1).outcomes(), ["expired"]);
-        let id = place.send(&["orders", "again"]);
-        let receipt = place.receive(&["orders"]);
-        assert_eq!(place.run(&["--json", "nack", &receipt, "--retry-after", "0s"]).done().outcomes(), ["retried"]);
-        let row = place.row(&["receive", "orders", "--wait", "20s"]);
+        assert_eq!(scratch.run(&["--json", "extend", &receipt, "1m"]).done().outcomes(), ["extended"]);
+        assert_eq!(scratch.run(&["--json", "ack", &receipt]).done().outcomes(), ["acked"]);
+        assert_eq!(scratch.run(&["--json", "ack", &receipt]).failed(1).outcomes(), ["expired"]);
+        let id = scratch.send(&["orders", "again"]);
+        let receipt = scratch.receive(&["orders"]);
+        assert_eq!(scratch.run(&["--json", "nack", &receipt, "--retry-after", "0s"]).done().outcomes(), ["retried"]);
+        let row = scratch.row(&["receive", "orders", "--wait", "20s"]);
         assert_eq!((&row["id"], &row["receive_count"]), (&json!(id), &json!(2)));
-        assert_eq!(place.run(&["--json", "release", &text(&row["receipt"])]).done().outcomes(), ["released"]);
-        assert_eq!(place.row(&["receive", "orders", "--ack", "--wait", "20s"])["id"], json!(id));
-        let stats = place.row(&["stats", "orders"]);
+        assert_eq!(scratch.run(&["--json", "release", &text(&row["receipt"])]).done().outcomes(), ["released"]);
+        assert_eq!(scratch.row(&["receive", "orders", "--ack", "--wait", "20s"])["id"], json!(id));
+        let stats = scratch.row(&["stats", "orders"]);
         assert_eq!((&stats["ready"], &stats["in_flight"]), (&json!(0), &json!(0)), "{stats}");
     }
 }
 
 #[test]
-fn queues_are_looked_at_held_and_emptied() {
+fn queues_are_peeked_paused_and_purged() {
     for served in servers() {
-        let place = &served.place;
-        place.run_with(&["send", "orders", "--lines"], b"1\n2\n3\n").done();
-        place.send(&["orders", "later", "--delay", "1h"]);
-        let stats = place.row(&["stats", "orders"]);
+        let scratch = &served.scratch;
+        scratch.run_with(&["send", "orders", "--lines"], b"1\n2\n3\n").done();
+        scratch.send(&["orders", "later", "--delay", "1h"]);
+        let stats = scratch.row(&["stats", "orders"]);
         assert_eq!((&stats["ready"], &stats["delayed"]), (&json!(3), &json!(1)));
-        assert_eq!(place.row(&["queues"])["queue"], "orders");
+        assert_eq!(scratch.row(&["queues"])["queue"], "orders");
         let peeked: Vec<_> =
-            place.rows(&["peek", "orders", "--max", "2"]).iter().map(|row| text(&row["body"])).collect();
+            scratch.rows(&["peek", "orders", "--max", "2"]).iter().map(|row| text(&row["body"])).collect();
         assert_eq!(peeked, ["1", "2"]);
-        place.run(&["pause", "orders"]).done();
-        let run = place.run(&["receive", "orders"]).done();
+        scratch.run(&["pause", "orders"]).done();
+        let run = scratch.run(&["receive", "orders"]).done();
         assert!(run.stdout.is_empty() && run.stderr.contains("is paused"), "{run:?}");
-        place.run(&["resume", "orders"]).done();
-        assert_eq!(place.rows(&["receive", "orders", "--max", "10", "--ack"]).len(), 3);
-        place.run(&["purge", "orders", "--yes"]).done();
-        assert_eq!(place.row(&["stats", "orders"])["delayed"], 0);
-        place.run(&["queues", "create", "mail"]).done();
-        place.run(&["queues", "delete", "mail", "--yes"]).done();
-        assert_eq!(place.rows(&["queues"]).len(), 1);
+        scratch.run(&["resume", "orders"]).done();
+        assert_eq!(scratch.rows(&["receive", "orders", "--max", "10", "--ack"]).len(), 3);
+        scratch.run(&["purge", "orders", "--yes"]).done();
+        assert_eq!(scratch.row(&["stats", "orders"])["delayed"], 0);
+        scratch.run(&["queues", "create", "mail"]).done();
+        scratch.run(&["queues", "delete", "mail", "--yes"]).done();
+        assert_eq!(scratch.rows(&["queues"]).len(), 1);
     }
 }
 
 #[test]
-fn commands_work_and_dead_letters_are_mended() {
+fn messages_are_handled_and_dead_letters_edited_and_redriven() {
     for served in servers() {
-        let place = &served.place;
-        place.run_with(&["send", "orders", "--lines"], b"1\n2\n3\n").done();
+        let scratch = &served.scratch;
+        scratch.run_with(&["send", "orders", "--lines"], b"1\n2\n3\n").done();
         // 65 dead-letters at once.
         let script = r#"test "$POSTRIDER_URL" = "$SERVER" || exit 1; grep -q 2 && exit 65; exit 0"#;
-        let mut work = place.command(PROGRAM);
+        let mut work = scratch.command(PROGRAM);
         work.env("SERVER", served.url()).stdin(Stdio::null());
         let output = work.args(["work", "orders", "--drain", "--", "sh", "-c", script]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        let letter = place.row(&["dlq", "list", "orders"]);
+        let letter = scratch.row(&["dlq", "list", "orders"]);
         let id = text(&letter["id"]);
         assert_eq!(letter["body"], "2");
-        assert_eq!(place.row(&["dlq", "show", "orders", &id])["receive_count"], 1);
-        place.run(&["dlq", "edit", "orders", &id, "--body", "two"]).done();
-        place.run(&["dlq", "redrive", "orders", &id]).done();
-        assert_eq!(place.row(&["receive", "orders", "--ack"])["body"], "two");
-        place.bury("orders", "bad", "poison");
-        place.run(&["dlq", "purge", "orders", "--all", "--yes"]).done();
-        assert_eq!(place.row(&["stats", "orders"])["dead"], 0);
+        assert_eq!(scratch.row(&["dlq", "show", "orders", &id])["receive_count"], 1);
+        scratch.run(&["dlq", "edit", "orders", &id, "--body", "two"]).done();
+        scratch.run(&["dlq", "redrive", "orders", &id]).done();
+        assert_eq!(scratch.row(&["receive", "orders", "--ack"])["body"], "two");
+        scratch.dead_letter("orders", "bad", "poison");
+        scratch.run(&["dlq", "purge", "orders", "--all", "--yes"]).done();
+        assert_eq!(scratch.row(&["stats", "orders"])["dead"], 0);
     }
 }
 
 #[test]
-fn a_server_is_looked_at_judged_and_measured() {
-    let served = Served::start(Place::new());
-    let (place, url) = (&served.place, served.url());
-    place.send(&["orders", "hello"]);
-    let rows = place.rows(&["doctor"]);
+fn a_server_is_examined_verified_and_measured() {
+    let served = Served::start(Scratch::new());
+    let (scratch, url) = (&served.scratch, served.url());
+    scratch.send(&["orders", "hello"]);
+    let rows = scratch.rows(&["doctor"]);
     let found = |check: &str| rows.iter().filter(|row| row["check"] == check).count();
     assert_eq!((found("connection"), found("schema"), found("queues")), (2, 1, 1), "{rows:?}");
     assert!(text(&rows[0]["found"]).contains("with sqlite, version "), "{rows:?}");
-    let run = place.run(&["migrate"]).done();
-    assert!(run.stderr.contains("nothing is missing"), "{run:?}");
-    let rows = place.rows(&["config"]);
+    let run = scratch.run(&["migrate"]).done();
+    assert!(run.stderr.contains("no migration is missing"), "{run:?}");
+    let rows = scratch.rows(&["config"]);
     let value = |key: &str| rows.iter().find(|row| row["key"] == key).map(|row| row["value"].clone());
     assert_eq!(value("common.messaging.url"), Some(json!(url)));
     assert_eq!(value("common.messaging.provider"), Some(json!("http")));
     assert_eq!(value("state.url"), Some(json!(url)));
-    let rules = place.rows(&["verify", "--rules", "L1,L2,L3", "--messages", "200"]);
+    let rules = scratch.rows(&["verify", "--rules", "L1,L2,L3", "--messages", "200"]);
     let holding: Vec<_> = rules.iter().filter(|row| row["outcome"] == "holds").map(|row| text(&row["rule"])).collect();
     assert_eq!(holding, ["L1", "L2", "L3"], "{rules:?}");
     assert!(rules.iter().all(|row| row["outcome"] != "broken"), "{rules:?}");
-    let measured = place.rows(&["bench", "--messages", "100", "--workload", "send-one,send-batch,drain"]);
+    let measured = scratch.rows(&["bench", "--messages", "100", "--workload", "send-one,send-batch,drain"]);
     assert_eq!(measured.len(), 3, "{measured:?}");
-    let run = place.run(&["bench", "--archive", "none"]).failed(2);
-    assert!(run.stderr.contains("has no archive; leave --archive out"), "{run:?}");
+    let run = scratch.run(&["bench", "--archive", "none"]).failed(2);
+    assert!(run.stderr.contains("has no archive; omit --archive"), "{run:?}");
 }
 
 #[test]
-fn a_server_that_is_gone_is_told_by_every_command() {
-    let served = Served::start(Place::new());
+fn a_stopped_server_is_reported_by_every_command() {
+    let served = Served::start(Scratch::new());
     let url = served.url();
     drop(served);
-    let place = Place::bare().at(&url);
+    let scratch = Scratch::bare().at(&url);
     for args in [&["stats"][..], &["send", "orders", "x"], &["task", "list"], &["token", "list"], &["migrate"]] {
-        let run = place.run(args).failed(1);
+        let run = scratch.run(args).failed(1);
         assert!(run.stderr.contains("cannot reach"), "{args:?}: {run:?}");
     }
-    let run = place.run(&["--json", "doctor"]).failed(1);
+    let run = scratch.run(&["--json", "doctor"]).failed(1);
     assert_eq!(run.rows()[0]["severity"], "problem", "{run:?}");
 }
 
 #[test]
-fn a_wrong_way_to_a_server_is_told_in_plain_words() {
-    let served = Served::start(Place::new());
+fn a_wrong_url_of_a_server_is_explained() {
+    let served = Served::start(Scratch::new());
     let url = served.url();
     for (wrong, code, words) in [
         (format!("{url}/nope"), 2, "correct the path"),
@@ -220,24 +223,24 @@ fn a_wrong_way_to_a_server_is_told_in_plain_words() {
         ("http://127.0.0.1:70000".to_owned(), 2, "has an invalid port"),
         ("http://127.0.0.1:1".to_owned(), 1, "cannot reach the server: http://127.0.0.1:1: "),
     ] {
-        let run = Place::bare().at(&wrong).run(&["stats"]).failed(code);
+        let run = Scratch::bare().at(&wrong).run(&["stats"]).failed(code);
         assert!(run.stderr.contains(words) && !run.stderr.contains("client error"), "{wrong}: {run:?}");
     }
-    let run = Place::bare().at(&url).with("POSTRIDER_COMMON__MESSAGING__HTTP__TOKEN", "x").run(&["stats"]).failed(2);
+    let run = Scratch::bare().at(&url).with("POSTRIDER_COMMON__MESSAGING__HTTP__TOKEN", "x").run(&["stats"]).failed(2);
     assert!(run.stderr.contains("did you mean POSTRIDER__COMMON__MESSAGING__HTTP__TOKEN?"), "{run:?}");
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_with_what_to_do() {
-    let served = Served::start(Place::new());
+fn invalid_options_of_a_server_are_refused_with_the_next_step() {
+    let served = Served::start(Scratch::new());
     let address = text(&served.row["address"]);
-    let run = served.place.run(&["serve"]).failed(2);
-    assert!(run.stderr.contains("is a server already; name the store that this one shall serve"), "{run:?}");
-    let run = Place::new().run(&["serve", "--listen", &address]).failed(1);
-    assert!(run.stderr.contains(&format!("{address} is taken")) && run.stderr.contains("--listen"), "{run:?}");
-    let run = Place::new().run(&["serve", "--listen", "0.0.0.0:0"]).failed(1);
+    let run = served.scratch.run(&["serve"]).failed(2);
+    assert!(run.stderr.contains("is a server itself; pass the URL of the store to serve"), "{run:?}");
+    let run = Scratch::new().run(&["serve", "--listen", &address]).failed(1);
+    assert!(run.stderr.contains(&format!("{address} is in use")) && run.stderr.contains("--listen"), "{run:?}");
+    let run = Scratch::new().run(&["serve", "--listen", "0.0.0.0:0"]).failed(1);
     assert!(run.stderr.contains("postrider token create NAME --role admin"), "{run:?}");
-    let place = Place::new();
+    let scratch = Scratch::new();
     let wrong: &[(&str, &[&str])] = &[
         ("listen", &["serve", "--listen", "8025"]),
         ("certificate_alone", &["serve", "--tls-certificate", "server.pem"]),
@@ -248,10 +251,10 @@ fn what_cannot_be_served_is_refused_with_what_to_do() {
         ("revoke", &["token", "revoke", "ci"]),
     ];
     for (name, args) in wrong {
-        insta::assert_snapshot!(format!("usage_serve_{name}"), place.run(args).failed(2).seen());
+        insta::assert_snapshot!(format!("usage_serve_{name}"), scratch.run(args).failed(2).seen());
     }
-    std::fs::write(place.file("server.pem"), "no certificate").unwrap();
+    std::fs::write(scratch.file("server.pem"), "no certificate").unwrap();
     let args = ["serve", "--listen", "127.0.0.1:0", "--tls-certificate", "server.pem", "--tls-key", "server.pem"];
-    let run = place.run(&args).failed(1);
+    let run = scratch.run(&args).failed(1);
     assert!(run.stderr.contains("the certificate cannot be used: server.pem"), "{run:?}");
 }

@@ -1,4 +1,4 @@
-//! What a command learns about its task from its environment.
+//! The environment variables of a task's command.
 
 use postrider::tasks::TaskContext;
 
@@ -6,8 +6,8 @@ use crate::command::{OMITTED, Variables};
 
 const TASK: &str = "POSTRIDER_TASK_";
 
-/// Whether a variable of an outer handler would be taken for one of the task.
-pub(super) fn shines_through(name: &str) -> bool {
+/// Whether an inherited variable belongs to an outer handler and must be cleared.
+pub(super) fn must_clear(name: &str) -> bool {
     name.starts_with(TASK) || name == OMITTED
 }
 
@@ -19,7 +19,7 @@ pub(super) fn variables(task: &TaskContext) -> Vec<(String, String)> {
     all.set(name("PRIORITY"), task.priority().get());
     all.set(name("ATTEMPT"), task.attempt());
     all.set(name("MAX_ATTEMPTS"), task.max_attempts());
-    // Tags are text, which always can be written as JSON.
+    // Strings can always be written as JSON.
     all.set_if_any(name("TAGS"), serde_json::to_string(task.tags()).ok());
     all.set_if_any(name("ORDERING_KEY"), task.ordering_key().map(|key| key.as_str()));
     all.set(name("CREATED_AT"), task.created_at());

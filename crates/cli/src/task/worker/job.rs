@@ -1,4 +1,4 @@
-//! The handler: a command, run for one attempt of a task and watched to its end.
+//! The handler of tasks: runs the command for one attempt and watches it to its end.
 
 use std::time::Duration;
 
@@ -9,44 +9,43 @@ use postrider_core::failpoint;
 
 use super::journal::Journal;
 use super::{environment, progress};
-use crate::command::{Echo, Ending, Kept, NotStarted, Place, Process, Runner, Stop, Taps};
+use crate::command::{Echo, Ending, Kept, NotStarted, Process, RowPermit, Runner, Stop, Taps};
 
-/// What every attempt is made with.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) runner: Runner,
     pub(super) timeout: Option<Duration>,
-    pub(super) most_result: usize,
+    pub(super) max_result: usize,
     pub(super) journal: Journal,
     pub(super) echo: Echo,
     pub(super) stop: Stop,
 }
 
 impl Job {
-    /// Runs the command for an attempt. Its end is the handler's answer, and what it printed the result.
+    /// Runs the command for an attempt. Its stdout is the task's result.
     ///
-    /// Dropped, it kills the command and everything that this started.
+    /// Dropping the future kills the command and everything that it started.
     pub(super) async fn handle(&self, task: TaskContext) -> Result<Option<Bytes>, HandlerError> {
-        let Some(place) = self.place(&task).await else {
+        let Some(permit) = self.row_permit(&task).await else {
             task.release();
-            return Err(HandlerError::retryable("the task was given back before its command began"));
+            return Err(HandlerError::retryable("the task was released before its command started"));
         };
-        let attempt = self.journal.begin(&task, place);
+        let attempt = self.journal.begin(&task, permit);
         let (mut ending, status, stdout, tail) = match self.start(&task).await {
             Ok(mut process) => {
                 let (ending, status) = self.runner.watch(&mut process, self.must_end(&task)).await;
                 let output = self.runner.finish(process, &format!("task {}", task.id())).await;
                 (ending, status, output.stdout, output.stderr_tail)
             }
-            Err(why) => (Ending::Trouble(why), None, Kept::default(), String::new()),
+            Err(why) => (Ending::Failed(why), None, Kept::default(), String::new()),
         };
         let result = match ending {
-            Ending::Exited(0) if stdout.length > self.most_result => {
+            Ending::Exited(0) if stdout.length > self.max_result => {
                 let why = format!(
-                    "its result has {} bytes, at most {} are allowed; print where it is instead",
-                    stdout.length, self.most_result
+                    "its result has {} bytes, and the limit is {}; store it elsewhere and print a reference to it",
+                    stdout.length, self.max_result
                 );
-                ending = Ending::Trouble(why.clone());
+                ending = Ending::Failed(why.clone());
                 Err(HandlerError::permanent(why))
             }
             Ending::Exited(0) if stdout.bytes.is_empty() => Ok(None),
@@ -57,42 +56,42 @@ impl Job {
         result
     }
 
-    /// Waits until a line can be written about the attempt; `None` when the task is better given back.
-    async fn place(&self, task: &TaskContext) -> Option<Place> {
+    /// Waits for the permit of the attempt's row; `None` if the task must be released instead.
+    async fn row_permit(&self, task: &TaskContext) -> Option<RowPermit> {
         let shutdown = self.stop.shutdown();
         tokio::select! {
             biased;
-            place = self.journal.place() => place,
+            permit = self.journal.row_permit() => permit,
             () = task.cancellation().cancelled() => None,
             () = shutdown.requested() => None,
         }
     }
 
-    /// Starts the command, as soon as the system has a process for it. Says why it cannot be.
+    /// Starts the command; waits while the system has no process for it. Returns why it cannot be started.
     async fn start(&self, task: &TaskContext) -> Result<Process, String> {
         let shutdown = self.stop.shutdown();
         loop {
             failpoint::reach("task.begin");
             if !task.is_leased() {
                 task.release();
-                return Err("its lease was over before its command began".to_owned());
+                return Err("its lease ended before its command started".to_owned());
             }
             let sieve = progress::sieve(task.clone(), self.echo.clone());
-            let taps = Taps { stdout: Some(self.most_result), stderr: Some(sieve) };
+            let taps = Taps { stdout: Some(self.max_result), stderr: Some(sieve) };
             let variables = environment::variables(task);
-            let started = self.runner.start(task.payload().clone(), variables, environment::shines_through, taps);
-            let (text, pause) = match started {
+            let started = self.runner.start(task.payload().clone(), variables, environment::must_clear, taps);
+            let (text, backoff) = match started {
                 Ok(process) => return Ok(process),
                 Err(NotStarted::Refused(text)) => return Err(text),
                 Err(NotStarted::Gone(text)) => {
-                    // Nothing was tried, so it costs the task nothing.
+                    // Nothing was started, so the task keeps its attempt.
                     task.release();
                     return Err(text);
                 }
-                Err(NotStarted::Busy(text, pause)) => (text, pause),
+                Err(NotStarted::Busy(text, backoff)) => (text, backoff),
             };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(backoff) => {}
                 () = task.cancellation().cancelled() => return Err(text),
                 () = shutdown.requested() => {
                     task.release();
@@ -102,8 +101,8 @@ impl Job {
         }
     }
 
-    /// Completes when the command may not go on: the task is not wanted from it any more, it has taken too long, or a
-    /// stop has run out of patience.
+    /// Completes when the command must be stopped: the task is canceled or its lease lost, the command has timed out, or
+    /// the grace of a stop is over.
     async fn must_end(&self, task: &TaskContext) -> Ending {
         task.cancellation().cancelled().await;
         match (task.stop_reason(), self.timeout) {

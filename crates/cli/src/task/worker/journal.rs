@@ -1,4 +1,4 @@
-//! What is told of attempts: a line for each once the store has it, and trouble as it comes.
+//! Prints a row for each attempt once the store has its outcome, and warnings at once.
 
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
@@ -13,29 +13,29 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::tally::Tally;
-use crate::command::{Echo, Ending, Place, Rows, Stop, Written};
+use crate::command::{Echo, Ending, RowPermit, Rows, Stop, Written};
 use crate::output::Output;
 use crate::text;
 
-/// Writes what became of attempts. Clones are the same.
+/// Records attempts and prints their outcomes. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Journal(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    // Held to look something up.
+    // Locked only for a lookup.
     begun: Mutex<HashMap<Attempt, Begun>>,
-    // Held to count one.
+    // Locked only to count.
     tally: Mutex<Tally>,
     rows: Rows<Row>,
     echo: Echo,
 }
 
-/// Which attempt of which task.
+/// A task and the number of its attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Attempt(TaskId, u32);
 
-/// An attempt whose command was begun.
+/// An attempt whose command was started.
 #[derive(Debug)]
 struct Begun {
     task_type: TaskType,
@@ -43,7 +43,7 @@ struct Begun {
     ending: Option<Ending>,
     status: Option<ExitStatus>,
     stopped: Option<StopReason>,
-    place: Place,
+    permit: RowPermit,
 }
 
 /// One line of `--json`.
@@ -63,36 +63,36 @@ struct Row {
     seconds: f64,
 }
 
-/// What became of an attempt.
-struct Became {
+/// The outcome of an attempt.
+struct Outcome {
     outcome: &'static str,
     dead_reason: Option<DeadReason>,
     words: String,
 }
 
 impl Journal {
-    /// With `draws`, stdout is the terminal that stderr draws on.
+    /// Starts the journal. With `draws`, stdout is the terminal that stderr draws on.
     pub(super) fn start(out: Output, workers: usize, draws: bool, echo: Echo, stop: Stop) -> (Self, Written) {
         let (rows, written) = Rows::start(out, workers, draws.then(|| echo.clone()), stop);
         let inner = Inner { begun: Mutex::default(), tally: Mutex::default(), rows, echo };
         (Self(Arc::new(inner)), written)
     }
 
-    /// Waits for the place of a line.
-    pub(super) async fn place(&self) -> Option<Place> {
-        self.0.rows.place().await
+    /// Waits for the permit of a row.
+    pub(super) async fn row_permit(&self) -> Option<RowPermit> {
+        self.0.rows.permit().await
     }
 
-    /// A command is begun for this attempt.
-    pub(super) fn begin(&self, task: &TaskContext, place: Place) -> Attempt {
+    /// Records the start of an attempt's command.
+    pub(super) fn begin(&self, task: &TaskContext, permit: RowPermit) -> Attempt {
         let attempt = Attempt(task.id(), task.attempt());
         let task_type = task.task_type().clone();
-        let begun = Begun { task_type, at: Instant::now(), ending: None, status: None, stopped: None, place };
+        let begun = Begun { task_type, at: Instant::now(), ending: None, status: None, stopped: None, permit };
         lock(&self.0.begun).insert(attempt, begun);
         attempt
     }
 
-    /// It ended so.
+    /// Records the end of an attempt's command.
     pub(super) fn end(
         &self,
         attempt: Attempt,
@@ -105,7 +105,7 @@ impl Journal {
         }
     }
 
-    /// How many commands run, or have ended and the store does not know yet.
+    /// The number of attempts whose outcome is not stored yet.
     pub(super) fn running(&self) -> usize {
         lock(&self.0.begun).len()
     }
@@ -114,25 +114,25 @@ impl Journal {
         *lock(&self.0.tally)
     }
 
-    /// Tells what no outcome came of, and waits until everything is written or somebody has no patience for that.
+    /// Reports attempts without an outcome as lost, and waits until all rows are written, or shortly after a forced stop.
     pub(super) async fn finish(&self, written: Written) {
         let left: Vec<_> = lock(&self.0.begun).drain().collect();
         for (attempt, begun) in left {
             let words = describe(&begun);
             self.0.echo.warn(format_args!(
-                "task {} ({words}): the store did not take that in time, so the task is tried again when its lease ends",
+                "task {} ({words}): the outcome was not stored in time, so the task is retried when its lease ends",
                 attempt.0
             ));
             lock(&self.0.tally).lost += 1;
             let took = begun.at.elapsed();
-            self.write(attempt, begun, Became { outcome: "lost", dead_reason: None, words }, took);
+            self.write(attempt, begun, Outcome { outcome: "lost", dead_reason: None, words }, took);
         }
         self.0.rows.finish(written).await;
     }
 
-    fn write(&self, attempt: Attempt, begun: Begun, became: Became, took: Duration) {
+    fn write(&self, attempt: Attempt, begun: Begun, outcome: Outcome, took: Duration) {
         let Attempt(id, attempt) = attempt;
-        let Became { outcome, dead_reason, words } = became;
+        let Outcome { outcome, dead_reason, words } = outcome;
         let seconds = (took.as_secs_f64() * 1000.0).round() / 1000.0;
         let text = format!("{id} {outcome}: {words}, {seconds:.1} s");
         let row = Row {
@@ -145,7 +145,7 @@ impl Journal {
             signal: begun.status.and_then(|status| status.signal()),
             seconds,
         };
-        self.0.rows.write(row, text, begun.place);
+        self.0.rows.write(row, text, begun.permit);
     }
 
     fn count(&self, outcome: &str) {
@@ -166,27 +166,27 @@ impl TaskObserver for Journal {
     fn ended(&self, ended: &TaskEnded) {
         let attempt = Attempt(ended.id, ended.attempt);
         let Some(begun) = lock(&self.0.begun).remove(&attempt) else {
-            // Its command was never begun, so it is only counted.
+            // Its command was never started, so it is only counted.
             return self.count("released");
         };
-        let became = became(ended, &begun);
-        if became.outcome == "lost" {
-            let (id, words) = (ended.id, &became.words);
+        let outcome = outcome(ended, &begun);
+        if outcome.outcome == "lost" {
+            let (id, words) = (ended.id, &outcome.words);
             self.0
                 .echo
-                .warn(format_args!("task {id} ({words}): another worker has it, or may have; nothing was changed"));
+                .warn(format_args!("task {id} ({words}): another worker has it, or may have it; nothing was changed"));
         }
-        self.count(became.outcome);
-        self.write(attempt, begun, became, ended.took);
+        self.count(outcome.outcome);
+        self.write(attempt, begun, outcome, ended.took);
     }
 }
 
-fn became(ended: &TaskEnded, begun: &Begun) -> Became {
+fn outcome(ended: &TaskEnded, begun: &Begun) -> Outcome {
     let words = describe(begun);
-    let plain = |outcome, words| Became { outcome, dead_reason: None, words };
+    let plain = |outcome, words| Outcome { outcome, dead_reason: None, words };
     let dead = |reason: DeadReason| {
         let words = format!("{reason}, {words}");
-        Became { outcome: "dead", dead_reason: Some(reason), words }
+        Outcome { outcome: "dead", dead_reason: Some(reason), words }
     };
     match &ended.outcome {
         Some(TaskOutcome::Succeeded { .. }) => plain("succeeded", words),
@@ -195,7 +195,7 @@ fn became(ended: &TaskEnded, begun: &Begun) -> Became {
         }
         Some(TaskOutcome::Dead { reason, .. }) => dead(*reason),
         Some(TaskOutcome::Released) => plain("released", words),
-        // It was taken from us.
+        // The lease was lost.
         None => match begun.stopped {
             Some(StopReason::Canceled) => plain("canceled", words),
             Some(StopReason::DeadlinePassed) => dead(DeadReason::Deadline),
@@ -204,13 +204,13 @@ fn became(ended: &TaskEnded, begun: &Begun) -> Became {
     }
 }
 
-/// How it ended, in words.
+/// The ending of the command as text.
 fn describe(begun: &Begun) -> String {
     match (&begun.ending, begun.stopped) {
         (Some(Ending::Stopped), Some(StopReason::Canceled)) => "stopped with the task".into(),
         (Some(Ending::Stopped), Some(StopReason::DeadlinePassed)) => "stopped at the deadline".into(),
         (Some(Ending::Stopped), Some(StopReason::LeaseLost)) => "stopped after its lease was lost".into(),
-        // A handler that was dropped did not come to say how its command ended.
+        // A dropped handler recorded no ending.
         (ending, _) => ending.as_ref().unwrap_or(&Ending::Stopped).describe(),
     }
 }

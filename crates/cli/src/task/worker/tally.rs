@@ -1,11 +1,11 @@
-//! What became of all attempts, in a line.
+//! Counts of attempts by outcome.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::command::rate;
 
-/// How many attempts ended how.
+/// Number of attempts by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
     pub(super) succeeded: u64,
@@ -17,7 +17,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// How many were worked on to an end that counts.
+    /// Attempts that ran to an end.
     pub(super) fn handled(&self) -> u64 {
         self.succeeded + self.retried + self.dead
     }
@@ -25,7 +25,7 @@ impl Tally {
     /// The last line of a worker.
     pub(super) fn summary(&self, took: Duration) -> String {
         let seconds = took.as_secs_f64();
-        // Of a moment it would only say how long a process takes to start.
+        // Over less than a second, a rate would only measure the start of a process.
         let rate = if seconds < 1.0 { String::new() } else { format!(", {}", rate(self.handled(), took)) };
         format!("{self} in {seconds:.1} s{rate}")
     }
@@ -39,7 +39,7 @@ impl fmt::Display for Tally {
             write!(f, ", {canceled} canceled")?;
         }
         if *released > 0 {
-            write!(f, ", {released} given back")?;
+            write!(f, ", {released} released")?;
         }
         Ok(())
     }
@@ -50,13 +50,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_happen_is_mostly_not_told() {
+    fn canceled_and_released_are_shown_only_if_there_are_any() {
         let tally = Tally { succeeded: 4, retried: 1, ..Tally::default() };
         assert_eq!(tally.summary(Duration::from_millis(500)), "4 succeeded, 1 retried, 0 dead, 0 lost in 0.5 s");
         let tally = Tally { canceled: 2, released: 3, ..tally };
         assert_eq!(
             tally.summary(Duration::from_secs(2)),
-            "4 succeeded, 1 retried, 0 dead, 0 lost, 2 canceled, 3 given back in 2.0 s, 2.5 a second"
+            "4 succeeded, 1 retried, 0 dead, 0 lost, 2 canceled, 3 released in 2.0 s, 2.5 a second"
         );
     }
 }

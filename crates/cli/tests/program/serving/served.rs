@@ -1,4 +1,4 @@
-//! A server that runs for a test, and a place whose store it is.
+//! A running server, and a scratch folder with it as the store.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,16 +11,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::listening_program;
-use crate::place::{Place, text};
-use crate::work::place::PATIENCE;
+use crate::scratch::{Scratch, text};
+use crate::work::scratch::TIMEOUT;
 
-/// A server, the place that it runs in, and one whose store it is. Killed when a test ends without it.
+/// A running server, killed on drop.
 pub(crate) struct Served {
-    /// Where the server runs: its store is the one that this place names.
-    pub(crate) home: Place,
+    /// The server's folder, with the store that it serves.
+    pub(crate) home: Scratch,
     /// Another folder, with the server as its store.
-    pub(crate) place: Place,
-    /// What it said of itself.
+    pub(crate) scratch: Scratch,
+    /// The row that the server printed.
     pub(crate) row: Value,
     server: Server,
 }
@@ -31,12 +31,12 @@ struct Server {
 }
 
 impl Served {
-    /// Puts the store of a place on the network.
-    pub(crate) fn start(home: Place) -> Self {
+    /// Serves the store of `home`.
+    pub(crate) fn start(home: Scratch) -> Self {
         Self::start_with(home, &["--listen", "127.0.0.1:0"])
     }
 
-    pub(crate) fn start_with(home: Place, args: &[&str]) -> Self {
+    pub(crate) fn start_with(home: Scratch, args: &[&str]) -> Self {
         let mut command = home.command("env");
         command.args(listening_program().get_args()).args(["--json", "serve"]).args(args);
         let mut child = command.stdin(Stdio::null()).spawn().expect("the program starts");
@@ -48,27 +48,27 @@ impl Served {
             text
         });
         let mut server = Server { child, stderr: Some(stderr) };
-        let (told, said) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
             let _ = stdout.read_line(&mut line);
-            let _ = told.send(line);
+            let _ = sender.send(line);
         });
-        let line = said.recv_timeout(PATIENCE).expect("the server says where it is");
+        let line = receiver.recv_timeout(TIMEOUT).expect("the server prints its address");
         let row = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{}", server.kill()));
-        Self { place: Place::bare().at(text(&Value::clone(&row)["url"])), home, row, server }
+        Self { scratch: Scratch::bare().at(text(&Value::clone(&row)["url"])), home, row, server }
     }
 
     pub(crate) fn url(&self) -> String {
         text(&self.row["url"])
     }
 
-    /// What the server answers to a GET, with its head.
+    /// The response to a GET, with its head.
     pub(crate) fn get(&self, path: &str) -> String {
         self.get_with(path, "")
     }
 
-    /// The same, with more lines in the head of the request.
+    /// The response to a GET with additional request headers.
     pub(crate) fn get_with(&self, path: &str, head: &str) -> String {
         let address = text(&self.row["address"]);
         let mut stream = TcpStream::connect(&address).expect("it listens");
@@ -82,36 +82,36 @@ impl Served {
         kill_process(Pid::from_child(&self.server.child), signal).expect("it runs");
     }
 
-    /// Its exit code, what it said on stderr, and how long its end took.
+    /// Waits for the end; returns the exit code, stderr and the duration.
     pub(crate) fn end(self) -> (Option<i32>, String, Duration) {
         let begun = Instant::now();
-        let (code, said, _) = self.end_in_place();
-        (code, said, begun.elapsed())
+        let (code, printed, _) = self.end_and_keep();
+        (code, printed, begun.elapsed())
     }
 
-    /// Its exit code, what it said on stderr, and the place that it ran in.
-    pub(crate) fn end_in_place(mut self) -> (Option<i32>, String, Place) {
+    /// Waits for the end; returns the exit code, stderr and the server's folder.
+    pub(crate) fn end_and_keep(mut self) -> (Option<i32>, String, Scratch) {
         let begun = Instant::now();
         let status = loop {
             if let Some(status) = self.server.child.try_wait().expect("a child") {
                 break status;
             }
-            assert!(begun.elapsed() < PATIENCE, "it does not end");
+            assert!(begun.elapsed() < TIMEOUT, "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         };
-        (status.code(), self.server.said(), self.home)
+        (status.code(), self.server.printed(), self.home)
     }
 }
 
 impl Server {
-    fn said(&mut self) -> String {
+    fn printed(&mut self) -> String {
         self.stderr.take().map(|stderr| stderr.join().expect("no panic")).unwrap_or_default()
     }
 
     fn kill(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.said()
+        self.printed()
     }
 }
 

@@ -1,4 +1,4 @@
-//! How a server ends.
+//! The stop of a server.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::served::Served;
-use crate::place::{PROGRAM, Place, text};
+use crate::scratch::{PROGRAM, Scratch, text};
 use crate::tasks::eventually;
 
-/// A client that waits for a message, once the server knows that it waits.
+/// Starts a client that waits for a message, and waits until the server lists it.
 fn wait_for_a_message(served: &Served) -> std::process::Child {
-    let mut command = served.place.command(PROGRAM);
+    let mut command = served.scratch.command(PROGRAM);
     let receive = ["receive", "orders", "--wait", "50s"];
     let child = command.args(receive).stdin(Stdio::null()).spawn().expect("the program starts");
     eventually("it waits", || served.get("/v1/workers").contains("\"waiting\":true").then_some(()));
@@ -23,12 +23,12 @@ fn wait_for_a_message(served: &Served) -> std::process::Child {
 #[test]
 fn every_signal_ends_a_server_with_a_waiting_client_quickly() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let served = Served::start(Place::new());
+        let served = Served::start(Scratch::new());
         let mut client = wait_for_a_message(&served);
         served.signal(signal);
-        let (code, said, took) = served.end();
-        assert_eq!(code, Some(0), "{said}");
-        assert!(said.contains("finishing what runs; once more to end it at once"), "{said}");
+        let (code, printed, took) = served.end();
+        assert_eq!(code, Some(0), "{printed}");
+        assert!(printed.contains("finishing running work; a second signal ends it at once"), "{printed}");
         assert!(took < Duration::from_secs(20), "{took:?}");
         client.kill().unwrap();
         client.wait().unwrap();
@@ -37,10 +37,10 @@ fn every_signal_ends_a_server_with_a_waiting_client_quickly() {
 
 #[test]
 fn a_second_signal_does_not_wait_for_a_request_that_never_ends() {
-    let home = Place::new().with("POSTRIDER__SERVER__GRACEFUL_TIMEOUT", "50s");
+    let home = Scratch::new().with("POSTRIDER__SERVER__GRACEFUL_TIMEOUT", "50s");
     let home = home.with("POSTRIDER__SERVER__BODY_TIMEOUT", "50s");
     let served = Served::start(home);
-    // A body that does not come. The server asks for it, so it has begun to read.
+    // A request without its body. The server sends 100, so it has started to read.
     let address = text(&served.row["address"]);
     let mut stream = TcpStream::connect(&address).unwrap();
     let head = format!(
@@ -52,31 +52,31 @@ fn a_second_signal_does_not_wait_for_a_request_that_never_ends() {
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 100");
     served.signal(Signal::TERM);
-    // The first one is known to have come when nobody is let in any more.
+    // The first signal has arrived when new connections are refused.
     eventually("it stops", || TcpStream::connect(&address).is_err().then_some(()));
     served.signal(Signal::TERM);
-    let (code, said, took) = served.end();
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("ended at once"), "{said}");
+    let (code, printed, took) = served.end();
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("stopped at once"), "{printed}");
     assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[test]
-fn what_was_sent_is_there_after_a_restart_and_a_receipt_of_before_is_good() {
-    let served = Served::start(Place::new());
+fn messages_and_receipts_stay_valid_after_a_restart() {
+    let served = Served::start(Scratch::new());
     let store = format!("sqlite:{}", served.home.file("queues.db").display());
-    served.place.send(&["orders", "hello"]);
-    let receipt = served.place.receive(&["orders"]);
+    served.scratch.send(&["orders", "hello"]);
+    let receipt = served.scratch.receive(&["orders"]);
     served.signal(Signal::TERM);
     let address = text(&served.row["address"]);
     let (home, again) = restart(served, &address, &store);
-    assert_eq!(again.place.run(&["--json", "ack", &receipt]).done().outcomes(), ["acked"]);
+    assert_eq!(again.scratch.run(&["--json", "ack", &receipt]).done().outcomes(), ["acked"]);
     drop((again, home));
 }
 
-/// Another server at the same place, on the same store. The first one's folder goes with what is answered first.
-fn restart(served: Served, address: &str, store: &str) -> (Place, Served) {
-    let (code, said, home) = served.end_in_place();
-    assert_eq!(code, Some(0), "{said}");
-    (home, Served::start_with(Place::bare().at(store), &["--listen", address]))
+/// Starts another server at the same address, on the same store. Also returns the first one's folder, to keep it.
+fn restart(served: Served, address: &str, store: &str) -> (Scratch, Served) {
+    let (code, printed, home) = served.end_and_keep();
+    assert_eq!(code, Some(0), "{printed}");
+    (home, Served::start_with(Scratch::bare().at(store), &["--listen", address]))
 }

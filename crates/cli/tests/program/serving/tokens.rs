@@ -1,32 +1,32 @@
-//! `postrider token`, and what a server lets its callers do.
+//! `postrider token`, and the rights of clients.
 
 use serde_json::json;
 
 use super::served::Served;
-use crate::place::{Place, text};
+use crate::scratch::{Scratch, text};
 
-/// A place with the server as its store, and a token.
-fn with_token(served: &Served, token: &str) -> Place {
-    Place::bare().at(served.url()).with("POSTRIDER_TOKEN", token)
+/// A scratch folder with the server as its store, and a token.
+fn with_token(served: &Served, token: &str) -> Scratch {
+    Scratch::bare().at(served.url()).with("POSTRIDER_TOKEN", token)
 }
 
 #[test]
-fn the_first_token_closes_a_server_and_opens_it_to_whoever_has_it() {
-    let served = Served::start(Place::new());
-    served.place.send(&["orders", "hello"]);
-    let run = served.place.run(&["token", "create", "anna", "--role", "admin"]).done();
+fn after_the_first_token_a_server_requires_one() {
+    let served = Served::start(Scratch::new());
+    served.scratch.send(&["orders", "hello"]);
+    let run = served.scratch.run(&["token", "create", "anna", "--role", "admin"]).done();
     let token = run.stdout.trim_end().to_owned();
     assert!(token.starts_with("prt_") && !token.contains(char::is_whitespace), "{run:?}");
-    assert!(run.stderr.contains("it is shown this once"), "{run:?}");
+    assert!(run.stderr.contains("it is shown only once"), "{run:?}");
 
-    let run = served.place.run(&["stats"]).failed(1);
+    let run = served.scratch.run(&["stats"]).failed(1);
     assert!(run.stderr.contains("POSTRIDER_TOKEN") && run.stdout.is_empty(), "{run:?}");
     let anna = with_token(&served, &token);
     assert_eq!(anna.row(&["stats"])["ready"], 1);
     let wrong = with_token(&served, "prt_0123456789abcdef0123456789abcdef_wrong").run(&["stats"]).failed(1);
     assert!(wrong.stderr.contains("POSTRIDER_TOKEN") && !wrong.stderr.contains("prt_0123"), "{wrong:?}");
 
-    // It is shown nowhere.
+    // No command shows it.
     let run = anna.run(&["--json", "config", "common.messaging.http"]).done();
     assert!(run.stdout.contains("\"***\"") && !run.stdout.contains(&token), "{run:?}");
     let listed = anna.row(&["token", "list"]);
@@ -38,10 +38,10 @@ fn the_first_token_closes_a_server_and_opens_it_to_whoever_has_it() {
 }
 
 #[test]
-fn a_token_allows_its_roles_on_its_queues_and_nothing_else() {
-    let served = Served::start(Place::new());
+fn a_token_allows_only_its_roles_on_its_queues() {
+    let served = Served::start(Scratch::new());
     let admin =
-        with_token(&served, served.place.run(&["token", "create", "a", "--role", "admin"]).done().stdout.trim());
+        with_token(&served, served.scratch.run(&["token", "create", "a", "--role", "admin"]).done().stdout.trim());
     let reads = ["token", "create", "looks", "--role", "read", "--expires-in", "1h"];
     let made = admin.row(&reads);
     assert!(made["expires_at"].is_string(), "{made}");
@@ -64,7 +64,7 @@ fn a_token_allows_its_roles_on_its_queues_and_nothing_else() {
     sender.send(&["mail.out", "2"]);
     let run = sender.run(&["send", "bills", "3"]).failed(1);
     assert!(run.stderr.contains("bills"), "{run:?}");
-    // Nobody sees what their token is not for.
+    // Other queues are hidden.
     admin.send(&["bills", "3"]);
     let seen: Vec<_> = sender.rows(&["stats"]).iter().map(|row| text(&row["queue"])).collect();
     assert_eq!(seen, ["mail.out", "orders"]);
@@ -72,23 +72,23 @@ fn a_token_allows_its_roles_on_its_queues_and_nothing_else() {
 
 #[test]
 fn tokens_are_the_same_in_the_state_and_over_its_server() {
-    let home = Place::new();
+    let home = Scratch::new();
     let made = home.row(&["token", "create", "first", "--role", "admin", "--role", "read"]);
     let served = Served::start(home);
     assert_eq!(served.row["open"], false);
     let admin = with_token(&served, &text(&made["token"]));
     let second = text(&admin.row(&["token", "create", "second", "--role", "consume"])["id"]);
-    for place in [&served.home, &admin] {
-        let names: Vec<_> = place.rows(&["token", "list"]).iter().map(|row| text(&row["name"])).collect();
+    for scratch in [&served.home, &admin] {
+        let names: Vec<_> = scratch.rows(&["token", "list"]).iter().map(|row| text(&row["name"])).collect();
         assert_eq!(names, ["first", "second"]);
     }
     let table = admin.run(&["token", "list"]).done().stdout;
     assert!(table.lines().nth(2).unwrap().contains("second  consume"), "{table}");
     assert_eq!(admin.row(&["token", "revoke", &second]), json!({"id": second, "outcome": "revoked"}));
-    for place in [&served.home, &admin] {
-        let run = place.run(&["token", "revoke", &second]).failed(1);
-        assert!(run.stderr.contains("'postrider token list' shows those that there are"), "{run:?}");
-        let run = place.run(&["token", "create", " ", "--role", "read"]).failed(2);
+    for scratch in [&served.home, &admin] {
+        let run = scratch.run(&["token", "revoke", &second]).failed(1);
+        assert!(run.stderr.contains("'postrider token list' lists the tokens"), "{run:?}");
+        let run = scratch.run(&["token", "create", " ", "--role", "read"]).failed(2);
         assert!(run.stderr.contains("name of a token"), "{run:?}");
     }
     let first = text(&made["id"]);
@@ -98,18 +98,18 @@ fn tokens_are_the_same_in_the_state_and_over_its_server() {
 }
 
 #[test]
-fn the_first_token_is_an_admins() {
-    let served = Served::start(Place::new());
-    for place in [&served.home, &served.place] {
-        let run = place.run(&["token", "create", "ci", "--role", "produce"]).failed(2);
+fn the_first_token_must_be_an_admins() {
+    let served = Served::start(Scratch::new());
+    for scratch in [&served.home, &served.scratch] {
+        let run = scratch.run(&["token", "create", "ci", "--role", "produce"]).failed(2);
         assert!(run.stderr.contains("postrider token create NAME --role admin"), "{run:?}");
     }
-    assert_eq!(served.place.rows(&["token", "list"]).len(), 0, "it is as open as before");
+    assert_eq!(served.scratch.rows(&["token", "list"]).len(), 0, "it is as open as before");
 }
 
 #[test]
-fn the_audit_log_knows_what_the_program_did_on_the_state() {
-    let home = Place::new().with("USER", "anna");
+fn the_audit_log_has_changes_made_directly_on_the_state() {
+    let home = Scratch::new().with("USER", "anna");
     let made = home.row(&["token", "create", "first", "--role", "admin"]);
     let second = text(&home.row(&["token", "create", "second", "--role", "read"])["id"]);
     let run = home.run(&["token", "revoke", &second]).done();
@@ -119,7 +119,7 @@ fn the_audit_log_knows_what_the_program_did_on_the_state() {
     let answer = served.get_with("/v1/audit", &head);
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
     let log: serde_json::Value = serde_json::from_str(body).unwrap();
-    let told: Vec<_> = log["entries"]
+    let noted: Vec<_> = log["entries"]
         .as_array()
         .unwrap()
         .iter()
@@ -131,16 +131,16 @@ fn the_audit_log_knows_what_the_program_did_on_the_state() {
         json!([who, "create_token", "second"]),
         json!([who, "create_token", "first"]),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(noted, expected);
 }
 
 #[test]
-fn an_address_that_others_reach_is_served_once_there_is_a_token() {
-    let home = Place::new();
+fn a_public_address_is_served_once_a_token_exists() {
+    let home = Scratch::new();
     let token = home.run(&["token", "create", "a", "--role", "admin"]).done().stdout;
     let served = Served::start_with(home, &["--listen", "0.0.0.0:0"]);
     let port = text(&served.row["address"]).rsplit_once(':').unwrap().1.to_owned();
-    let place = Place::bare().at(format!("http://127.0.0.1:{port}"));
-    assert!(place.run(&["stats"]).failed(1).stderr.contains("POSTRIDER_TOKEN"));
-    place.with("POSTRIDER_TOKEN", token.trim()).run(&["stats"]).done();
+    let scratch = Scratch::bare().at(format!("http://127.0.0.1:{port}"));
+    assert!(scratch.run(&["stats"]).failed(1).stderr.contains("POSTRIDER_TOKEN"));
+    scratch.with("POSTRIDER_TOKEN", token.trim()).run(&["stats"]).done();
 }

@@ -1,4 +1,4 @@
-//! Where the tasks of a test are kept: a file, a schema of its own in a database server, or behind a Postrider server.
+//! The task stores of the tests: a file, a schema in a database server, or a Postrider server.
 
 use std::ops::Deref;
 use std::process::Stdio;
@@ -9,21 +9,21 @@ use rustix::process::Pid;
 use serde_json::Value;
 
 use crate::listening_program;
-use crate::place::{Place, Run, text};
+use crate::scratch::{Run, Scratch, text};
 use crate::servers::{postgres, unique};
 use crate::serving::served::Served;
-use crate::work::place::{PATIENCE, Worker};
+use crate::work::scratch::{TIMEOUT, Worker};
 
-/// Both ways by which tasks come to their workers.
+/// Both values of `tasks.mode`.
 pub(super) const MODES: [&str; 2] = ["polling", "queue"];
 
-/// The folder of a test, and what goes with it.
+/// The folder of a test, and the resources of its store.
 pub(super) struct Home {
-    pub(super) place: TaskPlace,
+    pub(super) scratch: TaskScratch,
     behind: Behind,
 }
 
-/// What must outlive the place.
+/// Resources that must outlive the folder.
 pub(super) enum Behind {
     Nothing,
     Schema { _dropped: Schema },
@@ -33,26 +33,26 @@ pub(super) enum Behind {
 impl Home {
     /// In a file.
     pub(super) fn sqlite() -> Self {
-        Self { place: TaskPlace(Place::new()), behind: Behind::Nothing }
+        Self { scratch: TaskScratch(Scratch::new()), behind: Behind::Nothing }
     }
 
     /// In PostgreSQL.
     pub(super) fn postgres() -> Self {
         let (url, schema) = (postgres(), unique("cli_task"));
-        let place = Place::bare().at(&url).with("POSTRIDER__COMMON__MESSAGING__POSTGRES__SCHEMA", &schema);
-        Self { place: TaskPlace(place), behind: Behind::Schema { _dropped: Schema { url, name: schema } } }
+        let scratch = Scratch::bare().at(&url).with("POSTRIDER__COMMON__MESSAGING__POSTGRES__SCHEMA", &schema);
+        Self { scratch: TaskScratch(scratch), behind: Behind::Schema { _dropped: Schema { url, name: schema } } }
     }
 
     /// In a file, behind a server.
     pub(super) fn served(mode: &str) -> Self {
-        // How tasks go is the server's to say, whatever a place says.
-        let home = Place::new().with("POSTRIDER__TASKS__MODE", mode).with("POSTRIDER__TASKS__DEAD_EVENTS", "deaths");
+        // The settings of tasks are the server's, not the client's.
+        let home = Scratch::new().with("POSTRIDER__TASKS__MODE", mode).with("POSTRIDER__TASKS__DEAD_EVENTS", "deaths");
         let mut served = Served::start(home);
-        let place = std::mem::replace(&mut served.place, Place::bare());
-        Self { place: TaskPlace(place), behind: Behind::Server { _ended: Box::new(served) } }
+        let scratch = std::mem::replace(&mut served.scratch, Scratch::bare());
+        Self { scratch: TaskScratch(scratch), behind: Behind::Server { _ended: Box::new(served) } }
     }
 
-    /// On every kind of store whose tasks this program keeps going itself.
+    /// On every kind of store whose chores this program runs itself.
     pub(super) fn in_databases() -> [Self; 2] {
         [Self::sqlite(), Self::postgres()]
     }
@@ -68,9 +68,9 @@ impl Home {
         modes.collect()
     }
 
-    /// The place, and what must outlive it.
-    pub(super) fn with_place(self) -> (Behind, TaskPlace) {
-        (self.behind, self.place)
+    /// The folder, and the resources that must outlive it.
+    pub(super) fn with_scratch(self) -> (Behind, TaskScratch) {
+        (self.behind, self.scratch)
     }
 
     /// Whether a server does the chores.
@@ -83,12 +83,12 @@ impl Home {
         if self.is_served() {
             return Self::served(mode);
         }
-        self.place = self.place.with("POSTRIDER__TASKS__MODE", mode);
+        self.scratch = self.scratch.with("POSTRIDER__TASKS__MODE", mode);
         self
     }
 }
 
-/// A schema, which goes with the test.
+/// A schema, dropped at the end of the test.
 pub(super) struct Schema {
     url: String,
     name: String,
@@ -97,7 +97,7 @@ pub(super) struct Schema {
 impl Drop for Schema {
     fn drop(&mut self) {
         let (url, drop) = (self.url.clone(), format!("drop schema if exists {} cascade", self.name));
-        // A thread of its own: a test may be in a runtime already. What the test says counts.
+        // A separate thread, because a test may be in a runtime. A failed cleanup does not fail the test.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -110,33 +110,33 @@ impl Drop for Schema {
     }
 }
 
-/// A place with tasks.
-pub(super) struct TaskPlace(pub(super) Place);
+/// A scratch folder with tasks.
+pub(super) struct TaskScratch(pub(super) Scratch);
 
-impl Deref for TaskPlace {
-    type Target = Place;
+impl Deref for TaskScratch {
+    type Target = Scratch;
 
-    fn deref(&self) -> &Place {
+    fn deref(&self) -> &Scratch {
         &self.0
     }
 }
 
-impl TaskPlace {
+impl TaskScratch {
     pub(super) fn with(self, variable: &'static str, value: impl Into<String>) -> Self {
         Self(self.0.with(variable, value))
     }
 
-    /// Makes a task and answers its id.
+    /// Creates a task and returns its id.
     pub(super) fn create(&self, args: &[&str]) -> String {
         text(&self.row(&[&["task", "create"], args].concat())["id"])
     }
 
-    /// Works on everything of a type that is due, by a shell script.
+    /// Runs a shell script for every due task of a type.
     pub(super) fn drain(&self, task_type: &str, script: &str) -> Run {
         self.run(&["--json", "task", "worker", "--type", task_type, "--drain", "--", "sh", "-c", script]).done()
     }
 
-    /// A worker that runs, whose command is a shell script.
+    /// Starts a worker whose command is a shell script.
     pub(super) fn start(&self, args: &[&str], script: &str) -> Worker {
         let mut command = self.command("env");
         command.args(listening_program().get_args()).args(["--json", "task", "worker"]).args(args);
@@ -152,7 +152,7 @@ impl TaskPlace {
         text(&self.get(id)["state"])
     }
 
-    /// The id of a process that a script wrote into a file, once the line is there.
+    /// Waits for the process id that a script writes into a file.
     pub(super) fn process(&self, file: &str) -> Pid {
         eventually("a process has begun", || {
             let text = std::fs::read_to_string(self.file(file)).unwrap_or_default();
@@ -165,14 +165,14 @@ impl TaskPlace {
     }
 }
 
-/// Looks until it is there.
-pub(crate) fn eventually<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+/// Polls until `check` returns a value.
+pub(crate) fn eventually<T>(what: &str, check: impl Fn() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(begun.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

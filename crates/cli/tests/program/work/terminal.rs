@@ -1,4 +1,4 @@
-//! What somebody sees who watches.
+//! The status line on a terminal.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use postrider::Message;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use super::place::{Place, Worker};
+use super::scratch::{Scratch, Worker};
 
-/// A terminal, and everything that is written to it.
+/// A terminal that records its output.
 struct Terminal {
     screen: File,
     shown: Arc<Mutex<Vec<u8>>>,
@@ -29,7 +29,7 @@ impl Terminal {
         let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
             let mut controller = File::from(controller);
-            // It fails when the last who could write has gone.
+            // The read fails when the last writer is closed.
             while let Ok(read @ 1..) = controller.read(&mut piece) {
                 seen.lock().unwrap().extend_from_slice(&piece[..read]);
             }
@@ -45,7 +45,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).replace("\r\n", "\n")
     }
 
-    /// Everything, once nobody can write any more.
+    /// The whole output, after all writers are closed.
     fn finished(self) -> String {
         let Self { screen, shown, reader } = self;
         drop(screen);
@@ -55,27 +55,27 @@ impl Terminal {
     }
 }
 
-/// What is left of it at the end: a line is as it was after it was last erased.
+/// The lines that remain visible: the text after the last erase of each.
 fn left(shown: &str) -> Vec<&str> {
     shown.lines().map(|line| line.rsplit("\x1b[2K").next().unwrap()).collect()
 }
 
 #[test]
-fn a_line_says_how_it_goes_and_is_gone_at_the_end() {
-    let place = Place::new();
-    let id = place.send(Message::new("a"));
+fn the_status_line_is_drawn_and_removed_at_the_end() {
+    let scratch = Scratch::new();
+    let id = scratch.send(Message::new("a"));
     let terminal = Terminal::new();
     let wait = "do sleep 0.02; done";
     let script = format!("printf 'half a '; until test -e go; {wait}; echo line; until test -e on; {wait}; exit 65");
-    let mut work = place.work(&["--drain"], &script);
+    let mut work = scratch.work(&["--drain"], &script);
     work.env("TERM", "xterm").stdout(terminal.stdio()).stderr(terminal.stdio());
     let worker = Worker::start(&mut work);
     drop(work);
-    place.eventually("it prints", || terminal.shown().contains("half a ").then_some(()));
-    std::fs::write(place.file("go"), "").unwrap();
+    scratch.eventually("it prints", || terminal.shown().contains("half a ").then_some(()));
+    std::fs::write(scratch.file("go"), "").unwrap();
     let line = "1 running, 0 done, 0 retried, 0 dead, 0 lost, 0.0 a second";
-    place.eventually("the line is drawn", || terminal.shown().contains(line).then_some(()));
-    std::fs::write(place.file("on"), "").unwrap();
+    scratch.eventually("the line is drawn", || terminal.shown().contains(line).then_some(()));
+    std::fs::write(scratch.file("on"), "").unwrap();
     assert!(worker.wait().status.success());
     let shown = terminal.finished();
     let left = left(&shown);
@@ -87,12 +87,12 @@ fn a_line_says_how_it_goes_and_is_gone_at_the_end() {
 }
 
 #[test]
-fn nothing_is_drawn_for_programs_nor_where_it_cannot_be() {
+fn nothing_is_drawn_with_json_or_on_a_dumb_terminal() {
     for (args, term) in [(&["--drain", "--json"][..], "xterm"), (&["--drain"][..], "dumb")] {
-        let place = Place::new();
-        place.send(Message::new("a"));
+        let scratch = Scratch::new();
+        scratch.send(Message::new("a"));
         let terminal = Terminal::new();
-        let mut work = place.work(args, "sleep 0.6");
+        let mut work = scratch.work(args, "sleep 0.6");
         work.env("TERM", term).stdout(terminal.stdio()).stderr(terminal.stdio());
         let worker = Worker::start(&mut work);
         drop(work);

@@ -1,4 +1,4 @@
-//! A folder of its own for each test, and the program run in it with nothing from outside.
+//! A folder for each test, and the program run in it without outside configuration.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Home, current folder and store of a test.
-pub(crate) struct Place {
+pub(crate) struct Scratch {
     folder: TempDir,
     url: Option<String>,
     variables: Vec<(&'static str, String)>,
 }
 
-impl Place {
-    /// With a store, which `POSTRIDER_URL` names.
+impl Scratch {
+    /// With a SQLite store in `POSTRIDER_URL`.
     pub(crate) fn new() -> Self {
-        let mut place = Self::bare();
-        place.url = Some(format!("sqlite:{}", place.file("queues.db").display()));
-        place
+        let mut scratch = Self::bare();
+        scratch.url = Some(format!("sqlite:{}", scratch.file("queues.db").display()));
+        scratch
     }
 
-    /// With no store named anywhere.
+    /// Without a store.
     pub(crate) fn bare() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder"), url: None, variables: Vec::new() }
     }
@@ -43,7 +43,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// `program`, which is to run the program in this place.
+    /// A command in this folder with a clean environment.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env_clear().current_dir(self.folder.path()).env("HOME", self.folder.path()).env("COLUMNS", "100");
@@ -68,7 +68,7 @@ impl Place {
         let mut child = command.spawn().expect("the program starts");
         let mut pipe = child.stdin.take().expect("a pipe");
         let stdin = stdin.to_vec();
-        // A program that does not read it closes the pipe, which is no failure here.
+        // A program that does not read its stdin closes the pipe, which is no failure here.
         let writer = std::thread::spawn(move || drop(pipe.write_all(&stdin)));
         let output = child.wait_with_output().expect("the program ends");
         writer.join().expect("no panic");
@@ -87,18 +87,18 @@ impl Place {
         rows.remove(0)
     }
 
-    /// Sends a message and answers its id.
+    /// Sends a message and returns its id.
     pub(crate) fn send(&self, args: &[&str]) -> String {
         text(&self.row(&[&["send"], args].concat())["id"])
     }
 
-    /// Receives a message and answers its receipt.
+    /// Receives a message and returns its receipt.
     pub(crate) fn receive(&self, args: &[&str]) -> String {
         text(&self.row(&[&["receive"], args].concat())["receipt"])
     }
 
-    /// Sends a message and dead-letters it; answers its id.
-    pub(crate) fn bury(&self, queue: &str, body: &str, reason: &str) -> String {
+    /// Sends a message and dead-letters it; returns its id.
+    pub(crate) fn dead_letter(&self, queue: &str, body: &str, reason: &str) -> String {
         let id = self.send(&[queue, body]);
         let receipt = self.receive(&[queue]);
         self.run(&["nack", &receipt, "--dead", reason, "--error", "it broke"]).done();
@@ -108,7 +108,7 @@ impl Place {
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_postrider");
 
-/// What a user sees of a run.
+/// The exit code and the output of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: i32,
@@ -147,14 +147,14 @@ impl Run {
         self.rows().iter().map(|row| text(&row["outcome"])).collect()
     }
 
-    /// Everything, with what differs from run to run left out.
+    /// The whole output, with ids and paths replaced.
     pub(crate) fn seen(&self) -> String {
         let all = format!("exit code {}\n--- stdout\n{}--- stderr\n{}", self.code, self.stdout, self.stderr);
         without_ids(&all.replace(&self.folder, "FOLDER"))
     }
 }
 
-/// A receipt that is whole, but of another kind of store.
+/// A valid receipt of another kind of store.
 pub(crate) fn foreign_receipt() -> String {
     let (queue, id) = ("orders".parse().expect("a name"), postrider::MessageId::generate());
     let (token, native) = (postrider::LeaseToken(7), postrider::NativeRef::Row(1));

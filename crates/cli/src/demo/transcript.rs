@@ -1,4 +1,4 @@
-//! Tells what happens: lines as they come for people, an object a step for programs.
+//! The output of the tour: lines of text as they come, or with `--json` one object per step.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,12 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Time to read a heading, and a line.
+/// Reading time of a heading and of a line.
 const AFTER_HEADING: Duration = Duration::from_millis(1800);
 const AFTER_LINE: Duration = Duration::from_millis(700);
 
-/// The one who tells.
 #[derive(Debug)]
-pub(super) struct Narrator {
+pub(super) struct Transcript {
     json: bool,
     paced: bool,
     number: usize,
@@ -31,7 +30,7 @@ struct Step {
     begun: Instant,
 }
 
-impl Narrator {
+impl Transcript {
     pub(super) fn new(json: bool, paced: bool) -> Self {
         Self { json, paced, number: 0, step: None }
     }
@@ -40,16 +39,16 @@ impl Narrator {
     pub(super) async fn step(&mut self, step: &'static str, title: &'static str) -> Result<(), Failure> {
         self.end_step()?;
         self.number += 1;
-        self.say(format_args!("\n{}. {title}", self.number))?;
+        self.print(format_args!("\n{}. {title}", self.number))?;
         self.step = Some(Step { step, title, lines: Vec::new(), seconds: 0.0, begun: Instant::now() });
         self.pause(AFTER_HEADING).await;
         Ok(())
     }
 
-    /// Tells one thing that has just happened.
+    /// Prints a line and adds it to the step.
     pub(super) async fn line(&mut self, text: impl Into<String>) -> Result<(), Failure> {
         let text = text.into();
-        self.say(format_args!("   {text}"))?;
+        self.print(format_args!("   {text}"))?;
         if let Some(step) = &mut self.step {
             step.lines.push(text);
         }
@@ -66,17 +65,17 @@ impl Narrator {
         Output::new(true).row(&step, "")
     }
 
-    /// The last words: something to type.
+    /// Ends the tour with commands to try.
     pub(super) fn close(&mut self, what: String, commands: Vec<String>) -> Result<(), Failure> {
         self.end_step()?;
         let text = format!("\n{what}\n  {}", commands.join("\n  "));
         let last =
-            Step { step: "next", title: "What to type now", lines: commands, seconds: 0.0, begun: Instant::now() };
+            Step { step: "next", title: "Commands to try next", lines: commands, seconds: 0.0, begun: Instant::now() };
         Output::new(self.json).row(&last, text)
     }
 
-    fn say(&self, text: std::fmt::Arguments<'_>) -> Result<(), Failure> {
-        // For programs the lines come with their step.
+    fn print(&self, text: std::fmt::Arguments<'_>) -> Result<(), Failure> {
+        // With `--json` the lines are printed with their step.
         if self.json { Ok(()) } else { Output::new(false).row(&(), text) }
     }
 

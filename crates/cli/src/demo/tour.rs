@@ -1,4 +1,4 @@
-//! What every act plays on.
+//! The state that the steps of the tour share.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use postrider::{
     ReceiveOptions,
 };
 
-use super::narrator::Narrator;
+use super::transcript::Transcript;
 use crate::failure::Failure;
 
-/// How long a message may take to come that is due: far beyond what it takes, so that only a fault meets it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper bound of a wait for a due message; only a fault takes that long.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Two workers, a queue, and the one who tells.
+/// Two workers, a queue and the output.
 #[derive(Debug)]
-pub(super) struct Stage {
-    pub(super) narrator: Narrator,
+pub(super) struct Tour {
+    pub(super) transcript: Transcript,
     pub(super) pace: Pace,
     /// The first worker's connection.
     pub(super) first: MessagingProvider,
@@ -25,7 +25,7 @@ pub(super) struct Stage {
     pub(super) queue: QueueName,
 }
 
-/// How long the things take that take time.
+/// Delays of the tour.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     /// Before the second attempt; before the third it is twice as long.
@@ -46,40 +46,40 @@ impl Pace {
     }
 }
 
-impl Stage {
+impl Tour {
     pub(super) async fn step(&mut self, step: &'static str, title: &'static str) -> Result<(), Failure> {
-        self.narrator.step(step, title).await
+        self.transcript.step(step, title).await
     }
 
     pub(super) async fn line(&mut self, text: impl Into<String>) -> Result<(), Failure> {
-        self.narrator.line(text).await
+        self.transcript.line(text).await
     }
 
     pub(super) async fn send(&self, message: Message) -> Result<MessageId, Failure> {
         Ok(self.first.send_message(&self.queue, message, Deadline::default()).await?)
     }
 
-    /// The next messages for a worker, at most `max`, leased for `visibility`.
+    /// Receives at least one and at most `max` messages, leased for `visibility`.
     pub(super) async fn receive(
         &self,
         worker: &MessagingProvider,
         max: usize,
         visibility: Duration,
     ) -> Result<Vec<QueuedMessage>, Failure> {
-        let options = ReceiveOptions::batch(max).visibility(visibility).wait(PATIENCE).max_receive_count(10);
-        let received = worker.receive_messages(&self.queue, &options, Deadline::after(2 * PATIENCE)).await?;
-        check(!received.is_empty(), format!("no message came within {PATIENCE:?}"))?;
+        let options = ReceiveOptions::batch(max).visibility(visibility).wait(RECEIVE_TIMEOUT).max_receive_count(10);
+        let received = worker.receive_messages(&self.queue, &options, Deadline::after(2 * RECEIVE_TIMEOUT)).await?;
+        check(!received.is_empty(), format!("no message was received within {RECEIVE_TIMEOUT:?}"))?;
         Ok(received)
     }
 
     /// Ready, in flight, delayed and dead messages.
     pub(super) async fn counts(&self) -> Result<[u64; 4], Failure> {
         let stats = self.first.queue_stats(&self.queue, Deadline::default()).await?;
-        // What a store cannot count it cannot be blamed for.
+        // A count that the store cannot give is taken as zero.
         Ok([stats.ready, stats.in_flight, stats.delayed, stats.dead].map(|count| count.value().unwrap_or_default()))
     }
 
-    /// Whether the store can do it; tells when it cannot.
+    /// Whether the store has the feature; prints a line if not.
     pub(super) async fn offers(&mut self, feature: Feature) -> Result<bool, Failure> {
         match self.first.capabilities().require(feature) {
             Ok(()) => Ok(true),
@@ -88,10 +88,10 @@ impl Stage {
     }
 }
 
-/// Ends the demo unless what is told is true.
-pub(super) fn check(happened: bool, otherwise: impl Into<String>) -> Result<(), Failure> {
-    if happened {
+/// Fails the demo with `why` unless `holds`.
+pub(super) fn check(holds: bool, why: impl Into<String>) -> Result<(), Failure> {
+    if holds {
         return Ok(());
     }
-    Err(Failure::failed(format!("the demo did not go as it should: {}", otherwise.into())))
+    Err(Failure::failed(format!("the demo failed: {}", why.into())))
 }

@@ -1,4 +1,4 @@
-//! A store in a folder of its own, seen from both sides: by the program and by the library.
+//! A store in a scratch folder, used by the program and by the library.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -15,17 +15,17 @@ use tokio::runtime::Runtime;
 
 use crate::{listening_program, stderr, stdout};
 
-/// Far beyond what anything here takes: it is only met by a test that fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Upper bound of a wait; only a failing test takes that long.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(super) struct Place {
+pub(super) struct Scratch {
     folder: tempfile::TempDir,
     runtime: Runtime,
     provider: MessagingProvider,
     queue: QueueName,
 }
 
-impl Place {
+impl Scratch {
     pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -46,13 +46,13 @@ impl Place {
         std::fs::read_to_string(self.file(name)).unwrap_or_default()
     }
 
-    /// How many files begin so.
+    /// The number of files with this prefix.
     pub(super) fn files(&self, prefix: &str) -> usize {
         let names = std::fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_string_lossy().starts_with(prefix)).count()
     }
 
-    /// The id of a process that a script wrote into a file, once the line is there.
+    /// Waits for the process id that a script writes into a file.
     pub(super) fn process(&self, file: &str) -> Pid {
         self.eventually("a process has begun", || {
             let text = self.read(file);
@@ -109,7 +109,7 @@ impl Place {
         self.program(args).output().unwrap()
     }
 
-    /// A worker that has not begun, whose command is a shell script.
+    /// The command line of a worker whose command is a shell script.
     pub(super) fn work(&self, args: &[&str], script: &str) -> Command {
         self.program(&[&["work", "orders"], args, &["--", "/bin/sh", "-c", script]].concat())
     }
@@ -129,7 +129,7 @@ impl Place {
         Worker::start(work.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
-    /// Whether somebody else could write to the file now.
+    /// Whether another connection can write to the file now.
     pub(super) fn can_write(&self) -> bool {
         let deadline = Deadline::after(Duration::from_millis(500));
         self.runtime.block_on(self.provider.resume(&self.queue, deadline)).is_ok()
@@ -143,7 +143,7 @@ impl Place {
         self.runtime.block_on(self.provider.resume(&self.queue, Deadline::default())).unwrap();
     }
 
-    /// Looks until the lease that ends last was renewed, and ends later than it did.
+    /// Waits until the lease that ends last is renewed.
     pub(super) fn eventually_renewed(&self, when: &str, meanwhile: impl Fn()) {
         let last_end = || self.peek().into_iter().map(|message| message.next_attempt_at).max();
         let first = last_end();
@@ -153,14 +153,14 @@ impl Place {
         });
     }
 
-    /// Looks until it is there.
-    pub(super) fn eventually<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
+    /// Polls until `check` returns a value.
+    pub(super) fn eventually<T>(&self, what: &str, check: impl Fn() -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
-            if let Some(found) = look() {
+            if let Some(found) = check() {
                 return found;
             }
-            assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+            assert!(begun.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -170,7 +170,7 @@ pub(crate) fn rows(output: &Output) -> Vec<Value> {
     stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A worker that runs. Killed, with its commands, when a test ends without it.
+/// A running worker, killed with its commands on drop.
 pub(crate) struct Worker(Option<Child>);
 
 impl Worker {
@@ -190,17 +190,17 @@ impl Worker {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// Tells it to finish what it has begun, and answers what it said when it had heard of that.
-    pub(crate) fn told_to_finish(&mut self) -> String {
+    /// Sends SIGTERM and returns stderr up to the notice about the stop.
+    pub(crate) fn finish_notice(&mut self) -> String {
         self.signal(Signal::TERM);
         let stderr = self.0.as_mut().unwrap().stderr.as_mut().unwrap();
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         let mut byte = [0];
-        // One at a time, so that the rest is still there when it has ended.
-        while !said.ends_with(b"once more to end it at once") && stderr.read(&mut byte).unwrap() > 0 {
-            said.extend(byte);
+        // One byte at a time, so that the rest is still in the pipe at the end.
+        while !printed.ends_with(b"a second signal ends it at once") && stderr.read(&mut byte).unwrap() > 0 {
+            printed.extend(byte);
         }
-        String::from_utf8(said).unwrap()
+        String::from_utf8(printed).unwrap()
     }
 
     pub(crate) fn stop(self) -> Output {
@@ -212,7 +212,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // Commands lead groups of their own, and nobody would end them.
+            // Commands lead their own process groups, so the kill of the worker does not reach them.
             let commands = children_of(Pid::from_child(&child));
             let _ = child.kill();
             for command in commands {
@@ -223,23 +223,23 @@ impl Drop for Worker {
     }
 }
 
-/// Whether a process runs; one that has ended and that nobody has collected does not.
+/// Whether a process runs; a zombie does not.
 pub(crate) fn runs(process: Pid) -> bool {
     stat(process.as_raw_nonzero().get()).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
 }
 
 /// Whether a process has been stopped.
-pub(crate) fn stands_still(process: Pid) -> bool {
+pub(crate) fn is_stopped(process: Pid) -> bool {
     stat(process.as_raw_nonzero().get()).is_some_and(|stat| stat.starts_with('T'))
 }
 
-/// The ids of processes, a line each. A line that has no end yet is left out.
+/// Process ids, one per line. An unfinished line is ignored.
 pub(crate) fn pids(text: &str) -> Vec<Pid> {
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(|id| Pid::from_raw(id.trim().parse().unwrap()).unwrap()).collect()
 }
 
-/// The length of a storm.
+/// The number of rounds of a storm.
 pub(crate) fn long(ordinary: u64, long: u64) -> u64 {
     if std::env::var_os("POSTRIDER_LONG").is_some() { long } else { ordinary }
 }
@@ -251,9 +251,9 @@ pub(crate) fn children_of(process: Pid) -> Vec<Pid> {
     all.filter(is_child).filter_map(Pid::from_raw).collect()
 }
 
-/// What Linux says of a process, from its state on.
+/// `/proc/PID/stat` from the state on.
 fn stat(process: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The state is behind the name, which is in parentheses.
+    // The state follows the name, which is in parentheses.
     stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
 }

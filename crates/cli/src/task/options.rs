@@ -1,4 +1,4 @@
-//! What tasks are made with, by hand and by schedules.
+//! The options of a new task, shared by `task create` and `schedule create`.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -11,39 +11,40 @@ use postrider::{Bytes, Key, NewTask, Priority, TaskType};
 
 use crate::failure::Failure;
 use crate::input;
-use crate::retry::{self, OfTask};
+use crate::retry::{self, TaskRetry};
 use crate::values;
 
-/// What all tasks of a call, or of a schedule, have in common.
+/// Options that all tasks of a call or of a schedule share.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Label {
-    /// How often it is tried [default: 24]
+pub(crate) struct TaskOptions {
+    /// Maximum number of attempts [default: 24]
     #[arg(long, value_name = "N", value_parser = values::attempts, allow_negative_numbers = true)]
     max_attempts: Option<NonZeroU32>,
 
-    /// How urgent it is among the tasks of its type, from 0 to 9, the most urgent [default: 4]
+    /// Priority among the tasks of the type, from 0 to 9; 9 is the most urgent [default: 4]
     #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
     priority: Option<Priority>,
 
-    /// Tasks of a type with the same key run one at a time, in the order in which they were made
+    /// Ordering key: tasks of a type with one key run one at a time, in creation order
     #[arg(long, value_name = "KEY", value_parser = values::key)]
     key: Option<Key>,
 
-    /// When a failed attempt is followed by the next, as 'postrider work --retry' is written: 'constant,delay=5s' or
+    /// Retry strategy, in the syntax of 'postrider work --retry': 'constant,delay=5s' or
     /// 'exponential,initial=1s,attempts=5' [default: exponential-with-jitter]
     #[arg(long, value_name = "STRATEGY", value_parser = retry::parse_for_task)]
-    retry: Option<OfTask>,
+    retry: Option<TaskRetry>,
 
-    /// It is dead when it has not ended this long after it was made, like 30s, 5m or 1h30m, even if it is being worked on
+    /// The task dies, even while it runs, if it has not ended this long after its creation, like 30s, 5m or 1h30m
+    /// [default: no deadline]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     deadline_in: Option<Duration>,
 
-    /// A word to find it by; may be given several times
+    /// A tag to find the task by; repeatable
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
 }
 
-impl Label {
+impl TaskOptions {
     pub(crate) fn task(&self, task_type: TaskType, payload: impl Into<Bytes>) -> NewTask {
         let mut task = NewTask::of(task_type, payload);
         task.max_attempts = self.max_attempts();
@@ -67,25 +68,25 @@ impl Label {
         }
     }
 
-    /// A strategy without a last attempt has as many as can be counted.
+    /// The number of attempts; a strategy without a last attempt has the largest number.
     fn max_attempts(&self) -> Option<NonZeroU32> {
         let endless = || self.retry.as_ref().filter(|retry| retry.is_endless).map(|_| NonZeroU32::MAX);
         self.max_attempts.or_else(endless)
     }
 }
 
-/// The payload that was written, or what stdin holds.
-pub(crate) async fn payload(written: Option<OsString>, most: usize) -> Result<Bytes, Failure> {
-    match written {
+/// Returns the given payload, or reads it from stdin.
+pub(crate) async fn payload(given: Option<OsString>, max: usize) -> Result<Bytes, Failure> {
+    match given {
         Some(payload) if payload != "-" => Ok(payload.into_vec().into()),
-        _ => input::payload(most).await,
+        _ => input::payload(max).await,
     }
 }
 
-/// Whoever sits at a terminal and wrote no payload does not know that one is waited for.
-pub(crate) fn check_payload(written: Option<&OsString>) -> Result<(), Failure> {
-    if written.is_none() && std::io::stdin().is_terminal() {
-        return Err(Failure::usage("there is no payload; write it, or '-' to type it and end it with Ctrl-D"));
+/// Refuses a missing payload if stdin is a terminal, where the wait for input would be unexpected.
+pub(crate) fn check_payload(given: Option<&OsString>) -> Result<(), Failure> {
+    if given.is_none() && std::io::stdin().is_terminal() {
+        return Err(Failure::usage("there is no payload; pass it, or pass '-' to type it and end it with Ctrl-D"));
     }
     Ok(())
 }
@@ -99,19 +100,19 @@ mod tests {
     #[derive(Parser)]
     struct Args {
         #[command(flatten)]
-        label: Label,
+        options: TaskOptions,
     }
 
     fn attempts(args: &[&str]) -> Result<u32, String> {
         let args = Args::try_parse_from([&["task"], args].concat()).map_err(|error| error.to_string())?;
-        let task = args.label.task(TaskType::new("mail").unwrap(), "");
-        let template = args.label.template(TaskType::new("mail").unwrap(), String::new());
+        let task = args.options.task(TaskType::new("mail").unwrap(), "");
+        let template = args.options.template(TaskType::new("mail").unwrap(), String::new());
         assert_eq!(template.task("nightly").unwrap().attempts(), task.attempts());
         task.check(9).map_err(|error| error.to_string()).map(|()| task.attempts().get())
     }
 
     #[test]
-    fn attempts_are_said_once_by_the_option_or_by_the_strategy() {
+    fn attempts_come_from_the_option_or_the_strategy_but_not_both() {
         let retry = |strategy| attempts(&["--retry", strategy]);
         assert_eq!(attempts(&[]), Ok(24));
         assert_eq!(attempts(&["--max-attempts", "7"]), Ok(7));

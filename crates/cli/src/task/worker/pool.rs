@@ -1,4 +1,4 @@
-//! The worker and the keeper beside it, until somebody wants them to stop or nothing is left.
+//! Runs the task worker, and beside it a keeper, until a stop or until no task is due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,42 +15,41 @@ use super::journal::Journal;
 use crate::command::Stop;
 use crate::failure::Failure;
 
-/// So many tasks are sent on their way at a time when it is looked whether there are some.
+/// Upper bound of the tasks that one check enqueues or reads.
 const BATCH: usize = 500;
 
-/// How soon it is looked again whether a server has sent due tasks on their way.
-const CHORES: Duration = Duration::from_millis(50);
+/// Poll interval while a server has due tasks to enqueue.
+const POLL: Duration = Duration::from_millis(50);
 
-/// How long a message of the outbox is held that was only looked at.
-const GLANCE: Duration = Duration::from_millis(1);
+/// Lease of an outbox row that is read only to see whether there is one.
+const OUTBOX_LEASE: Duration = Duration::from_millis(1);
 
-/// Who works, on what, and how.
-pub(super) struct Crew {
+pub(super) struct WorkerPool {
     pub(super) tasks: Tasks<TaskStorage, MessagingProvider>,
     pub(super) types: Vec<TaskType>,
     pub(super) options: TaskWorkerOptions,
-    /// `None` when somebody else keeps the tasks.
+    /// `None` if another process runs the chores.
     pub(super) keeper: Option<TaskKeeperOptions>,
     pub(super) job: Arc<Job>,
     pub(super) journal: Journal,
     pub(super) stop: Stop,
 }
 
-impl Crew {
-    /// Works until a stop is asked for.
+impl WorkerPool {
+    /// Works until a stop is requested.
     pub(super) async fn work(&self) -> Result<(), Failure> {
-        let keeping = self.keep();
+        let keeper = self.start_keeper();
         let worked = self.run_worker(false).await;
-        self.end(keeping).await;
+        self.stop_keeper(keeper).await;
         worked.map(drop)
     }
 
-    /// Works until nothing is due: neither for a worker nor, where this process keeps the tasks, for the keeper.
+    /// Works until nothing is due, neither for a worker nor for the keeper, if this process has one.
     pub(super) async fn drain(&self) -> Result<(), Failure> {
         loop {
-            let keeping = self.keep();
+            let keeper = self.start_keeper();
             let worked = self.run_worker(true).await;
-            self.end(keeping).await;
+            self.stop_keeper(keeper).await;
             if worked?.cause != TaskStopCause::NothingLeft {
                 return Ok(());
             }
@@ -64,7 +63,7 @@ impl Crew {
             if self.has_more().await? {
                 continue;
             }
-            // What the keeper sent on its way after the worker had looked for the last time.
+            // The keeper may have enqueued tasks after the worker's last claim.
             let report = self.run_worker(true).await?;
             if report.cause != TaskStopCause::NothingLeft || is_nothing(&report.counts) {
                 return Ok(());
@@ -72,22 +71,24 @@ impl Crew {
         }
     }
 
-    /// Whether the keeper still has something to do. Tasks that are due are sent on their way by that.
+    /// Whether the keeper still has work. The check enqueues due tasks.
     async fn has_more(&self) -> Result<bool, MessagingError> {
         let store = self.tasks.client().store();
         let routes = store.routes();
         if routes.mode == TaskMode::Queue && store.enqueue_due(BATCH, Deadline::default()).await?.count > 0 {
             return Ok(true);
         }
-        // Taken and let go: the next keeper sends it.
-        if routes.post == Post::Outbox && !store.take_outbox(1, GLANCE, Deadline::default()).await?.rows.is_empty() {
+        // The lease ends at once, and the next keeper sends the row.
+        if routes.post == Post::Outbox
+            && !store.take_outbox(1, OUTBOX_LEASE, Deadline::default()).await?.rows.is_empty()
+        {
             return Ok(true);
         }
         let are_lost = !store.lost_leases(1, Deadline::default()).await?.is_empty();
         Ok(are_lost || !store.due_schedules(1, Deadline::default()).await?.is_empty())
     }
 
-    /// Whether a server is yet to send due tasks on their way. Where workers claim them, there is nothing to be sent.
+    /// Whether a server still has due tasks to enqueue. Never true where workers claim tasks directly.
     async fn server_has_more(&self) -> Result<bool, MessagingError> {
         let store = self.tasks.client().store();
         if !store.is_kept_elsewhere() || store.routes().mode != TaskMode::Queue {
@@ -101,11 +102,11 @@ impl Crew {
         Ok(waiting.iter().any(|task| task.scheduled_for <= now && !task.is_blocked))
     }
 
-    /// Gives a server time for its chores, unless a stop is asked for.
+    /// Waits for a server's chores, or for a stop.
     async fn pause(&self) {
         let shutdown = self.stop.shutdown();
         tokio::select! {
-            () = tokio::time::sleep(CHORES) => {}
+            () = tokio::time::sleep(POLL) => {}
             () = shutdown.requested() => {}
         }
     }
@@ -123,43 +124,42 @@ impl Crew {
         let worker = builder.options(options).observer(self.journal.clone()).build()?;
         let report = worker.run(self.stop.shutdown()).await?;
         if !matches!(report.cause, TaskStopCause::Requested | TaskStopCause::NothingLeft) {
-            self.stop.fail(Failure::failed(format!("the worker cannot go on: {}", report.cause)));
+            self.stop.fail(Failure::failed(format!("the worker stopped: {}", report.cause)));
         }
         Ok(report)
     }
 
-    /// Starts a keeper, where this process is to have one.
-    fn keep(&self) -> Option<Keeping> {
+    /// Starts the keeper, if this process has one.
+    fn start_keeper(&self) -> Option<RunningKeeper> {
         let keeper = self.tasks.keeper(self.keeper.clone()?);
-        // Its own: what the last commands leave to be sent is still sent.
+        // A separate shutdown: the keeper still sends what the last commands put into the outbox.
         let (shutdown, stop) = (Shutdown::new(), self.stop.clone());
-        let (asked, keeping) = (shutdown.clone(), tokio::spawn(keeper.run(shutdown.clone())));
-        // A task of its own, because the worker does not wait for it.
+        let (requested, running) = (shutdown.clone(), tokio::spawn(keeper.run(shutdown.clone())));
+        // A separate task, because the worker does not wait for the keeper.
         let watched = tokio::spawn(async move {
-            let why = match keeping.await {
-                Ok(Ok(())) if asked.is_requested() => return,
+            let why = match running.await {
+                Ok(Ok(())) if requested.is_requested() => return,
                 Ok(Ok(())) => "the store was closed".to_owned(),
                 Ok(Err(error)) => error.to_string(),
                 Err(panic) => panic.to_string(),
             };
-            stop.fail(Failure::failed(format!("the keeper cannot go on: {why}")));
+            stop.fail(Failure::failed(format!("the keeper stopped: {why}")));
         });
-        Some(Keeping { shutdown, watched })
+        Some(RunningKeeper { shutdown, watched })
     }
 
-    async fn end(&self, keeping: Option<Keeping>) {
-        let Some(Keeping { shutdown, watched }) = keeping else { return };
+    async fn stop_keeper(&self, keeper: Option<RunningKeeper>) {
+        let Some(RunningKeeper { shutdown, watched }) = keeper else { return };
         shutdown.request();
-        let asked = self.stop.shutdown();
+        let stop = self.stop.shutdown();
         tokio::select! {
             _ = watched => {}
-            () = asked.requested_at_once() => {}
+            () = stop.requested_at_once() => {}
         }
     }
 }
 
-/// A keeper that runs.
-struct Keeping {
+struct RunningKeeper {
     shutdown: Shutdown,
     watched: JoinHandle<()>,
 }
