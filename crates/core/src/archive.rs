@@ -13,8 +13,8 @@ use crate::deadline::Deadline;
 use crate::error::MessagingError;
 use crate::headers::Headers;
 use crate::id::MessageId;
-use crate::lifecycle::State;
 use crate::message::{ContentType, Key, Message, Priority};
+use crate::message_state::State;
 use crate::queue_name::QueueName;
 use crate::service::{MessagingService, QueueAdmin};
 

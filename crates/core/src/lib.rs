@@ -2,7 +2,7 @@
 //!
 //! **The idea.** A message is sent, leased, settled, retried, dead-lettered and replayed by sixteen rules (L1 to L16)
 //! that hold on every provider. This crate has the words of that law: what a message, a receipt and a lease are, which
-//! states a message passes through ([`lifecycle`]), and the three traits that a provider keeps ([`MessagingService`],
+//! states a message passes through ([`State`]), and the three traits that a provider keeps ([`MessagingService`],
 //! [`QueueAdmin`], [`DeadLetters`]). It also has the smallest provider that keeps all of it, [`memory`], which is the
 //! reference that others are compared with.
 //!
@@ -30,16 +30,15 @@ pub mod disposition;
 pub mod duration_text;
 pub mod error;
 pub mod failpoint;
-pub mod file_system;
 pub mod finding;
 mod hand_on;
 pub mod headers;
 pub mod id;
 pub mod idempotency;
-pub mod lifecycle;
 pub mod masked_url;
 pub mod memory;
 pub mod message;
+pub mod message_state;
 pub mod queue_name;
 pub mod queued_message;
 pub mod receipt;
@@ -81,9 +80,9 @@ pub use futures_util::future::BoxFuture;
 pub use headers::Headers;
 pub use id::MessageId;
 pub use idempotency::{Begun, IdempotencyKey, IdempotencyStore, IdempotencyToken, Standing};
-pub use lifecycle::{LiveState, State};
 pub use memory::{MemoryProvider, MemoryStore};
 pub use message::{ContentType, Expiry, Key, Message, Priority};
+pub use message_state::{LiveState, State};
 pub use queue_name::{DEAD_LETTER_SUFFIX, QueueName};
 pub use queued_message::{Envelope, Lease, QueuedMessage, ReturnLease};
 pub use receipt::{LeaseToken, NativeRef, ReceiptHandle};

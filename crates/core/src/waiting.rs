@@ -10,7 +10,7 @@ use crate::deadline::Deadline;
 use crate::disposition;
 use crate::error::MessagingError;
 use crate::id::MessageId;
-use crate::lifecycle::LiveState;
+use crate::message_state::LiveState;
 use crate::queue_name::QueueName;
 use crate::service::{DeadLetters, PeekedMessage, QueueAdmin};
 

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::lifecycle::Record;
 use crate::archive::{ArchivePage, ArchivePosition, ArchiveQuery, ArchiveWalk, ArchivedMessage, ArchivedState};
 use crate::archive_policy::ArchivePolicy;
 use crate::clock::Timestamp;
 use crate::error::MessagingError;
-use crate::lifecycle::Record;
 use crate::message::Message;
 use crate::queue_name::QueueName;
 

@@ -1,8 +1,8 @@
 //! Where a message is claimed: leased, or dead-lettered because it was read too often or too late.
 
+use super::lifecycle::Record;
 use crate::clock::Timestamp;
 use crate::dead_letter::DeadLetterReason;
-use crate::lifecycle::Record;
 use crate::message::Message;
 use crate::queue_name::QueueName;
 use crate::receipt::LeaseToken;
@@ -50,7 +50,7 @@ impl State {
         queue.count_claim();
         queue.reschedule(id, now, |phase| match phase.expire(now) {
             Phase::Waiting(waiting) => match waiting.lease(token, options.visibility, now) {
-                Ok(life) => Phase::Leased(life),
+                Ok(lifecycle) => Phase::Leased(lifecycle),
                 Err(waiting) => Phase::Waiting(waiting),
             },
             held @ Phase::Leased(_) => held,

@@ -2,6 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use super::lifecycle::{Failed, Lifecycle, Waiting};
 use crate::archive::ArchivedState;
 use crate::capabilities::Limits;
 use crate::clock::Timestamp;
@@ -11,7 +12,6 @@ use crate::dead_letter::{
 };
 use crate::error::MessagingError;
 use crate::id::MessageId;
-use crate::lifecycle::{Failed, Life, Waiting};
 use crate::message::Message;
 use crate::queue_name::QueueName;
 use crate::service::MessageAttempt;
@@ -27,11 +27,11 @@ impl State {
         message: Message,
         expires_at: Option<Timestamp>,
         failures: VecDeque<MessageAttempt>,
-        life: Life<Failed>,
+        lifecycle: Lifecycle<Failed>,
         now: Timestamp,
     ) {
-        let death = Death { life, revision: 0 };
-        let phase = Phase::Waiting(Waiting::Pending(Life::begin(now, now)));
+        let death = Death { lifecycle, revision: 0 };
+        let phase = Phase::Waiting(Waiting::Pending(Lifecycle::begin(now, now)));
         let id = self.next_row();
         let dead = self.queue(&origin.dead_letters());
         dead.exists = true;
@@ -159,8 +159,8 @@ impl State {
         };
         // It joins the tail of its key: a new row number, after everything that was sent meanwhile.
         let id = self.next_row();
-        let Some(Death { life, .. }) = row.death else { return };
-        let phase = Phase::Waiting(Waiting::Pending(life.redrive(now)));
+        let Some(Death { lifecycle, .. }) = row.death else { return };
+        let phase = Phase::Waiting(Waiting::Pending(lifecycle.redrive(now)));
         // An expiry that has passed would kill it again unread, and nobody redrives for that.
         let expires_at = row.expires_at.filter(|expires_at| *expires_at > now);
         let queue = self.queue(target);
@@ -182,7 +182,7 @@ impl State {
         let purged = gone.len() as u64;
         for row in gone {
             if let Some(death) = row.death {
-                self.keep(queue, row.message, death.life.record(), ArchivedState::Failed, now);
+                self.keep(queue, row.message, death.lifecycle.record(), ArchivedState::Failed, now);
             }
         }
         purged
@@ -198,7 +198,7 @@ impl State {
             return rows;
         }
         let matches = |row: &Row| {
-            row.death.as_ref().is_some_and(|death| selection.includes(row.message.id, &death.life.state().reason))
+            row.death.as_ref().is_some_and(|death| selection.includes(row.message.id, &death.lifecycle.state().reason))
         };
         dead.rows.iter().filter(|(_, row)| matches(row)).map(|(id, row)| (*id, row.message.id)).collect()
     }
@@ -206,7 +206,7 @@ impl State {
 
 fn letter(dead: &Queue, row: &Row) -> Option<DeadLetter> {
     let death = row.death.as_ref()?;
-    let (record, state) = (death.life.record(), death.life.state());
+    let (record, state) = (death.lifecycle.record(), death.lifecycle.state());
     let message = row.message.clone();
     Some(DeadLetter {
         id: message.id,

@@ -9,6 +9,7 @@ mod archive;
 mod claim;
 mod dead_letters;
 mod idempotency;
+pub mod lifecycle;
 mod queue;
 mod send;
 mod settle;

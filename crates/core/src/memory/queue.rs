@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::lifecycle::{Failed, Lifecycle, Processing, Record, Waiting};
 use crate::clock::Timestamp;
 use crate::id::MessageId;
-use crate::lifecycle::{Failed, Life, LiveState, Processing, Record, Waiting};
 use crate::message::{Key, Message, Priority};
+use crate::message_state::LiveState;
 use crate::queue_name::QueueName;
 use crate::service::{KEPT_ATTEMPTS, MessageAttempt};
 
@@ -40,13 +41,13 @@ pub(super) struct Row {
 #[derive(Debug)]
 pub(super) enum Phase {
     Waiting(Waiting),
-    Leased(Life<Processing>),
+    Leased(Lifecycle<Processing>),
 }
 
 /// The life that a dead letter had.
 #[derive(Debug)]
 pub(super) struct Death {
-    pub(super) life: Life<Failed>,
+    pub(super) lifecycle: Lifecycle<Failed>,
     /// How often it has been edited since.
     pub(super) revision: u32,
 }
@@ -55,7 +56,7 @@ impl Row {
     pub(super) fn record(&self) -> &Record {
         match &self.phase {
             Phase::Waiting(waiting) => waiting.record(),
-            Phase::Leased(life) => life.record(),
+            Phase::Leased(lifecycle) => lifecycle.record(),
         }
     }
 
@@ -63,12 +64,12 @@ impl Row {
     pub(super) fn next_attempt_at(&self) -> Timestamp {
         match &self.phase {
             Phase::Waiting(waiting) => waiting.next_attempt_at(),
-            Phase::Leased(life) => life.state().lease_expires_at,
+            Phase::Leased(lifecycle) => lifecycle.state().lease_expires_at,
         }
     }
 
     pub(super) fn is_leased(&self, now: Timestamp) -> bool {
-        matches!(&self.phase, Phase::Leased(life) if life.is_leased(now))
+        matches!(&self.phase, Phase::Leased(lifecycle) if lifecycle.is_leased(now))
     }
 
     /// Whether it has expired and nobody handles it: it no longer lives, although nobody has buried it yet.
@@ -78,7 +79,7 @@ impl Row {
 
     pub(super) fn state(&self, now: Timestamp) -> LiveState {
         match &self.phase {
-            Phase::Leased(life) if life.is_leased(now) => LiveState::Processing,
+            Phase::Leased(lifecycle) if lifecycle.is_leased(now) => LiveState::Processing,
             Phase::Leased(_) | Phase::Waiting(Waiting::Pending(_)) => LiveState::Pending,
             Phase::Waiting(Waiting::Retryable(_)) => LiveState::Retryable,
         }
@@ -106,7 +107,7 @@ impl Row {
     /// Leads the row from its phase to the next one.
     pub(super) fn change(&mut self, transition: impl FnOnce(Phase) -> Phase) {
         // The stand-in is never seen: it is replaced before this returns, and building it allocates nothing.
-        let stand_in = Phase::Waiting(Waiting::Pending(Life::begin(Timestamp::MAX, Timestamp::MAX)));
+        let stand_in = Phase::Waiting(Waiting::Pending(Lifecycle::begin(Timestamp::MAX, Timestamp::MAX)));
         self.phase = transition(mem::replace(&mut self.phase, stand_in));
     }
 }
@@ -115,7 +116,7 @@ impl Phase {
     /// A lease that has run out has become waiting.
     pub(super) fn expire(self, now: Timestamp) -> Self {
         match self {
-            Self::Leased(life) => match life.expire(now) {
+            Self::Leased(lifecycle) => match lifecycle.expire(now) {
                 Ok(pending) => Self::Waiting(Waiting::Pending(pending)),
                 Err(held) => Self::Leased(held),
             },

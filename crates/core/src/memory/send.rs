@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::lifecycle::{Lifecycle, Waiting};
 use super::queue::{Phase, Row, RowId};
 use super::store::State;
 use crate::capabilities::Capabilities;
@@ -9,7 +10,6 @@ use crate::clock::Timestamp;
 use crate::dead_letter::DeadLetterReason;
 use crate::error::MessagingError;
 use crate::id::MessageId;
-use crate::lifecycle::{Life, Waiting};
 use crate::message::{Expiry, Key, Message};
 use crate::queue_name::QueueName;
 use crate::service::check_sendable;
@@ -34,7 +34,7 @@ impl State {
         let due = now.saturating_add(message.delay);
         let row = Row {
             expires_at: message.expires.map(|expiry: Expiry| expiry.resolve(now)),
-            phase: Phase::Waiting(Waiting::Pending(Life::begin(now, due))),
+            phase: Phase::Waiting(Waiting::Pending(Lifecycle::begin(now, due))),
             message,
             death: None,
             failures: VecDeque::new(),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use super::lifecycle::{Lifecycle, Processing, Waiting};
 use crate::archive::ArchivedState;
 use crate::clock::Timestamp;
 use crate::disposition::{Disposition, Nack, Settlement};
 use crate::error::MessagingError;
-use crate::lifecycle::{Life, Processing, Waiting};
 use crate::receipt::ReceiptHandle;
 
 use super::PROVIDER;
@@ -21,8 +21,8 @@ impl State {
         match disposition {
             Disposition::Ack => {
                 let name = queue.name.clone();
-                if let Some(Row { message, phase: Phase::Leased(life), .. }) = queue.remove(row, now)
-                    && let Ok(completed) = life.ack(token, now)
+                if let Some(Row { message, phase: Phase::Leased(lifecycle), .. }) = queue.remove(row, now)
+                    && let Ok(completed) = lifecycle.ack(token, now)
                 {
                     self.keep(&name, message, completed.record(), ArchivedState::Completed, now);
                 }
@@ -30,12 +30,12 @@ impl State {
             Disposition::Nack(Nack::Retry { after, error }) => {
                 queue.note_failure(row, worker.as_deref(), error.as_deref(), now);
                 queue.reschedule(row, now, |phase| {
-                    lead(phase, |life| Ok(waiting(Waiting::Retryable(life.retry(token, after, error, now)?))))
+                    lead(phase, |lifecycle| Ok(waiting(Waiting::Retryable(lifecycle.retry(token, after, error, now)?))))
                 });
             }
             Disposition::Nack(Nack::Release) => {
                 queue.reschedule(row, now, |phase| {
-                    lead(phase, |life| Ok(waiting(Waiting::Pending(life.release(token, now)?))))
+                    lead(phase, |lifecycle| Ok(waiting(Waiting::Pending(lifecycle.release(token, now)?))))
                 });
             }
             Disposition::Nack(Nack::DeadLetter { reason, error }) => {
@@ -47,9 +47,9 @@ impl State {
                 }
                 let name = queue.name.clone();
                 queue.note_failure(row, worker.as_deref(), error.as_deref(), now);
-                if let Some(Row { message, expires_at, phase: Phase::Leased(life), failures, .. }) =
+                if let Some(Row { message, expires_at, phase: Phase::Leased(lifecycle), failures, .. }) =
                     queue.remove(row, now)
-                    && let Ok(failed) = life.reject(token, reason, error, now)
+                    && let Ok(failed) = lifecycle.reject(token, reason, error, now)
                 {
                     self.bury(&name, message, expires_at, failures, failed, now);
                 }
@@ -66,7 +66,9 @@ impl State {
     ) -> Result<(), MessagingError> {
         let token = receipt.token();
         let (queue, row) = self.held(receipt, now)?;
-        queue.reschedule(row, now, |phase| lead(phase, |life| Ok(Phase::Leased(life.extend(token, extension, now)?))));
+        queue.reschedule(row, now, |phase| {
+            lead(phase, |lifecycle| Ok(Phase::Leased(lifecycle.extend(token, extension, now)?)))
+        });
         Ok(())
     }
 
@@ -75,7 +77,7 @@ impl State {
         let token = receipt.token();
         if let Ok((queue, row)) = self.held(receipt, now) {
             queue.reschedule(row, now, |phase| {
-                lead(phase, |life| Ok(waiting(Waiting::Pending(life.give_up(token, now)?))))
+                lead(phase, |lifecycle| Ok(waiting(Waiting::Pending(lifecycle.give_up(token, now)?))))
             });
         }
     }
@@ -90,7 +92,7 @@ impl State {
         let held = self.queues.get_mut(receipt.queue()).filter(|queue| {
             queue.rows.get(&row).is_some_and(|row| {
                 row.message.id == receipt.message_id()
-                    && matches!(&row.phase, Phase::Leased(life) if life.is_held_by(receipt.token(), now))
+                    && matches!(&row.phase, Phase::Leased(lifecycle) if lifecycle.is_held_by(receipt.token(), now))
             })
         });
         held.map(|queue| (queue, row)).ok_or_else(|| receipt.expired())
@@ -102,9 +104,9 @@ fn waiting(waiting: Waiting) -> Phase {
 }
 
 /// Leads a leased row on. What the lifecycle refuses stays as it is; `held` has asked the same before.
-fn lead(phase: Phase, transition: impl FnOnce(Life<Processing>) -> Result<Phase, Life<Processing>>) -> Phase {
+fn lead(phase: Phase, transition: impl FnOnce(Lifecycle<Processing>) -> Result<Phase, Lifecycle<Processing>>) -> Phase {
     match phase {
-        Phase::Leased(life) => transition(life).unwrap_or_else(Phase::Leased),
+        Phase::Leased(lifecycle) => transition(lifecycle).unwrap_or_else(Phase::Leased),
         waiting @ Phase::Waiting(_) => waiting,
     }
 }

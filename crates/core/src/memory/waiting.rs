@@ -55,8 +55,8 @@ impl State {
         if let Some(row) = found.remove(row, now)
             && let Phase::Waiting(waiting) = row.phase.expire(now)
         {
-            let life = waiting.give_up(reason, error, now);
-            self.bury(queue, row.message, row.expires_at, row.failures, life, now);
+            let lifecycle = waiting.give_up(reason, error, now);
+            self.bury(queue, row.message, row.expires_at, row.failures, lifecycle, now);
         }
         Ok(())
     }
