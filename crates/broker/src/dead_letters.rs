@@ -117,10 +117,7 @@ impl Position {
             Some(Self { dead_at: Timestamp::from_micros(dead_at.parse().ok()?), id: id.parse().ok()? })
         });
         position.ok_or_else(|| {
-            MessagingError::invalid(
-                "cursor",
-                format!("'{}' does not belong to this list; pass `next` of the previous page", cursor.0),
-            )
+            MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept of messages after their end: the last ones of the store, for a while.
+//! The archive of a store in memory, bounded in age and size.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::store::State;
 /// Retention of an archived message.
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Upper bounds of the archive of a store: its rows, and the bytes of their bodies and headers.
+/// Upper bounds of the archive: rows, and bytes of bodies and headers.
 const MOST_ROWS: usize = 10_000;
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 
-/// The archive of a store, oldest end first.
+/// Archived messages, oldest end first.
 #[derive(Debug)]
 pub(super) struct Archive {
     policy: ArchivePolicy,
@@ -53,7 +53,7 @@ impl Archive {
         self.sweep(position.archived_at);
     }
 
-    /// Removes what is too old or too much.
+    /// Removes rows beyond the bounds.
     fn sweep(&mut self, now: Timestamp) {
         let until = now.saturating_sub(RETENTION);
         while let Some((position, _)) = self.rows.front()
@@ -66,7 +66,7 @@ impl Archive {
 }
 
 impl State {
-    /// Keeps a message that has ended, if the policy says so.
+    /// Archives a message that has ended, if the policy includes it.
     pub(super) fn keep(
         &mut self,
         queue: &QueueName,
@@ -109,10 +109,10 @@ impl State {
         loop {
             let step = walk.step();
             let end = self.archive.rows.partition_point(|(position, _)| *position < step.before);
-            // Rows of other queues are no part of the walk: its bound must not tell how many there are.
+            // The bound of the walk counts rows of this queue only, so that it does not reveal other queues.
             let own = self.archive.rows.range(..end).rev().filter(|(_, message)| message.queue == origin);
-            let judged = own.take(step.limit).map(|(position, message)| (*position, query.filter.includes(message)));
-            let rows: Vec<_> = judged.collect();
+            let matched = own.take(step.limit).map(|(position, message)| (*position, query.filter.includes(message)));
+            let rows: Vec<_> = matched.collect();
             if !walk.take(&rows) {
                 break;
             }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_policy_decides_what_is_kept_and_its_age_for_how_long() {
+    async fn the_policy_decides_what_is_kept_and_retention_how_long() {
         use ArchivedState::{Completed, Failed};
         let queue = QueueName::new("orders").unwrap();
         let expected = [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rows_of_other_queues_are_no_part_of_a_search() {
+    async fn rows_of_other_queues_are_not_in_a_search() {
         let (provider, deadline) = (MemoryStore::new().open(), Deadline::never());
         let (own, other) = (QueueName::new("own").unwrap(), QueueName::new("other").unwrap());
         for _ in 0..MOST_ROWS / 1000 {
@@ -210,7 +210,7 @@ mod tests {
             provider.ack_messages(&other, receipts, deadline).await.unwrap();
         }
         let page = provider.archived(&own, &ArchiveQuery::default(), deadline).await.unwrap();
-        assert_eq!(page, ArchivePage::default(), "a next page would tell that there are others");
+        assert_eq!(page, ArchivePage::default(), "a next page would reveal other queues");
         let page = provider.archived(&other, &ArchiveQuery::default(), deadline).await.unwrap();
         assert!(page.messages.len() == 100 && page.next.is_some());
     }

@@ -179,7 +179,7 @@ impl Waiting {
     }
 
     /// Makes the message due now, unless it is due already.
-    pub fn hasten(self, now: Timestamp) -> Self {
+    pub fn make_due(self, now: Timestamp) -> Self {
         let due = now.min(self.next_attempt_at());
         match self {
             Self::Pending(lifecycle) => Self::Pending(lifecycle.into(Pending { next_attempt_at: due })),
@@ -188,12 +188,12 @@ impl Waiting {
     }
 
     /// Dead-letters a message that is past its delivery limit or expiry, before a handler sees it.
-    pub fn die_unread(self, reason: DeadLetterReason, now: Timestamp) -> Lifecycle<Failed> {
-        self.give_up(reason, None, now)
+    pub fn dead_letter_unread(self, reason: DeadLetterReason, now: Timestamp) -> Lifecycle<Failed> {
+        self.dead_letter(reason, None, now)
     }
 
     /// Dead-letters a waiting message on request.
-    pub fn give_up(self, reason: DeadLetterReason, error: Option<String>, now: Timestamp) -> Lifecycle<Failed> {
+    pub fn dead_letter(self, reason: DeadLetterReason, error: Option<String>, now: Timestamp) -> Lifecycle<Failed> {
         match self {
             Self::Pending(lifecycle) => lifecycle.fail(reason, error, now),
             Self::Retryable(lifecycle) => lifecycle.fail(reason, error, now),
@@ -344,7 +344,7 @@ mod tests {
         let retried = leased(at(1)).retry(MINE, LEASE, Some("no".into()), at(2)).unwrap();
         assert_eq!(counts(&retried.record), (1, 1));
         assert_eq!(retried.state.next_attempt_at, at(32));
-        let failed = Waiting::Retryable(retried).die_unread(DeadLetterReason::EXPIRED, at(40));
+        let failed = Waiting::Retryable(retried).dead_letter_unread(DeadLetterReason::EXPIRED, at(40));
         assert_eq!(counts(&failed.record), (1, 1));
         assert_eq!(failed.record.last_error.as_deref(), Some("no"));
         assert_eq!(counts(&failed.redrive(at(50)).record), (0, 0));

@@ -1,4 +1,4 @@
-//! Where a message is accepted.
+//! Sends.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::queue_name::QueueName;
 use crate::service::check_sendable;
 
 impl State {
-    /// Accepts a message, or answers the living one that has its dedup key.
+    /// Stores a message, or returns the id of the living one with its dedup key.
     pub(super) fn send(
         &mut self,
         capabilities: &Capabilities,
@@ -43,12 +43,12 @@ impl State {
         Ok(id)
     }
 
-    /// The message that a dedup key is taken by. One that has expired and that nobody handles no longer lives: it goes
-    /// to the dead letters now, or it would swallow the new message and die at the next read.
+    /// The living message with this dedup key. An expired one without a valid lease is dead-lettered first; otherwise
+    /// the new message would be dropped in its favour.
     pub(super) fn living_holder(&mut self, name: &QueueName, key: &Key, now: Timestamp) -> Option<MessageId> {
         let (row_id, row) = self.dedup_holder(name, key)?;
         if row.is_over(now) {
-            self.bury_unread(name, row_id, DeadLetterReason::EXPIRED, now);
+            self.dead_letter_unread(name, row_id, DeadLetterReason::EXPIRED, now);
             return None;
         }
         Some(row.message.id)

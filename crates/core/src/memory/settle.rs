@@ -1,4 +1,4 @@
-//! Where a lease ends or is extended: nothing happens without the token that is valid now.
+//! Settles and extends, each fenced by the token of a valid lease.
 
 use std::time::Duration;
 
@@ -28,14 +28,16 @@ impl State {
                 }
             }
             Disposition::Nack(Nack::Retry { after, error }) => {
-                queue.note_failure(row, worker.as_deref(), error.as_deref(), now);
+                queue.record_failure(row, worker.as_deref(), error.as_deref(), now);
                 queue.reschedule(row, now, |phase| {
-                    lead(phase, |lifecycle| Ok(waiting(Waiting::Retryable(lifecycle.retry(token, after, error, now)?))))
+                    transition_leased(phase, |lifecycle| {
+                        Ok(waiting(Waiting::Retryable(lifecycle.retry(token, after, error, now)?)))
+                    })
                 });
             }
             Disposition::Nack(Nack::Release) => {
                 queue.reschedule(row, now, |phase| {
-                    lead(phase, |lifecycle| Ok(waiting(Waiting::Pending(lifecycle.release(token, now)?))))
+                    transition_leased(phase, |lifecycle| Ok(waiting(Waiting::Pending(lifecycle.release(token, now)?))))
                 });
             }
             Disposition::Nack(Nack::DeadLetter { reason, error }) => {
@@ -46,12 +48,12 @@ impl State {
                     ));
                 }
                 let name = queue.name.clone();
-                queue.note_failure(row, worker.as_deref(), error.as_deref(), now);
+                queue.record_failure(row, worker.as_deref(), error.as_deref(), now);
                 if let Some(Row { message, expires_at, phase: Phase::Leased(lifecycle), failures, .. }) =
                     queue.remove(row, now)
                     && let Ok(failed) = lifecycle.reject(token, reason, error, now)
                 {
-                    self.bury(&name, message, expires_at, failures, failed, now);
+                    self.dead_letter(&name, message, expires_at, failures, failed, now);
                 }
             }
         }
@@ -67,22 +69,22 @@ impl State {
         let token = receipt.token();
         let (queue, row) = self.held(receipt, now)?;
         queue.reschedule(row, now, |phase| {
-            lead(phase, |lifecycle| Ok(Phase::Leased(lifecycle.extend(token, extension, now)?)))
+            transition_leased(phase, |lifecycle| Ok(Phase::Leased(lifecycle.extend(token, extension, now)?)))
         });
         Ok(())
     }
 
-    /// A message was dropped unsettled: its lease ends now, its delivery stays counted.
+    /// Ends the lease of a dropped message; its delivery stays counted.
     pub(super) fn give_up(&mut self, receipt: &ReceiptHandle, now: Timestamp) {
         let token = receipt.token();
         if let Ok((queue, row)) = self.held(receipt, now) {
             queue.reschedule(row, now, |phase| {
-                lead(phase, |lifecycle| Ok(waiting(Waiting::Pending(lifecycle.give_up(token, now)?))))
+                transition_leased(phase, |lifecycle| Ok(waiting(Waiting::Pending(lifecycle.give_up(token, now)?))))
             });
         }
     }
 
-    /// The row that a receipt holds, if its lease is valid now.
+    /// The row that a receipt names, if its lease is valid now.
     fn held(&mut self, receipt: &ReceiptHandle, now: Timestamp) -> Result<(&mut Queue, RowId), MessagingError> {
         receipt.check_provider(PROVIDER)?;
         if !self.issued(receipt.token()) {
@@ -103,8 +105,11 @@ fn waiting(waiting: Waiting) -> Phase {
     Phase::Waiting(waiting)
 }
 
-/// Leads a leased row on. What the lifecycle refuses stays as it is; `held` has asked the same before.
-fn lead(phase: Phase, transition: impl FnOnce(Lifecycle<Processing>) -> Result<Phase, Lifecycle<Processing>>) -> Phase {
+/// Applies a transition to a leased row. `held` has checked the lease, so the transition is not refused.
+fn transition_leased(
+    phase: Phase,
+    transition: impl FnOnce(Lifecycle<Processing>) -> Result<Phase, Lifecycle<Processing>>,
+) -> Phase {
     match phase {
         Phase::Leased(lifecycle) => transition(lifecycle).unwrap_or_else(Phase::Leased),
         waiting @ Phase::Waiting(_) => waiting,
