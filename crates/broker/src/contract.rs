@@ -58,7 +58,7 @@ impl<B: Broker> Connection<B> {
             queues.entry(queue.clone()).or_default().clone()
         };
         let guard = deadline.limit(lock.lock_owned()).await;
-        guard.ok_or(MessagingError::DeadlineExceeded { operation: "the read of the queue" })
+        guard.ok_or(MessagingError::DeadlineExceeded { operation: "read" })
     }
 
     /// Runs a repeatable operation, again on the next connection if the connection is lost.

@@ -7,7 +7,7 @@
 /// What stores are called.
 const PROVIDERS: &[&str] = &["http", "memory", "mysql", "pgmq", "postgres", "rabbitmq", "spool", "sqlite", "sqs"];
 
-/// What is asked of stores, as in "failed to …", "no answer to …" and "before … could begin".
+/// What is asked of stores, as in "failed to …", "the outcome of … is unknown" and "before … could begin".
 const OPERATIONS: &[&str] = &[
     "abandon",
     "ack",
