@@ -11,7 +11,7 @@ use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, 
 use postrider_core::*;
 
 const RUNS: usize = 5;
-const MOST_RUNS: usize = 25;
+const MAX_RUNS: usize = 25;
 const MESSAGES: usize = 50_000;
 const BATCH: usize = 100;
 const CALLS: u32 = 20_000;
@@ -24,7 +24,7 @@ async fn main() -> ExitCode {
     let mut rates: Vec<f64> = Vec::new();
     let mut added: Vec<Duration> = Vec::new();
     let mut misses_limit = true;
-    while rates.len() < RUNS || (is_check && misses_limit && rates.len() < MOST_RUNS) {
+    while rates.len() < RUNS || (is_check && misses_limit && rates.len() < MAX_RUNS) {
         // In tasks, as callers are: the thread that blocks on the runtime is not a worker thread.
         rates.push(tokio::spawn(memory_rate()).await.expect("the memory run ends"));
         added.push(tokio::spawn(coalescer_cost()).await.expect("the coalescer run ends"));

@@ -152,7 +152,7 @@ impl Lease {
     pub fn receipt(&self) -> &ReceiptHandle {
         match &self.0 {
             Some((receipt, _)) => receipt,
-            // `into_receipt` consumes the lease, so no one can see it empty.
+            // `into_receipt` consumes the lease, so the lease is never empty here.
             None => unreachable!("a lease has its receipt until it is taken"),
         }
     }

@@ -11,7 +11,7 @@ use crate::receipt::ReceiptHandle;
 use crate::spawn::spawn;
 
 /// Upper bound of the leases that are returned together.
-const MOST_AT_ONCE: usize = 1000;
+const MAX_BATCH: usize = 1000;
 
 /// Takes back the leases of dropped messages in the background. For providers.
 pub struct Returns {
@@ -29,7 +29,7 @@ impl Returns {
         let (returned, mut inbox) = mpsc::unbounded_channel();
         spawn(async move {
             let mut receipts = Vec::new();
-            while inbox.recv_many(&mut receipts, MOST_AT_ONCE).await > 0 {
+            while inbox.recv_many(&mut receipts, MAX_BATCH).await > 0 {
                 if let Err(error) = give_up(std::mem::take(&mut receipts)).await {
                     tracing::debug!(?error, "dropped messages were not given back; their leases will expire");
                 }

@@ -228,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn l9_bad_bytes_are_dead_lettered_and_the_rest_is_delivered() {
-        let (provider, ids) = with(Settling::Works, &["1", "no number", "2", "", "3"]);
+        let (provider, ids) = with(Settling::Succeeds, &["1", "no number", "2", "", "3"]);
         let received = receive::<Json<u32>>(&provider, &orders()).await.unwrap();
         assert_eq!(numbers(&received), [1, 2, 3]);
         let dead = dead_lettered(&provider);
@@ -240,9 +240,9 @@ mod tests {
 
     /// Decodes `ok` and panics on other input.
     #[derive(Debug)]
-    struct Touchy;
+    struct Panicking;
 
-    impl QueueMessage for Touchy {
+    impl QueueMessage for Panicking {
         const CONTENT_TYPE: ContentType = ContentType::OCTET_STREAM;
 
         fn to_bytes(&self) -> Result<Bytes, MessagingError> {
@@ -257,18 +257,18 @@ mod tests {
 
     #[tokio::test]
     async fn l9_a_decoder_that_panics_is_one_that_fails() {
-        let (provider, ids) = with(Settling::Works, &["ok", "boom", "ok"]);
-        let received = receive::<Touchy>(&provider, &orders()).await.unwrap();
+        let (provider, ids) = with(Settling::Succeeds, &["ok", "boom", "ok"]);
+        let received = receive::<Panicking>(&provider, &orders()).await.unwrap();
         assert_eq!(received.iter().map(QueuedMessage::id).collect::<Vec<_>>(), [ids[0], ids[2]]);
         assert!(provider.returned().is_empty(), "the message was dead-lettered, not returned");
         let (id, reason, error) = dead_lettered(&provider).remove(0);
         assert_eq!((id, reason), (ids[1], DeadLetterReason::UNDECODABLE));
-        assert!(error.contains("Touchy: its decoder panicked") && error.contains("not ok"), "{error}");
+        assert!(error.contains("Panicking: its decoder panicked") && error.contains("not ok"), "{error}");
     }
 
     #[tokio::test]
     async fn l9_a_batch_of_nothing_but_bad_bytes_is_empty() {
-        let (provider, _) = with(Settling::Works, &["a", "b"]);
+        let (provider, _) = with(Settling::Succeeds, &["a", "b"]);
         assert!(receive::<Json<u32>>(&provider, &orders()).await.unwrap().is_empty());
         assert_eq!(dead_lettered(&provider).len(), 2);
     }

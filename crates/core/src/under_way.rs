@@ -105,7 +105,7 @@ impl UnderWay {
 enum Waited {
     Done,
     /// The deadline passed, or the operation panicked.
-    InVain,
+    NotDone,
 }
 
 /// Waits for an operation. Not generic over its result, so that it is compiled once.
@@ -120,11 +120,11 @@ impl Future for Wait {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Waited> {
         match Pin::new(&mut self.is_done).poll(context) {
             Poll::Ready(Ok(())) => return Poll::Ready(Waited::Done),
-            Poll::Ready(Err(_)) => return Poll::Ready(Waited::InVain),
+            Poll::Ready(Err(_)) => return Poll::Ready(Waited::NotDone),
             Poll::Pending => {}
         }
         match &mut self.timer {
-            Some(timer) => timer.as_mut().poll(context).map(|()| Waited::InVain),
+            Some(timer) => timer.as_mut().poll(context).map(|()| Waited::NotDone),
             None => Poll::Pending,
         }
     }

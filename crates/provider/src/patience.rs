@@ -22,13 +22,13 @@ pub(crate) struct Caller {
 }
 
 /// Upper bound of the time before a deadline that is reserved to end the wait.
-const FOR_THE_END: Duration = Duration::from_millis(250);
+const END_RESERVE: Duration = Duration::from_millis(250);
 
 impl Patience {
     /// Waits for `wait`, and not past the deadline.
     pub(crate) fn new(wait: Duration, deadline: Deadline, closing: watch::Receiver<bool>) -> (Caller, Self) {
         let wait = match deadline.remaining() {
-            Some(left) => wait.min(left - (left / 4).min(FOR_THE_END)),
+            Some(left) => wait.min(left - (left / 4).min(END_RESERVE)),
             None => wait,
         };
         let now = Instant::now();

@@ -16,7 +16,7 @@ use crate::wakes::Listener;
 const LOCKED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Upper bound of the chore rounds in one look.
-const MOST_ROUNDS: usize = 5;
+const MAX_ROUNDS: usize = 5;
 
 /// [`Store::listen`](postrider_provider::Store::listen) of a database.
 pub fn listen<S: SqlStore>(store: &S, queues: &[QueueName]) -> Listener {
@@ -82,7 +82,7 @@ async fn settle_and_claim_one<S: SqlStore>(
             Err(error) => return Err(error),
         };
         let left = wanted - done.messages.len().min(wanted);
-        done.is_cut_short = more && left > 0 && number == MOST_ROUNDS;
+        done.is_cut_short = more && left > 0 && number == MAX_ROUNDS;
         // A lease that expires meanwhile would be claimed again, and one answer would contain its message twice.
         let is_late = !done.messages.is_empty() && begun.elapsed() > options.visibility / 4;
         if !more || left == 0 || done.is_cut_short || is_late {

@@ -6,10 +6,10 @@
 //! collide.
 
 /// Upper bound of the examined part of an error line, in bytes.
-const MOST_READ: usize = 1000;
+const MAX_READ: usize = 1000;
 
 /// Upper bound of a fingerprint, in bytes.
-const MOST_WRITTEN: usize = 200;
+const MAX_WRITTEN: usize = 200;
 
 /// The fingerprint of a dead letter without an error text.
 pub const NO_ERROR_TEXT: &str = "(no error text)";
@@ -71,22 +71,22 @@ pub fn error_fingerprint(error: Option<&str>) -> String {
         if !kind.is_empty() {
             kind.push_str(": ");
         }
-        kind.push_str(&without_details(beginning(summary.line, MOST_READ)));
+        kind.push_str(&without_details(prefix(summary.line, MAX_READ)));
     }
     if kind.is_empty() {
         return NO_ERROR_TEXT.to_owned();
     }
-    kind.truncate(beginning(&kind, MOST_WRITTEN).trim_end().len());
+    kind.truncate(prefix(&kind, MAX_WRITTEN).trim_end().len());
     kind
 }
 
-fn beginning(text: &str, most: usize) -> &str {
+fn prefix(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
 /// Replaces the parts of a line that differ between errors of a kind.
 fn without_details(line: &str) -> String {
-    let mut kind = Kind { written: String::with_capacity(line.len()) };
+    let mut kind = Fingerprint { written: String::with_capacity(line.len()) };
     let mut rest = line;
     let mut before = None;
     while let Some(c) = rest.chars().next() {
@@ -126,11 +126,11 @@ fn without_details(line: &str) -> String {
     kind.written
 }
 
-struct Kind {
+struct Fingerprint {
     written: String,
 }
 
-impl Kind {
+impl Fingerprint {
     /// Writes a placeholder. Adjacent equal placeholders, as in a list or a date, become one.
     fn replace(&mut self, placeholder: &str) {
         let words = self.written.trim_end_matches([' ', ',']);
@@ -185,11 +185,11 @@ fn url_path(text: &str, before: Option<char>) -> Option<usize> {
     let path = chunk(text);
     let is_path = path.strip_prefix('/').is_some_and(|rest| rest.starts_with(|c| is_word(c) || "~%?.-".contains(c)))
         && before.is_some_and(|c| is_word(c) || c == ']');
-    (is_path && is_far(path)).then_some(path.len())
+    (is_path && is_path_like(path)).then_some(path.len())
 }
 
 /// Whether a path is more than an alternative like "read/write".
-fn is_far(text: &str) -> bool {
+fn is_path_like(text: &str) -> bool {
     text.matches('/').count() > 1 || text.contains(|c: char| c.is_ascii_digit() || ".?=%".contains(c))
 }
 
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn long_and_unusual_texts_are_handled() {
-        assert_eq!(kind(&"ä".repeat(10_000)).len(), MOST_WRITTEN);
+        assert_eq!(kind(&"ä".repeat(10_000)).len(), MAX_WRITTEN);
         for odd in ["'", "''", "\"", "/", "//", "-", "+", "http://", "#", "7", "\\", "…/…", "'\\", "\u{202e}'x", "a/"]
         {
             let once = kind(odd);

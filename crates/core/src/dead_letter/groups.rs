@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::id::MessageId;
 
 /// Upper bound of the kinds that are counted individually. Later kinds are counted together.
-const MOST_KINDS: usize = 2_000;
+const MAX_KINDS: usize = 2_000;
 
 /// Dead letters with the same reason and kind of error.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl DeadLetterGroups {
             if dead_at >= group.last_dead_at {
                 (group.last_dead_at, group.error, group.example_id) = (dead_at, error, id);
             }
-        } else if self.groups.len() < MOST_KINDS {
+        } else if self.groups.len() < MAX_KINDS {
             let group = DeadLetterGroup {
                 reason: key.0.clone(),
                 fingerprint: key.1.clone(),
@@ -135,12 +135,12 @@ mod tests {
     #[test]
     fn the_rest_is_counted_together_and_bounded() {
         let mut groups = DeadLetterGroups::default();
-        let kinds = i64::try_from(MOST_KINDS).unwrap() + 50;
+        let kinds = i64::try_from(MAX_KINDS).unwrap() + 50;
         for number in 0..kinds {
             groups.add(letter(number, word(number)));
         }
         (0..9).for_each(|number| groups.add(letter(number, word(3))));
-        assert_eq!(groups.groups.len(), MOST_KINDS);
+        assert_eq!(groups.groups.len(), MAX_KINDS);
         let found = groups.largest(20);
         assert_eq!((found.groups.len(), found.groups[0].count), (20, 10));
         assert_eq!((found.more_kinds, found.more_count), (kinds as u64 - 20, kinds as u64 - 20));

@@ -17,8 +17,8 @@ use super::store::State;
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Upper bounds of the archive: rows, and bytes of bodies and headers.
-const MOST_ROWS: usize = 10_000;
-const MOST_BYTES: usize = 64 * 1024 * 1024;
+const MAX_ROWS: usize = 10_000;
+const MAX_BYTES: usize = 64 * 1024 * 1024;
 
 /// Archived messages, oldest end first.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Archive {
     fn sweep(&mut self, now: Timestamp) {
         let until = now.saturating_sub(RETENTION);
         while let Some((position, _)) = self.rows.front()
-            && (position.archived_at <= until || self.rows.len() > MOST_ROWS || self.bytes > MOST_BYTES)
+            && (position.archived_at <= until || self.rows.len() > MAX_ROWS || self.bytes > MAX_BYTES)
             && let Some((_, message)) = self.rows.pop_front()
         {
             self.bytes -= size(&message);
@@ -175,7 +175,7 @@ mod tests {
     async fn an_archive_in_memory_is_bounded() {
         let (queue, deadline) = (QueueName::new("orders").unwrap(), Deadline::never());
         let provider = MemoryStore::new().open();
-        for round in 0..=MOST_ROWS / 1000 {
+        for round in 0..=MAX_ROWS / 1000 {
             let messages = (0..1000).map(|n| Message::new(format!("{round} {n}"))).collect();
             provider.send_batch(&queue, messages, deadline).await.unwrap();
             let taken = provider.receive_messages(&queue, &ReceiveOptions::batch(1000), deadline).await.unwrap();
@@ -186,7 +186,7 @@ mod tests {
         let first = provider.archived(&queue, &query, deadline).await.unwrap();
         let query = ArchiveQuery { after: first.next, ..query };
         let rest = provider.archived(&queue, &query, deadline).await.unwrap();
-        assert_eq!(first.messages.len() + rest.messages.len(), MOST_ROWS);
+        assert_eq!(first.messages.len() + rest.messages.len(), MAX_ROWS);
         assert!(rest.messages.iter().all(|message| !message.body.starts_with(b"0 ")), "the oldest are gone");
         let body = vec![b'x'; 1024 * 1024];
         for _ in 0..70 {
@@ -195,14 +195,14 @@ mod tests {
                 provider.receive_messages(&queue, &ReceiveOptions::default(), deadline).await.unwrap().remove(0);
             provider.ack_message(&queue, message, deadline).await.unwrap();
         }
-        assert_eq!(kept(&provider, &queue).await.len(), MOST_BYTES / body.len());
+        assert_eq!(kept(&provider, &queue).await.len(), MAX_BYTES / body.len());
     }
 
     #[tokio::test]
     async fn rows_of_other_queues_are_not_in_a_search() {
         let (provider, deadline) = (MemoryStore::new().open(), Deadline::never());
         let (own, other) = (QueueName::new("own").unwrap(), QueueName::new("other").unwrap());
-        for _ in 0..MOST_ROWS / 1000 {
+        for _ in 0..MAX_ROWS / 1000 {
             let messages = (0..1000).map(|_| Message::new("a")).collect();
             provider.send_batch(&other, messages, deadline).await.unwrap();
             let taken = provider.receive_messages(&other, &ReceiveOptions::batch(1000), deadline).await.unwrap();

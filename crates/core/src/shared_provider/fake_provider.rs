@@ -35,7 +35,7 @@ use crate::waiting::{PeekPage, PeekQuery};
 pub(crate) enum Settling {
     /// Succeeds.
     #[default]
-    Works,
+    Succeeds,
     /// Fails with an outer error.
     Fails,
     /// Fails each row.
@@ -227,7 +227,7 @@ impl MessagingService for FakeProvider {
         self.called("settle");
         self.settle_calls.lock().push(settlements.clone());
         match self.settling {
-            Settling::Works => Ok(settlements.iter().map(|_| Ok(())).collect()),
+            Settling::Succeeds => Ok(settlements.iter().map(|_| Ok(())).collect()),
             Settling::Fails => Err(MessagingError::Closed { provider: "fake" }),
             Settling::RefusesRows => Ok(settlements.iter().map(|row| Err(row.receipt.expired())).collect()),
             Settling::Hangs => std::future::pending().await,

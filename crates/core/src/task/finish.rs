@@ -10,7 +10,7 @@ use super::state::{DeadReason, TaskState};
 use crate::error::MessagingError;
 
 /// Upper bound of a progress text, in bytes.
-const LONGEST_PROGRESS: usize = 1024;
+const MAX_PROGRESS_BYTES: usize = 1024;
 
 /// The end of an attempt.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,8 +112,8 @@ impl Progress {
         if fraction.is_some_and(|fraction| !(0.0..=1.0).contains(&fraction)) {
             return Err(MessagingError::invalid("progress", "the fraction is not between 0 and 1"));
         }
-        if text.as_ref().is_some_and(|text| text.len() > LONGEST_PROGRESS || text.contains('\0')) {
-            let why = format!("the text has more than {LONGEST_PROGRESS} bytes, or contains NUL");
+        if text.as_ref().is_some_and(|text| text.len() > MAX_PROGRESS_BYTES || text.contains('\0')) {
+            let why = format!("the text has more than {MAX_PROGRESS_BYTES} bytes, or contains NUL");
             return Err(MessagingError::invalid("progress", why));
         }
         Ok(Self { fraction, text })

@@ -15,8 +15,8 @@ use crate::idempotency::IdempotencyKey;
 use crate::message::{Key, MAX_DURATION, Priority, check_duration};
 use crate::retry::RetryStrategy;
 
-const MOST_TAGS: usize = 32;
-const LONGEST_TAG: usize = 128;
+const MAX_TAGS: usize = 32;
+const MAX_TAG_BYTES: usize = 128;
 
 /// A time by the store's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -235,14 +235,14 @@ impl NewTask {
 }
 
 pub(super) fn check_tags(tags: &[String]) -> Result<(), MessagingError> {
-    if tags.len() > MOST_TAGS {
-        let why = format!("{} are too many, at most {MOST_TAGS} are allowed", tags.len());
+    if tags.len() > MAX_TAGS {
+        let why = format!("{} are too many, at most {MAX_TAGS} are allowed", tags.len());
         return Err(MessagingError::invalid("tags", why));
     }
     for tag in tags {
-        if tag.is_empty() || tag.len() > LONGEST_TAG || tag.chars().any(char::is_control) {
+        if tag.is_empty() || tag.len() > MAX_TAG_BYTES || tag.chars().any(char::is_control) {
             let why = format!(
-                "'{}': a tag is 1 to {LONGEST_TAG} bytes of text without control characters",
+                "'{}': a tag is 1 to {MAX_TAG_BYTES} bytes of text without control characters",
                 tag.escape_debug()
             );
             return Err(MessagingError::invalid("tag", why));

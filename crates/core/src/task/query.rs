@@ -15,18 +15,18 @@ use crate::error::MessagingError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypePattern {
     name: String,
-    is_beginning: bool,
+    is_prefix: bool,
 }
 
 impl TypePattern {
     /// Exactly one type.
     pub fn exactly(task_type: &TaskType) -> Self {
-        Self { name: task_type.as_str().to_owned(), is_beginning: false }
+        Self { name: task_type.as_str().to_owned(), is_prefix: false }
     }
 
     /// Whether the pattern matches a type.
     pub fn includes(&self, task_type: &TaskType) -> bool {
-        match self.is_beginning {
+        match self.is_prefix {
             true => task_type.as_str().starts_with(&self.name),
             false => task_type.as_str() == self.name,
         }
@@ -34,7 +34,7 @@ impl TypePattern {
 
     /// The pattern of the types that both match; `None` if there is none.
     pub fn and(&self, other: &Self) -> Option<Self> {
-        let is_within = |narrow: &Self, wide: &Self| match wide.is_beginning {
+        let is_within = |narrow: &Self, wide: &Self| match wide.is_prefix {
             true => narrow.name.starts_with(&wide.name),
             false => narrow == wide,
         };
@@ -47,13 +47,13 @@ impl TypePattern {
     /// The pattern for SQL's `like`, with `\` as the escape character.
     pub fn as_like(&self) -> String {
         let escaped = self.name.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-        escaped + if self.is_beginning { "%" } else { "" }
+        escaped + if self.is_prefix { "%" } else { "" }
     }
 }
 
 impl fmt::Display for TypePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.name, if self.is_beginning { "*" } else { "" })
+        write!(f, "{}{}", self.name, if self.is_prefix { "*" } else { "" })
     }
 }
 
@@ -69,7 +69,7 @@ impl FromStr for TypePattern {
                 format!("'{shown}' is not the prefix of a type; use letters, digits, '_', '.' and '-' before the '*'");
             return Err(MessagingError::invalid("task type", why));
         }
-        Ok(Self { name: name.to_owned(), is_beginning: true })
+        Ok(Self { name: name.to_owned(), is_prefix: true })
     }
 }
 

@@ -16,7 +16,7 @@ fn queue() -> QueueName {
     QueueName::new("orders").expect("a queue's name")
 }
 
-fn by_hand() -> (ManualClock, MemoryProvider) {
+fn with_manual_clock() -> (ManualClock, MemoryProvider) {
     let clock = ManualClock::default();
     let store = MemoryStore::builder().clock(clock.clone()).seed(7).build();
     (clock, store.open())
@@ -27,13 +27,13 @@ async fn receive(provider: &MemoryProvider, options: &ReceiveOptions) -> Vec<Que
 }
 
 /// Polls a future once, and asserts that it is pending.
-async fn must_wait<F: Future>(future: std::pin::Pin<&mut F>) {
+async fn assert_pending<F: Future>(future: std::pin::Pin<&mut F>) {
     assert!(poll!(future).is_pending());
 }
 
 #[tokio::test]
 async fn nothing_is_due_while_the_clock_stands_still() {
-    let (clock, provider) = by_hand();
+    let (clock, provider) = with_manual_clock();
     provider.send_message(&queue(), Message::new("later").delay(SECOND), soon()).await.unwrap();
     let options = ReceiveOptions::default().visibility(SECOND);
     assert!(receive(&provider, &options).await.is_empty());
@@ -51,28 +51,28 @@ async fn nothing_is_due_while_the_clock_stands_still() {
 
 #[tokio::test]
 async fn a_waiting_receive_is_woken_by_a_send_a_due_time_and_an_expired_lease() {
-    let (clock, provider) = by_hand();
+    let (clock, provider) = with_manual_clock();
     let orders = queue();
     let wait = ReceiveOptions::default().visibility(SECOND).wait(SECOND * 3600);
 
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     provider.send_message(&queue(), Message::new("now"), soon()).await.unwrap();
     let held = waiting.await.unwrap().pop().unwrap();
 
     // A waiting receiver without a timer must be woken for the lease that ends in a second, and for the delay that ends
     // sooner.
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     let sooner = Message::new("sooner").delay(SECOND / 2);
     provider.send_message(&queue(), sooner.clone(), soon()).await.unwrap();
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     clock.advance(SECOND / 2);
     let served = waiting.await.unwrap();
     assert_eq!(served[0].id(), sooner.id);
 
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     let id = held.id();
     drop(held.into_receipt());
     clock.advance(SECOND / 2);
@@ -82,7 +82,7 @@ async fn a_waiting_receive_is_woken_by_a_send_a_due_time_and_an_expired_lease() 
 
 #[tokio::test]
 async fn a_dropped_message_is_back_at_once_and_its_delivery_is_counted() {
-    let (_, provider) = by_hand();
+    let (_, provider) = with_manual_clock();
     provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
     let long = ReceiveOptions::default().visibility(SECOND * 3600);
     drop(receive(&provider, &long).await);
@@ -92,7 +92,7 @@ async fn a_dropped_message_is_back_at_once_and_its_delivery_is_counted() {
 
 #[tokio::test]
 async fn an_expired_message_gives_its_dedup_key_up() {
-    let (clock, provider) = by_hand();
+    let (clock, provider) = with_manual_clock();
     let keyed = |body: &'static str| Message::new(body).dedup_key("k").unwrap();
     let old = keyed("old").expires_in(SECOND);
     provider.send_message(&queue(), old.clone(), soon()).await.unwrap();
@@ -106,12 +106,12 @@ async fn an_expired_message_gives_its_dedup_key_up() {
 
 #[tokio::test]
 async fn after_close_nothing_is_leased() {
-    let (_, provider) = by_hand();
+    let (_, provider) = with_manual_clock();
     let other = provider.store().open();
     let orders = queue();
     let wait = ReceiveOptions::default().wait(SECOND * 3600);
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     other.send_message(&orders, Message::new("one"), soon()).await.unwrap();
     provider.close(soon()).await.unwrap();
     assert!(waiting.await.unwrap().is_empty());
@@ -153,7 +153,7 @@ async fn a_receive_waits_for_several_queues() {
 
 #[tokio::test]
 async fn a_dead_letter_queue_is_deleted_only_with_its_origin() {
-    let (_, provider) = by_hand();
+    let (_, provider) = with_manual_clock();
     provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
     let refused = provider.delete_queue(&queue().dead_letters(), soon()).await;
     assert!(matches!(refused, Err(MessagingError::InvalidInput { .. })), "{refused:?}");
@@ -202,7 +202,7 @@ async fn all_waiting_receivers_are_served() {
 
 #[tokio::test]
 async fn hints_follow_changes_and_due_times_once() {
-    let (clock, provider) = by_hand();
+    let (clock, provider) = with_manual_clock();
     let mut hints = provider.subscribe(&queue(), soon()).await.unwrap();
     assert!(poll!(std::pin::pin!(hints.next())).is_pending(), "there is no change");
     provider.send_message(&queue(), Message::new("now"), soon()).await.unwrap();
@@ -267,8 +267,8 @@ async fn the_leases_of_a_deleted_queue_end() {
 #[tokio::test]
 async fn two_stores_with_one_seed_and_one_clock_behave_the_same() {
     let run = async || {
-        let (clock, provider) = by_hand();
-        let mut told = Vec::new();
+        let (clock, provider) = with_manual_clock();
+        let mut receipts = Vec::new();
         for n in 0..20_u128 {
             let id = MessageId::from_uuid(uuid::Uuid::from_u128(n));
             let message = Message::new("x").id(id).priority(Priority::new((n % 10) as u8).unwrap());
@@ -277,11 +277,11 @@ async fn two_stores_with_one_seed_and_one_clock_behave_the_same() {
             if n % 3 == 0 {
                 let options = ReceiveOptions::batch(2).visibility(SECOND * 2);
                 for message in receive(&provider, &options).await {
-                    told.push(message.into_receipt().to_string());
+                    receipts.push(message.into_receipt().to_string());
                 }
             }
         }
-        told
+        receipts
     };
     assert_eq!(run().await, run().await);
 }
