@@ -1,4 +1,4 @@
-//! What a broker does for [`Connection`](crate::Connection): one method an operation.
+//! What a broker does for [`Connection`](crate::Connection): one method for each operation.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -12,35 +12,36 @@ use postrider_provider::{Claimed, Patience};
 
 use crate::stored::Stored;
 
-/// A message that is held for a moment, to be looked at or moved.
+/// A message that is held to be read or moved.
 #[derive(Debug)]
 pub struct Held {
     /// The message.
     pub stored: Stored,
-    /// Which of the held ones it is.
+    /// Its number within the hold.
     pub place: u64,
 }
 
-/// Messages of one queue that are held for a moment: nobody else sees them meanwhile.
+/// Messages of one queue that are held for a moment: no other consumer sees them meanwhile.
 pub trait Hold: Send + 'static {
-    /// Takes up to `count` further messages, in their order. None means that there are no more.
+    /// Takes up to `count` further messages, in order. An empty answer means that there are no more.
     fn take(&mut self, count: usize) -> impl Future<Output = Result<Vec<Held>, MessagingError>> + Send;
 
     /// Removes messages that were taken.
     fn remove(&mut self, places: &[u64]) -> impl Future<Output = Result<(), MessagingError>> + Send;
 
-    /// Stores messages in a queue, each in the place of one that was taken, which is removed once its copy is durable.
+    /// Stores a copy of each message in a queue, and removes the taken message that it replaces once the copy is
+    /// durable.
     fn move_to(
         &mut self,
         queue: &QueueName,
         moved: Vec<(u64, Stored)>,
     ) -> impl Future<Output = Result<RowResults<()>, MessagingError>> + Send;
 
-    /// Lets go of what is left.
+    /// Releases the remaining messages.
     fn put_back(self) -> impl Future<Output = Result<(), MessagingError>> + Send;
 }
 
-/// A broker that keeps messages. Clones are the same connection to it.
+/// A broker that keeps messages. Clones share the connection.
 pub trait Broker: Clone + Debug + Send + Sync + 'static {
     /// The provider's name in receipts and errors.
     const PROVIDER: &'static str;
@@ -48,26 +49,27 @@ pub trait Broker: Clone + Debug + Send + Sync + 'static {
     /// Messages that are held for a moment.
     type Hold: Hold;
 
-    /// What it can do.
+    /// The capabilities of the broker.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Whether a send or a redrive creates a queue that is missing.
+    /// Whether a send or a redrive creates a missing queue.
     fn creates_queues(&self) -> bool;
 
-    /// How large its batches are.
+    /// The bounds of its batches.
     fn batches(&self) -> CoalescerConfig {
         CoalescerConfig::new(Self::PROVIDER)
     }
 
-    /// How many batches of messages are sent at the same time. Those with ordering keys go one after the other.
+    /// Number of send batches that run at the same time. Messages with ordering keys are sent one batch after the
+    /// other.
     fn senders(&self) -> usize {
         1
     }
 
-    /// Whether the broker answers.
+    /// Checks that the broker answers.
     fn health_check(&self, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
 
-    /// Makes a queue, and the one of its dead letters, if they are not there.
+    /// Creates a queue and its dead-letter queue, unless they exist.
     fn ensure_queue(
         &self,
         queue: &QueueName,
@@ -77,8 +79,8 @@ pub trait Broker: Clone + Debug + Send + Sync + 'static {
     /// Stores messages.
     fn send(&self, rows: &[SendRow]) -> impl Future<Output = Result<RowResults<MessageId>, BatchFailure>> + Send;
 
-    /// Messages were stored in a queue: waits until they outlast a crash, if that takes longer than the broker's word. An
-    /// error means that nobody knows.
+    /// Called after messages were stored in a queue; waits until they survive a crash, if the broker's answer does not
+    /// say so. An error means that the outcome is unknown.
     fn sent(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send {
         let _ = (queue, deadline);
         std::future::ready(Ok(()))
@@ -87,16 +89,16 @@ pub trait Broker: Clone + Debug + Send + Sync + 'static {
     /// Ends leases.
     fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<RowResults<()>, BatchFailure>> + Send;
 
-    /// Extends leases, and answers the receipt by which each goes on.
+    /// Extends leases, and returns the receipt that is valid from now on.
     fn extend(
         &self,
         rows: &[ExtendRow],
     ) -> impl Future<Output = Result<RowResults<ReceiptHandle>, BatchFailure>> + Send;
 
-    /// Gives leases back that nobody will use.
+    /// Gives back leases whose messages were dropped or have no caller.
     fn give_up(&self, receipts: &[ReceiptHandle]) -> impl Future<Output = Result<(), MessagingError>> + Send;
 
-    /// Leases messages, and waits for the first of them as long as there is patience. Buries what must die on the way.
+    /// Leases messages, and waits for the first one within `patience`. Dead-letters what is past its limits.
     fn receive(
         &self,
         queue: &QueueName,
@@ -115,21 +117,21 @@ pub trait Broker: Clone + Debug + Send + Sync + 'static {
     /// All queues.
     fn list_queues(&self, deadline: Deadline) -> impl Future<Output = Result<Vec<QueueName>, MessagingError>> + Send;
 
-    /// Whether a queue is there, and why it cannot be used if it is there and cannot.
+    /// Whether a queue exists: `None` if it does not, an error text if it cannot be used.
     fn is_usable(
         &self,
         queue: &QueueName,
         deadline: Deadline,
     ) -> impl Future<Output = Result<Option<Result<(), String>>, MessagingError>> + Send;
 
-    /// What is in a queue.
+    /// The counts of a queue.
     fn stats(
         &self,
         queue: &QueueName,
         deadline: Deadline,
     ) -> impl Future<Output = Result<QueueStats, MessagingError>> + Send;
 
-    /// Holds a queue's messages back, or lets them go again.
+    /// Pauses or resumes a queue.
     fn set_paused(
         &self,
         queue: &QueueName,
@@ -137,10 +139,10 @@ pub trait Broker: Clone + Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<(), MessagingError>> + Send;
 
-    /// Removes what nobody has leased, and answers how many that were.
+    /// Removes the messages that are not leased, and returns their number.
     fn purge(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<u64, MessagingError>> + Send;
 
-    /// Removes a queue with everything that belongs to it.
+    /// Removes a queue and everything that belongs to it.
     fn delete_queue(
         &self,
         queue: &QueueName,
@@ -157,7 +159,7 @@ pub trait Broker: Clone + Debug + Send + Sync + 'static {
     /// The messages of a queue that this connection has leased.
     fn leased(&self, queue: &QueueName) -> Vec<Stored>;
 
-    /// Ends the connection. What it had leased goes back where receipts are of no use elsewhere.
+    /// Closes the connection. Its leases go back if receipts are valid on this connection only.
     fn close(&self, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send;
 }
 

@@ -1,4 +1,4 @@
-//! Where each operation of the contract is carried out.
+//! The store operations, mapped to the broker's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,27 +16,27 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 use crate::broker::{Broker, Hold};
 use crate::dead_letters;
 
-/// Tries of an operation that may be done twice.
+/// Upper bound of the tries of a repeatable operation.
 const TRIES: usize = 4;
 
-/// Pause between them: a connection that was lost is not always known to be at once.
+/// Pause between tries: the loss of a connection may be noticed late.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection to a broker. Clones are the same connection.
 ///
-/// The futures of a broker's client are deep and large: they are in boxes before the frame wraps them.
+/// The futures of a broker client are deep and large, so they are boxed before the provider wraps them.
 #[derive(Debug, Clone)]
 pub struct Connection<B> {
     broker: B,
     holds: Arc<Holds>,
 }
 
-/// Locks of the queues whose messages are held. A hold hides them from every other one, so one waits for the other.
+/// Locks of the queues whose messages are held. A hold hides messages from other holds, so only one runs at a time.
 #[derive(Debug, Default)]
 struct Holds(Mutex<HashMap<QueueName, Arc<AsyncMutex<()>>>>);
 
 impl<B: Broker> Connection<B> {
-    /// The connection of callers to a broker.
+    /// Creates a connection on top of a broker.
     pub fn new(broker: B) -> Self {
         Self { broker, holds: Arc::default() }
     }
@@ -46,22 +46,22 @@ impl<B: Broker> Connection<B> {
         &self.broker
     }
 
-    /// Waits for the lock of a queue's holds.
-    pub(crate) async fn turn(
+    /// Waits for the lock of the holds on a queue.
+    pub(crate) async fn lock_hold(
         &self,
         queue: &QueueName,
         deadline: Deadline,
     ) -> Result<OwnedMutexGuard<()>, MessagingError> {
-        let turn = {
+        let lock = {
             let mut queues = self.holds.0.lock().unwrap_or_else(PoisonError::into_inner);
-            queues.retain(|_, turn| Arc::strong_count(turn) > 1);
+            queues.retain(|_, lock| Arc::strong_count(lock) > 1);
             queues.entry(queue.clone()).or_default().clone()
         };
-        let turn = deadline.limit(turn.lock_owned()).await;
-        turn.ok_or(MessagingError::DeadlineExceeded { operation: "the look at the queue" })
+        let guard = deadline.limit(lock.lock_owned()).await;
+        guard.ok_or(MessagingError::DeadlineExceeded { operation: "read" })
     }
 
-    /// Does what may be done twice: when the connection is lost meanwhile, it is begun again on the next one.
+    /// Runs a repeatable operation, again on the next connection if the connection is lost.
     async fn repeat<T, Fut>(&self, deadline: Deadline, work: impl Fn() -> Fut) -> Result<T, Undone>
     where
         Fut: Future<Output = Result<T, MessagingError>> + Send,
@@ -97,7 +97,7 @@ impl<B: Broker> Batches for Connection<B> {
 impl<B: Broker> Store for Connection<B> {
     const PROVIDER: &'static str = B::PROVIDER;
 
-    /// A broker settles and delivers apart.
+    /// A broker settles and delivers in separate operations.
     const MOST_TOGETHER: usize = 0;
 
     const DEAD_CHUNK: usize = usize::MAX;
@@ -106,7 +106,7 @@ impl<B: Broker> Store for Connection<B> {
 
     type Listener = ();
 
-    /// All that is not leased.
+    /// A chunk is everything that is not leased.
     type Chunk = ();
 
     fn capabilities(&self) -> &Capabilities {
@@ -121,7 +121,7 @@ impl<B: Broker> Store for Connection<B> {
         let lane = |lanes| batched(self.clone(), CoalescerConfig { lanes, ..self.broker.batches() });
         let mut all = vec![lane(Lanes::Separate)?];
         for _ in 1..self.broker.senders() {
-            // It has sends only, and needs one driver.
+            // A merged coalescer has one driver; this one only sends.
             all.push(lane(Lanes::Merged)?);
         }
         Ok(all)
@@ -135,10 +135,10 @@ impl<B: Broker> Store for Connection<B> {
         self.return_leases()
     }
 
-    /// Given up like those of dropped messages: not every broker can take a delivery back uncounted.
+    /// Given up instead of released: not every broker can take back a delivery uncounted.
     async fn release(&self, receipts: Vec<ReceiptHandle>) {
         if let Err(error) = Box::pin(self.broker.give_up(&receipts)).await {
-            tracing::debug!(?error, "leases without a caller were not given back; they run out");
+            tracing::debug!(?error, "leases without a caller were not given back; they will expire");
         }
     }
 
@@ -150,7 +150,7 @@ impl<B: Broker> Store for Connection<B> {
         Box::pin(self.broker.close(deadline)).await
     }
 
-    /// A look waits by itself: the broker pushes.
+    /// A look waits by itself, because the broker pushes.
     fn listen(&self, _: &[QueueName]) -> Option<()> {
         None
     }
@@ -167,7 +167,7 @@ impl<B: Broker> Store for Connection<B> {
 
     async fn news(&self, (): &(), _: &[QueueName], _: Timestamp) {}
 
-    /// A broker hands out no message by its id.
+    /// A broker cannot deliver a message by its id.
     async fn claim_by_id(
         &self,
         _: &QueueName,
@@ -216,11 +216,11 @@ impl<B: Broker> Store for Connection<B> {
     }
 
     async fn peek(&self, queue: &QueueName, limit: usize, deadline: Deadline) -> Result<Vec<PeekedMessage>, Undone> {
-        let look = || async {
-            let _turn = self.turn(queue, deadline).await?;
+        let read = || async {
+            let _guard = self.lock_hold(queue, deadline).await?;
             peek(&self.broker, queue, limit, deadline).await
         };
-        self.repeat(deadline, look).await
+        self.repeat(deadline, read).await
     }
 
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), Undone> {
@@ -256,7 +256,7 @@ impl<B: Broker> Store for Connection<B> {
     ) -> Result<DeadLetterPage, Undone> {
         let queue = queue.dead_letters();
         let list = || async {
-            let _turn = self.turn(&queue, deadline).await?;
+            let _guard = self.lock_hold(&queue, deadline).await?;
             dead_letters::list(&self.broker, &queue, query, bodies, deadline).await
         };
         self.repeat(deadline, list).await
@@ -269,11 +269,11 @@ impl<B: Broker> Store for Connection<B> {
         error: Option<&str>,
         deadline: Deadline,
     ) -> Result<Option<Vec<MessageId>>, Undone> {
-        // One page, because each looks at every letter.
+        // One page, because each page reads every dead letter.
         let query = DeadLetterQuery { selection: selection.clone(), limit: usize::MAX, after: None };
         let found = self.list_dead(queue, &query, false, deadline).await?.letters;
-        let is_it = |letter: &DeadLetter| error.is_none_or(|error| letter.error.as_deref() == Some(error));
-        Ok(Some(found.into_iter().filter(is_it).map(|letter| letter.id).collect()))
+        let matches = |letter: &DeadLetter| error.is_none_or(|error| letter.error.as_deref() == Some(error));
+        Ok(Some(found.into_iter().filter(matches).map(|letter| letter.id).collect()))
     }
 
     async fn edit_dead(
@@ -284,15 +284,15 @@ impl<B: Broker> Store for Connection<B> {
         deadline: Deadline,
     ) -> Result<DeadLetter, Undone> {
         let queue = queue.dead_letters();
-        let _turn = self.turn(&queue, deadline).await?;
+        let _guard = self.lock_hold(&queue, deadline).await?;
         let limits = &self.capabilities().limits;
         Ok(Box::pin(dead_letters::replace(&self.broker, &queue, id, edit, limits, deadline)).await?)
     }
 
     async fn rehearse(&self, part: &DeadPart, target: &QueueName, deadline: Deadline) -> Result<RedriveReport, Undone> {
         let queue = part.queue.dead_letters();
-        let _turn = self.turn(&queue, deadline).await?;
-        Ok(Box::pin(dead_letters::revive(&self.broker, &queue, target, &part.selection, true, deadline)).await?)
+        let _guard = self.lock_hold(&queue, deadline).await?;
+        Ok(Box::pin(dead_letters::redrive(&self.broker, &queue, target, &part.selection, true, deadline)).await?)
     }
 
     async fn redrive(
@@ -305,15 +305,15 @@ impl<B: Broker> Store for Connection<B> {
         if Box::pin(self.broker.is_usable(target, deadline)).await?.is_none() {
             Box::pin(self.broker.ensure_queue(target, deadline)).await?;
         }
-        let _turn = self.turn(&queue, deadline).await?;
-        let revive = dead_letters::revive(&self.broker, &queue, target, &part.selection, false, deadline);
-        Ok((Box::pin(revive).await?, None))
+        let _guard = self.lock_hold(&queue, deadline).await?;
+        let redrive = dead_letters::redrive(&self.broker, &queue, target, &part.selection, false, deadline);
+        Ok((Box::pin(redrive).await?, None))
     }
 
     async fn purge_dead(&self, part: &DeadPart, deadline: Deadline) -> Result<(u64, Option<i64>), Undone> {
         let queue = part.queue.dead_letters();
-        let _turn = self.turn(&queue, deadline).await?;
-        let purge = dead_letters::purge_all(&self.broker, &queue, &part.selection, deadline);
+        let _guard = self.lock_hold(&queue, deadline).await?;
+        let purge = dead_letters::purge(&self.broker, &queue, &part.selection, deadline);
         Ok((Box::pin(purge).await?, None))
     }
 }
@@ -331,7 +331,7 @@ async fn peek<B: Broker>(
             Ok(more) if more.is_empty() => break,
             Ok(more) => seen.extend(more.into_iter().map(|held| held.stored.into_peeked(now))),
             Err(error) => {
-                // What was taken before must not stay hidden; the first failure tells more than a second one would.
+                // Taken messages must not stay hidden. The first error says more than a second one.
                 let _ = hold.put_back().await;
                 return Err(error);
             }

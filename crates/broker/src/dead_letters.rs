@@ -1,4 +1,4 @@
-//! Dead letters on a broker: held for a moment, looked at, moved or removed, and put back.
+//! Dead letters on a broker: held for a moment, read, moved or removed, and released.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,12 +12,12 @@ use postrider_core::{
 use crate::broker::{Broker, Held, Hold, ids};
 use crate::stored::Stored;
 
-/// So many dead letters are taken from the broker at a time.
+/// Upper bound of the dead letters taken from the broker at a time.
 const CHUNK: usize = 500;
 
-/// A page, in the order of deaths. A broker hands messages out in an order of its own, which changes when they are put
-/// back: so each page looks at all of them, those that this connection has leased included, because the broker shows
-/// these to nobody, and keeps as many as it shows, of each only what it shows.
+/// Lists a page in the order of deaths. A broker delivers messages in an order of its own, which changes when they are
+/// released. So each page reads all of them, and keeps only what it shows. It includes those that this connection has
+/// leased, because no hold gets these.
 pub(crate) async fn list<B: Broker>(
     broker: &B,
     queue: &QueueName,
@@ -29,26 +29,26 @@ pub(crate) async fn list<B: Broker>(
     page.add(broker.leased(queue));
     let mut hold = broker.hold(queue, deadline).await?;
     let filled = fill(&mut page, &mut hold).await;
-    let back = hold.put_back().await;
-    filled.and_then(|()| back.map(|()| page.finish()))
+    let released = hold.put_back().await;
+    filled.and_then(|()| released.map(|()| page.finish()))
 }
 
-/// Removes dead letters for good; answers their number.
-pub(crate) async fn purge_all<B: Broker>(
+/// Purges dead letters; returns their number.
+pub(crate) async fn purge<B: Broker>(
     broker: &B,
     queue: &QueueName,
     selection: &DeadLetterSelection,
     deadline: Deadline,
 ) -> Result<u64, MessagingError> {
     let mut hold = broker.hold(queue, deadline).await?;
-    let purged = purge(&mut hold, selection).await;
-    // Whatever went wrong, the others are let go.
-    let back = hold.put_back().await;
-    purged.and_then(|purged| back.map(|()| purged))
+    let purged = purge_held(&mut hold, selection).await;
+    // The remaining messages are released even after an error.
+    let released = hold.put_back().await;
+    purged.and_then(|purged| released.map(|()| purged))
 }
 
 async fn fill<H: Hold>(page: &mut Page<'_>, hold: &mut H) -> Result<(), MessagingError> {
-    while !page.choice.is_complete() {
+    while !page.selected.has_found_all() {
         let more = hold.take(CHUNK).await?;
         if more.is_empty() {
             break;
@@ -58,43 +58,45 @@ async fn fill<H: Hold>(page: &mut Page<'_>, hold: &mut H) -> Result<(), Messagin
     Ok(())
 }
 
-/// Which letters are meant, and which of those that are meant by id were met.
-struct Choice<'a> {
+/// A selection of dead letters. For ids, which of them were found.
+struct Selected<'a> {
     selection: &'a DeadLetterSelection,
     missing: HashSet<MessageId>,
-    met: HashSet<MessageId>,
+    found: HashSet<MessageId>,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> Selected<'a> {
     fn new(selection: &'a DeadLetterSelection) -> Self {
         let missing = match selection {
             DeadLetterSelection::Ids(ids) => ids.iter().copied().collect(),
             DeadLetterSelection::All | DeadLetterSelection::Reason(_) => HashSet::new(),
         };
-        Self { selection, missing, met: HashSet::new() }
+        Self { selection, missing, found: HashSet::new() }
     }
 
     fn includes(&mut self, id: MessageId, reason: &DeadLetterReason) -> bool {
         match self.selection {
             DeadLetterSelection::All => true,
             DeadLetterSelection::Reason(wanted) => wanted == reason,
-            DeadLetterSelection::Ids(_) => self.met.contains(&id) || self.missing.remove(&id) && self.met.insert(id),
+            DeadLetterSelection::Ids(_) => {
+                self.found.contains(&id) || self.missing.remove(&id) && self.found.insert(id)
+            }
         }
     }
 
-    /// Whether every letter that is meant by its id was met.
-    fn is_complete(&self) -> bool {
+    /// Whether every selected id was found.
+    fn has_found_all(&self) -> bool {
         matches!(self.selection, DeadLetterSelection::Ids(_)) && self.missing.is_empty()
     }
 
-    /// Whether a letter is left alone by what began at that time.
-    fn comes_too_late(&self, stored: &Stored, began: Timestamp) -> bool {
+    /// Whether a dead letter died after the operation began. An id is selected whenever it died.
+    fn died_since(&self, stored: &Stored, began: Timestamp) -> bool {
         !matches!(self.selection, DeadLetterSelection::Ids(_)) && stored.dead_at() > began
     }
 }
 
-/// Whether all of them died after that: then what began at that time has its end here, although others go on dying.
-fn are_all_later(letters: &[Held], began: Timestamp) -> bool {
+/// Whether all of them died after the operation began: then it ends here, although further messages may die.
+fn all_died_since(letters: &[Held], began: Timestamp) -> bool {
     letters.iter().all(|held| held.stored.dead_at() > began)
 }
 
@@ -115,35 +117,33 @@ impl Position {
             Some(Self { dead_at: Timestamp::from_micros(dead_at.parse().ok()?), id: id.parse().ok()? })
         });
         position.ok_or_else(|| {
-            MessagingError::invalid(
-                "cursor",
-                format!("'{}' is not of this list; pass `next` of the previous page", cursor.0),
-            )
+            MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0))
         })
     }
 }
 
-/// The first letters after a position, out of many that come in any order.
+/// The first dead letters after a position, from many that come in any order.
 struct Page<'a> {
     query: &'a DeadLetterQuery,
     queue: &'a QueueName,
-    choice: Choice<'a>,
+    selected: Selected<'a>,
     after: Option<Position>,
-    /// What is shown of each, and of which revision it is.
+    /// Each dead letter with its revision.
     letters: BTreeMap<Position, (u32, DeadLetter)>,
     bodies: bool,
-    /// The first death of each id. A crash between a copy and its delete leaves a letter twice: it is listed once.
+    /// The first death of each id. A crash between a copy and the removal leaves a dead letter twice; it is listed
+    /// once.
     deaths: HashMap<MessageId, Timestamp>,
-    /// There are letters behind the page.
+    /// Whether more dead letters follow the page.
     is_cut: bool,
 }
 
 impl<'a> Page<'a> {
     fn after(query: &'a DeadLetterQuery, queue: &'a QueueName, bodies: bool) -> Result<Self, MessagingError> {
         let after = query.after.as_ref().map(Position::read).transpose()?;
-        let choice = Choice::new(&query.selection);
+        let selected = Selected::new(&query.selection);
         let (letters, deaths) = (BTreeMap::new(), HashMap::new());
-        Ok(Self { query, queue, choice, after, letters, bodies, deaths, is_cut: false })
+        Ok(Self { query, queue, selected, after, letters, bodies, deaths, is_cut: false })
     }
 
     fn add(&mut self, letters: Vec<Stored>) {
@@ -156,14 +156,14 @@ impl<'a> Page<'a> {
                     let other = entry.insert(position.dead_at);
                     self.letters.remove(&Position { dead_at: other, id: position.id });
                 }
-                // The same letter twice: the later edit is right.
+                // A copy: the one that was edited last counts.
                 Entry::Occupied(_) => match self.letters.get(&position) {
                     Some((revision, _)) if *revision < stored.revision() => {}
                     _ => continue,
                 },
             }
             let is_passed = self.after.is_some_and(|after| position <= after);
-            if !self.choice.includes(position.id, &stored.reason()) || is_passed {
+            if !self.selected.includes(position.id, &stored.reason()) || is_passed {
                 continue;
             }
             let (revision, mut letter) = (stored.revision(), stored.into_dead_letter(self.queue));
@@ -185,7 +185,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Changes a dead letter, and answers it as it is now.
+/// Edits a dead letter, and returns its new state.
 pub(crate) async fn replace<B: Broker>(
     broker: &B,
     queue: &QueueName,
@@ -208,8 +208,8 @@ pub(crate) async fn replace<B: Broker>(
         Ok(edited.into_dead_letter(queue))
     }
     .await;
-    let back = hold.put_back().await;
-    edited.and_then(|edited| back.map(|()| edited))
+    let released = hold.put_back().await;
+    edited.and_then(|edited| released.map(|()| edited))
 }
 
 async fn find<H: Hold>(hold: &mut H, id: MessageId) -> Result<Option<Held>, MessagingError> {
@@ -224,8 +224,8 @@ async fn find<H: Hold>(hold: &mut H, id: MessageId) -> Result<Option<Held>, Mess
     }
 }
 
-/// Revives dead letters, or tells which ones a redrive would revive.
-pub(crate) async fn revive<B: Broker>(
+/// Redrives dead letters, or in a dry run reports which ones it would redrive.
+pub(crate) async fn redrive<B: Broker>(
     broker: &B,
     queue: &QueueName,
     target: &QueueName,
@@ -233,65 +233,65 @@ pub(crate) async fn revive<B: Broker>(
     dry_run: bool,
     deadline: Deadline,
 ) -> Result<RedriveReport, MessagingError> {
-    let (mut report, mut choice) = (RedriveReport::default(), Choice::new(selection));
+    let (mut report, mut selected) = (RedriveReport::default(), Selected::new(selection));
     for leased in broker.leased(queue) {
-        if choice.includes(leased.id, &leased.reason()) {
+        if selected.includes(leased.id, &leased.reason()) {
             report.skipped.push((leased.id, RedriveSkip::Leased));
         }
     }
     let mut hold = broker.hold(queue, deadline).await?;
-    let revived = revive_held(&mut hold, target, dry_run, &mut choice, &mut report).await;
-    let back = hold.put_back().await;
+    let revived = redrive_held(&mut hold, target, dry_run, &mut selected, &mut report).await;
+    let released = hold.put_back().await;
     revived?;
-    back?;
+    released?;
     Ok(report)
 }
 
-/// A message that was given a new life.
-struct Life {
-    /// When its last one had begun, which is the same in every copy that a crash has left.
-    old: Timestamp,
-    /// When the new one has: by that a message which died again meanwhile is known, and left alone.
-    begun: Timestamp,
+/// A message that was redriven.
+struct Redriven {
+    /// When it was sent before: the same in every copy that a crash has left.
+    previous: Timestamp,
+    /// When it was sent now. A copy with this time or a later one died again meanwhile, and is left alone.
+    enqueued_at: Timestamp,
     revision: u32,
 }
 
-async fn revive_held<H: Hold>(
+async fn redrive_held<H: Hold>(
     hold: &mut H,
     target: &QueueName,
     dry_run: bool,
-    choice: &mut Choice<'_>,
+    selected: &mut Selected<'_>,
     report: &mut RedriveReport,
 ) -> Result<(), MessagingError> {
-    let (mut lives, began): (HashMap<MessageId, Life>, _) = (HashMap::new(), Timestamp::now());
-    while !choice.is_complete() {
+    let (mut live_messages, began): (HashMap<MessageId, Redriven>, _) = (HashMap::new(), Timestamp::now());
+    while !selected.has_found_all() {
         let mut more = hold.take(CHUNK).await?;
         if more.is_empty() {
             break;
         }
-        let is_end = are_all_later(&more, began);
-        // Of the copies of a letter the one that was edited last is revived.
+        let is_last = all_died_since(&more, began);
+        // Of several copies the one that was edited last is redriven.
         more.sort_by_key(|held| std::cmp::Reverse(held.stored.revision()));
         let (mut moved, mut copies, mut redriven, now) = (Vec::new(), Vec::new(), Vec::new(), Timestamp::now());
         for Held { stored, place } in more {
-            if choice.comes_too_late(&stored, began) || !choice.includes(stored.id, &stored.reason()) {
+            if selected.died_since(&stored, began) || !selected.includes(stored.id, &stored.reason()) {
                 continue;
             }
-            match lives.get(&stored.id) {
-                Some(life) if stored.enqueued_at >= life.begun => continue,
-                Some(life) if stored.enqueued_at == life.old => {
-                    // What was edited after the one that lives now is kept.
-                    if stored.revision() <= life.revision {
+            match live_messages.get(&stored.id) {
+                Some(live) if stored.enqueued_at >= live.enqueued_at => continue,
+                Some(live) if stored.enqueued_at == live.previous => {
+                    // A copy with a later edit than the redriven one is kept.
+                    if stored.revision() <= live.revision {
                         copies.push(place);
                     }
                     continue;
                 }
                 Some(_) | None => {}
             }
-            let (old, revision) = (stored.enqueued_at, stored.revision());
+            let (previous, revision) = (stored.enqueued_at, stored.revision());
             let revived = stored.revived(now);
-            if let Entry::Vacant(entry) = lives.entry(revived.id) {
-                entry.insert(Life { old, begun: revived.enqueued_at, revision });
+            if let Entry::Vacant(entry) = live_messages.entry(revived.id) {
+                entry.insert(Redriven { previous, enqueued_at: revived.enqueued_at, revision });
                 redriven.push((place, revived.id));
             }
             moved.push((place, revived));
@@ -301,36 +301,36 @@ async fn revive_held<H: Hold>(
             for row in hold.move_to(target, moved).await? {
                 row?;
             }
-            // What they are copies of is durable by now.
+            // The messages that they duplicate are durable now.
             hold.remove(&copies).await?;
         }
         redriven.sort_unstable_by_key(|(place, _)| *place);
         report.redriven.extend(redriven.into_iter().map(|(_, id)| id));
-        if is_end {
+        if is_last {
             break;
         }
     }
     Ok(())
 }
 
-async fn purge<H: Hold>(hold: &mut H, selection: &DeadLetterSelection) -> Result<u64, MessagingError> {
-    let (mut choice, mut purged, began) = (Choice::new(selection), HashSet::new(), Timestamp::now());
-    while !choice.is_complete() {
+async fn purge_held<H: Hold>(hold: &mut H, selection: &DeadLetterSelection) -> Result<u64, MessagingError> {
+    let (mut selected, mut purged, began) = (Selected::new(selection), HashSet::new(), Timestamp::now());
+    while !selected.has_found_all() {
         let more = hold.take(CHUNK).await?;
         if more.is_empty() {
             break;
         }
-        let is_end = are_all_later(&more, began);
+        let is_last = all_died_since(&more, began);
         let (mut places, mut ids) = (Vec::new(), Vec::new());
         for Held { stored, place } in more {
-            if !choice.comes_too_late(&stored, began) && choice.includes(stored.id, &stored.reason()) {
+            if !selected.died_since(&stored, began) && selected.includes(stored.id, &stored.reason()) {
                 places.push(place);
                 ids.push(stored.id);
             }
         }
         hold.remove(&places).await?;
         purged.extend(ids);
-        if is_end {
+        if is_last {
             break;
         }
     }

@@ -1,15 +1,15 @@
 //! What the providers on message brokers share.
 //!
-//! **The idea.** A broker hands messages out, takes them back and counts; it has no place for what the law wants to know
-//! of a message besides. So that travels with the message, in one header ([`Stored::note`]), and every step of its life
-//! that the broker cannot write down is a copy of the message with another note: confirmed first, and only then is the
-//! old one removed. A broker implements [`Broker`], one method an operation, and [`Connection`] makes a store of it
-//! for the frame of the providers.
+//! **The idea.** A broker delivers messages, takes them back and counts deliveries; it cannot store what else the law
+//! records of a message. That travels with the message, in one header ([`Stored::note`]). A change that the broker
+//! cannot store is a copy of the message with another note: the old message is removed only after the copy is
+//! confirmed. A broker implements [`Broker`], one method for each operation, and [`Connection`] makes a store of it for
+//! `postrider-provider`.
 //!
-//! **The invariant.** What a broker was asked to do is brought to its end, whether or not the caller is still there; what
-//! was leased for nobody is given back; and nothing is removed before its copy is durable.
+//! **The invariant.** An operation that has begun runs to its end, whether or not its caller still waits; a lease
+//! without a caller is given back; nothing is removed before its copy is durable.
 //!
-//! **What was rejected.** Records of messages in a database beside the broker: two truths that a crash tears apart.
+//! **What was rejected.** Records of messages in a database beside the broker: after a crash the two would disagree.
 
 mod broker;
 mod contract;

@@ -1,15 +1,16 @@
-//! What travels beside a message's body, as text.
+//! The record of a message, as text in one header.
 
 use postrider_core::{DeadLetterReason, Key, MessageId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The header that holds what the law needs to know of a message.
+/// The header that holds the note.
 pub const NOTE: &str = "postrider-message";
 
-/// The version of what stands there.
+/// The version of the note's format.
 pub(crate) const VERSION: u32 = 1;
 
-/// What the law needs to know of a message. Whatever is as usual is left out. Times are microseconds since the epoch.
+/// What the law records of a message beside its body. Default values are left out. Times are microseconds since the
+/// epoch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Note {
@@ -33,7 +34,7 @@ pub(crate) struct Note {
     pub(crate) last_attempt_at: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// Microseconds that it still has to wait, from when it arrives where it lies.
+    /// Microseconds that the message still has to wait, counted from its arrival in the queue.
     #[serde(skip_serializing_if = "is_none")]
     pub(crate) wait: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,11 +61,11 @@ fn is_none(micros: &u64) -> bool {
 
 impl Note {
     pub(crate) fn write(&self) -> String {
-        // Numbers and texts always have a JSON form.
+        // A note always has a JSON form.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads a note; whatever is none, or was written by somebody else, says nothing.
+    /// Reads a note; a missing or foreign one reads as the default.
     pub(crate) fn read(text: Option<&str>) -> Self {
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }

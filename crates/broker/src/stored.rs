@@ -1,4 +1,4 @@
-//! A message as a broker keeps it, and what becomes of it: each step makes the message that is stored next.
+//! A message as a broker keeps it. Each step of its lifecycle returns the message to be stored next.
 
 use std::time::Duration;
 
@@ -10,50 +10,50 @@ use postrider_core::{
 
 use crate::note::{DeathNote, Note, VERSION, key, micros, time};
 
-/// A message with everything that is known of it.
+/// A message with its whole record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
-    /// Its identity.
+    /// The message's id.
     pub id: MessageId,
-    /// Its bytes.
+    /// The body.
     pub body: Bytes,
     /// How the body is encoded.
     pub content_type: ContentType,
-    /// Text beside the body.
+    /// The headers.
     pub headers: Headers,
-    /// The key that it is ordered by.
+    /// The ordering key.
     pub ordering_key: Option<Key>,
-    /// The key that keeps it single.
+    /// The dedup key.
     pub dedup_key: Option<Key>,
-    /// When it is too late to handle it.
+    /// When the message expires.
     pub expires_at: Option<Timestamp>,
     /// When it was accepted.
     pub enqueued_at: Timestamp,
-    /// How often it was delivered, up to now.
+    /// Number of deliveries so far.
     pub deliveries: u32,
-    /// How often a handler failed on it.
+    /// Number of failed attempts.
     pub attempts: u32,
     /// When it was first delivered.
     pub first_attempt_at: Option<Timestamp>,
     /// When it was last delivered.
     pub last_attempt_at: Option<Timestamp>,
-    /// The last error text that is known.
+    /// The last known error text.
     pub error: Option<String>,
-    /// What it still has to wait once it has arrived where it lies. Counted from there and not to a point in time, so
-    /// that nobody's clock matters.
+    /// The remaining delay, counted from the arrival in the queue. A duration and not a time, so that no clocks are
+    /// compared.
     pub wait: Duration,
-    /// How it died, if it is dead.
+    /// How it was dead-lettered, if it was.
     pub death: Option<Death>,
 }
 
-/// How a message died.
+/// The record of a dead letter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Death {
-    /// Why, in a word.
+    /// Why.
     pub reason: DeadLetterReason,
     /// When.
     pub dead_at: Timestamp,
-    /// How often it has been edited since.
+    /// Number of edits since.
     pub revision: u32,
 }
 
@@ -79,7 +79,7 @@ impl Stored {
         }
     }
 
-    /// What must be written beside its body, headers and content type.
+    /// The note to be stored beside body, headers and content type.
     pub fn note(&self) -> String {
         let note = Note {
             version: VERSION,
@@ -103,8 +103,8 @@ impl Stored {
         note.write()
     }
 
-    /// A message as it was read. Without a note it is a foreign one: `foreign_id` is its name then, and `arrived` when
-    /// it was accepted.
+    /// Reads a message. Without a note it is a foreign message, with `foreign_id` for its id and `arrived` for the time
+    /// of its send.
     pub fn read(
         body: Bytes,
         content_type: ContentType,
@@ -137,19 +137,19 @@ impl Stored {
         }
     }
 
-    /// Whether it is too late to handle it. A dead letter has nothing left to be late for.
+    /// Whether the message has expired. A dead letter does not expire.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.death.is_none() && self.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
 
-    /// Handed out once more.
+    /// Counts one more delivery.
     pub fn delivered(&mut self, now: Timestamp) {
         self.deliveries = self.deliveries.saturating_add(1);
         self.first_attempt_at.get_or_insert(now);
         self.last_attempt_at = Some(now);
     }
 
-    /// A handler failed on it, and it comes back after that long.
+    /// The message after a failed attempt; it is due again after `after`.
     #[must_use]
     pub fn retried(mut self, after: Duration, error: Option<&str>) -> Self {
         self.attempts = self.attempts.saturating_add(1);
@@ -160,7 +160,7 @@ impl Stored {
         self
     }
 
-    /// It dies. A dead letter that dies again keeps its first death.
+    /// The message as a dead letter. A dead letter that is dead-lettered again keeps its first record.
     #[must_use]
     pub fn buried(mut self, reason: &DeadLetterReason, error: Option<&str>, now: Timestamp) -> Self {
         if let Some(error) = error {
@@ -171,13 +171,13 @@ impl Stored {
         self
     }
 
-    /// It lives again, as if it had just been sent.
+    /// The message after a redrive, as if it had just been sent.
     #[must_use]
     pub fn revived(self, now: Timestamp) -> Self {
         Self {
-            // An expiry that has passed would kill it again unread, and nobody redrives for that.
+            // A message whose expiry has passed would be dead-lettered again at once.
             expires_at: self.expires_at.filter(|expires_at| *expires_at > now),
-            // Later than its last life, whatever the clocks say: that tells one from the other.
+            // Later than the previous send, whatever the clocks say: this tells the two apart.
             enqueued_at: now.max(self.enqueued_at.saturating_add(Duration::from_micros(1))),
             deliveries: 0,
             attempts: 0,
@@ -190,7 +190,7 @@ impl Stored {
         }
     }
 
-    /// A dead letter with another body, type or headers, if that fits into the limits.
+    /// The dead letter after an edit, if it fits the limits.
     pub fn edited(mut self, edit: &DeadLetterEdit, limits: &Limits) -> Result<Self, MessagingError> {
         let message = Message::new(self.body).id(self.id).content_type(self.content_type);
         let message = edit.apply_to(Message { headers: self.headers, ..message }, limits)?;
@@ -201,7 +201,7 @@ impl Stored {
         Ok(self)
     }
 
-    /// What its receiver is told about it. It was [`delivered`](Self::delivered) before.
+    /// The envelope for the receiver. The message was [`delivered`](Self::delivered) before.
     pub fn envelope(&self, queue: &QueueName, lease_expires_at: Timestamp) -> Envelope {
         Envelope {
             id: self.id,
@@ -220,7 +220,7 @@ impl Stored {
         }
     }
 
-    /// As it is shown to somebody who only looks.
+    /// The message as a peek shows it.
     pub fn into_peeked(self, now: Timestamp) -> PeekedMessage {
         PeekedMessage {
             id: self.id,
@@ -238,7 +238,7 @@ impl Stored {
         }
     }
 
-    /// Why it died. One that came among the dead without a note was put there by somebody else.
+    /// Why it died. A dead letter without a note was put there by another client.
     pub fn reason(&self) -> DeadLetterReason {
         self.death.as_ref().map_or(DeadLetterReason::REJECTED, |death| death.reason.clone())
     }
@@ -253,7 +253,7 @@ impl Stored {
         self.death.as_ref().map_or(self.enqueued_at, |death| death.dead_at)
     }
 
-    /// As a dead letter of that queue.
+    /// The dead letter as the contract shows it.
     pub fn into_dead_letter(self, queue: &QueueName) -> DeadLetter {
         DeadLetter {
             revision: self.revision(),
@@ -282,15 +282,15 @@ impl Stored {
 mod tests {
     use super::*;
 
-    fn again(stored: &Stored) -> Stored {
-        let foreign = || panic!("it has a note");
+    fn round_trip(stored: &Stored) -> Stored {
+        let foreign = || panic!("the message has a note");
         let (headers, note) = (stored.headers.clone(), stored.note());
         let content_type = stored.content_type.clone();
         Stored::read(stored.body.clone(), content_type, headers, Some(&note), foreign, Timestamp::MAX)
     }
 
     #[test]
-    fn a_life_can_be_written_down_at_every_step() {
+    fn a_message_round_trips_through_its_note_at_every_step() {
         let now = Timestamp::from_micros(5_000_000);
         let message = Message::new("x")
             .header("tenant", "acme")
@@ -300,27 +300,27 @@ mod tests {
             .expires_in(Duration::from_secs(9))
             .delay(Duration::from_nanos(1_500));
         let sent = Stored::new(&message, now);
-        let read = again(&sent);
+        let read = round_trip(&sent);
         // Rounded up: never early.
         assert_eq!(read, Stored { wait: Duration::from_micros(2), ..sent });
         let mut leased = read;
         leased.delivered(now);
         let retried = leased.clone().retried(Duration::from_secs(1), Some("no"));
         assert_eq!((retried.deliveries, retried.attempts, retried.error.as_deref()), (1, 1, Some("no")));
-        assert_eq!(again(&retried), retried);
+        assert_eq!(round_trip(&retried), retried);
         let dead = retried.buried(&DeadLetterReason::REJECTED, Some("never"), now);
-        assert_eq!(again(&dead), dead);
+        assert_eq!(round_trip(&dead), dead);
         assert!(!dead.is_expired(Timestamp::MAX));
         let edit = DeadLetterEdit { body: Some("y".into()), ..DeadLetterEdit::default() };
         let edited = dead.edited(&edit, &Limits::default()).unwrap();
-        assert_eq!(again(&edited).into_dead_letter(&QueueName::new("q").unwrap()).revision, 1);
-        let revived = edited.revived(Timestamp::from_micros(14_000_000));
-        assert_eq!((revived.deliveries, revived.attempts, revived.expires_at), (0, 0, None));
-        assert_eq!((revived.id, revived.ordering_key.is_some(), revived.death.is_none()), (message.id, true, true));
+        assert_eq!(round_trip(&edited).into_dead_letter(&QueueName::new("q").unwrap()).revision, 1);
+        let redriven = edited.revived(Timestamp::from_micros(14_000_000));
+        assert_eq!((redriven.deliveries, redriven.attempts, redriven.expires_at), (0, 0, None));
+        assert_eq!((redriven.id, redriven.ordering_key.is_some(), redriven.death.is_none()), (message.id, true, true));
     }
 
     #[test]
-    fn a_foreign_message_has_an_id_of_its_place() {
+    fn a_foreign_message_has_the_given_id() {
         for note in [None, Some("no JSON"), Some("[1]"), Some("{}")] {
             let id = MessageId::generate();
             let content_type = ContentType::OCTET_STREAM;

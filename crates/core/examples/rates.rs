@@ -1,8 +1,8 @@
-//! How fast the reference model is, and what the coalescer costs a lone caller.
+//! The speed of the memory provider, and the cost of the coalescer for a single caller.
 //!
-//! `cargo run --release -p postrider-core --example rates` prints the medians of five runs. With `--check` it fails when
-//! the best of them misses its bar, and of up to twenty more, because what else a machine does can only make a run
-//! slower. Runs are short, so that some fall between the turns of others.
+//! `cargo run --release -p postrider-core --example rates` prints the medians of five runs. With `--check` it fails if
+//! the best of up to twenty-five runs misses its limit, because other load can only make a run slower. Runs are short,
+//! so that some are not interrupted.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use postrider_core::coalescer::{Batch, BatchExecutor, BatchFailure, BatchReply, 
 use postrider_core::*;
 
 const RUNS: usize = 5;
-const MOST_RUNS: usize = 25;
+const MAX_RUNS: usize = 25;
 const MESSAGES: usize = 50_000;
 const BATCH: usize = 100;
 const CALLS: u32 = 20_000;
@@ -20,23 +20,23 @@ const MAX_ADDED: Duration = Duration::from_micros(2);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let checks = std::env::args().any(|arg| arg == "--check");
+    let is_check = std::env::args().any(|arg| arg == "--check");
     let mut rates: Vec<f64> = Vec::new();
     let mut added: Vec<Duration> = Vec::new();
-    let mut is_missed = true;
-    while rates.len() < RUNS || (checks && is_missed && rates.len() < MOST_RUNS) {
-        // In tasks, as callers are: the thread that blocks on the runtime is not one of its workers.
+    let mut misses_limit = true;
+    while rates.len() < RUNS || (is_check && misses_limit && rates.len() < MAX_RUNS) {
+        // In tasks, as callers are: the thread that blocks on the runtime is not a worker thread.
         rates.push(tokio::spawn(memory_rate()).await.expect("the memory run ends"));
         added.push(tokio::spawn(coalescer_cost()).await.expect("the coalescer run ends"));
-        is_missed = rates.iter().all(|rate| *rate < MIN_PER_SECOND) || added.iter().all(|added| *added > MAX_ADDED);
+        misses_limit = rates.iter().all(|rate| *rate < MIN_PER_SECOND) || added.iter().all(|added| *added > MAX_ADDED);
     }
     rates.sort_by(f64::total_cmp);
     added.sort_unstable();
     let median = rates.len() / 2;
     println!("memory: {:.0} messages a second through send, lease and ack in batches of {BATCH}", rates[median]);
-    println!("coalescer: {:?} added to a lone call", added[median]);
-    if checks && is_missed {
-        eprintln!("the bars are {MIN_PER_SECOND} messages a second and {MAX_ADDED:?}");
+    println!("coalescer: {:?} added to a single call", added[median]);
+    if is_check && misses_limit {
+        eprintln!("the limits are {MIN_PER_SECOND} messages a second and {MAX_ADDED:?}");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -64,7 +64,7 @@ async fn memory_rate() -> f64 {
     MESSAGES as f64 / start.elapsed().as_secs_f64()
 }
 
-/// A store that is infinitely fast, so that only the coalescer's own cost is left.
+/// A store that returns at once, so that only the cost of the coalescer is left.
 struct Instantly;
 
 #[async_trait]

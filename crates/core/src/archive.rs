@@ -1,8 +1,8 @@
-//! Messages that are kept after their end, how they are searched, and how they are sent again.
+//! The archive: messages that are kept after their end, their search, and how they are sent again.
 //!
-//! An archive has many more rows than a queue, and a sender's headers have no index. A page is therefore filled by a walk
-//! from the newest end to the oldest that reads [`MOST_WALKED`] rows at most: a page can be short, or empty, and name the
-//! next one. A search by id does not walk where the store has an index of ids.
+//! An archive has many more rows than a queue, and headers have no index. A page is therefore filled by a walk from the
+//! newest end to the oldest, which reads [`MOST_WALKED`] rows at most: a page can be short or empty and still have a
+//! next page. A search by id does not walk if the store has an index of ids.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,18 +13,18 @@ use crate::deadline::Deadline;
 use crate::error::MessagingError;
 use crate::headers::Headers;
 use crate::id::MessageId;
-use crate::lifecycle::State;
 use crate::message::{ContentType, Key, Message, Priority};
+use crate::message_state::State;
 use crate::queue_name::QueueName;
 use crate::service::{MessagingService, QueueAdmin};
 
-/// Upper bound of the rows that one page of a search reads.
+/// Upper bound of the rows read for one page.
 pub const MOST_WALKED: usize = 10_000;
 
-/// Rows that a search reads in one step.
+/// Rows read in one step of a search.
 const STEP: usize = 1000;
 
-/// The end of the year 9999, which is later than any end and the latest time that every store can compare with.
+/// The end of the year 9999: later than any end, and the latest time that every store can compare.
 const LATEST: Timestamp = Timestamp::from_micros(253_402_300_799_000_000);
 
 /// Header of a message that was sent again: the id of the archived message.
@@ -60,35 +60,39 @@ impl std::str::FromStr for ArchivedState {
     type Err = MessagingError;
 
     fn from_str(text: &str) -> Result<Self, MessagingError> {
-        [Self::Completed, Self::Failed]
-            .into_iter()
-            .find(|state| state.as_str().eq_ignore_ascii_case(text))
-            .ok_or_else(|| MessagingError::invalid("state", format!("'{text}' is neither COMPLETED nor FAILED")))
+        [Self::Completed, Self::Failed].into_iter().find(|state| state.as_str().eq_ignore_ascii_case(text)).ok_or_else(
+            || {
+                MessagingError::invalid(
+                    "state",
+                    format!("'{text}' is not a state of the archive; use COMPLETED or FAILED"),
+                )
+            },
+        )
     }
 }
 
-/// A message after its end.
+/// An archived message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchivedMessage {
-    /// Its identity, the same as in life.
+    /// The message's id, unchanged.
     pub id: MessageId,
-    /// The queue that it lived in.
+    /// The queue that it was sent to.
     pub queue: QueueName,
     /// How it ended.
     pub state: ArchivedState,
-    /// Its bytes.
+    /// The body.
     pub body: Bytes,
     /// How the body is encoded.
     pub content_type: ContentType,
     /// Its headers.
     pub headers: Headers,
-    /// The key that it was ordered by.
+    /// The ordering key.
     pub ordering_key: Option<Key>,
-    /// How urgent it was.
+    /// The priority.
     pub priority: Priority,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub deliveries_count: u32,
-    /// How often a handler failed on it.
+    /// Number of failed attempts.
     pub attempts_count: u32,
     /// When the store accepted it.
     pub enqueued_at: Timestamp,
@@ -98,7 +102,7 @@ pub struct ArchivedMessage {
     pub last_attempt_at: Option<Timestamp>,
     /// When it ended.
     pub archived_at: Timestamp,
-    /// The last error text that is known.
+    /// The last known error text.
     pub last_error: Option<String>,
 }
 
@@ -114,25 +118,25 @@ impl ArchivedMessage {
     }
 }
 
-/// Which archived messages are meant: those that have everything that is given.
+/// A filter of archived messages: those that meet every given condition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ArchiveFilter {
-    /// With this id.
+    /// This id.
     pub id: Option<MessageId>,
-    /// With this ordering key.
+    /// This ordering key.
     pub ordering_key: Option<Key>,
-    /// With a header of this name and this value.
+    /// A header with this name and value.
     pub header: Option<(String, String)>,
-    /// That ended then or later.
+    /// Ended at this time or later.
     pub since: Option<Timestamp>,
-    /// That ended before.
+    /// Ended before this time.
     pub until: Option<Timestamp>,
-    /// That ended so.
+    /// Ended in this state.
     pub state: Option<ArchivedState>,
 }
 
 impl ArchiveFilter {
-    /// Whether a message is one of them.
+    /// Whether a message meets all conditions.
     pub fn includes(&self, message: &ArchivedMessage) -> bool {
         let header = self.header.as_ref().map(|(name, value)| message.headers.get(name) == Some(value.as_str()));
         self.id.is_none_or(|id| id == message.id)
@@ -143,29 +147,29 @@ impl ArchiveFilter {
             && self.state.is_none_or(|state| state == message.state)
     }
 
-    /// Whether every row between its times is meant.
+    /// Whether only times are given.
     fn is_plain(&self) -> bool {
         let Self { id, ordering_key, header, since: _, until: _, state } = self;
         id.is_none() && ordering_key.is_none() && header.is_none() && state.is_none()
     }
 }
 
-/// One page of a search, newest end first.
+/// A request for a page, newest end first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveQuery {
-    /// Which ones.
+    /// The filter.
     pub filter: ArchiveFilter,
-    /// At most that many.
+    /// Upper bound of the messages in the page.
     pub limit: usize,
-    /// Those after the page that ended with this cursor.
+    /// The cursor of the previous page.
     pub after: Option<ArchiveCursor>,
 }
 
 impl ArchiveQuery {
-    /// Refuses a page of nothing: its cursor would lead nowhere, again and again.
+    /// Refuses a limit of 0, whose next page would be the same page again.
     pub fn check(&self) -> Result<(), MessagingError> {
         if self.limit == 0 {
-            return Err(MessagingError::invalid("limit", "a page has at least one message"));
+            return Err(MessagingError::invalid("limit", "it is 0; ask for at least one message"));
         }
         Ok(())
     }
@@ -177,26 +181,26 @@ impl Default for ArchiveQuery {
     }
 }
 
-/// Where a page of archived messages ended. Opaque; made by the provider that reads it.
+/// The end of a page of archived messages. Opaque; only the provider that made it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ArchiveCursor(pub String);
 
-/// One page of archived messages. It can have fewer than the limit, or none, and a next page.
+/// A page of archived messages. It can be short or empty and still have a next page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ArchivePage {
     /// The messages, newest end first.
     pub messages: Vec<ArchivedMessage>,
-    /// Where the next page begins; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<ArchiveCursor>,
 }
 
-/// A row's place in the order of an archive: by its end, then by a number that no other row with that end has.
+/// The position of a row in an archive: its end, then a number that is unique among rows with that end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArchivePosition {
     /// When the message ended.
     pub archived_at: Timestamp,
-    /// The row's number.
+    /// The row number.
     pub row: i64,
 }
 
@@ -208,24 +212,24 @@ impl ArchivePosition {
     fn read(cursor: &ArchiveCursor) -> Result<Self, MessagingError> {
         let parts = cursor.0.split_once('.').and_then(|(time, row)| Some((time.parse().ok()?, row.parse().ok()?)));
         let (time, row) = parts.ok_or_else(|| {
-            MessagingError::invalid("cursor", format!("'{}' ends no page; pass `next` of the previous page", cursor.0))
+            MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0))
         })?;
         Ok(Self { archived_at: Timestamp::from_micros(time).clamp(Timestamp::EPOCH, LATEST), row })
     }
 }
 
-/// Rows that a store reads for a search, in descending order.
+/// A request for rows of an archive, in descending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchiveStep {
-    /// Only rows whose positions are less.
+    /// Only rows before this position.
     pub before: ArchivePosition,
-    /// Only rows that ended then or later.
+    /// Only rows that ended at this time or later.
     pub since: Timestamp,
-    /// At most that many.
+    /// Upper bound of the rows.
     pub limit: usize,
 }
 
-/// A walk through an archive that fills one page: the store reads the rows of each step, the walk says when it is enough.
+/// A walk through an archive that fills one page. The store reads the rows of each step; the walk decides when to stop.
 #[derive(Debug)]
 pub struct ArchiveWalk {
     limit: usize,
@@ -236,12 +240,12 @@ pub struct ArchiveWalk {
 }
 
 impl ArchiveWalk {
-    /// The walk of a query.
+    /// Starts the walk of a query.
     pub fn new(query: &ArchiveQuery) -> Result<Self, MessagingError> {
         query.check()?;
         let filter = &query.filter;
         if let Some((name, value)) = &filter.header {
-            // A name that no message can have is a mistake, and no store need quote it.
+            // An invalid header name is a mistake of the caller, and stores need not escape it.
             Headers::new().insert(name, value)?;
         }
         let end = ArchivePosition { archived_at: filter.until.unwrap_or(LATEST).min(LATEST), row: i64::MIN };
@@ -250,18 +254,18 @@ impl ArchiveWalk {
             None => end,
         };
         let since = filter.since.unwrap_or(Timestamp::EPOCH).clamp(Timestamp::EPOCH, LATEST);
-        // One more than the limit tells whether there is another page.
+        // One row more than the limit shows whether there is a next page.
         let limit = if filter.is_plain() { query.limit.saturating_add(1).min(MOST_WALKED) } else { STEP };
         let step = ArchiveStep { before, since, limit };
         Ok(Self { limit: query.limit, step, left: MOST_WALKED, found: Vec::new(), is_over: false })
     }
 
-    /// What the store reads next.
+    /// The rows to read next.
     pub fn step(&self) -> ArchiveStep {
         self.step
     }
 
-    /// Takes the rows of a step, each with whether the filter includes it. Answers whether another step is needed.
+    /// Adds the rows of a step, each with whether the filter includes it. Returns whether another step is needed.
     pub fn take(&mut self, rows: &[(ArchivePosition, bool)]) -> bool {
         for (position, is_included) in rows {
             if *is_included {
@@ -277,14 +281,14 @@ impl ArchiveWalk {
         !self.is_over && self.left > 0
     }
 
-    /// The rows of the page, and where the next page begins.
+    /// The rows of the page, and the cursor of the next one.
     pub fn finish(self) -> (Vec<ArchivePosition>, Option<ArchiveCursor>) {
         let next = if self.is_over { None } else { Some(self.step.before.to_cursor()) };
         (self.found, next)
     }
 }
 
-/// Finds the archived message of an id that ended last.
+/// Finds the archived message of an id; of several, the one that ended last.
 pub async fn find<P: QueueAdmin + ?Sized>(
     provider: &P,
     queue: &QueueName,
@@ -305,8 +309,8 @@ pub async fn find<P: QueueAdmin + ?Sized>(
     }
 }
 
-/// Sends an archived message again, and answers the id of the new one: [`QueueAdmin::send_again`] of a provider that
-/// does it by a search and a send.
+/// Sends an archived message again, and returns the new id: [`QueueAdmin::send_again`] for a provider that has search
+/// and send.
 pub async fn send_again<P: MessagingService + QueueAdmin + ?Sized>(
     provider: &P,
     queue: &QueueName,
@@ -325,7 +329,7 @@ mod tests {
         ArchivePosition { archived_at: Timestamp::from_micros(n), row: n }
     }
 
-    /// Fills pages from rows `count..0` of which every `every`th is included, and answers the rows of each page.
+    /// Fills pages from rows `count..0`, of which every `every`th is included. Returns the rows of each page.
     fn pages(count: i64, every: i64, limit: usize, filter: &ArchiveFilter) -> Vec<Vec<i64>> {
         let (mut pages, mut after) = (Vec::new(), None);
         loop {
@@ -366,11 +370,11 @@ mod tests {
         let filter = ArchiveFilter { state: Some(ArchivedState::Failed), ..ArchiveFilter::default() };
         let none = i64::MAX;
         let found = pages(25_000, none, 10, &filter);
-        assert_eq!(found, [vec![], vec![], vec![0]], "row 0 is included, behind two pages of nothing");
+        assert_eq!(found, [vec![], vec![], vec![0]], "row 0 is included, after two empty pages");
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_queries_are_refused() {
         let refused = |query: ArchiveQuery| assert!(ArchiveWalk::new(&query).is_err(), "{query:?}");
         refused(ArchiveQuery { limit: 0, ..ArchiveQuery::default() });
         let header = Some(("a b".to_owned(), "c".to_owned()));

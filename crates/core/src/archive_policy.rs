@@ -1,12 +1,12 @@
-//! What is kept of messages that are over.
+//! Which messages the archive keeps.
 
-/// Which messages are kept after their end.
+/// Which messages are archived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ArchivePolicy {
-    /// Those that were acknowledged, and dead letters that were purged.
+    /// Acknowledged messages and purged dead letters.
     #[default]
     All,
-    /// Dead letters that were purged.
+    /// Purged dead letters only.
     Failed,
     /// None.
     None,

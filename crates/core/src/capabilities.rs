@@ -1,4 +1,4 @@
-//! What a provider can do, said before anybody relies on it.
+//! The capabilities that a provider declares.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::error::MessagingError;
 use crate::message::MAX_DURATION;
 
-/// How a provider keeps a promise.
+/// How a provider supports a feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Support {
-    /// The store does it by itself.
+    /// The store has the feature.
     Native,
-    /// The provider does it on top of the store, at this cost.
+    /// The provider implements the feature on the store, at this cost.
     Emulated {
         /// The cost, in a sentence.
         cost: Cow<'static, str>,
     },
-    /// Not at all: a call that asks for it fails with [`MessagingError::NotSupported`], unless the feature says what
-    /// else happens.
+    /// The feature is not supported: a call that needs it fails with [`MessagingError::NotSupported`], unless the
+    /// feature describes another behaviour.
     Refused {
         /// Why, in a sentence.
         why: Cow<'static, str>,
@@ -30,17 +30,17 @@ pub enum Support {
 }
 
 impl Support {
-    /// Emulated at that cost.
+    /// Emulated, at that cost.
     pub const fn emulated(cost: &'static str) -> Self {
         Self::Emulated { cost: Cow::Borrowed(cost) }
     }
 
-    /// Refused, and why.
+    /// Refused, for that reason.
     pub const fn refused(why: &'static str) -> Self {
         Self::Refused { why: Cow::Borrowed(why) }
     }
 
-    /// Whether it can be used.
+    /// Whether the feature can be used.
     pub fn is_offered(&self) -> bool {
         !matches!(self, Self::Refused { .. })
     }
@@ -48,7 +48,7 @@ impl Support {
 
 macro_rules! features {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// Something that a provider offers or refuses.
+        /// A feature that a provider supports or refuses.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -58,7 +58,7 @@ macro_rules! features {
             /// Every feature.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The feature's name in texts and tables.
+            /// The name of the feature in texts and tables.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -67,58 +67,58 @@ macro_rules! features {
 }
 
 features! {
-    /// An accepted message survives (L1).
+    /// An accepted message survives a crash (L1).
     DurableSend = "durable send",
     /// One message per living dedup key (L1).
     Dedup = "dedup keys",
-    /// At most one valid lease on a message (L2).
+    /// A message has at most one valid lease (L2).
     SingleLease = "one lease at a time",
-    /// A dead lease's token changes nothing (L3).
+    /// The token of a lease that has ended changes nothing (L3).
     Fencing = "fencing of late settles",
-    /// A receipt can be used on another connection than the one that it was received on.
+    /// A receipt can be used on other connections.
     PortableReceipts = "receipts on another connection",
-    /// A lease that runs out gives the message back (L4).
+    /// A message whose lease expires can be received again (L4).
     LeaseExpiry = "lease expiry",
     /// A lease can be extended (L5).
     ExtendLease = "lease extension",
-    /// A failed delivery comes back after the strategy's delay (L6).
+    /// A failed delivery is retried after the delay of the strategy (L6).
     Retry = "retry with delay",
-    /// Work that was never started goes back uncounted (L7). Refused, a release still gives the message back at once,
-    /// with its delivery counted.
+    /// Work that was never started is given back uncounted (L7). If refused, a release still gives the message back at
+    /// once, but its delivery counts.
     FreeRelease = "uncounted release",
     /// The delivery count is checked on reading (L8).
     DeliveryLimit = "delivery limit",
-    /// Bytes that cannot be decoded die alone (L9).
+    /// A message that cannot be decoded is dead-lettered alone (L9).
     BadBytes = "undecodable messages",
     /// Dead letters can be listed, read, edited, redriven and purged (L10).
     DeadLetters = "dead letters",
-    /// One at a time and in send order within a key (L11).
+    /// Messages of a key are handled one at a time, in send order (L11).
     OrderByKey = "order by key",
     /// A message can be sent with a delay (L12).
     Delay = "delayed delivery",
     /// A message can expire (L12).
     Expiry = "message expiry",
-    /// The provider reconnects by itself and loses nothing (L14).
+    /// The provider reconnects by itself and loses no accepted message (L14).
     Recovery = "recovery",
-    /// `close` ends calls cleanly (L15).
+    /// `close` ends calls properly (L15).
     CleanStop = "clean stop",
     /// Leases and due times are judged by the store's clock (L16).
     StoreClock = "the store's clock",
     /// More urgent messages first.
     Priority = "priority",
-    /// A queue's receives can be held back.
+    /// The receives of a queue can be paused.
     Pause = "pause and resume",
-    /// Messages can be looked at without a lease.
+    /// Messages can be read without a lease.
     Peek = "peek",
     /// The last failed attempts of a message can be read, each with its error.
     AttemptHistory = "history of attempts",
-    /// Messages that are kept after their end can be searched, and sent again.
+    /// Messages are kept after their end; they can be searched and sent again.
     Archive = "archive",
-    /// A waiting message can be delivered now, dead-lettered and deleted by a person.
+    /// A waiting message can be delivered now, dead-lettered or deleted on request.
     WaitingMessages = "actions on waiting messages",
     /// One message can be received by its id.
     ReceiveById = "receive by id",
-    /// Hints shorten the wait for new messages.
+    /// Hints end the wait for new messages early.
     WakeUp = "wake-up hints",
 }
 
@@ -131,18 +131,18 @@ impl fmt::Display for Feature {
 /// Sizes and times that a provider accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// The largest body, in bytes. 1 MiB by default.
+    /// Upper bound of a body, in bytes. 1 MiB by default.
     pub max_body_bytes: usize,
-    /// The largest sum of all header names and values, in bytes. 64 KiB by default.
+    /// Upper bound of all header names and values together, in bytes. 64 KiB by default.
     pub max_header_bytes: usize,
-    /// The longest delay of a send or a retry.
+    /// Upper bound of the delay of a send or a retry.
     pub max_delay: Duration,
-    /// The longest lease.
+    /// Upper bound of a lease.
     pub max_visibility: Duration,
-    /// The store's smallest unit of time. Shorter or odd durations are rounded **up** to it.
+    /// The smallest unit of time of the store. Other durations are rounded **up** to it.
     pub time_resolution: Duration,
-    /// How long a dedup key is taken, counted from its send, on a store that does not know how long its message lives;
-    /// `None` where the law holds as it is written: as long as the message lives.
+    /// How long after its send a dedup key is reserved, on a store that cannot tell how long the message lives. `None`
+    /// if the key is reserved as long as the message lives, as the law says.
     pub dedup_window: Option<Duration>,
 }
 
@@ -159,7 +159,7 @@ impl Default for Limits {
     }
 }
 
-/// A provider's whole answer: every feature, and the limits.
+/// The capabilities of a provider: the support of every feature, and the limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
     provider: &'static str,
@@ -169,7 +169,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Everything native, within the default limits. A provider then says where it differs.
+    /// Native support of every feature, with the default limits. A provider then declares its differences.
     pub fn native(provider: &'static str) -> Self {
         let support = Feature::ALL.iter().map(|feature| (*feature, Support::Native)).collect();
         Self { provider, support, limits: Limits::default() }
@@ -189,12 +189,12 @@ impl Capabilities {
         self
     }
 
-    /// Whose capabilities these are.
+    /// The provider's name.
     pub fn provider(&self) -> &'static str {
         self.provider
     }
 
-    /// How a feature is kept.
+    /// The support of a feature.
     pub fn support(&self, feature: Feature) -> &Support {
         // `native` fills in every feature and none is ever removed.
         &self.support[&feature]

@@ -1,4 +1,4 @@
-//! The messages of workflows, each over its queue.
+//! Messages of workflows, each on its queue.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,14 +23,13 @@ use crate::workflow_message::{
     DomainEvent, StepExecutionResult, StepMessage, TaskFinalizationMessage, TaskRequestMessage,
 };
 
-/// The header in which a step's trace goes on.
+/// The header with the trace of a step.
 pub const TRACEPARENT_HEADER: &str = "traceparent";
-/// The header in which vendors keep what belongs to a trace.
+/// The header with vendor data of the trace.
 pub const TRACESTATE_HEADER: &str = "tracestate";
 
-/// What orchestrators and workers say to each other: a provider to say it through, a router to know where.
-///
-/// A clone speaks through the same provider.
+/// Sends and receives the messages between orchestrators and workers, through a provider and on the queues that a
+/// router names. Clones share the provider.
 pub struct MessageClient<S> {
     provider: Arc<S>,
     router: MessageRouterKind,
@@ -49,17 +48,17 @@ impl<S> fmt::Debug for MessageClient<S> {
 }
 
 impl<S: MessagingService> MessageClient<S> {
-    /// A client of that provider, with that router's names.
+    /// A client that uses a provider and the queue names of a router.
     pub fn new(provider: Arc<S>, router: impl Into<MessageRouterKind>) -> Self {
         Self { provider, router: router.into() }
     }
 
-    /// The provider below.
+    /// The provider.
     pub fn provider(&self) -> &Arc<S> {
         &self.provider
     }
 
-    /// Who names the queues.
+    /// The router that names the queues.
     pub fn router(&self) -> &MessageRouterKind {
         &self.router
     }
@@ -69,9 +68,9 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.provider_name()
     }
 
-    /// Creates what the namespaces need: a queue for their steps and one for their events.
+    /// Creates the queues of namespaces: one for steps and one for events each.
     ///
-    /// All names are checked before the first queue is made.
+    /// All names are checked before the first queue is created.
     pub async fn initialize_namespace_queues(
         &self,
         namespaces: &[&str],
@@ -85,14 +84,14 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.ensure_queues(&queues, deadline).await
     }
 
-    /// Creates what an orchestrator reads: results, requests and finalizations.
+    /// Creates the queues of an orchestrator: results, requests and finalizations.
     pub async fn initialize_orchestration_queues(&self, deadline: Deadline) -> Result<(), MessagingError> {
         let router = &self.router;
         let queues = [router.result_queue(), router.task_request_queue(), router.task_finalization_queue()];
         self.provider.ensure_queues(&queues, deadline).await
     }
 
-    /// Gives a step to the workers of a namespace. Its trace is in the headers too, where tracing tools look for it.
+    /// Sends a step to the workers of a namespace. Its trace is copied to the headers, where tracing tools expect it.
     pub async fn send_step_message(
         &self,
         namespace: &str,
@@ -110,7 +109,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.send_message(&queue, message, deadline).await
     }
 
-    /// Tells the orchestrator what became of a step.
+    /// Sends the result of a step to the orchestrator.
     pub async fn send_step_result(
         &self,
         result: StepExecutionResult,
@@ -119,8 +118,8 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.send_typed(&self.router.result_queue(), &result, deadline).await
     }
 
-    /// Asks for a task. A request for an urgent task is itself urgent, where the provider knows priorities; the task's
-    /// priority travels in the request either way.
+    /// Requests a task. The message has the priority of the task if the provider supports priorities; the request
+    /// carries the priority in any case.
     pub async fn send_task_request(
         &self,
         request: TaskRequestMessage,
@@ -133,7 +132,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.send_message(&self.router.task_request_queue(), message, deadline).await
     }
 
-    /// Asks for a task to be brought to its end.
+    /// Requests the finalization of a task.
     pub async fn send_task_finalization(
         &self,
         finalization: TaskFinalizationMessage,
@@ -142,7 +141,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.send_typed(&self.router.task_finalization_queue(), &finalization, deadline).await
     }
 
-    /// Publishes an event to a namespace, which need not be the one that it happened in.
+    /// Publishes an event to a namespace, which can differ from the one where it happened.
     pub async fn publish_domain_event(
         &self,
         namespace: &str,
@@ -152,7 +151,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.send_typed(&self.router.domain_event_queue(namespace)?, &event, deadline).await
     }
 
-    /// Leases steps of a namespace.
+    /// Receives steps of a namespace.
     pub async fn receive_step_messages(
         &self,
         namespace: &str,
@@ -162,7 +161,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.receive(self.router.step_queue(namespace)?, options, deadline).await
     }
 
-    /// Leases results of steps.
+    /// Receives results of steps.
     pub async fn receive_step_results(
         &self,
         options: &ReceiveOptions,
@@ -171,7 +170,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.receive(self.router.result_queue(), options, deadline).await
     }
 
-    /// Leases requests for tasks.
+    /// Receives requests for tasks.
     pub async fn receive_task_requests(
         &self,
         options: &ReceiveOptions,
@@ -180,7 +179,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.receive(self.router.task_request_queue(), options, deadline).await
     }
 
-    /// Leases tasks that are to be brought to their end.
+    /// Receives requests for finalizations.
     pub async fn receive_task_finalizations(
         &self,
         options: &ReceiveOptions,
@@ -189,7 +188,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.receive(self.router.task_finalization_queue(), options, deadline).await
     }
 
-    /// Leases events that were published to a namespace.
+    /// Receives events that were published to a namespace.
     pub async fn receive_domain_events(
         &self,
         namespace: &str,
@@ -208,7 +207,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.receive_typed(&queue, options, deadline).await
     }
 
-    /// Acknowledges a message: it is handled and done with.
+    /// Acknowledges a message.
     pub async fn ack_message(
         &self,
         queue: &QueueName,
@@ -218,7 +217,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.ack_message(queue, receipt, deadline).await
     }
 
-    /// [`ack_message`](Self::ack_message), by the name that it has where a queue is a table.
+    /// Alias of [`ack_message`](Self::ack_message).
     pub async fn delete_message(
         &self,
         queue: &QueueName,
@@ -228,7 +227,7 @@ impl<S: MessagingService> MessageClient<S> {
         self.ack_message(queue, receipt, deadline).await
     }
 
-    /// Gives a message back: to be retried, released or dead-lettered.
+    /// Gives a message back: retries, releases or dead-letters it.
     pub async fn nack_message(
         &self,
         queue: &QueueName,
@@ -239,7 +238,8 @@ impl<S: MessagingService> MessageClient<S> {
         self.provider.nack_message(queue, receipt, nack, deadline).await
     }
 
-    /// Sets a lease's end to *now + extension*, by the store's clock, and answers the receipt by which the lease goes on.
+    /// Sets the end of a lease to *now + extension* by the store's clock, and returns the receipt that is valid from
+    /// now on.
     pub async fn extend_visibility(
         &self,
         queue: &QueueName,
@@ -252,7 +252,7 @@ impl<S: MessagingService> MessageClient<S> {
 }
 
 impl<S: MessagingService + QueueAdmin> MessageClient<S> {
-    /// What a queue holds.
+    /// The counts of a queue.
     pub async fn get_queue_metrics(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
         self.provider.queue_stats(queue, deadline).await
     }

@@ -1,7 +1,7 @@
-//! Time as a store sees it.
+//! The clock of a store.
 //!
-//! Due times and leases are judged by one clock, the store's. A store that keeps no clock of its own takes one from
-//! here, so that a test can hold time still and move it by hand.
+//! Due times and leases are judged by one clock, the store's. A store without a clock of its own uses one of these, and
+//! a test can replace it.
 
 mod moment;
 mod wall;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 pub use moment::Moment;
 pub use wall::WallClock;
 
-/// A point in time: microseconds since the Unix epoch.
+/// A point in time, in microseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
@@ -27,7 +27,7 @@ impl Timestamp {
     /// Later than every other time.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// The time that many microseconds after the Unix epoch.
+    /// Creates a time from microseconds since the Unix epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
@@ -37,29 +37,29 @@ impl Timestamp {
         self.0
     }
 
-    /// This host's wall clock.
+    /// The wall clock of this host.
     pub fn now() -> Self {
         Self::from(SystemTime::now())
     }
 
-    /// This time moved forward; stops at [`Timestamp::MAX`] instead of overflowing.
+    /// This time plus `duration`; [`Timestamp::MAX`] instead of an overflow.
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)))
     }
 
-    /// This time moved back; stops at the smallest time instead of overflowing.
+    /// This time minus `duration`; the smallest time instead of an overflow.
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(micros(duration)))
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// The time since `earlier`; zero if it is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 }
 
-/// Whole microseconds, rounded up, so that a duration that is not zero never becomes zero.
+/// Whole microseconds, rounded up, so that a positive duration never becomes zero.
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
@@ -74,7 +74,7 @@ impl From<SystemTime> for Timestamp {
 }
 
 impl fmt::Display for Timestamp {
-    /// RFC 3339 in UTC; a time outside the calendar's range is written as its microseconds.
+    /// RFC 3339 in UTC, or microseconds for a time outside the range of the calendar.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_microsecond(self.0) {
             Ok(time) => write!(f, "{time}"),
@@ -98,7 +98,7 @@ impl std::str::FromStr for Timestamp {
         }
         text.parse::<jiff::Timestamp>()
             .map(|time| Self(time.as_microsecond()))
-            .map_err(|_| format!("'{}' is no time; write it like 2026-01-31T12:00:00Z", text.escape_debug()))
+            .map_err(|_| format!("'{}' is not a time; write it like 2026-01-31T12:00:00Z", text.escape_debug()))
     }
 }
 
@@ -115,25 +115,24 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// The future that [`Clock::sleep_until`] answers.
+/// The future of [`Clock::sleep_until`].
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A store's clock.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time now. Never goes back.
+    /// The current time. It never goes back.
     fn now(&self) -> Timestamp;
 
-    /// Completes once the clock shows `time` or later.
+    /// Completes when the clock has reached `time`.
     fn sleep_until(&self, time: Timestamp) -> Sleep;
 }
 
-/// The host's clock: the wall time at its creation, carried on by the monotonic clock.
+/// The host's clock: the wall time at its creation, advanced by the monotonic clock. A wall clock that is set back
+/// would lengthen every lease, and one that is set forward would end them all; this one is not affected. It follows
+/// tokio's paused time.
 ///
-/// A wall clock that is set back would stretch every lease, one that is set forward would end them all at once; this
-/// one only ever moves at the speed of the monotonic clock. It follows tokio's paused time.
-///
-/// Two processes that share a store must not use it: after the wall clock was set, one that started before and one that
-/// started later would disagree for ever. They use [`WallClock`].
+/// Processes that share a store must not use it: after the wall clock was set, a process that started earlier and one
+/// that started later would disagree. They use [`WallClock`].
 #[derive(Debug, Clone)]
 pub struct SystemClock {
     started_at: Timestamp,
@@ -141,7 +140,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock that shows the host's time from now on.
+    /// A clock that starts with the host's time.
     pub fn new() -> Self {
         Self { started_at: Timestamp::now(), started: tokio::time::Instant::now() }
     }
@@ -161,16 +160,16 @@ impl Clock for SystemClock {
     fn sleep_until(&self, time: Timestamp) -> Sleep {
         let left = time.since(self.now());
         Box::pin(async move {
-            // A timer of tokio's may not reach further than about two years.
+            // A timer of tokio reaches no further than about two years.
             tokio::time::sleep(left.min(Duration::from_secs(3600 * 24 * 365))).await;
         })
     }
 }
 
-/// A clock that stands still until it is moved by hand.
+/// A clock that advances only on request, for tests.
 #[derive(Debug, Clone)]
 pub struct ManualClock {
-    // A watch channel, because sleepers must learn of every move and only of the newest.
+    // A watch channel: sleepers need every change, and only the newest value.
     now: watch::Sender<Timestamp>,
 }
 
@@ -180,14 +179,14 @@ impl ManualClock {
         Self { now: watch::Sender::new(start) }
     }
 
-    /// Moves the clock forward and wakes everyone who waited for a time that has come.
+    /// Advances the clock and wakes the sleepers whose time has come.
     pub fn advance(&self, by: Duration) {
         self.now.send_modify(|now| *now = now.saturating_add(by));
     }
 }
 
 impl Default for ManualClock {
-    /// Starts at an arbitrary fixed time, the same in every run.
+    /// Starts at a fixed time.
     fn default() -> Self {
         Self::starting_at(Timestamp::from_micros(1_700_000_000_000_000))
     }
@@ -201,7 +200,7 @@ impl Clock for ManualClock {
     fn sleep_until(&self, time: Timestamp) -> Sleep {
         let mut now = self.now.subscribe();
         Box::pin(async move {
-            // The sender lives in the clock; when the clock is gone, time will never come.
+            // The clock is gone, so the time never comes.
             if now.wait_for(|now| *now >= time).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_stops_at_the_ends() {
+    fn arithmetic_saturates() {
         assert_eq!(Timestamp::MAX.saturating_add(Duration::MAX), Timestamp::MAX);
         assert_eq!(Timestamp::EPOCH.since(Timestamp::MAX), Duration::ZERO);
         assert!(Timestamp::EPOCH.saturating_sub(Duration::MAX) < Timestamp::EPOCH);
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_manual_clock_wakes_its_sleepers_only_when_their_time_has_come() {
+    async fn a_manual_clock_wakes_sleepers_only_when_their_time_has_come() {
         let clock = ManualClock::default();
         let mut sleep = clock.sleep_until(clock.now().saturating_add(Duration::from_secs(2)));
         clock.advance(Duration::from_secs(1));

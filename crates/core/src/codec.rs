@@ -1,7 +1,7 @@
-//! Values to bytes and back, once, above the provider.
+//! Encoding of values as message bodies, above the provider.
 //!
-//! The codec is chosen by the wrapper around the value, [`Json`] or [`MsgPack`]. There is no blanket implementation
-//! over serde: it would forbid every other codec.
+//! The wrapper around a value, [`Json`] or [`MsgPack`], selects the codec. A blanket implementation for serde types
+//! would forbid all other codecs.
 
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ pub trait QueueMessage: FromBytes + Sync {
     fn to_bytes(&self) -> Result<Bytes, MessagingError>;
 }
 
-/// A value that travels as JSON.
+/// A value that is encoded as JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Json<T>(pub T);
 
-/// A value that travels as MessagePack, its fields by name so that they can be added later.
+/// A value that is encoded as MessagePack, with field names, so that fields can be added later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MsgPack<T>(pub T);
 
@@ -70,7 +70,7 @@ impl<T: DeserializeOwned + Send + 'static> FromBytes for MsgPack<T> {
     const CONTENT_TYPE: ContentType = ContentType::MSGPACK;
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
-        // Read through a reader, so that bytes left over after the value can be seen and refused.
+        // A reader shows how many bytes are left after the value.
         let mut rest = bytes;
         let value = rmp_serde::from_read(&mut rest).map_err(|error| MessagingError::Deserialization {
             content_type: "MessagePack",
@@ -84,7 +84,7 @@ impl<T: DeserializeOwned + Send + 'static> FromBytes for MsgPack<T> {
     }
 }
 
-/// Plain bytes need no codec.
+/// Bytes are not encoded.
 impl QueueMessage for Bytes {
     fn to_bytes(&self) -> Result<Bytes, MessagingError> {
         Ok(self.clone())
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn both_codecs_round_trip_and_name_themselves() {
+    fn both_codecs_round_trip_and_set_their_content_type() {
         let json = Json(order()).to_bytes().unwrap();
         assert_eq!(Json::<Order>::from_bytes(&json).unwrap().0, order());
         let pack = MsgPack(order()).to_bytes().unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_bytes_say_what_is_wrong_with_them() {
+    fn undecodable_bytes_name_the_error() {
         let error = Json::<Order>::from_bytes(b"{\"id\":").unwrap_err();
         assert!(error.to_string().starts_with("cannot decode the message as JSON: EOF"), "{error}");
         assert!(!error.is_retryable());

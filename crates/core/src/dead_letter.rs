@@ -1,4 +1,4 @@
-//! Messages that will not be delivered again by themselves.
+//! Dead letters: messages that will not be retried.
 
 pub mod filter;
 pub mod fingerprint;
@@ -19,24 +19,24 @@ use crate::id::MessageId;
 use crate::message::{ContentType, Key, Message, Priority};
 use crate::queue_name::QueueName;
 
-/// Why a message died, in a word.
+/// Why a message was dead-lettered, in one word.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeadLetterReason(Cow<'static, str>);
 
 impl DeadLetterReason {
-    /// It was delivered as often as is allowed and never settled.
+    /// The delivery limit was reached without a settle.
     pub const MAX_RECEIVE_COUNT: Self = Self(Cow::Borrowed("max_receive_count"));
-    /// Its time to be handled had passed.
+    /// The message had expired.
     pub const EXPIRED: Self = Self(Cow::Borrowed("expired"));
-    /// Its bytes could not be decoded.
+    /// The body could not be decoded.
     pub const UNDECODABLE: Self = Self(Cow::Borrowed("undecodable"));
-    /// A handler refused it.
+    /// A handler rejected it.
     pub const REJECTED: Self = Self(Cow::Borrowed("rejected"));
     /// The retry strategy allowed no further attempt.
     pub const RETRIES_EXHAUSTED: Self = Self(Cow::Borrowed("retries_exhausted"));
 
-    /// A person deleted it while it waited.
+    /// A waiting message was deleted on request.
     pub const DELETED: Self = Self(Cow::Borrowed("deleted"));
 
     /// The reason as text.
@@ -63,34 +63,34 @@ impl fmt::Display for DeadLetterReason {
     }
 }
 
-/// A dead message with its record: everything that is needed to understand it and to send it on its way again.
+/// A dead letter with its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The message's identity, the same as in life.
+    /// The message's id, unchanged.
     pub id: MessageId,
-    /// The queue that it died in.
+    /// The queue that it was sent to.
     pub origin: QueueName,
-    /// Its bytes, as they were sent or last edited.
+    /// The body, as sent or last edited.
     pub body: Bytes,
     /// How the body is encoded.
     pub content_type: ContentType,
     /// Its headers.
     pub headers: Headers,
-    /// The key that it was ordered by, and will be again after a redrive.
+    /// The ordering key, which applies again after a redrive.
     pub ordering_key: Option<Key>,
-    /// The key that kept it single.
+    /// The dedup key.
     pub dedup_key: Option<Key>,
-    /// How urgent it was.
+    /// The priority.
     pub priority: Priority,
-    /// When it was, or will be, too late to handle it.
+    /// When the message expires or has expired.
     pub expires_at: Option<Timestamp>,
-    /// Why it died, in a word.
+    /// Why it was dead-lettered, in one word.
     pub reason: DeadLetterReason,
-    /// The last error text that is known.
+    /// The last known error text.
     pub error: Option<String>,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub deliveries_count: u32,
-    /// How often a handler failed on it.
+    /// Number of failed attempts.
     pub attempts_count: u32,
     /// When the store accepted it.
     pub enqueued_at: Timestamp,
@@ -98,24 +98,24 @@ pub struct DeadLetter {
     pub first_attempt_at: Option<Timestamp>,
     /// When it was last delivered, if ever.
     pub last_attempt_at: Option<Timestamp>,
-    /// When it died.
+    /// When it was dead-lettered.
     pub dead_at: Timestamp,
-    /// How often it has been edited since.
+    /// Number of edits since.
     pub revision: u32,
 }
 
-/// A dead letter without what it says: enough to count, to choose and to sort.
+/// A dead letter without body and headers, to count, select and sort.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterSummary {
-    /// The message's identity.
+    /// The message's id.
     pub id: MessageId,
-    /// Why it died, in a word.
+    /// Why it was dead-lettered, in one word.
     pub reason: DeadLetterReason,
-    /// The last error text that is known.
+    /// The last known error text.
     pub error: Option<String>,
-    /// The key that it was ordered by.
+    /// The ordering key.
     pub ordering_key: Option<Key>,
-    /// When it died.
+    /// When it was dead-lettered.
     pub dead_at: Timestamp,
 }
 
@@ -131,12 +131,12 @@ impl From<DeadLetter> for DeadLetterSummary {
     }
 }
 
-/// One page of dead letters without their bodies.
+/// A page of dead letters without bodies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeadLetterSummaryPage {
     /// The dead letters, oldest death first.
     pub summaries: Vec<DeadLetterSummary>,
-    /// Where the next page begins; `None` at the end. The cursor is good for [`DeadLetterQuery`] in either form.
+    /// The cursor of the next page; `None` at the end. It is valid for [`DeadLetterQuery`] in either form.
     pub next: Option<DeadLetterCursor>,
 }
 
@@ -146,20 +146,20 @@ impl From<DeadLetterPage> for DeadLetterSummaryPage {
     }
 }
 
-/// Which dead letters of a queue are meant.
+/// A selection of the dead letters of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DeadLetterSelection {
-    /// Every one.
+    /// All dead letters.
     #[default]
     All,
-    /// These.
+    /// Those with these ids.
     Ids(Vec<MessageId>),
-    /// Those that died for this reason.
+    /// Those with this reason.
     Reason(DeadLetterReason),
 }
 
 impl DeadLetterSelection {
-    /// Whether a dead letter is one of them.
+    /// Whether a dead letter is selected.
     pub fn includes(&self, id: MessageId, reason: &DeadLetterReason) -> bool {
         match self {
             Self::All => true,
@@ -169,14 +169,14 @@ impl DeadLetterSelection {
     }
 }
 
-/// One page of a listing of dead letters, oldest death first.
+/// A request for a page of dead letters, oldest death first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterQuery {
-    /// Which ones.
+    /// The selection.
     pub selection: DeadLetterSelection,
-    /// At most that many.
+    /// Upper bound of the dead letters in the page.
     pub limit: usize,
-    /// Those after the page that ended with this cursor.
+    /// The cursor of the previous page.
     pub after: Option<DeadLetterCursor>,
 }
 
@@ -187,44 +187,44 @@ impl Default for DeadLetterQuery {
 }
 
 impl DeadLetterQuery {
-    /// Refuses a page of nothing: its cursor would lead nowhere, again and again.
+    /// Refuses a limit of 0, whose next page would be the same page again.
     pub fn check(&self) -> Result<(), MessagingError> {
         if self.limit == 0 {
-            return Err(MessagingError::invalid("limit", "a page has at least one dead letter"));
+            return Err(MessagingError::invalid("limit", "it is 0; ask for at least one dead letter"));
         }
         Ok(())
     }
 }
 
-/// Where a page of dead letters ended. Opaque; made by the provider that reads it.
+/// The end of a page of dead letters. Opaque; only the provider that made it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeadLetterCursor(pub String);
 
-/// One page of dead letters.
+/// A page of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterPage {
     /// The dead letters, oldest death first.
     pub letters: Vec<DeadLetter>,
-    /// Where the next page begins; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<DeadLetterCursor>,
 }
 
-/// A change of a dead letter before it is redriven. What is `None` stays as it is.
+/// An edit of a dead letter before a redrive. A field that is `None` stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeadLetterEdit {
-    /// Another body.
+    /// The new body.
     pub body: Option<Bytes>,
-    /// Another content type.
+    /// The new content type.
     pub content_type: Option<ContentType>,
-    /// Other headers, in place of all that it has.
+    /// The new headers, which replace all headers.
     pub headers: Option<Headers>,
 }
 
 impl DeadLetterEdit {
-    /// The dead message as it is after this edit: what every store keeps of it. Refused when a store with these limits could
-    /// not take it, and when it would be no JSON under the name of JSON. A body and a content type that stay as they were are
-    /// not looked at: the message may have died of them, and its headers can still be changed.
+    /// Returns the message after the edit. Fails if it exceeds the limits, or if the content type is JSON and the body
+    /// is not. An unchanged body and content type are not checked: they may be why the message died, and its headers
+    /// can still be edited.
     pub fn apply_to(&self, mut message: Message, limits: &Limits) -> Result<Message, MessagingError> {
         let is_rewritten = self.body.is_some() || self.content_type.is_some();
         message.body = self.body.clone().unwrap_or(message.body);
@@ -243,9 +243,9 @@ fn check_json(body: &[u8]) -> Result<(), MessagingError> {
         let before = &body[..error.valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         let column = 1 + before.iter().rev().take_while(|byte| **byte != b'\n').count();
-        not_json(line, column, "it is no UTF-8")
+        not_json(line, column, "it is not UTF-8")
     });
-    // Skipped and not built: a body may nest deeper than a stack.
+    // Parsed without building values, because nested JSON may be deeper than the stack.
     let is_json = |text| serde_json::from_str::<serde::de::IgnoredAny>(text);
     is_json(is_text?).map(|_| ()).map_err(|error| {
         let text = error.to_string();
@@ -255,23 +255,23 @@ fn check_json(body: &[u8]) -> Result<(), MessagingError> {
 }
 
 fn not_json(line: usize, column: usize, why: &str) -> MessagingError {
-    let why = format!("line {line}, column {column}: {why}; write JSON there, or change the content type too");
+    let why = format!("line {line}, column {column}: {why}; correct the JSON, or change the content type too");
     MessagingError::invalid("body", why)
 }
 
-/// A redrive: which dead letters go back to life, and where.
+/// A request to redrive dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Redrive {
-    /// Which ones.
+    /// The selection.
     pub selection: DeadLetterSelection,
-    /// Where they go; `None` is the queue that they died in.
+    /// The queue to redrive to; `None` is the original queue.
     pub to: Option<QueueName>,
-    /// Only tell what would be done.
+    /// Only report what would be done.
     pub dry_run: bool,
 }
 
 impl Redrive {
-    /// Where the dead letters of `queue` go.
+    /// The queue to which the dead letters of `queue` are redriven.
     pub fn target(&self, queue: &QueueName) -> Result<QueueName, MessagingError> {
         let target = self.to.clone().unwrap_or_else(|| queue.origin());
         if target.holds_dead_letters() {
@@ -284,17 +284,17 @@ impl Redrive {
     }
 }
 
-/// What a redrive did, or would do when it was a dry run.
+/// The result of a redrive or its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RedriveReport {
-    /// The messages that went back to life, in the order in which they did.
+    /// The redriven messages, in order.
     pub redriven: Vec<MessageId>,
-    /// The messages that stayed dead, and why.
+    /// The messages that were not redriven, and why.
     pub skipped: Vec<(MessageId, RedriveSkip)>,
 }
 
 impl RedriveReport {
-    /// Adds the ids that a selection names and that are not among the dead.
+    /// Adds the selected ids that are not among the dead letters.
     pub fn add_missing(&mut self, selection: &DeadLetterSelection) {
         if let DeadLetterSelection::Ids(ids) = selection {
             let found: HashSet<_> = self.redriven.iter().chain(self.skipped.iter().map(|(id, _)| id)).collect();
@@ -308,9 +308,9 @@ impl RedriveReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RedriveSkip {
-    /// Somebody has received it from the dead-letter queue and holds its lease.
+    /// A receiver of the dead-letter queue holds its lease.
     Leased,
-    /// A message with its dedup key lives.
+    /// Another living message has its dedup key.
     DedupKeyTaken,
     /// It is not among the dead letters.
     NotFound,
@@ -319,8 +319,8 @@ pub enum RedriveSkip {
 impl fmt::Display for RedriveSkip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Leased => "somebody holds its lease",
-            Self::DedupKeyTaken => "a message with its dedup key lives",
+            Self::Leased => "another worker holds its lease",
+            Self::DedupKeyTaken => "another living message has its dedup key",
             Self::NotFound => "it is not among the dead letters",
         })
     }
@@ -339,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_that_spoils_json_says_where() {
+    fn an_edit_with_invalid_json_names_the_position() {
         let json = |edit: DeadLetterEdit| edited(&edit, ContentType::JSON, b"{}");
         let body = |body: &'static [u8]| DeadLetterEdit { body: Some(Bytes::from_static(body)), ..Default::default() };
         for (bad, place) in [
             (&b"{\"a\": 1,\n \"b\" 2}"[..], "line 2, column 6: expected `:`"),
             (b"{\"a\": 1", "line 1, column 7: EOF while parsing an object"),
             (b"", "line 1, column 0: EOF"),
-            (b"{}\n\xff", "line 2, column 1: it is no UTF-8"),
+            (b"{}\n\xff", "line 2, column 1: it is not UTF-8"),
         ] {
             let refused = json(body(bad)).unwrap_err().to_string();
             assert!(refused.contains(place) && refused.contains("change the content type"), "{refused}");
@@ -362,11 +362,11 @@ mod tests {
         assert!(text(with_type(body(b"{"), "application/json; charset=utf-8")).is_err());
         assert!(text(with_type(DeadLetterEdit::default(), "application/json")).is_err());
         let headers = DeadLetterEdit { headers: Some(Headers::new()), ..Default::default() };
-        assert!(edited(&headers, ContentType::JSON, b"no json").is_ok(), "what it died of stays as it was");
+        assert!(edited(&headers, ContentType::JSON, b"no json").is_ok(), "an unchanged body is not checked");
     }
 
     #[test]
-    fn json_that_nests_deeper_than_a_stack_is_json() {
+    fn json_nested_deeper_than_the_stack_is_accepted() {
         let deep = format!("{}{}", "[".repeat(500_000), "]".repeat(500_000));
         let edit = DeadLetterEdit { body: Some(deep.into()), ..Default::default() };
         assert!(edited(&edit, ContentType::JSON, b"{}").is_ok());

@@ -1,4 +1,4 @@
-//! How long a caller is ready to wait for an answer.
+//! The time limit of a call.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,24 +8,24 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::MessagingError;
 
-/// The moment at which a caller stops waiting. Every call takes one.
+/// The time at which a caller stops waiting. Every call takes one.
 ///
-/// A deadline is the caller's patience and is measured by the caller's monotonic clock; leases and due times are
-/// measured by the store's clock and have nothing to do with it.
+/// A deadline is measured by the caller's monotonic clock. It is independent of leases and due times, which are
+/// measured by the store's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// What [`Deadline::default`] allows.
+    /// The time limit of [`Deadline::default`].
     pub const DEFAULT: Duration = Duration::from_secs(30);
 
-    /// That long from now.
+    /// A deadline `patience` from now.
     pub fn after(patience: Duration) -> Self {
-        // `None` when the sum leaves the clock's range: that far away is never.
+        // `None` if the sum is out of range: such a deadline never passes.
         Self(Instant::now().checked_add(patience))
     }
 
-    /// Waits as long as it takes.
+    /// A deadline that never passes.
     pub const fn never() -> Self {
         Self(None)
     }
@@ -39,17 +39,17 @@ impl Deadline {
         }
     }
 
-    /// What is left; `None` when it never ends.
+    /// The remaining time; `None` if the deadline never passes.
     pub fn remaining(self) -> Option<Duration> {
         self.0.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub fn has_passed(self) -> bool {
         self.0.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Refuses to begin `operation` when the deadline has already passed: nothing was done.
+    /// Refuses to begin `operation` if the deadline has passed.
     pub fn check(self, operation: &'static str) -> Result<(), MessagingError> {
         if self.has_passed() {
             return Err(MessagingError::DeadlineExceeded { operation });
@@ -57,12 +57,12 @@ impl Deadline {
         Ok(())
     }
 
-    /// Ends at the deadline; `None` when it never does.
+    /// Completes at the deadline; `None` if it never passes.
     pub(crate) fn timer(self) -> Option<Pin<Box<Sleep>>> {
         self.0.map(|at| Box::pin(tokio::time::sleep_until(at)))
     }
 
-    /// Waits for `future`, at most until the deadline; `None` when it passed first.
+    /// Waits for `future` until the deadline; `None` if the deadline passes first.
     pub async fn limit<F: Future>(self, future: F) -> Option<F::Output> {
         match self.0 {
             None => Some(future.await),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_without_end_is_never() {
+    fn a_deadline_out_of_range_never_passes() {
         assert_eq!(Deadline::after(Duration::MAX), Deadline::never());
         assert!(Deadline::never().at_most(Duration::from_secs(1)).remaining().is_some());
     }

@@ -1,4 +1,4 @@
-//! What becomes of a leased message.
+//! The outcome of a leased message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,39 +12,39 @@ use crate::message::check_duration;
 use crate::receipt::ReceiptHandle;
 use crate::retry::RetryStrategy;
 
-/// A leased message that was not handled, and what shall happen to it.
+/// The outcome of a message that was not handled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Nack {
-    /// The handler failed: one more attempt is counted, and the message comes back after `after`.
+    /// The attempt failed: it is counted, and the message is due again after `after`.
     Retry {
-        /// How long it stays away. Zero is allowed.
+        /// The delay until the retry. Zero is allowed.
         after: Duration,
-        /// What the handler said; kept as the message's last error.
+        /// The handler's error, kept as the last error of the message.
         error: Option<String>,
     },
-    /// The work was never started: the message goes back at once and the delivery is not counted.
+    /// The work was never started: the message is due at once, and the delivery is not counted.
     Release,
-    /// The message goes to the dead letters now.
+    /// The message is dead-lettered.
     DeadLetter {
-        /// Why, in a word.
+        /// Why, in one word.
         reason: DeadLetterReason,
-        /// What the handler said.
+        /// The handler's error.
         error: Option<String>,
     },
 }
 
 impl Nack {
-    /// Comes back after that long.
+    /// A retry after `after`.
     pub const fn retry_after(after: Duration) -> Self {
         Self::Retry { after, error: None }
     }
 
-    /// To the dead letters, for that reason.
+    /// A dead letter for that reason.
     pub fn dead_letter(reason: impl Into<DeadLetterReason>) -> Self {
         Self::DeadLetter { reason: reason.into(), error: None }
     }
 
-    /// With the error text that shall be kept. A release keeps none: nothing was tried.
+    /// Adds an error text. A release has none, because nothing was tried.
     #[must_use]
     pub fn with_error(mut self, text: impl Into<String>) -> Self {
         match &mut self {
@@ -54,10 +54,10 @@ impl Nack {
         self
     }
 
-    /// `requeue` as other queues have it: `true` retries with the default strategy's backoff for a message that has
-    /// failed `attempts_count` times before, `false` dead-letters.
+    /// The `requeue` flag of other queues: `true` retries with the backoff of the default strategy for a message that
+    /// has failed `attempts_count` times before, `false` dead-letters.
     ///
-    /// A requeue at once would be a hot loop, and no requeue at all would stall the message until its lease runs out.
+    /// A requeue without delay would be a hot loop.
     pub fn requeue(requeue: bool, attempts_count: u32) -> Self {
         if !requeue {
             return Self::dead_letter(DeadLetterReason::REJECTED);
@@ -71,23 +71,23 @@ impl Nack {
 }
 
 impl From<bool> for Nack {
-    /// [`Nack::requeue`] for a message whose earlier failures are not known.
+    /// [`Nack::requeue`] for a message without known failures.
     fn from(requeue: bool) -> Self {
         Self::requeue(requeue, 0)
     }
 }
 
-/// How a lease ends by its holder's word.
+/// How the holder of a lease ends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Disposition {
-    /// Handled.
+    /// Done.
     Ack,
-    /// Not handled.
+    /// Not done.
     Nack(Nack),
 }
 
 impl Disposition {
-    /// The word for it in errors and histories.
+    /// The operation's name in errors and histories.
     pub fn operation(&self) -> &'static str {
         match self {
             Self::Ack => "ack",
@@ -98,35 +98,35 @@ impl Disposition {
     }
 }
 
-/// One row of a settle: whose lease ends, and how.
+/// One row of a settle: a lease and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {
     /// The lease.
     pub receipt: ReceiptHandle,
-    /// How it ends.
+    /// The outcome.
     pub disposition: Disposition,
-    /// Who handled the message, for the history of its attempts; `None` is the connection's own name. Whoever settles for
-    /// others, as a server does, names them.
+    /// The worker that handled the message, for the history of attempts; `None` is the name of the connection. A server
+    /// that settles for its clients sets their names.
     pub worker: Option<Arc<str>>,
 }
 
 impl Settlement {
-    /// The end of a lease by the connection's own worker.
+    /// A settlement by the worker of the connection.
     pub fn new(receipt: impl Into<ReceiptHandle>, disposition: Disposition) -> Self {
         Self { receipt: receipt.into(), disposition, worker: None }
     }
 
-    /// Handled.
+    /// Settles as done.
     pub fn ack(receipt: impl Into<ReceiptHandle>) -> Self {
         Self::new(receipt, Disposition::Ack)
     }
 
-    /// Not handled.
+    /// Settles as not done.
     pub fn nack(receipt: impl Into<ReceiptHandle>, nack: impl Into<Nack>) -> Self {
         Self::new(receipt, Disposition::Nack(nack.into()))
     }
 
-    /// By that worker.
+    /// Sets the worker.
     #[must_use]
     pub fn by(mut self, worker: impl Into<Arc<str>>) -> Self {
         self.worker = Some(worker.into());
@@ -134,16 +134,16 @@ impl Settlement {
     }
 }
 
-/// The longest reason of a dead letter, in bytes.
+/// Upper bound of the reason of a dead letter, in bytes.
 pub const MAX_REASON_BYTES: usize = 128;
-/// The longest error text that is kept, in bytes.
+/// Upper bound of a kept error text, in bytes.
 pub const MAX_ERROR_BYTES: usize = 8 * 1024;
-/// The longest name of a worker that is kept, in bytes.
+/// Upper bound of a kept worker name, in bytes.
 const MAX_WORKER_BYTES: usize = 128;
 
 impl Settlement {
-    /// Refuses what cannot be meant, and cuts an error text and a worker's name to what every store can hold. What a
-    /// provider does with each row before anything else.
+    /// Checks the values, and cuts the error text and the worker's name to what every store can hold. A provider calls
+    /// it before anything else.
     pub fn checked(mut self, limits: &Limits) -> Result<Self, MessagingError> {
         if let Some(worker) = &mut self.worker
             && (worker.len() > MAX_WORKER_BYTES || worker.contains('\0'))
@@ -163,13 +163,13 @@ impl Settlement {
     }
 }
 
-/// Refuses a reason that is none, and cuts an error text to what every store can hold.
+/// Checks a reason, and cuts an error text to what every store can hold.
 pub(crate) fn check_death(reason: &DeadLetterReason, error: &mut Option<String>) -> Result<(), MessagingError> {
     let reason = reason.as_str();
     if reason.trim().is_empty() || reason.len() > MAX_REASON_BYTES || reason.chars().any(char::is_control) {
         return Err(MessagingError::invalid(
             "dead-letter reason",
-            format!("it must be 1 to {MAX_REASON_BYTES} bytes of text in one line; details go into the error"),
+            format!("it must be 1 to {MAX_REASON_BYTES} bytes of text in one line; put details into the error"),
         ));
     }
     cut_error(error);

@@ -1,4 +1,4 @@
-//! Durations as people write them: `500ms`, `5s`, `1h30m`, `3d`.
+//! Durations as text: `500ms`, `5s`, `1h30m`, `3d`.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use jiff::{Span, SpanRelativeTo};
 use serde::{Deserialize, Deserializer, Serializer, de};
 
-/// How a duration is written, for error texts.
+/// Examples of durations, for error texts.
 pub const EXAMPLES: &str = "500ms, 5s, 2m, 1h30m or 3d";
 
-/// The duration that the text means; `None` when it means none.
+/// Parses a duration; `None` if the text is not one.
 pub fn parse(text: &str) -> Option<Duration> {
     let span: Span = text.parse().ok()?;
-    // Without a calendar a month has no length and is refused; a day is 24 hours.
+    // A month has no fixed length and is refused; a day has 24 hours.
     let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
     Duration::try_from(signed).ok()
 }
 
-/// The duration as text that [`parse`] reads.
+/// Formats a duration so that [`parse`] reads it.
 pub fn show(duration: Duration) -> String {
     const UNITS: [(u128, &str); 7] = [
         (86_400_000_000_000, "d"),
@@ -52,7 +52,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     })
 }
 
-/// The same for a duration that may be left out.
+/// The same for an optional duration.
 pub(crate) mod optional {
     use std::time::Duration;
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_can_be_written() {
+    fn shown_durations_can_be_parsed() {
         for text in ["0s", "500ms", "5s", "2m", "1h30m", "3d", "7d", "1d1ns", "1s500us"] {
             assert_eq!(show(parse(text).unwrap()), text);
         }

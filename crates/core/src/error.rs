@@ -1,4 +1,4 @@
-//! What can go wrong, one variant a cause.
+//! Errors, one variant for each cause.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::id::MessageId;
 use crate::queue_name::QueueName;
 use crate::task::{TaskId, TaskState};
 
-/// The error below an error. Shared, so that one failure can be told to everyone whose call was in the same batch.
+/// The source of an error. Shared, because one failure can concern several calls of a batch.
 pub type ErrorSource = Arc<dyn Error + Send + Sync + 'static>;
 
 /// Why a call failed. Each text says what happened, where, and what to do.
@@ -21,7 +21,7 @@ pub enum MessagingError {
     Connection {
         /// The provider's name.
         provider: &'static str,
-        /// Where it was looked for, and what happened there.
+        /// The address, and what happened there.
         detail: String,
         /// The driver's error.
         source: Option<ErrorSource>,
@@ -30,11 +30,11 @@ pub enum MessagingError {
     /// The queue does not exist and the call would not create it.
     #[error("queue '{queue}' does not exist. Create it with ensure_queue, or allow sends to create queues")]
     QueueNotFound {
-        /// The queue that is missing.
+        /// The queue.
         queue: QueueName,
     },
 
-    /// A value could not be turned into bytes.
+    /// A value could not be encoded.
     #[error("cannot encode the message as {content_type}: {source}")]
     Serialization {
         /// The encoding.
@@ -43,7 +43,7 @@ pub enum MessagingError {
         source: ErrorSource,
     },
 
-    /// Bytes could not be turned into a value.
+    /// A message could not be decoded.
     #[error("cannot decode the message as {content_type}: {source}")]
     Deserialization {
         /// The encoding.
@@ -52,16 +52,16 @@ pub enum MessagingError {
         source: ErrorSource,
     },
 
-    /// No such message there.
+    /// The message does not exist.
     #[error("queue '{queue}' holds no message {id}. It may have been settled, redriven or purged")]
     MessageNotFound {
-        /// Where it was looked for.
+        /// The queue.
         queue: QueueName,
-        /// What was looked for.
+        /// The message.
         id: MessageId,
     },
 
-    /// Somebody holds the message's lease, or has it in a transaction that has not ended. Nothing was changed.
+    /// Another worker holds the lease of the message, or an open transaction has it. Nothing was changed.
     #[error(
         "another worker's lease or an open transaction has message {id} of queue '{queue}'; nothing was changed. Try \
          again when that has ended"
@@ -73,7 +73,7 @@ pub enum MessagingError {
         id: MessageId,
     },
 
-    /// The lease has run out, or was settled or released. Nothing was changed.
+    /// The lease has expired or was ended. Nothing was changed.
     #[error(
         "the lease on message {id} of queue '{queue}' is over; nothing was changed. Receive the message again: \
          another worker may have it"
@@ -90,7 +90,7 @@ pub enum MessagingError {
     Provider {
         /// The provider's name.
         provider: &'static str,
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The store's error.
         source: ErrorSource,
@@ -98,20 +98,20 @@ pub enum MessagingError {
         retryable: bool,
     },
 
-    /// There was no room: others were in the way for too long, in the store or in this process, or the store's disk is
-    /// full. Nothing was done, and the connection is well.
+    /// No capacity: other transactions blocked the operation for too long, in the store or in this process, or the disk
+    /// of the store is full. Nothing was done, and the connection is usable.
     #[error(transparent)]
     Busy {
-        /// What was in the way.
+        /// What blocked the operation.
         source: ErrorSource,
     },
 
-    /// Calls are held back because the store kept failing.
+    /// Calls are refused for a while because the store kept failing.
     #[error("calls to {} are held back after repeated failures; next try in {}", store(provider), Seconds(*retry_after))]
     CircuitBreakerOpen {
         /// The provider's name.
         provider: &'static str,
-        /// When a call will be let through again.
+        /// The time until the next call is allowed.
         retry_after: Duration,
     },
 
@@ -120,31 +120,33 @@ pub enum MessagingError {
     NotSupported {
         /// The provider's name.
         provider: &'static str,
-        /// The feature that it refuses.
+        /// The feature.
         feature: Feature,
-        /// Why it does.
+        /// The reason.
         why: String,
     },
 
     /// The answer was lost: the operation may or may not have been carried out.
-    #[error("no answer to {operation}: it may or may not have been carried out{}", Doubted(ids))]
+    #[error("the outcome of {operation} is unknown: it may or may not have been carried out{}", Affected(ids))]
     OutcomeUnknown {
-        /// What was asked.
+        /// The operation.
         operation: &'static str,
         /// The messages concerned.
         ids: Vec<MessageId>,
-        /// What cut the answer off.
+        /// What lost the answer.
         source: Option<ErrorSource>,
     },
 
-    /// The text or value is no receipt of this provider and queue. Nothing was changed.
-    #[error("this receipt cannot be used here: {why}. Use it, whole, on the queue and the store that issued it")]
+    /// The receipt is not one of this provider and queue. Nothing was changed.
+    #[error(
+        "this receipt cannot be used here: {why}. Use the complete receipt, on the queue and the store that issued it"
+    )]
     InvalidReceipt {
         /// What is wrong with it.
         why: String,
     },
 
-    /// The caller passed a value that is not allowed. Nothing was done.
+    /// The caller passed an invalid value. Nothing was done.
     #[error("invalid {what}: {why}")]
     InvalidInput {
         /// Which value.
@@ -153,30 +155,28 @@ pub enum MessagingError {
         why: String,
     },
 
-    /// There is no such task.
-    #[error(
-        "there is no task {id}. It may have been removed after its end; `postrider task list` shows those that are"
-    )]
+    /// The task does not exist.
+    #[error("task {id} does not exist. It may have been removed after its end; `postrider task list` shows the tasks")]
     TaskNotFound {
-        /// The task that was asked for.
+        /// The task.
         id: TaskId,
     },
 
-    /// The task is in a state in which this cannot be done. Nothing was changed.
+    /// The state of the task does not allow the operation. Nothing was changed.
     #[error("task {id} is {state} and cannot be {operation}; nothing was changed")]
     TaskConflict {
         /// The task.
         id: TaskId,
-        /// The state that it is in.
+        /// Its state.
         state: TaskState,
-        /// What was asked, as it would be told of the task: `canceled`, `replayed`.
+        /// The operation as a participle: `canceled`, `replayed`.
         operation: &'static str,
     },
 
     /// The deadline passed before the operation began. Nothing was done.
     #[error("the deadline passed before {operation} could begin; nothing was done. Allow more time")]
     DeadlineExceeded {
-        /// What was asked.
+        /// The operation.
         operation: &'static str,
     },
 
@@ -189,12 +189,13 @@ pub enum MessagingError {
 }
 
 impl MessagingError {
-    /// A value that is not allowed.
+    /// An invalid value.
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         Self::InvalidInput { what, why: why.into() }
     }
 
-    /// The setting `asked` needs TLS, and this build has none. `provider` names the crate that has the feature.
+    /// The value `asked` of `what` needs TLS, which this build does not have. `provider` names the crate with the
+    /// feature.
     pub fn no_tls(what: &'static str, asked: &str, provider: &str) -> Self {
         Self::invalid(
             what,
@@ -206,20 +207,20 @@ impl MessagingError {
         )
     }
 
-    /// Somebody else was in the way, in these words.
+    /// The operation was blocked; `why` says by what.
     pub fn busy(why: impl Into<String>) -> Self {
         let why: Box<dyn std::error::Error + Send + Sync> = why.into().into();
         Self::Busy { source: why.into() }
     }
 
-    /// A receipt that cannot be used.
+    /// An unusable receipt.
     pub fn invalid_receipt(why: impl Into<String>) -> Self {
         Self::InvalidReceipt { why: why.into() }
     }
 
-    /// Whether the same call may succeed when it is made again, unchanged, a little later.
+    /// Whether the same call, repeated later, may succeed.
     ///
-    /// An unknown outcome is not: whether it may be repeated is the caller's to decide.
+    /// False for an unknown outcome: the caller decides whether it may be repeated.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connection { .. }
@@ -244,7 +245,7 @@ impl MessagingError {
     }
 }
 
-/// What people call a store. The name of the provider for servers is that of a protocol.
+/// The name of a store in error texts. The provider of servers has the name of a protocol.
 fn store(provider: &'static str) -> &'static str {
     if provider == "http" { "the server" } else { provider }
 }
@@ -257,16 +258,16 @@ impl std::fmt::Display for Seconds {
     }
 }
 
-/// The messages that may or may not have been concerned, and what to do about them.
-struct Doubted<'a>(&'a [MessageId]);
+/// The messages with an unknown outcome, and what to do.
+struct Affected<'a>(&'a [MessageId]);
 
-impl std::fmt::Display for Doubted<'_> {
+impl std::fmt::Display for Affected<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            [] => return f.write_str(". Look before repeating it"),
+            [] => return f.write_str(". Check the store before you repeat it"),
             [only] => write!(f, " (message {only})")?,
             [first, ..] => write!(f, " ({} messages, the first is {first})", self.0.len())?,
         }
-        f.write_str(". Look before repeating it; a send is safe to repeat when it has a dedup key")
+        f.write_str(". Check the messages before you repeat it; a send is safe to repeat when it has a dedup key")
     }
 }

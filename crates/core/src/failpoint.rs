@@ -1,24 +1,23 @@
-//! Places at which a test can stop or kill the process.
+//! Failpoints: code positions at which a test can stop or kill the process.
 //!
-//! A provider calls [`reach`] between two steps that a crash must be allowed to separate: before it takes a lock, before
-//! it commits, before each rename. Without the feature `failpoints` that is nothing at all, and no program is built with
-//! it; only tests ask for it.
+//! A provider calls [`reach`] between two steps that a crash may separate: before it takes a lock, before it commits,
+//! before each rename. Without the feature `failpoints`, which only tests enable, the call does nothing.
 //!
-//! With it, a place that was armed does what it was armed with when it is reached, once, as if the whole process had been
-//! stopped or killed there from outside. Whoever starts the process arms places by the environment variable
-//! `POSTRIDER_FAILPOINTS`, for example `sqlite.commit=stop,sqlite.begin=kill@3`, where `@3` is the third time; code that
-//! must choose the moment itself calls `arm`. How often a place was reached is counted whether it is armed or not.
+//! With the feature, an armed failpoint runs its action once when it is reached, as if the process had been stopped or
+//! killed from outside. The environment variable `POSTRIDER_FAILPOINTS` arms failpoints at the start of the process, for
+//! example `sqlite.commit=stop,sqlite.begin=kill@3`, where `@3` is the third time that it is reached; code that must
+//! choose the moment calls `arm`. Each failpoint counts how often it was reached.
 
 #[cfg(feature = "failpoints")]
 pub use armed::{Action, arm, passed};
 
-/// This place was reached. Does what it was armed with, if anything.
+/// Marks a failpoint as reached, and runs its action if it is armed.
 #[cfg(feature = "failpoints")]
-pub fn reach(place: &str) {
-    armed::reach(place);
+pub fn reach(failpoint: &str) {
+    armed::reach(failpoint);
 }
 
-/// This place was reached. Nothing can be armed in this build.
+/// Does nothing: this build has no failpoints.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn reach(_: &str) {}
@@ -32,44 +31,44 @@ mod armed {
 
     const VARIABLE: &str = "POSTRIDER_FAILPOINTS";
 
-    /// What a place does.
+    /// The action of a failpoint.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Action {
-        /// Stops the process, with all its threads, until somebody lets it go on (`SIGSTOP`, `SIGCONT`).
+        /// Stops the process with all its threads (`SIGSTOP`), until it gets `SIGCONT`.
         Stop,
-        /// Ends the process at once, as a crash would (`SIGKILL`).
+        /// Kills the process (`SIGKILL`), like a crash.
         Kill,
     }
 
     #[derive(Debug, Default)]
-    struct Place {
+    struct Failpoint {
         passed: u64,
-        /// What to do when it was passed so often.
+        /// The pass at which the action runs, and the action.
         armed: Option<(u64, Action)>,
     }
 
-    type Places = HashMap<String, Place>;
+    type Failpoints = HashMap<String, Failpoint>;
 
-    // A lock, because places are reached by many threads; it is held for a look-up and never while something is done.
-    static PLACES: LazyLock<Mutex<Places>> = LazyLock::new(|| {
+    // Held for a look-up only, never during an action.
+    static FAILPOINTS: LazyLock<Mutex<Failpoints>> = LazyLock::new(|| {
         let text = std::env::var(VARIABLE).unwrap_or_default();
-        let places = parse(&text).unwrap_or_else(|part| {
-            // A test that armed nothing by mistake would show nothing.
-            eprintln!("{VARIABLE}: '{part}' is none of place=stop, place=kill, place=stop@2");
+        let failpoints = parse(&text).unwrap_or_else(|part| {
+            // A test that arms nothing by mistake would pass without testing anything.
+            eprintln!("{VARIABLE}: invalid failpoint '{part}'; write NAME=stop, NAME=kill or NAME=stop@2");
             std::process::exit(2)
         });
-        Mutex::new(places)
+        Mutex::new(failpoints)
     });
 
-    fn places() -> MutexGuard<'static, Places> {
-        PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failpoints() -> MutexGuard<'static, Failpoints> {
+        FAILPOINTS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers the part that is wrong, if one is.
-    fn parse(text: &str) -> Result<Places, &str> {
-        let mut places = Places::new();
+    /// Parses the variable; the error is the invalid part.
+    fn parse(text: &str) -> Result<Failpoints, &str> {
+        let mut failpoints = Failpoints::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (place, what) = part.split_once('=').ok_or(part)?;
+            let (failpoint, what) = part.split_once('=').ok_or(part)?;
             let (action, time) = what.split_once('@').unwrap_or((what, "1"));
             let action = match action {
                 "stop" => Action::Stop,
@@ -77,33 +76,33 @@ mod armed {
                 _ => return Err(part),
             };
             let time = time.parse().ok().filter(|time| *time > 0).ok_or(part)?;
-            places.insert(place.into(), Place { passed: 0, armed: Some((time, action)) });
+            failpoints.insert(failpoint.into(), Failpoint { passed: 0, armed: Some((time, action)) });
         }
-        Ok(places)
+        Ok(failpoints)
     }
 
-    /// Arms a place for the next time that it is reached.
-    pub fn arm(place: &str, action: Action) {
-        let mut places = places();
-        let place = places.entry(place.into()).or_default();
-        place.armed = Some((place.passed + 1, action));
+    /// Arms a failpoint for the next time that it is reached.
+    pub fn arm(failpoint: &str, action: Action) {
+        let mut failpoints = failpoints();
+        let failpoint = failpoints.entry(failpoint.into()).or_default();
+        failpoint.armed = Some((failpoint.passed + 1, action));
     }
 
-    /// How often a place has been reached.
-    pub fn passed(place: &str) -> u64 {
-        places().get(place).map_or(0, |place| place.passed)
+    /// How often a failpoint has been reached.
+    pub fn passed(failpoint: &str) -> u64 {
+        failpoints().get(failpoint).map_or(0, |failpoint| failpoint.passed)
     }
 
-    pub(super) fn reach(place: &str) {
+    pub(super) fn reach(failpoint: &str) {
         let action = {
-            let mut places = places();
-            if !places.contains_key(place) {
-                places.insert(place.into(), Place::default());
+            let mut failpoints = failpoints();
+            if !failpoints.contains_key(failpoint) {
+                failpoints.insert(failpoint.into(), Failpoint::default());
             }
-            let Some(place) = places.get_mut(place) else { return };
-            place.passed += 1;
-            let is_due = |(time, _): &mut (u64, Action)| *time == place.passed;
-            place.armed.take_if(is_due).map(|(_, action)| action)
+            let Some(failpoint) = failpoints.get_mut(failpoint) else { return };
+            failpoint.passed += 1;
+            let is_due = |(time, _): &mut (u64, Action)| *time == failpoint.passed;
+            failpoint.armed.take_if(is_due).map(|(_, action)| action)
         };
         let signal = match action {
             None => return,
@@ -121,17 +120,17 @@ mod armed {
         use super::*;
 
         #[test]
-        fn the_variable_says_where_what_and_when() {
-            let places = parse("sqlite.commit=stop, spool.rename=kill@3,").unwrap();
-            assert_eq!(places["sqlite.commit"].armed, Some((1, Action::Stop)));
-            assert_eq!(places["spool.rename"].armed, Some((3, Action::Kill)));
+        fn the_variable_is_parsed() {
+            let failpoints = parse("sqlite.commit=stop, spool.rename=kill@3,").unwrap();
+            assert_eq!(failpoints["sqlite.commit"].armed, Some((1, Action::Stop)));
+            assert_eq!(failpoints["spool.rename"].armed, Some((3, Action::Kill)));
             for wrong in ["sqlite.commit", "a=jump", "a=stop@0", "a=kill@x"] {
                 assert_eq!(parse(wrong).unwrap_err(), wrong);
             }
         }
 
         #[test]
-        fn places_are_counted_and_do_nothing_until_they_are_armed() {
+        fn failpoints_are_counted_and_do_nothing_unless_armed() {
             for _ in 0..3 {
                 reach("counted");
             }

@@ -1,17 +1,17 @@
-//! What an examination of a store finds.
+//! Findings of the examination of a store.
 
 use std::fmt;
 
 use crate::error::MessagingError;
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// As it should be.
     Fine,
-    /// Good to know.
+    /// Information.
     Note,
-    /// Works, and will not for ever, or not as safely as it could.
+    /// Works, but not for ever or not as safely as possible.
     Warning,
     /// Does not work, or loses messages.
     Problem,
@@ -31,39 +31,39 @@ impl fmt::Display for Severity {
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at.
+    /// The examined object.
     pub check: &'static str,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// What was found.
+    /// The result.
     pub found: String,
-    /// What to do about it. Everything that is not fine has something.
+    /// The fix; present unless the severity is `Fine`.
     pub fix: Option<String>,
 }
 
 impl Finding {
-    /// Something that is as it should be.
+    /// A finding without a problem.
     pub fn fine(check: &'static str, found: impl Into<String>) -> Self {
         Self { check, severity: Severity::Fine, found: found.into(), fix: None }
     }
 
-    /// Something that is not, and what to do about it.
+    /// A finding with a fix.
     pub fn new(check: &'static str, severity: Severity, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { check, severity, found: found.into(), fix: Some(fix.into()) }
     }
 
-    /// Something that cannot be used, in the words of the error.
+    /// A finding for an error.
     pub fn failed(check: &'static str, error: &MessagingError) -> Self {
         let fix = match error {
-            MessagingError::Connection { .. } => "start it, or correct the URL; then look again",
-            MessagingError::InvalidInput { .. } => "correct what it names; then look again",
-            _ => "see to what it names; then look again",
+            MessagingError::Connection { .. } => "start it, or correct the URL; then run doctor again",
+            MessagingError::InvalidInput { .. } => "correct what the error names; then run doctor again",
+            _ => "correct what the error names; then run doctor again",
         };
         Self::new(check, Severity::Problem, error.to_string(), fix)
     }
 
-    /// What a store's schema is like: `name` has the tables, `version` is the one that this program knows, `missing` are
-    /// the names of the migrations that it lacks.
+    /// The state of a schema: its `name`, the `version` that this program expects, and the names of the `missing`
+    /// migrations.
     pub fn schema(name: impl fmt::Display, version: i64, missing: Result<Vec<&str>, MessagingError>) -> Self {
         match missing {
             Ok(missing) if missing.is_empty() => {
@@ -79,9 +79,9 @@ impl Finding {
         }
     }
 
-    /// Something that could not be looked at.
+    /// An object that could not be examined.
     pub fn unseen(check: &'static str, why: impl fmt::Display) -> Self {
-        Self::new(check, Severity::Note, format!("it cannot be looked at: {why}"), "grant the right to see it")
+        Self::new(check, Severity::Note, format!("it cannot be examined: {why}"), "grant the right to see it")
     }
 }
 

@@ -1,10 +1,10 @@
-//! A contract, kept by handing every call on.
+//! Implementation of a contract by delegation.
 //!
-//! An enum of providers, or a pointer to one, does nothing but call the same method of another. Written out, that is a
-//! page for each contract and a second box for each call: `async fn` makes a future of its own around the one it is
-//! given. Here the future is passed on as it is.
+//! An enum of providers, or a pointer to one, only calls the same method of another object. Written by hand, that is a
+//! page for each contract and a second box for each call, because an `async fn` wraps the future that it awaits. This
+//! macro returns the inner future unchanged.
 
-/// The body of an `impl` of a contract whose calls are handed on. `$with!(self, callee => call)` finds the callee.
+/// The body of an `impl` of a contract that delegates its calls. `$with!(self, callee => call)` selects the object.
 ///
 /// ```
 /// use postrider_core::{MemoryProvider, MessagingService, hand_on};
@@ -270,9 +270,9 @@ macro_rules! hand_on {
     };
 }
 
-/// A provider's own type around one that it shares with others, so that all of it is compiled in the provider's crate
-/// and not in each that uses it. It leaves the macro `shared!` behind, by which further contracts are handed on:
-/// `hand_on!(IdempotencyStore, shared)`.
+/// Defines a provider's own type around a shared one, so that all of it is compiled in the provider's crate and not in
+/// each crate that uses it. It leaves the macro `shared!` behind, for further contracts: `hand_on!(IdempotencyStore,
+/// shared)`.
 #[macro_export]
 macro_rules! own_provider {
     ($(#[$about:meta])* $name:ident($shared:ty)) => {
@@ -288,7 +288,7 @@ macro_rules! own_provider {
             }
         }
 
-        /// The provider that is shared.
+        /// Selects the shared provider.
         macro_rules! shared {
             ($self:ident, $provider:ident => $call:expr) => {{
                 let $provider = &$self.0;

@@ -1,4 +1,4 @@
-//! Text that travels beside a message's body.
+//! The headers of a message.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::MessagingError;
 
-/// Header names that begin with this are the provider's own; a sender may not use them.
+/// The prefix of header names that are reserved for providers.
 pub const RESERVED_HEADER_PREFIX: &str = "postrider-";
 
 const MAX_NAME: usize = 128;
 
-/// A message's headers: names with one text value each, in the order of their names.
+/// The headers of a message: unique names with text values, ordered by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, String>")]
 pub struct Headers(BTreeMap<String, String>);
 
 impl Headers {
-    /// No headers.
+    /// Empty headers.
     pub const fn new() -> Self {
         Self(BTreeMap::new())
     }
 
-    /// Sets a header, in place of an earlier one of that name.
+    /// Sets a header, replacing an earlier one with that name.
     ///
-    /// A name has 1 to 128 characters of `[A-Za-z0-9_.-]`; a value is any text without a NUL, which not every store
-    /// could hold.
+    /// A name has 1 to 128 characters of `[A-Za-z0-9_.-]`; a value is any text without NUL, which not every store can
+    /// hold.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) -> Result<(), MessagingError> {
         let (name, value) = (name.into(), value.into());
         check(&name, &value)?;
@@ -33,32 +33,32 @@ impl Headers {
         Ok(())
     }
 
-    /// Removes a header and answers the value it had.
+    /// Removes a header and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<String> {
         self.0.remove(name)
     }
 
-    /// A header's value.
+    /// The value of a header.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Every header, in the order of the names.
+    /// All headers, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// How many there are.
+    /// Number of headers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The bytes of all names and values together: what the limit counts.
+    /// Bytes of all names and values together, as the limit counts them.
     pub fn byte_len(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
@@ -79,10 +79,10 @@ fn check(name: &str, value: &str) -> Result<(), MessagingError> {
     let shown = name.escape_debug();
     let invalid = |why: String| Err(MessagingError::invalid("header", why));
     if name.is_empty() {
-        return invalid("a header's name has at least one character".into());
+        return invalid("the name is empty; use at least one character".into());
     }
     if name.len() > MAX_NAME {
-        return invalid(format!("a name has {} characters, at most {MAX_NAME} are allowed", name.len()));
+        return invalid(format!("the name has {} characters, at most {MAX_NAME} are allowed", name.len()));
     }
     if let Some(odd) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "_.-".contains(*c))) {
         return invalid(format!("'{shown}': {odd:?} is not allowed; use letters, digits, '_', '.' and '-'"));
@@ -91,7 +91,7 @@ fn check(name: &str, value: &str) -> Result<(), MessagingError> {
         return invalid(format!("'{shown}': names that begin with '{RESERVED_HEADER_PREFIX}' are reserved"));
     }
     if value.contains('\0') {
-        return invalid(format!("'{shown}': the value holds a NUL character"));
+        return invalid(format!("'{shown}': the value contains a NUL character; remove it"));
     }
     Ok(())
 }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_from_json_are_checked_too() {
+    fn headers_from_json_are_checked() {
         assert!(serde_json::from_str::<Headers>(r#"{"a":"1"}"#).is_ok());
         assert!(serde_json::from_str::<Headers>(r#"{"a b":"1"}"#).is_err());
     }

@@ -1,18 +1,16 @@
-//! Records of work that was done, so that it is not done again.
+//! Idempotency records: work that was done is not done again.
 //!
-//! A message is delivered at least once: a worker can die between its work and its ack. A record per key says whether
-//! the work of that key is done, under way, or neither. Whoever wants to do it [`begin`](IdempotencyStore::begin)s it
-//! and holds a lease on the record meanwhile, so that one worker at a time does it; what is
-//! [`complete`](IdempotencyStore::complete)d stays done until it is forgotten.
+//! A message is delivered at least once: a worker can crash between its work and its ack. The record of a key says
+//! whether its work is done, in progress, or neither. A worker [`begin`](IdempotencyStore::begin)s the work and holds a
+//! lease on the record meanwhile, so that only one worker does it. Work that is
+//! [`complete`](IdempotencyStore::complete)d stays done until its record is forgotten.
 //!
-//! **What it promises.** At most one holder of a valid lease at a time, by the store's clock. A worker whose lease has
-//! run out and whose key somebody else has begun since can change nothing about the record. A worker whose lease has
-//! run out and whose key *nobody* has begun may still complete it: its work is done, and to refuse to write that down
-//! would only have it done twice.
+//! **What it guarantees.** At most one worker holds a valid lease on a key, by the store's clock. A worker whose lease
+//! has expired cannot change the record once another worker has begun the work. If no other worker has begun it, the
+//! late worker can still complete it: otherwise the work would be done twice.
 //!
-//! **What it does not.** It cannot stop a worker that goes on after its lease has run out, nor undo half of the work of
-//! one that died. Only effects that commit together with the record are there exactly once; a store that can, offers
-//! that by itself.
+//! **What it does not.** It cannot stop a worker that continues after its lease has expired, nor undo partial work.
+//! Only effects that commit in one transaction with the record happen exactly once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +22,10 @@ use crate::deadline::Deadline;
 use crate::error::MessagingError;
 use crate::message::check_duration;
 
-/// The longest key, in bytes: every database can index it.
+/// Upper bound of a key, in bytes: every database can index it.
 const MAX_KEY: usize = 512;
 
-/// What work is known by: the same work has the same key.
+/// The key of some work: the same work has the same key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdempotencyKey(Arc<str>);
 
@@ -43,7 +41,7 @@ impl IdempotencyKey {
             return invalid(format!("it has {} bytes, at most {MAX_KEY} are allowed; use a hash of it", key.len()));
         }
         if key.chars().any(char::is_control) {
-            return invalid(format!("'{}' holds a control character", key.escape_debug()));
+            return invalid(format!("'{}' contains a control character; remove it", key.escape_debug()));
         }
         Ok(Self(key.into()))
     }
@@ -66,22 +64,22 @@ impl fmt::Debug for IdempotencyKey {
     }
 }
 
-/// What [`IdempotencyStore::begin`] found.
+/// The result of [`IdempotencyStore::begin`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
-    /// Nobody does it and nobody has done it. The caller does, and holds the lease.
+    /// The caller has begun the work and holds its lease.
     Fresh(IdempotencyToken),
-    /// It is done.
+    /// The work is done.
     Done,
-    /// Somebody else does it.
+    /// Another worker does it.
     Busy {
-        /// How long the lease of the other still lasts, if it is not extended. Not a time of day: it was read by the
-        /// store's clock and is used by another.
+        /// The remaining time of the other worker's lease, if it is not extended. A duration and not a time, because
+        /// the clocks of store and caller differ.
         remaining: Duration,
     },
 }
 
-/// The right to say that work is done: the key, and the lease that it was begun with. Clones are the same right.
+/// The right to complete work: its key and its lease. Clones are the same right.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyToken {
     key: IdempotencyKey,
@@ -89,12 +87,12 @@ pub struct IdempotencyToken {
 }
 
 impl IdempotencyToken {
-    /// A token. For stores: `lease` is one that no other beginning of the key has had.
+    /// Creates a token. For stores: `lease` must be unique for the key.
     pub const fn new(key: IdempotencyKey, lease: i64) -> Self {
         Self { key, lease }
     }
 
-    /// What the work is known by.
+    /// The key of the work.
     pub const fn key(&self) -> &IdempotencyKey {
         &self.key
     }
@@ -105,24 +103,24 @@ impl IdempotencyToken {
     }
 }
 
-/// Whether a record is still that of the token that it was asked to be changed by.
+/// Whether a token is still valid for its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "a record that was lost was not changed"]
+#[must_use = "a lost record was not changed"]
 pub enum Standing {
-    /// It was, and is as asked now.
+    /// It was, and the change is done.
     Held,
-    /// The lease has run out and somebody else has begun the work since, or the record was given up or forgotten.
-    /// Nothing was changed.
+    /// Another worker has begun the work after the lease expired, or the record was abandoned or forgotten. Nothing was
+    /// changed.
     Lost,
 }
 
-/// Keeps records of work that was done. Leases and ages are judged by the store's clock.
+/// A store of idempotency records. Leases and ages are judged by the store's clock.
 #[async_trait]
 pub trait IdempotencyStore: Send + Sync + 'static {
-    /// Takes on the work of a key, if it is neither done nor under way. The lease ends after `lease`.
+    /// Begins the work of a key, unless it is done or in progress, with a lease of this duration.
     async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError>;
 
-    /// Lets the lease end at now + `lease`. Work that is done stays as it is, and is held.
+    /// Sets the end of the lease to *now + lease*. No effect on work that is done; the answer is `Held`.
     async fn extend(
         &self,
         token: &IdempotencyToken,
@@ -130,21 +128,21 @@ pub trait IdempotencyStore: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Standing, MessagingError>;
 
-    /// Writes down that the work is done. Repeated with the same token it is held again.
+    /// Marks the work as done. Repeated with the same token, the answer is `Held` again.
     async fn complete(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError>;
 
-    /// Gives the work up: anybody may begin it at once. Work that is done stays done, and is held.
+    /// Abandons the work, so that it can be begun at once. No effect on work that is done; the answer is `Held`.
     async fn abandon(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError>;
 
-    /// Removes records of work that was done, or given up by a lease that ran out, at least `older_than` ago. Answers
-    /// how many they were.
+    /// Removes records of work that was completed, or whose lease expired, at least `older_than` ago. Returns their
+    /// number.
     async fn forget(&self, older_than: Duration, deadline: Deadline) -> Result<u64, MessagingError>;
 }
 
-/// Refuses a lease that cannot be meant. What a store does before anything else.
+/// Checks the duration of a lease. A store calls it before anything else.
 pub fn check_lease(lease: Duration) -> Result<(), MessagingError> {
     if lease.is_zero() {
-        return Err(MessagingError::invalid("idempotency lease", "it is over before it begins; allow some time"));
+        return Err(MessagingError::invalid("idempotency lease", "it is 0; use a longer one"));
     }
     check_duration("idempotency lease", lease, crate::message::MAX_DURATION)
 }
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_has_a_length_that_can_be_meant() {
+    fn a_lease_has_a_valid_duration() {
         assert!(check_lease(Duration::from_nanos(1)).is_ok());
         assert!(check_lease(Duration::ZERO).is_err());
         assert!(check_lease(Duration::MAX).is_err());

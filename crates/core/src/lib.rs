@@ -1,21 +1,20 @@
-//! The law of Postrider: one durable message lifecycle, whatever store is below it.
+//! The law of Postrider: one durable message lifecycle on any store.
 //!
-//! **The idea.** A message is sent, leased, settled, retried, dead-lettered and replayed by sixteen rules (L1 to L16)
-//! that hold on every provider. This crate has the words of that law: what a message, a receipt and a lease are, which
-//! states a message passes through ([`lifecycle`]), and the three traits that a provider keeps ([`MessagingService`],
-//! [`QueueAdmin`], [`DeadLetters`]). It also has the smallest provider that keeps all of it, [`memory`], which is the
-//! reference that others are compared with.
+//! **The idea.** A message is sent, leased, settled, retried, dead-lettered and redriven by sixteen rules (L1 to L16)
+//! that hold on every provider. This crate defines the types of that law: messages, receipts and leases, the states of a
+//! message ([`State`]), and the three traits that a provider implements ([`MessagingService`], [`QueueAdmin`],
+//! [`DeadLetters`]). It also has the smallest provider that keeps the whole law, [`memory`], the reference for others.
 //!
-//! **The invariant.** A message has one home at any time, and whoever wants to change it must hold the lease that is
-//! valid at that moment by the store's clock. Everything else (claims, retries, order, dead letters) follows from it.
+//! **The invariant.** A message is in one place at any time, and a change to it requires the lease that is valid at that
+//! moment by the store's clock. Claims, retries, order and dead letters follow from it.
 //!
-//! Waits and deadlines need a tokio runtime with its timer on (`enable_time`).
+//! Waits and deadlines need a tokio runtime with its timer enabled (`enable_time`).
 //!
-//! **What was rejected.** A generic `send<T: Serialize>` on the provider: encoding belongs above it, once, or one
-//! undecodable message fails a batch inside the store. A trait object on the path of a message: providers are chosen by an
-//! enum, and [`SharedProvider`] is there for those that the enum does not know. Futures of the provider's own types: each
-//! crate that awaits one compiles it again, so the contract's futures are boxed. A receipt that is only a message's id: a
-//! late worker would settle another worker's delivery.
+//! **What was rejected.** A generic `send<T: Serialize>` on the provider: values are encoded once, above it, or one
+//! undecodable message would fail a batch inside the store. A trait object on the path of every message: providers are
+//! chosen by an enum, and [`SharedProvider`] is for types that the enum does not have. Futures of the provider's own
+//! types: each crate that awaits one compiles it again, so the futures of the contract are boxed. A receipt that is only
+//! the message's id: a late worker would settle another worker's delivery.
 
 pub mod archive;
 pub mod archive_policy;
@@ -30,16 +29,15 @@ pub mod disposition;
 pub mod duration_text;
 pub mod error;
 pub mod failpoint;
-pub mod file_system;
 pub mod finding;
 mod hand_on;
 pub mod headers;
 pub mod id;
 pub mod idempotency;
-pub mod lifecycle;
 pub mod masked_url;
 pub mod memory;
 pub mod message;
+pub mod message_state;
 pub mod queue;
 pub mod queue_name;
 pub mod queued_message;
@@ -82,9 +80,9 @@ pub use futures_util::future::BoxFuture;
 pub use headers::Headers;
 pub use id::MessageId;
 pub use idempotency::{Begun, IdempotencyKey, IdempotencyStore, IdempotencyToken, Standing};
-pub use lifecycle::{LiveState, State};
 pub use memory::{MemoryProvider, MemoryStore};
 pub use message::{ContentType, Expiry, Key, Message, Priority};
+pub use message_state::{LiveState, State};
 pub use queue::Queue;
 pub use queue_name::{DEAD_LETTER_SUFFIX, QueueName};
 pub use queued_message::{Envelope, Lease, QueuedMessage, ReturnLease};

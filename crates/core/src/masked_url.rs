@@ -1,23 +1,23 @@
-//! URLs as they may be shown.
+//! URLs without secrets, for display.
 
-/// What stands in the place of a secret.
+/// The replacement of a secret.
 pub const MASK: &str = "***";
 
-/// Schemes whose URLs are paths of this machine: an `@` in them is part of a name.
+/// Schemes whose URLs are local paths: an `@` in them is part of a name.
 const PATH_SCHEMES: &[&str] = &["memory", "spool", "sqlite"];
 
-/// Schemes whose servers take a user's name alone for a key.
+/// Schemes whose servers accept a user name alone as a key.
 const KEY_SCHEMES: &[&str] = &["http", "https", "sqs+http", "sqs+https"];
 
-/// A query's parameter is masked when its name contains one of these.
+/// A query parameter is masked if its name contains one of these.
 const SECRET_PARAMETERS: &[&str] = &["pass", "pwd", "secret", "token", "key", "auth", "credential", "signature"];
 
-/// The URL without its password: what every text, log and error shows of one.
+/// Masks the password in a URL. Texts, logs and errors show URLs only in this form.
 ///
-/// People write passwords with `@`, `/`, `?` and `:` in them and forget to escape these. Everything that could belong
-/// to the password is masked therefore, up to the last `@`, even when a part of the host or path goes with it.
+/// Passwords may contain unescaped `@`, `/`, `?` and `:`. So everything up to the last `@` that could belong to the
+/// password is masked, even if part of the host or path is lost.
 ///
-/// Of a text in the form `host=x password=secret`, which is no URL, nothing is shown from the first secret on.
+/// A text like `host=x password=secret`, which is not a URL, is cut at its first secret.
 pub fn masked_url(url: &str) -> String {
     let url = &masked_keywords(url);
     let (scheme, rest) = match url.split_once(':') {
@@ -33,12 +33,12 @@ pub fn masked_url(url: &str) -> String {
         Some((credentials, address)) if !is_of(PATH_SCHEMES) => (Some(credentials), address),
         _ => (None, rest.as_str()),
     };
-    let credentials = credentials.map_or(String::new(), |told| masked_credentials(told, is_of(KEY_SCHEMES)) + "@");
+    let credentials = credentials.map_or(String::new(), |found| masked_credentials(found, is_of(KEY_SCHEMES)) + "@");
     scheme + &credentials + &masked_query(address)
 }
 
-/// A list of `name=value` up to its first secret: a value may be quoted, and nothing says where it ends. Other texts as they
-/// are.
+/// Cuts a list of `name=value` at its first secret, because a quoted value has no reliable end. Other texts are
+/// unchanged.
 fn masked_keywords(text: &str) -> String {
     let first = text.split([':', '/', '?', '@']).next().unwrap_or_default();
     if !first.contains('=') {
@@ -62,14 +62,14 @@ fn masked_credentials(credentials: &str, is_key: bool) -> String {
             None if is_key => format!("//{MASK}"),
             None => credentials.to_owned(),
         },
-        // Without the slashes nothing says where a user's name would end.
+        // Without the slashes the end of a user name is unknown.
         None => MASK.to_owned(),
     }
 }
 
 fn masked_query(address: &str) -> String {
     let (address, fragment) = match address.split_once('#') {
-        // A fragment is sent nowhere, and nothing says what somebody has put there.
+        // A fragment is not sent to the server and may contain anything.
         Some((address, _)) => (address, format!("#{MASK}")),
         None => (address, String::new()),
     };

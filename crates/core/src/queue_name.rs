@@ -8,31 +8,34 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::error::MessagingError;
 
-/// What a queue's name ends with when it holds the dead letters of another.
+/// The suffix of dead-letter queues.
 pub const DEAD_LETTER_SUFFIX: &str = "_dlq";
 
-/// The longest name of a user's queue, in characters.
+/// Upper bound of the name of a user's queue, in characters.
 pub const MAX_QUEUE_NAME: usize = 80;
 
-/// A queue's name: 1 to 80 characters of `[A-Za-z0-9_.-]`, but neither `.` nor `..`, which no URL and no folder can hold.
+/// The name of a queue: 1 to 80 characters of `[A-Za-z0-9_.-]`, but neither `.` nor `..`, which URLs and paths reserve.
 ///
-/// A user's queue may not end in `_dlq`: that name belongs to the dead letters of the queue before the suffix. Reading
-/// dead letters like any other queue goes through [`QueueName::dead_letters`] or [`QueueName::for_reading`].
+/// A user's queue may not end in `_dlq`: such a name is the dead-letter queue of the queue before the suffix. Get it by
+/// [`QueueName::dead_letters`] or [`QueueName::for_reading`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(Arc<str>);
 
 impl QueueName {
-    /// The name of a user's queue.
+    /// Checks the name of a user's queue.
     pub fn new(name: impl AsRef<str>) -> Result<Self, MessagingError> {
         let name = name.as_ref();
         check_characters(name)?;
         if name.ends_with(DEAD_LETTER_SUFFIX) {
-            return Err(invalid(name, "the ending '_dlq' is kept for dead letters; choose another name to send to"));
+            return Err(invalid(
+                name,
+                "the ending '_dlq' is reserved for dead letters; choose another name to send to",
+            ));
         }
         Ok(Self(name.into()))
     }
 
-    /// A name to read from: a user's queue, or the dead letters of one.
+    /// Checks a name to read from: a user's queue or a dead-letter queue.
     pub fn for_reading(name: impl AsRef<str>) -> Result<Self, MessagingError> {
         let name = name.as_ref();
         match name.strip_suffix(DEAD_LETTER_SUFFIX) {
@@ -41,7 +44,7 @@ impl QueueName {
         }
     }
 
-    /// The queue that holds this queue's dead letters; itself when it already is one.
+    /// The dead-letter queue of this queue; the queue itself if it is one.
     pub fn dead_letters(&self) -> Self {
         if self.holds_dead_letters() {
             return self.clone();
@@ -49,12 +52,12 @@ impl QueueName {
         Self(format!("{}{DEAD_LETTER_SUFFIX}", self.0).into())
     }
 
-    /// Whether this is where another queue's dead letters live.
+    /// Whether this is a dead-letter queue.
     pub fn holds_dead_letters(&self) -> bool {
         self.0.ends_with(DEAD_LETTER_SUFFIX)
     }
 
-    /// The queue whose dead letters these are; itself for a user's queue.
+    /// The queue whose dead letters this queue has; the queue itself if it is a user's queue.
     pub fn origin(&self) -> Self {
         match self.0.strip_suffix(DEAD_LETTER_SUFFIX) {
             Some(origin) => Self(origin.into()),
@@ -62,7 +65,7 @@ impl QueueName {
         }
     }
 
-    /// Whether every provider can hold a queue of this name: `[a-z][a-z0-9_]{0,39}`.
+    /// Whether every provider supports a queue with this name: `[a-z][a-z0-9_]{0,39}`.
     pub fn is_portable(&self) -> bool {
         let mut bytes = self.0.bytes();
         self.0.len() <= 40
@@ -78,13 +81,13 @@ impl QueueName {
 
 fn check_characters(name: &str) -> Result<(), MessagingError> {
     if name.is_empty() {
-        return Err(invalid(name, "a queue's name has at least one character"));
+        return Err(invalid(name, "the name is empty; use at least one character"));
     }
     if let Some(odd) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "_.-".contains(*c))) {
         return Err(invalid(name, &format!("{odd:?} is not allowed; use letters, digits, '_', '.' and '-'")));
     }
     if is_path_step(name) {
-        return Err(invalid(name, "in a URL or a path it means a place and not a name; choose another"));
+        return Err(invalid(name, "the name has another meaning in URLs and paths; choose another"));
     }
     if name.len() > MAX_QUEUE_NAME {
         return Err(invalid(name, &format!("it has {} characters, at most {MAX_QUEUE_NAME} are allowed", name.len())));
@@ -92,14 +95,14 @@ fn check_characters(name: &str) -> Result<(), MessagingError> {
     Ok(())
 }
 
-/// Whether whoever reads URLs and paths takes this for a step in them, and takes it away: then nothing that is called so
-/// can be reached through a server.
+/// Whether URLs and paths treat the name as a relative step and remove it. Such a name cannot be used in the API of a
+/// server.
 pub(crate) fn is_path_step(name: &str) -> bool {
     matches!(name, "." | "..")
 }
 
 fn invalid(name: &str, why: &str) -> MessagingError {
-    // A name may be anything that a user typed: keep the message short and printable.
+    // The name can be arbitrary user input: keep the error short and printable.
     let shown: String = name.chars().take(MAX_QUEUE_NAME).flat_map(char::escape_debug).collect();
     MessagingError::invalid("queue name", format!("'{shown}': {why}"))
 }
@@ -148,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked_where_they_enter() {
+    fn names_are_checked() {
         for good in ["a", "Orders.v2-eu_1", ".a", "...", &"x".repeat(80)] {
             assert_eq!(QueueName::new(good).unwrap().as_str(), good);
         }
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_letters_have_a_name_that_can_be_read_but_not_made() {
+    fn dead_letter_queues_can_be_read_but_not_sent_to() {
         let orders = QueueName::new("orders").unwrap();
         let dead = QueueName::for_reading("orders_dlq").unwrap();
         assert_eq!(orders.dead_letters(), dead);

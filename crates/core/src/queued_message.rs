@@ -1,4 +1,4 @@
-//! A message as its receiver holds it.
+//! A message, as its receiver holds it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,118 +14,118 @@ use crate::message::{ContentType, Key, Priority};
 use crate::queue_name::QueueName;
 use crate::receipt::ReceiptHandle;
 
-/// Takes back the leases of messages that were dropped. A provider's part.
+/// Takes back the leases of dropped messages. Implemented by providers.
 pub trait ReturnLease: Send + Sync {
     /// Makes the message receivable again, best effort, with its delivery still counted. Must not block.
     fn return_lease(&self, receipt: ReceiptHandle);
 }
 
-/// A leased message: its body, what is known about it, and the receipt that settles it.
+/// A leased message: its body, its envelope, and the receipt that settles it.
 ///
-/// Settling takes the receipt out ([`into_receipt`](Self::into_receipt), or the message itself wherever a receipt is
-/// taken). A message that is dropped with its receipt still inside is returned to its queue, best effort, with the
-/// delivery still counted; the guarantee is the end of its lease.
+/// Settling consumes the receipt ([`into_receipt`](Self::into_receipt), or the message itself where a receipt is
+/// expected). A message that is dropped unsettled is returned to its queue, best effort, with its delivery counted; in
+/// any case its lease expires.
 #[derive(Debug)]
 pub struct QueuedMessage<T = Bytes> {
-    /// What the message says.
+    /// The body.
     pub message: T,
-    /// What is known about it.
+    /// The envelope.
     pub envelope: Envelope,
     lease: Lease,
 }
 
-/// Everything about a delivery but its body.
+/// A delivery without its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
-    /// The message's identity.
+    /// The message's id.
     pub id: MessageId,
     /// The queue that it was received from.
     pub queue: QueueName,
     /// How the body is encoded.
     pub content_type: ContentType,
-    /// Text beside the body.
+    /// The headers.
     pub headers: Headers,
-    /// The key that it is ordered by.
+    /// The ordering key.
     pub ordering_key: Option<Key>,
-    /// The key that keeps it single.
+    /// The dedup key.
     pub dedup_key: Option<Key>,
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
-    /// When it is too late to handle it.
+    /// When the message expires.
     pub expires_at: Option<Timestamp>,
-    /// Which delivery this is: 1 the first time.
+    /// The number of this delivery, from 1.
     pub receive_count: u32,
-    /// How often a handler has failed on it before.
+    /// Number of failed attempts.
     pub attempts_count: u32,
     /// When the store accepted it.
     pub enqueued_at: Timestamp,
     /// When it was first delivered.
     pub first_attempt_at: Timestamp,
-    /// When the lease ends, by the store's clock, if it is not extended.
+    /// When the lease ends unless it is extended, by the store's clock.
     pub lease_expires_at: Timestamp,
 }
 
 impl Envelope {
-    /// How long ago, when this delivery was made, the message was first delivered.
+    /// The time between the first delivery of the message and `now`.
     pub fn since_first_attempt(&self, now: Timestamp) -> Duration {
         now.since(self.first_attempt_at)
     }
 }
 
 impl QueuedMessage<Bytes> {
-    /// A delivery. For providers: `on_drop` takes the lease back when the message is dropped unsettled.
+    /// Creates a delivery. For providers: `on_drop` takes the lease back if the message is dropped unsettled.
     pub fn new(body: Bytes, envelope: Envelope, receipt: ReceiptHandle, on_drop: Arc<dyn ReturnLease>) -> Self {
         Self { message: body, envelope, lease: Lease(Some((receipt, on_drop))) }
     }
 }
 
 impl<T> QueuedMessage<T> {
-    /// The same delivery with another body: its value instead of its bytes.
+    /// Replaces the body.
     pub fn with_message<U>(self, message: U) -> QueuedMessage<U> {
         QueuedMessage { message, envelope: self.envelope, lease: self.lease }
     }
 
-    /// The message's identity.
+    /// The message's id.
     pub fn id(&self) -> MessageId {
         self.envelope.id
     }
 
-    /// Which delivery this is: 1 the first time.
+    /// The number of this delivery, from 1.
     pub fn receive_count(&self) -> u32 {
         self.envelope.receive_count
     }
 
-    /// The receipt, to extend the lease by while the message is at hand.
+    /// The receipt, to extend the lease.
     pub fn receipt(&self) -> &ReceiptHandle {
         self.lease.receipt()
     }
 
-    /// Goes on by the receipt that an extend answered.
+    /// Replaces the receipt by the one that an extend returned.
     pub fn goes_on_by(&mut self, receipt: ReceiptHandle) {
         self.lease.goes_on_by(receipt);
     }
 
-    /// Takes the receipt out: from now on whoever has it answers for the message.
+    /// Takes the receipt: its owner is responsible for the message from now on.
     pub fn into_receipt(self) -> ReceiptHandle {
         self.lease.into_receipt()
     }
 
-    /// Takes the message apart. Whoever has the receipt answers for the message.
+    /// Splits the message. The owner of the receipt is responsible for the message.
     pub fn into_parts(self) -> (T, Envelope, ReceiptHandle) {
         (self.message, self.envelope, self.lease.into_receipt())
     }
 
-    /// Takes the message apart and leaves its lease to somebody who goes on looking after it.
+    /// Splits the message and keeps the lease, which still returns the message when it is dropped.
     pub fn into_leased_parts(self) -> (T, Envelope, Lease) {
         (self.message, self.envelope, self.lease)
     }
 
-    /// What [`into_leased_parts`](Self::into_leased_parts) took apart.
+    /// Reverses [`into_leased_parts`](Self::into_leased_parts).
     pub fn from_leased_parts(message: T, envelope: Envelope, lease: Lease) -> Self {
         Self { message, envelope, lease }
     }
 
-    /// `requeue` as other queues have it, with a backoff that grows with this message's failures.
+    /// The `requeue` flag of other queues, with a backoff for the failures of this message.
     pub fn requeue(&self, requeue: bool) -> Nack {
         Nack::requeue(requeue, self.envelope.attempts_count)
     }
@@ -143,28 +143,28 @@ impl<T> From<&QueuedMessage<T>> for ReceiptHandle {
     }
 }
 
-/// The lease of a message. Dropped, it returns the message to its queue, best effort, with the delivery still counted.
-// A type of its own, so that the message around it can be taken apart.
+/// The lease of a message. Dropping it returns the message to its queue, best effort, with its delivery counted.
+// A separate type, so that the message around it can be split.
 pub struct Lease(Option<(ReceiptHandle, Arc<dyn ReturnLease>)>);
 
 impl Lease {
-    /// The receipt, to extend the lease by.
+    /// The receipt, to extend the lease.
     pub fn receipt(&self) -> &ReceiptHandle {
         match &self.0 {
             Some((receipt, _)) => receipt,
-            // Only `into_receipt` empties it, and that consumes the lease.
+            // `into_receipt` consumes the lease, so the lease is never empty here.
             None => unreachable!("a lease has its receipt until it is taken"),
         }
     }
 
-    /// Goes on by the receipt that an extend answered.
+    /// Replaces the receipt by the one that an extend returned.
     pub fn goes_on_by(&mut self, receipt: ReceiptHandle) {
         if let Some((own, _)) = &mut self.0 {
             *own = receipt;
         }
     }
 
-    /// Takes the receipt out: from now on whoever has it answers for the message.
+    /// Takes the receipt: its owner is responsible for the message from now on.
     pub fn into_receipt(mut self) -> ReceiptHandle {
         match self.0.take() {
             Some((receipt, _)) => receipt,

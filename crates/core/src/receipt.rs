@@ -1,8 +1,8 @@
-//! The proof that a worker holds a message.
+//! Receipts: proof of a lease.
 //!
-//! A receipt names provider, queue, message and lease token, so that a settle can be checked against all of them. It
-//! dies with its lease. It stays valid over extends where the store knows when a lease ends; elsewhere an extend answers
-//! the receipt to go on with, which has the same token. Outside the process it is one shell word: `pr1.`, then the
+//! A receipt names provider, queue, message and lease token, so that a settle can be checked against all of them. It is
+//! valid as long as its lease. If the store tracks the end of a lease itself, the receipt stays valid after an extend;
+//! otherwise an extend returns a new receipt with the same token. As text a receipt is one shell word: `pr1.`, then the
 //! fields and their checksum in unpadded base64url.
 
 use std::borrow::Cow;
@@ -19,27 +19,27 @@ use crate::queue_name::QueueName;
 
 const PREFIX: &str = "pr1.";
 
-/// What makes one lease different from every other, for ever.
+/// The unique value that names a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseToken(pub u128);
 
 impl LeaseToken {
-    /// A token that nobody else has.
+    /// Generates a unique token.
     pub fn generate() -> Self {
         Self(Uuid::new_v4().as_u128())
     }
 }
 
-/// Where the store itself keeps the message: a row number, or a handle of the broker's own.
+/// The store's own reference to a message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NativeRef {
-    /// The number of a row.
+    /// A row number.
     Row(u64),
-    /// A handle that only the store understands.
+    /// A handle that only the store interprets.
     Handle(Box<[u8]>),
 }
 
-/// The handle by which a received message is settled or its lease extended.
+/// A receipt: settles a received message or extends its lease.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ReceiptHandle {
     provider: Cow<'static, str>,
@@ -50,7 +50,7 @@ pub struct ReceiptHandle {
 }
 
 impl ReceiptHandle {
-    /// Issues a receipt. For providers.
+    /// Creates a receipt. For providers.
     pub fn new(
         provider: &'static str,
         queue: QueueName,
@@ -61,7 +61,7 @@ impl ReceiptHandle {
         Self { provider: Cow::Borrowed(provider), queue, message_id, token, native }
     }
 
-    /// The kind of provider that issued it.
+    /// The provider that issued it.
     pub fn provider(&self) -> &str {
         &self.provider
     }
@@ -71,22 +71,22 @@ impl ReceiptHandle {
         &self.queue
     }
 
-    /// The message.
+    /// The id of the message.
     pub fn message_id(&self) -> MessageId {
         self.message_id
     }
 
-    /// The lease.
+    /// The token of the lease.
     pub fn token(&self) -> LeaseToken {
         self.token
     }
 
-    /// Where the store keeps the message.
+    /// The store's own reference to the message.
     pub fn native(&self) -> &NativeRef {
         &self.native
     }
 
-    /// The row number, for a provider that issues receipts on rows.
+    /// The row number, if the provider's receipts name rows.
     pub fn row(&self) -> Result<u64, MessagingError> {
         match &self.native {
             NativeRef::Row(row) => Ok(*row),
@@ -94,7 +94,7 @@ impl ReceiptHandle {
         }
     }
 
-    /// Refuses a receipt of another kind of provider.
+    /// Refuses a receipt of another provider.
     pub fn check_provider(&self, provider: &str) -> Result<(), MessagingError> {
         if self.provider != provider {
             return Err(MessagingError::invalid_receipt(format!(
@@ -116,12 +116,12 @@ impl ReceiptHandle {
         Ok(())
     }
 
-    /// The error for a use of this receipt after its lease has ended.
+    /// The error for a receipt whose lease has ended.
     pub fn expired(&self) -> MessagingError {
         MessagingError::VisibilityExpired { queue: self.queue.clone(), id: self.message_id }
     }
 
-    /// Another transaction has the message, and may end it or leave it as it is.
+    /// The error for a message that an open transaction has.
     pub fn taken(&self) -> MessagingError {
         MessagingError::MessageLeased { queue: self.queue.clone(), id: self.message_id }
     }
@@ -166,7 +166,7 @@ impl ReceiptHandle {
     }
 }
 
-/// One length byte, then the bytes. Providers' names and queues' names are far shorter than 256 bytes.
+/// Writes one length byte, then the bytes. Names of providers and queues are much shorter than 256 bytes.
 fn put_slice(bytes: &mut Vec<u8>, slice: &[u8]) {
     let length = u8::try_from(slice.len()).unwrap_or(u8::MAX);
     bytes.push(length);
@@ -207,7 +207,7 @@ impl FromStr for ReceiptHandle {
     type Err = MessagingError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // A file or a pipe brings its line's end along.
+        // Text from a file or a pipe ends with a line break.
         let Some(encoded) = text.trim().strip_prefix(PREFIX) else {
             return Err(MessagingError::invalid_receipt(format!("it does not begin with '{PREFIX}'")));
         };
@@ -215,7 +215,7 @@ impl FromStr for ReceiptHandle {
             .decode(encoded.as_bytes())
             .ok()
             .and_then(|bytes| Self::decode(&bytes))
-            .ok_or_else(|| MessagingError::invalid_receipt("it is damaged or not complete"))
+            .ok_or_else(|| MessagingError::invalid_receipt("it is damaged or incomplete"))
     }
 }
 

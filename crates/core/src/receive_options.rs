@@ -1,4 +1,4 @@
-//! How a receiver wants its messages.
+//! Options of a receive.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use crate::capabilities::Limits;
 use crate::error::MessagingError;
 use crate::message::check_duration;
 
-/// What [`receive_messages`](crate::MessagingService::receive_messages) is asked for.
+/// The options of [`receive_messages`](crate::MessagingService::receive_messages).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiveOptions {
-    /// At most that many messages. One by default.
+    /// Upper bound of the messages. One by default.
     pub max: usize,
-    /// How long they are leased. Thirty seconds by default.
+    /// Lease duration. Thirty seconds by default.
     pub visibility: Duration,
-    /// How long to wait for the first one; zero, the default, looks once.
+    /// How long to wait for the first message. Zero, the default, does not wait.
     pub wait: Duration,
-    /// A message that has been delivered that often is dead-lettered instead of delivered once more. Three by default;
-    /// a delivery that was dropped or whose lease ran out counts, one that was released does not. A retry strategy
-    /// with more attempts needs a higher limit here.
+    /// Number of deliveries after which a message is dead-lettered instead. Three by default. A delivery that was
+    /// dropped or whose lease expired counts; a released one does not. A retry strategy with more attempts needs a
+    /// higher value.
     pub max_receive_count: u32,
 }
 
@@ -28,51 +28,51 @@ impl Default for ReceiveOptions {
 }
 
 impl ReceiveOptions {
-    /// Up to `max` messages, everything else by default.
+    /// Receives up to `max` messages, with default options otherwise.
     pub fn batch(max: usize) -> Self {
         Self { max, ..Self::default() }
     }
 
-    /// Leased for that long.
+    /// Sets the lease duration.
     #[must_use]
     pub fn visibility(mut self, visibility: Duration) -> Self {
         self.visibility = visibility;
         self
     }
 
-    /// Waiting that long for the first message.
+    /// Sets the wait.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Delivered at most that often.
+    /// Sets the number of deliveries.
     #[must_use]
     pub fn max_receive_count(mut self, count: u32) -> Self {
         self.max_receive_count = count;
         self
     }
 
-    /// Refuses what cannot be meant: a zero is never read as "no limit".
+    /// Checks the options. A zero never means "no limit".
     pub fn check(&self, limits: &Limits) -> Result<(), MessagingError> {
         if self.max == 0 {
-            return Err(MessagingError::invalid("max", "a receive asks for at least one message"));
+            return Err(MessagingError::invalid("max", "it is 0; ask for at least one message"));
         }
         if self.max_receive_count == 0 {
             return Err(MessagingError::invalid(
                 "max_receive_count",
-                "0 would dead-letter every message unseen; 1 delivers each once",
+                "0 would dead-letter every message undelivered; 1 delivers each once",
             ));
         }
         check_visibility(self.visibility, limits)
     }
 }
 
-/// Refuses a lease that would be over before it began, or that the store cannot hold.
+/// Refuses a lease of zero length or above the limit of the store.
 pub fn check_visibility(visibility: Duration, limits: &Limits) -> Result<(), MessagingError> {
     if visibility.is_zero() {
-        return Err(MessagingError::invalid("visibility", "a lease of no length protects nothing"));
+        return Err(MessagingError::invalid("visibility", "a lease of zero length protects nothing; use a longer one"));
     }
     check_duration("visibility", visibility, limits.max_visibility)
 }

@@ -1,4 +1,4 @@
-//! Receiving from several queues through a provider that reads one at a time.
+//! Receiving from several queues through a provider that reads one queue at a time.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::queued_message::QueuedMessage;
 use crate::receive_options::ReceiveOptions;
 use crate::service::MessagingService;
 
-/// How long a wait may go on without a look at the queues: hints can be lost, and some providers give none.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Interval of looks at the queues while waiting: hints can be lost, and some providers have none.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Up to `options.max` messages from all queues together. For providers.
+/// Receives up to `options.max` messages from all queues together. For providers.
 pub async fn receive<S: MessagingService + ?Sized>(
     service: &S,
     queues: &[QueueName],
@@ -29,7 +29,7 @@ pub async fn receive<S: MessagingService + ?Sized>(
     }
     options.check(&service.capabilities().limits)?;
     let wait = deadline.at_most(options.wait);
-    // Registered before the first look, so that no message can arrive unseen between the look and the wait.
+    // Subscribed before the first look, so that no message arrives unnoticed between the look and the wait.
     let mut hints = SelectAll::new();
     if !options.wait.is_zero() && service.capabilities().offers(Feature::WakeUp) {
         for queue in queues {
@@ -42,9 +42,9 @@ pub async fn receive<S: MessagingService + ?Sized>(
             return Ok(messages);
         }
         if hints.is_empty() {
-            wait.at_most(LOOK_AGAIN).limit(std::future::pending::<()>()).await;
-        } else if let Some(None) = wait.at_most(LOOK_AGAIN).limit(hints.next()).await {
-            // Hints end when the connection is closed, and a wait ends with it, empty-handed.
+            wait.at_most(LOOK_INTERVAL).limit(std::future::pending::<()>()).await;
+        } else if let Some(None) = wait.at_most(LOOK_INTERVAL).limit(hints.next()).await {
+            // Hints end when the connection closes.
             return Ok(Vec::new());
         }
         if wait.has_passed() {
@@ -53,7 +53,7 @@ pub async fn receive<S: MessagingService + ?Sized>(
     }
 }
 
-/// One look at every queue, beginning with a random one so that none is always served last.
+/// Looks at every queue once, starting with a random one, so that none is always the last.
 async fn look_once<S: MessagingService + ?Sized>(
     service: &S,
     queues: &[QueueName],
@@ -69,7 +69,7 @@ async fn look_once<S: MessagingService + ?Sized>(
                 options.max -= received.len().min(options.max);
                 messages.extend(received);
             }
-            // What was leased before the failure must not be stranded until its lease runs out.
+            // Messages that were leased before the failure must reach the caller.
             Err(_) if !messages.is_empty() => break,
             Err(error) => return Err(error),
         }

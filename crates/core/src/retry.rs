@@ -1,17 +1,17 @@
-//! When a failed message is tried again.
+//! Retry strategies.
 //!
-//! A strategy is a pure function: the number of failures, the time since the first delivery and one random number give
-//! the next delay. It keeps no counter (the store has the only one) and draws no random number of its own, so that a
-//! test can fix its answer and a simulation can replay it.
+//! A strategy is a pure function: it computes the next delay from the number of failures, the time since the first
+//! delivery and one random number. It keeps no counter (the store has the only one) and draws no random number, so that
+//! tests can fix its result and simulations can replay it.
 //!
-//! **Cap first.** `initial × multiplier^n` leaves every number's range long before a message has failed a thousand
-//! times. It is worked out as a float, where too large is merely infinite, and what no duration can hold is the cap:
-//! nothing can overflow on the way there.
+//! **Overflow.** `initial × multiplier^n` exceeds every integer long before a message has failed a thousand times. It
+//! is computed as a float, where it becomes infinite at worst, and a value that no duration can hold is replaced by the
+//! cap.
 //!
-//! **Equal jitter.** [`RetryStrategy::ExponentialWithJitter`] answers between half of the capped delay and all of it.
-//! Full jitter (between nothing and all of it) spreads callers a little wider, but now and then answers almost zero:
-//! the retry at once that backing off is there to prevent. Jitter added after the cap would break the cap, and cut off
-//! at the cap it would send everybody who has reached it back at the same moment.
+//! **Equal jitter.** [`RetryStrategy::ExponentialWithJitter`] returns between half and all of the capped delay. Full
+//! jitter (between zero and all of it) spreads callers slightly wider, but sometimes returns almost zero, which is the
+//! immediate retry that backoff prevents. Jitter added after the cap would exceed the cap; cut off at the cap, it would
+//! synchronize the callers that have reached it.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -26,9 +26,9 @@ const DEFAULT_INITIAL_DELAY: Duration = Duration::from_secs(1);
 const DEFAULT_MULTIPLIER: f64 = 2.0;
 const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 
-/// How long a message stays away after each failure, and when it is given up.
+/// The delay after each failure, and the limits of retries.
 ///
-/// Read from a configuration it is a table that names the strategy:
+/// In a configuration, a table that names the strategy:
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,73 +45,72 @@ const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", tag = "strategy", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RetryStrategy {
-    /// One attempt, no more.
+    /// One attempt, without retries.
     #[serde(deserialize_with = "nothing_else")]
     NoRetry,
-    /// The same delay every time.
+    /// The same delay each time.
     Constant {
         /// The delay.
         #[serde(with = "duration_text")]
         delay: Duration,
-        /// When to give up.
+        /// The limits.
         #[serde(default)]
         limits: RetryLimits,
     },
-    /// A delay that grows by the same amount with each failure.
+    /// A delay that grows by a constant amount with each failure.
     Linear {
         /// The delay after the first failure.
         #[serde(with = "duration_text", default = "default_initial_delay")]
         initial_delay: Duration,
-        /// What each further failure adds.
+        /// The amount added for each further failure.
         #[serde(with = "duration_text")]
         increment: Duration,
-        /// No delay is longer.
+        /// Upper bound of the delay.
         #[serde(with = "duration_text", default = "default_max_delay")]
         max_delay: Duration,
-        /// When to give up.
+        /// The limits.
         #[serde(default)]
         limits: RetryLimits,
     },
-    /// A delay that grows by the same factor with each failure.
+    /// A delay that grows by a constant factor with each failure.
     Exponential {
         /// The delay after the first failure.
         #[serde(with = "duration_text", default = "default_initial_delay")]
         initial_delay: Duration,
-        /// What each further failure multiplies it by; at least 1.
+        /// The factor for each further failure; at least 1.
         #[serde(default = "default_multiplier")]
         multiplier: f64,
-        /// No delay is longer.
+        /// Upper bound of the delay.
         #[serde(with = "duration_text", default = "default_max_delay")]
         max_delay: Duration,
-        /// When to give up.
+        /// The limits.
         #[serde(default)]
         limits: RetryLimits,
     },
-    /// The exponential delay, or down to half of it: messages that failed together do not come back together.
+    /// The exponential delay, reduced by up to half, so that messages that failed together are not retried together.
     ExponentialWithJitter {
-        /// The longest delay after the first failure.
+        /// Upper bound of the delay after the first failure.
         #[serde(with = "duration_text", default = "default_initial_delay")]
         initial_delay: Duration,
-        /// What each further failure multiplies it by; at least 1.
+        /// The factor for each further failure; at least 1.
         #[serde(default = "default_multiplier")]
         multiplier: f64,
-        /// No delay is longer, its jitter included.
+        /// Upper bound of the delay, jitter included.
         #[serde(with = "duration_text", default = "default_max_delay")]
         max_delay: Duration,
-        /// When to give up.
+        /// The limits.
         #[serde(default)]
         limits: RetryLimits,
     },
-    /// The same delay every time, and up to `jitter` on top. Never below `delay`, which may be what a rate limit asks
-    /// for.
+    /// A constant delay plus up to `jitter`. Never less than `delay`, which a rate limit may require.
     ConstantWithJitter {
-        /// The shortest delay.
+        /// Lower bound of the delay.
         #[serde(with = "duration_text")]
         delay: Duration,
-        /// The most that chance adds.
+        /// Upper bound of the random part.
         #[serde(with = "duration_text")]
         jitter: Duration,
-        /// When to give up.
+        /// The limits.
         #[serde(default)]
         limits: RetryLimits,
     },
@@ -123,7 +122,7 @@ impl Serialize for RetryStrategy {
     }
 }
 
-/// What is read is validated: a strategy from a file is as good as one from code.
+/// Deserialized strategies are validated.
 impl<'de> Deserialize<'de> for RetryStrategy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let strategy = Self::deserialize(deserializer)?;
@@ -132,15 +131,15 @@ impl<'de> Deserialize<'de> for RetryStrategy {
     }
 }
 
-/// When a strategy gives up. What is `None` has no limit.
+/// The limits of retries; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryLimits {
-    /// Attempts in all, the first included: 1 is never retried. A zero cannot be written, so none can be read as "no
-    /// limit".
+    /// Upper bound of the attempts, including the first: 1 is no retry. Zero is not representable, so it cannot be read
+    /// as "no limit".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<NonZeroU32>,
-    /// No attempt is begun later than this after the first delivery.
+    /// The time after the first delivery after which no attempt begins.
     #[serde(with = "duration_text::optional", skip_serializing_if = "Option::is_none")]
     pub max_total_delay: Option<Duration>,
 }
@@ -154,40 +153,40 @@ impl Default for RetryStrategy {
 }
 
 impl RetryStrategy {
-    /// The attempts of the default strategy, and of a task that names no number.
+    /// The attempts of the default strategy, and of a task without a number of its own.
     ///
-    /// With the default delays they last nine hours, and at least six: what fails because a system behind the handler is
-    /// down in the evening is still tried when that system is back in the morning.
+    /// With the default delays they last nine hours, and at least six: a message that fails because another system is
+    /// down in the evening is still retried when that system is back in the morning.
     pub const DEFAULT_MAX_ATTEMPTS: NonZeroU32 = NonZeroU32::new(24).expect("24 is not zero");
 
-    /// The same delay every time, for ever.
+    /// The same delay each time, without limits.
     pub fn constant(delay: Duration) -> Self {
         Self::Constant { delay, limits: RetryLimits::default() }
     }
 
-    /// A delay that grows by `increment`, for ever.
+    /// A delay that grows by `increment`, without limits.
     pub fn linear(initial_delay: Duration, increment: Duration, max_delay: Duration) -> Self {
         Self::Linear { initial_delay, increment, max_delay, limits: RetryLimits::default() }
     }
 
-    /// A delay that grows by the factor `multiplier`, for ever.
+    /// A delay that grows by the factor `multiplier`, without limits.
     pub fn exponential(initial_delay: Duration, multiplier: f64, max_delay: Duration) -> Self {
         Self::Exponential { initial_delay, multiplier, max_delay, limits: RetryLimits::default() }
     }
 
-    /// A delay that grows by the factor `multiplier`, with jitter, for ever.
+    /// A delay that grows by the factor `multiplier`, with jitter and without limits.
     pub fn exponential_with_jitter(initial_delay: Duration, multiplier: f64, max_delay: Duration) -> Self {
         let limits = RetryLimits::default();
         Self::ExponentialWithJitter { initial_delay, multiplier, max_delay, limits }
     }
 
-    /// The same delay every time and up to `jitter` on top, for ever.
+    /// A constant delay plus up to `jitter`, without limits.
     pub fn constant_with_jitter(delay: Duration, jitter: Duration) -> Self {
         Self::ConstantWithJitter { delay, jitter, limits: RetryLimits::default() }
     }
 
-    /// Given up after that many attempts in all. The first is always made, so 0 counts as 1.
-    /// [`RetryStrategy::NoRetry`] stays as it is.
+    /// Limits the number of attempts. The first attempt always happens, so 0 counts as 1. No effect on
+    /// [`RetryStrategy::NoRetry`].
     #[must_use]
     pub fn with_max_attempts(mut self, max_attempts: u32) -> Self {
         if let Some(limits) = self.limits_mut() {
@@ -196,7 +195,7 @@ impl RetryStrategy {
         self
     }
 
-    /// Given up that long after the first delivery. [`RetryStrategy::NoRetry`] stays as it is.
+    /// Limits the time since the first delivery. No effect on [`RetryStrategy::NoRetry`].
     #[must_use]
     pub fn with_max_total_delay(mut self, max_total_delay: Duration) -> Self {
         if let Some(limits) = self.limits_mut() {
@@ -205,7 +204,7 @@ impl RetryStrategy {
         self
     }
 
-    /// The same delays, and never given up. [`RetryStrategy::NoRetry`] stays as it is.
+    /// Removes the limits. No effect on [`RetryStrategy::NoRetry`].
     #[must_use]
     pub fn without_limits(mut self) -> Self {
         if let Some(limits) = self.limits_mut() {
@@ -214,7 +213,7 @@ impl RetryStrategy {
         self
     }
 
-    /// How many attempts there are in all; `None` when their number has no limit.
+    /// Upper bound of the attempts; `None` without a limit.
     pub fn max_attempts(&self) -> Option<NonZeroU32> {
         match self.limits() {
             Some(limits) => limits.max_attempts,
@@ -222,7 +221,7 @@ impl RetryStrategy {
         }
     }
 
-    /// When it gives up; `None` for [`RetryStrategy::NoRetry`], which never begins.
+    /// The limits; `None` for [`RetryStrategy::NoRetry`], which needs none.
     pub fn limits(&self) -> Option<&RetryLimits> {
         match self {
             Self::NoRetry => None,
@@ -245,11 +244,11 @@ impl RetryStrategy {
         }
     }
 
-    /// How long to wait before the next attempt; `None` when there shall be none.
+    /// The delay until the next attempt; `None` if there is none.
     ///
-    /// `attempts_count` is how many attempts have failed, the one that just failed included. `random` is a number in
-    /// `[0, 1)` and the only source of chance; one outside is taken as the nearest inside, one that is no number as 0.
-    /// Any input has an answer, that of a strategy which [`validate`](Self::validate) refuses included.
+    /// `attempts_count` is the number of failed attempts, including the last one. `random` is a number in `[0, 1)` and
+    /// the only source of randomness; a value outside is clamped, and NaN counts as 0. Any input has a result, even if
+    /// [`validate`](Self::validate) refuses the strategy.
     pub fn next_delay(&self, attempts_count: u32, since_first_attempt: Duration, random: f64) -> Option<Duration> {
         let limits = self.limits()?;
         if limits.max_attempts.is_some_and(|most| attempts_count >= most.get()) {
@@ -275,7 +274,8 @@ impl RetryStrategy {
             }
             Self::ExponentialWithJitter { initial_delay, multiplier, max_delay, .. } => {
                 let longest = exponential(initial_delay, multiplier, max_delay, earlier_failures);
-                // Taken off the longest, not added to the half, so that a nanosecond does not round down to nothing.
+                // Subtracted from the longest delay, not added to half of it, so that a nanosecond is not rounded down
+                // to zero.
                 longest.saturating_sub(part(longest / 2, random))
             }
             Self::ConstantWithJitter { delay, jitter, .. } => delay.saturating_add(part(jitter, random)),
@@ -286,24 +286,24 @@ impl RetryStrategy {
 /// `initial × multiplier^earlier_failures`, at most `max_delay`.
 fn exponential(initial: Duration, multiplier: f64, max_delay: Duration, earlier_failures: u32) -> Duration {
     if initial.is_zero() {
-        // Asked for, and it keeps zero times infinity, which is no number, out of what follows.
+        // Also avoids zero times infinity, which is NaN.
         return initial;
     }
     // A factor below 1 would shrink the delay into a hot loop. `validate` refuses it; here it counts as 1, and so does
-    // one that is no number.
+    // NaN.
     let factor = multiplier.max(1.0).powf(f64::from(earlier_failures));
-    // What no duration can hold is above every cap. Floats are coarser than nanoseconds, so the bounds are put right.
+    // A value that no duration can hold exceeds the cap. Floats are coarser than nanoseconds, so the result is clamped.
     Duration::try_from_secs_f64(initial.as_secs_f64() * factor)
         .map_or(max_delay, |delay| delay.max(initial).min(max_delay))
 }
 
-/// The part of `whole` that `random` says.
+/// The fraction `random` of `whole`.
 fn part(whole: Duration, random: f64) -> Duration {
     let random = if random.is_nan() { 0.0 } else { random.clamp(0.0, 1.0) };
     Duration::try_from_secs_f64(whole.as_secs_f64() * random).unwrap_or(whole).min(whole)
 }
 
-/// A variant without fields would otherwise be read with any fields beside it.
+/// Without this, serde accepts any fields beside a variant without fields.
 fn nothing_else<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]

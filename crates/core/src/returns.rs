@@ -1,4 +1,4 @@
-//! Leases of messages that were dropped unsettled, on their way back.
+//! The return of leases whose messages were dropped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::queued_message::ReturnLease;
 use crate::receipt::ReceiptHandle;
 use crate::spawn::spawn;
 
-/// So many dropped messages are given back at a time.
-const MOST_AT_ONCE: usize = 1000;
+/// Upper bound of the leases that are returned together.
+const MAX_BATCH: usize = 1000;
 
-/// Takes back the leases of messages that were dropped, without waiting for it. For providers.
+/// Takes back the leases of dropped messages in the background. For providers.
 pub struct Returns {
-    /// Unbounded, because a drop cannot wait; what is in it was leased, and leases are bounded.
+    /// Unbounded, because a drop cannot wait; its contents were leased, and leases are bounded.
     returned: mpsc::UnboundedSender<ReceiptHandle>,
 }
 
@@ -29,9 +29,9 @@ impl Returns {
         let (returned, mut inbox) = mpsc::unbounded_channel();
         spawn(async move {
             let mut receipts = Vec::new();
-            while inbox.recv_many(&mut receipts, MOST_AT_ONCE).await > 0 {
+            while inbox.recv_many(&mut receipts, MAX_BATCH).await > 0 {
                 if let Err(error) = give_up(std::mem::take(&mut receipts)).await {
-                    tracing::debug!(?error, "dropped messages were not given back; their leases run out");
+                    tracing::debug!(?error, "dropped messages were not given back; their leases will expire");
                 }
             }
         });
@@ -41,7 +41,7 @@ impl Returns {
 
 impl ReturnLease for Returns {
     fn return_lease(&self, receipt: ReceiptHandle) {
-        // When nobody is there to hear it, the lease runs out.
+        // If the task has ended, the lease expires.
         let _ = self.returned.send(receipt);
     }
 }

@@ -1,4 +1,4 @@
-//! Which queue a workflow's messages go through.
+//! The queues of workflow messages.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use crate::queue_name::QueueName;
 const STEP_SUFFIX: &str = "_queue";
 const DOMAIN_EVENT_SUFFIX: &str = "_domain_events";
 
-/// Names the queues of a workflow. A namespace is a user's word, so a queue named after one may be refused.
+/// Names the queues of a workflow. A namespace is chosen by a user, so it may give an invalid queue name.
 pub trait MessageRouter: Send + Sync {
-    /// Where the steps of a namespace wait for a worker.
+    /// The queue of the steps of a namespace.
     fn step_queue(&self, namespace: &str) -> Result<QueueName, MessagingError>;
 
-    /// Where workers report what became of their steps.
+    /// The queue of step results.
     fn result_queue(&self) -> QueueName;
 
-    /// Where requests to begin a task wait.
+    /// The queue of requests to begin a task.
     fn task_request_queue(&self) -> QueueName;
 
-    /// Where tasks wait to be brought to their end.
+    /// The queue of tasks that may be finished.
     fn task_finalization_queue(&self) -> QueueName;
 
-    /// Where the events of a namespace are published.
+    /// The queue of the events of a namespace.
     fn domain_event_queue(&self, namespace: &str) -> Result<QueueName, MessagingError>;
 
-    /// The namespace whose [`step_queue`](Self::step_queue) this is; `None` when it is no step queue.
+    /// The namespace of a [`step_queue`](Self::step_queue); `None` for other queues.
     fn extract_namespace(&self, queue: &QueueName) -> Option<String>;
 }
 
-/// The queues' names as they stand in a configuration.
+/// The queue names of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueuesConfig {
-    /// What the names of step queues begin with.
+    /// The prefix of step queues.
     pub worker_queue_prefix: String,
     /// The queues of the orchestrator.
     pub orchestration_queues: OrchestrationQueues,
@@ -52,11 +52,11 @@ impl Default for QueuesConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OrchestrationQueues {
-    /// Where workers report what became of their steps.
+    /// The queue of step results.
     pub step_results: String,
-    /// Where requests to begin a task wait.
+    /// The queue of requests to begin a task.
     pub task_requests: String,
-    /// Where tasks wait to be brought to their end.
+    /// The queue of tasks that may be finished.
     pub task_finalizations: String,
 }
 
@@ -70,7 +70,7 @@ impl Default for OrchestrationQueues {
     }
 }
 
-/// Step queues `{prefix}_{namespace}_queue`, event queues `{namespace}_domain_events`, the rest by configuration.
+/// Names step queues `{prefix}_{namespace}_queue` and event queues `{namespace}_domain_events`; the rest is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultMessageRouter {
     step_prefix: String,
@@ -80,7 +80,7 @@ pub struct DefaultMessageRouter {
 }
 
 impl DefaultMessageRouter {
-    /// Checks the names. Two purposes may not share a queue: each would receive what it cannot read.
+    /// Checks the names. Each purpose needs its own queue, because a receiver cannot read the messages of another.
     pub fn from_config(config: &QueuesConfig) -> Result<Self, MessagingError> {
         let queues = &config.orchestration_queues;
         if config.worker_queue_prefix.is_empty() {
@@ -92,7 +92,7 @@ impl DefaultMessageRouter {
             task_request_queue: orchestration_queue("task_requests", &queues.task_requests)?,
             task_finalization_queue: orchestration_queue("task_finalizations", &queues.task_finalizations)?,
         };
-        // The shortest namespace there is shows whether the prefix leaves room for any.
+        // The shortest namespace shows whether the prefix is short enough.
         router.step_queue("n").map_err(|error| MessagingError::invalid("worker_queue_prefix", error.to_string()))?;
         router.refuse_shared_queues()?;
         Ok(router)
@@ -117,7 +117,9 @@ impl DefaultMessageRouter {
             if queue.as_str().ends_with(DOMAIN_EVENT_SUFFIX) {
                 return Err(MessagingError::invalid(
                     key,
-                    format!("'{queue}' is a namespace's event queue; choose a name without '{DOMAIN_EVENT_SUFFIX}'"),
+                    format!(
+                        "'{queue}' is the event queue of a namespace; choose a name without '{DOMAIN_EVENT_SUFFIX}'"
+                    ),
                 ));
             }
         }
@@ -131,10 +133,10 @@ fn orchestration_queue(key: &'static str, name: &str) -> Result<QueueName, Messa
 
 fn namespace_queue(prefix: &str, namespace: &str, suffix: &str) -> Result<QueueName, MessagingError> {
     if namespace.is_empty() {
-        return Err(MessagingError::invalid("namespace", "it is empty; name the one whose queue is meant"));
+        return Err(MessagingError::invalid("namespace", "it is empty; pass the name of a namespace"));
     }
     QueueName::new(format!("{prefix}{namespace}{suffix}"))
-        .map_err(|error| MessagingError::invalid("namespace", format!("no queue can be named after it: {error}")))
+        .map_err(|error| MessagingError::invalid("namespace", format!("its queue name is not valid: {error}")))
 }
 
 impl MessageRouter for DefaultMessageRouter {
@@ -159,18 +161,18 @@ impl MessageRouter for DefaultMessageRouter {
     }
 
     fn extract_namespace(&self, queue: &QueueName) -> Option<String> {
-        // One strip at each end, the prefix first: what is left is what was put in, whatever it contains itself.
+        // The prefix is removed before the suffix, so that any namespace is extracted unchanged.
         let namespace = queue.as_str().strip_prefix(&self.step_prefix)?.strip_suffix(STEP_SUFFIX)?;
         (!namespace.is_empty()).then(|| namespace.to_owned())
     }
 }
 
-/// The router of a client: the default one, or one that the application brought.
+/// The router of a client: the default one, or one of the application.
 #[derive(Clone)]
 pub enum MessageRouterKind {
-    /// Names by configuration.
+    /// Names from the configuration.
     Default(DefaultMessageRouter),
-    /// Names by the application's own rule.
+    /// Names by a rule of the application.
     Custom(Arc<dyn MessageRouter>),
 }
 

@@ -1,8 +1,8 @@
-//! The contract of a provider: bytes in, bytes out.
+//! The contract of a provider, on bytes.
 //!
-//! Three small traits. [`MessagingService`] is the path that every message takes; [`QueueAdmin`] and [`DeadLetters`]
-//! are for people and tools. A provider writes the required methods; the short forms come with the trait, so that
-//! there is one send path, one claim path and one settle path on every provider.
+//! There are three small traits. [`MessagingService`] is the path of every message; [`QueueAdmin`] and [`DeadLetters`]
+//! are for administration. A provider implements the required methods. The short forms are provided by the trait, so
+//! that every provider has one send path, one claim path and one settle path.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -26,8 +26,8 @@ use crate::disposition::{Nack, Settlement};
 use crate::error::MessagingError;
 use crate::headers::Headers;
 use crate::id::MessageId;
-use crate::lifecycle::LiveState;
 use crate::message::{ContentType, Key, Message, Priority};
+use crate::message_state::LiveState;
 use crate::queue_name::QueueName;
 use crate::queued_message::QueuedMessage;
 use crate::receipt::ReceiptHandle;
@@ -36,39 +36,39 @@ use crate::receive_several;
 use crate::stats::{QueueHealthReport, QueueStats};
 use crate::waiting::{PeekPage, PeekQuery};
 
-/// What became of each row of a batch, in the order of the rows.
+/// The result of each row of a batch, in the order of the rows.
 pub type RowResults<T> = Vec<Result<T, MessagingError>>;
 
-/// What one call of [`MessagingService::settle_and_receive`] did.
+/// The result of [`MessagingService::settle_and_receive`].
 #[derive(Debug)]
 pub struct SettledAndReceived {
-    /// What became of each settlement.
+    /// The results of the settlements.
     pub settled: RowResults<()>,
-    /// The new messages. The settlements stand even when this failed.
+    /// The new messages. The settlements are valid even if this failed.
     pub received: Result<Vec<QueuedMessage>, MessagingError>,
 }
 
-/// Whether a settlement that failed like this may have left the lease as it was.
+/// Whether the lease may still be held after a settlement failed with this error.
 pub fn is_still_leased(error: &MessagingError) -> bool {
     error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
 }
 
 /// Send, receive, settle: the lifecycle of a message.
 ///
-/// The outer error of a batch means that no row was carried out, unless it is `OutcomeUnknown`, which names the rows
-/// that may have been; a row's own error speaks of that row alone.
+/// The outer error of a batch means that no row was executed, unless it is `OutcomeUnknown`, which names the rows that
+/// may have been. The error of a row concerns only that row.
 #[async_trait]
 pub trait MessagingService: Send + Sync + 'static {
     /// The provider's name, in receipts, errors and metrics.
     fn provider_name(&self) -> &'static str;
 
-    /// What it can do.
+    /// The capabilities of the provider.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Creates a queue if it is not there.
+    /// Creates a queue unless it exists.
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError>;
 
-    /// Creates those of the queues that are not there.
+    /// Creates the queues that do not exist.
     async fn ensure_queues(&self, queues: &[QueueName], deadline: Deadline) -> Result<(), MessagingError> {
         for queue in queues {
             self.ensure_queue(queue, deadline).await?;
@@ -76,12 +76,12 @@ pub trait MessagingService: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Sends messages, in their order. Each answers its id once it is durable.
+    /// Sends messages, in order. A message has its id as result once it is durable.
     ///
-    /// An id is the sender's to keep single: sent twice without a dedup key, it names two messages, and whatever asks
-    /// for a message by its id gets the older.
+    /// The sender keeps ids unique: an id that is sent twice without a dedup key names two messages, and operations by
+    /// id use the older one.
     ///
-    /// A message whose dedup key is taken answers the id of the message that has it.
+    /// If the dedup key of a message is taken, its result is the id of the message that has the key.
     async fn send_batch(
         &self,
         queue: &QueueName,
@@ -101,8 +101,8 @@ pub trait MessagingService: Send + Sync + 'static {
 
     /// Leases messages that are due.
     ///
-    /// A queue that does not exist is like an empty one. Messages that have been delivered too often, or that have
-    /// expired, are dead-lettered on the way and do not count towards `max`.
+    /// A queue that does not exist is empty. Messages past their delivery limit or expiry are dead-lettered and do not
+    /// count towards `max`.
     async fn receive_messages(
         &self,
         queue: &QueueName,
@@ -110,10 +110,10 @@ pub trait MessagingService: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Vec<QueuedMessage>, MessagingError>;
 
-    /// Ends leases, each in its own way. A row whose lease is over answers `VisibilityExpired` and changes nothing.
+    /// Settles messages. A row whose lease has ended has the result `VisibilityExpired` and changes nothing.
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError>;
 
-    /// Ends the lease of one message of this queue.
+    /// Settles one message of this queue.
     async fn settle_message(
         &self,
         queue: &QueueName,
@@ -126,8 +126,8 @@ pub trait MessagingService: Send + Sync + 'static {
 
     /// Acknowledges one message.
     ///
-    /// Takes the message, or its receipt. A message that is taken is gone also when the call fails, and then waits for
-    /// the end of its lease; lend it (`&message`) to have it still at hand.
+    /// Takes the message or its receipt. If the call fails, a message passed by value is lost to the caller until its
+    /// lease expires; pass `&message` to keep it.
     fn ack_message<'a>(
         &'a self,
         queue: &'a QueueName,
@@ -153,7 +153,7 @@ pub trait MessagingService: Send + Sync + 'static {
         self.settle(receipts.into_iter().map(Settlement::ack).collect(), deadline).await
     }
 
-    /// Gives one message back: to be retried, released or dead-lettered.
+    /// Gives one message back: retries, releases or dead-letters it.
     fn nack_message<'a>(
         &'a self,
         queue: &'a QueueName,
@@ -167,9 +167,8 @@ pub trait MessagingService: Send + Sync + 'static {
         self.settle_message(queue, Settlement::nack(receipt, nack), deadline)
     }
 
-    /// Settles what is done and leases what is next, from one or several queues: in one round trip where the
-    /// provider can, in two calls where it cannot. What could not be settled for now is still leased, so it makes room for
-    /// nothing: then fewer messages than `options.max` are leased.
+    /// Settles messages and leases the next ones, from one or several queues; in one round trip if the provider can. A
+    /// message that could not be settled is still leased, and reduces `options.max` by one.
     async fn settle_and_receive(
         &self,
         settlements: Vec<Settlement>,
@@ -189,11 +188,12 @@ pub trait MessagingService: Send + Sync + 'static {
         Ok(SettledAndReceived { settled, received })
     }
 
-    /// Sets a lease's end to *now + extension*, by the store's clock, and answers the receipt by which the lease goes on.
+    /// Sets the end of a lease to *now + extension* by the store's clock, and returns the receipt that is valid from
+    /// now on.
     ///
-    /// Where the store knows when a lease ends, that is the same receipt. Where it does not, the receipt carries the end:
-    /// the answered one carries the new end, and in another process only that one is good until then. Both name the same
-    /// lease (its token), so a settlement by either ends it.
+    /// If the store tracks the end of leases, that is the same receipt. Otherwise the receipt contains the end: the
+    /// returned one contains the new end, and other processes accept only that one until then. Both name the same lease
+    /// (its token), so settling with either ends it.
     async fn extend_visibility(
         &self,
         queue: &QueueName,
@@ -202,8 +202,8 @@ pub trait MessagingService: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<ReceiptHandle, MessagingError>;
 
-    /// Leases one message by its id, by the same rules as any receive: `None` when it is not there, not due, leased,
-    /// or not the head of its key.
+    /// Leases one message by its id, by the rules of any receive: `None` if it does not exist, is not due, is leased,
+    /// or is not the head of its key.
     async fn receive_by_id(
         &self,
         queue: &QueueName,
@@ -212,45 +212,45 @@ pub trait MessagingService: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Option<QueuedMessage>, MessagingError>;
 
-    /// A stream of hints that the queue may have something to receive.
+    /// A stream of hints that the queue may have a message to receive.
     ///
-    /// A hint carries no message and promises none; it only shortens a wait. Hints that nobody took are merged.
+    /// A hint contains no message and promises none; it only ends a wait early. Pending hints are merged.
     async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError>;
 
-    /// Whether the store answers.
+    /// Checks that the store answers.
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError>;
 
-    /// Ends this connection: nothing new is begun, waiting receives end, what was begun is finished.
+    /// Closes this connection: refuses new calls, ends waiting receives, and finishes running calls.
     ///
-    /// Leases stay with whoever has their receipts, until they run out, where receipts work on another connection
-    /// ([`Feature::PortableReceipts`]); elsewhere their messages go back.
+    /// Leases stay with the owners of their receipts until they expire, if receipts are valid on other connections
+    /// ([`Feature::PortableReceipts`]); otherwise their messages go back.
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError>;
 }
 
-/// The answer of a batch of one row.
+/// The result of a batch of one row.
 pub(crate) fn only_row<T>(rows: RowResults<T>, operation: &'static str) -> Result<T, MessagingError> {
     rows.into_iter()
         .next()
         .unwrap_or_else(|| Err(MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: None }))
 }
 
-/// What people and tools ask of queues.
+/// Administration of queues.
 #[async_trait]
 pub trait QueueAdmin: Send + Sync + 'static {
-    /// Every queue, by name. Dead-letter queues belong to their origin and are not listed apart.
+    /// All queues, by name, without dead-letter queues.
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError>;
 
-    /// What a queue holds; all zero when it does not exist.
+    /// The counts of a queue; all zero if it does not exist.
     async fn queue_stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError>;
 
-    /// Which of the queues are there and usable.
+    /// Which of the queues exist and are usable.
     async fn verify_queues(
         &self,
         queues: &[QueueName],
         deadline: Deadline,
     ) -> Result<QueueHealthReport, MessagingError>;
 
-    /// Looks at up to `limit` messages without leasing them, in send order.
+    /// Returns up to `limit` messages without leasing them, in send order.
     async fn peek(
         &self,
         queue: &QueueName,
@@ -258,10 +258,10 @@ pub trait QueueAdmin: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Vec<PeekedMessage>, MessagingError>;
 
-    /// A page of the queue's messages, in send order, without leasing them. What comes or goes between two pages moves none
-    /// of the others from one page to another.
+    /// Returns a page of messages without leasing them, in send order. Messages that are added or removed between two
+    /// pages do not move others to another page.
     ///
-    /// A part of [`Feature::WaitingMessages`].
+    /// Requires [`Feature::WaitingMessages`].
     async fn peek_page(
         &self,
         queue: &QueueName,
@@ -269,10 +269,10 @@ pub trait QueueAdmin: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<PeekPage, MessagingError>;
 
-    /// The failed attempts of a message that are still kept, oldest first: of one that lives in the queue or is among its
-    /// dead letters. Empty when it has none, or is not there.
+    /// The kept failed attempts of a message in the queue or among its dead letters, oldest first. Empty if there are
+    /// none or the message does not exist.
     ///
-    /// The last [`KEPT_ATTEMPTS`] are kept, until the message is acknowledged or purged. A redrive begins anew.
+    /// The last [`KEPT_ATTEMPTS`] are kept until the message is acknowledged or purged. A redrive removes them.
     async fn message_attempts(
         &self,
         queue: &QueueName,
@@ -280,10 +280,10 @@ pub trait QueueAdmin: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Vec<MessageAttempt>, MessagingError>;
 
-    /// A page of the messages of the queue that are kept after their end, dead letters that were purged among them: newest
-    /// end first. A page can be short, or empty, and name the next one ([`archive`](crate::archive)).
+    /// A page of the archive of a queue, newest end first, including purged dead letters. A page can be short or empty
+    /// and still have a next page ([`archive`](crate::archive)).
     ///
-    /// What is kept, and for how long, is the store's setting ([`ArchivePolicy`](crate::ArchivePolicy)).
+    /// The store's settings decide what is archived and for how long ([`ArchivePolicy`](crate::ArchivePolicy)).
     async fn archived(
         &self,
         queue: &QueueName,
@@ -291,8 +291,8 @@ pub trait QueueAdmin: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<ArchivePage, MessagingError>;
 
-    /// Sends an archived message to its queue again and answers the id of the new message, whose header
-    /// [`SENT_AGAIN_FROM`](crate::archive::SENT_AGAIN_FROM) names the archived one.
+    /// Sends an archived message to its queue again, and returns the new id. The header
+    /// [`SENT_AGAIN_FROM`](crate::archive::SENT_AGAIN_FROM) of the new message names the archived one.
     async fn send_again(
         &self,
         queue: &QueueName,
@@ -300,9 +300,9 @@ pub trait QueueAdmin: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<MessageId, MessagingError>;
 
-    /// Makes a waiting message due now. Behind the head of its key it still waits for its turn.
+    /// Makes a waiting message due now. If it is not the head of its key, it still waits for the head.
     ///
-    /// This and the next two refuse a leased message with [`MessagingError::MessageLeased`].
+    /// This method and the next two refuse a leased message with [`MessagingError::MessageLeased`].
     async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError>;
 
     /// Moves a waiting message to the dead letters.
@@ -315,72 +315,72 @@ pub trait QueueAdmin: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<(), MessagingError>;
 
-    /// Removes a waiting message for good. It is archived as a purged dead letter is.
+    /// Removes a waiting message for good. It is archived like a purged dead letter.
     async fn delete_waiting(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError>;
 
-    /// Removes every message of the queue that nobody has leased, and answers how many. Dead letters stay.
+    /// Removes all messages of the queue that are not leased, and returns their number. Dead letters stay.
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError>;
 
-    /// Holds receives from the queue back. Sends and settles go on.
+    /// Pauses receives from the queue. Sends and settles continue.
     async fn pause(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError>;
 
-    /// Lets receives from the queue go on.
+    /// Resumes receives from the queue.
     async fn resume(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError>;
 
-    /// Removes the queue with everything in it, dead letters included. Leases on its messages end.
+    /// Removes the queue with all of its messages and dead letters. Leases on them end.
     ///
-    /// A dead-letter queue cannot be removed by itself; [`DeadLetters::purge_dead_letters`] empties it.
+    /// A dead-letter queue cannot be removed separately; use [`DeadLetters::purge_dead_letters`] to empty it.
     async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError>;
 }
 
-/// A message that was looked at.
+/// A message, as a peek shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeekedMessage {
-    /// Its identity.
+    /// The message's id.
     pub id: MessageId,
-    /// Its bytes.
+    /// The body.
     pub body: Bytes,
     /// How the body is encoded.
     pub content_type: ContentType,
     /// Its headers.
     pub headers: Headers,
-    /// The key that it is ordered by.
+    /// The ordering key.
     pub ordering_key: Option<Key>,
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
-    /// Where it stands in its life.
+    /// The state.
     pub state: LiveState,
-    /// How often it has been delivered.
+    /// Number of deliveries.
     pub deliveries_count: u32,
-    /// How often a handler has failed on it.
+    /// Number of failed attempts.
     pub attempts_count: u32,
     /// When the store accepted it.
     pub enqueued_at: Timestamp,
     /// When it can next be received: its due time, or the end of its lease.
     pub next_attempt_at: Timestamp,
-    /// The last error text that is known.
+    /// The last known error text.
     pub last_error: Option<String>,
 }
 
-/// So many failed attempts of a message are kept.
+/// Number of failed attempts that are kept for a message.
 pub const KEPT_ATTEMPTS: u32 = 10;
 
-/// An attempt of a handler that ended with a failure. A lease that ran out is none: nobody said how it ended.
+/// A failed attempt of a handler. An expired lease is not one, because its outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageAttempt {
-    /// Which failure of the message it was, counted since the message was sent or redriven; the first is 1.
+    /// The number of the failure since the message was sent or redriven, from 1.
     pub attempt: u32,
-    /// When the message was delivered for it.
+    /// When the message was delivered.
     pub started_at: Option<Timestamp>,
-    /// When the handler said that it had failed.
+    /// When the handler reported the failure.
     pub failed_at: Timestamp,
-    /// The process that said so, where the store knows it.
+    /// The process that reported it, if the store records it.
     pub worker: Option<String>,
-    /// What it said.
+    /// The error text.
     pub error: Option<String>,
 }
 
-/// A queue's dead letters. `queue` is the origin; the dead-letter queue's own name means the same.
+/// The dead letters of a queue. `queue` is the origin or its dead-letter queue.
 #[async_trait]
 pub trait DeadLetters: Send + Sync + 'static {
     /// Lists dead letters, oldest death first.
@@ -391,8 +391,8 @@ pub trait DeadLetters: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<DeadLetterPage, MessagingError>;
 
-    /// The ids of the dead letters of a selection, oldest death first; with an error's text, only those that died with
-    /// exactly this one. Nothing else is read of them where the store can look for it.
+    /// The ids of selected dead letters, oldest death first; with `error`, only those with exactly this error text.
+    /// Nothing else is read if the store can search for it.
     async fn find_dead_letters(
         &self,
         queue: &QueueName,
@@ -402,7 +402,7 @@ pub trait DeadLetters: Send + Sync + 'static {
     ) -> Result<Vec<MessageId>, MessagingError> {
         let mut query = DeadLetterQuery { selection: selection.clone(), ..DeadLetterQuery::default() };
         let wanted: Option<HashSet<MessageId>> = match selection {
-            // Pages of a long list would each be looked for from its beginning.
+            // A store would search each page of a long list of ids from the beginning.
             DeadLetterSelection::Ids(ids) if ids.len() > query.limit => {
                 query.selection = DeadLetterSelection::All;
                 Some(ids.iter().copied().collect())
@@ -424,14 +424,14 @@ pub trait DeadLetters: Send + Sync + 'static {
         }
     }
 
-    /// Lists dead letters without their bodies and headers, oldest death first: what counting and searching reads.
+    /// Lists dead letters without bodies and headers, oldest death first, for counting and searching.
     async fn list_dead_letter_summaries(
         &self,
         queue: &QueueName,
         query: &DeadLetterQuery,
         deadline: Deadline,
     ) -> Result<DeadLetterSummaryPage, MessagingError> {
-        // Whole letters are read, so few at a time: a page of the largest would be a gigabyte.
+        // Whole dead letters are read, so only a few at a time: a page of the largest would be a gigabyte.
         const MOST_BYTES: usize = 16 * 1024 * 1024;
         let (mut page, mut part, mut portion) = (DeadLetterSummaryPage::default(), query.clone(), 16);
         loop {
@@ -456,7 +456,7 @@ pub trait DeadLetters: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<DeadLetter, MessagingError>;
 
-    /// Changes one dead letter, which nobody may have leased, and answers it as it is now.
+    /// Edits a dead letter that is not leased, and returns its new state.
     async fn edit_dead_letter(
         &self,
         queue: &QueueName,
@@ -465,7 +465,7 @@ pub trait DeadLetters: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<DeadLetter, MessagingError>;
 
-    /// Brings dead letters back to life: the same ids, the counts at zero, at the tail of their keys.
+    /// Redrives dead letters: same ids, counts reset, at the tail of their keys.
     async fn redrive_dead_letters(
         &self,
         queue: &QueueName,
@@ -473,7 +473,7 @@ pub trait DeadLetters: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<RedriveReport, MessagingError>;
 
-    /// Removes dead letters that nobody has leased, and answers how many.
+    /// Removes dead letters that are not leased for good, and returns their number.
     async fn purge_dead_letters(
         &self,
         queue: &QueueName,
@@ -491,12 +491,12 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> Provider for P {}
 pub struct WakeUps(Pin<Box<dyn Stream<Item = ()> + Send>>);
 
 impl WakeUps {
-    /// Wraps a provider's stream.
+    /// Wraps a stream of hints.
     pub fn new(stream: impl Stream<Item = ()> + Send + 'static) -> Self {
         Self(Box::pin(stream))
     }
 
-    /// Waits for the next hint; `None` when there will be no more.
+    /// Waits for the next hint; `None` at the end.
     pub async fn next(&mut self) -> Option<()> {
         std::future::poll_fn(|cx| self.0.as_mut().poll_next(cx)).await
     }
@@ -516,7 +516,7 @@ impl std::fmt::Debug for WakeUps {
     }
 }
 
-/// Refuses, before anything is done, what a message asks for and the provider refuses.
+/// Refuses a message that needs a feature which the provider refuses.
 pub fn check_sendable(capabilities: &Capabilities, queue: &QueueName, message: &Message) -> Result<(), MessagingError> {
     if queue.holds_dead_letters() {
         return Err(MessagingError::invalid(

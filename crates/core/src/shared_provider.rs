@@ -1,7 +1,7 @@
-//! A provider behind a pointer, for providers that are not known when a program is built.
+//! A shared provider of any type, for providers that are not known at compile time.
 //!
-//! The contract answers boxed futures, so `dyn Provider` keeps it as it is. [`SharedProvider`] is that with an owner: an
-//! unknown provider fits wherever a known one does.
+//! The contract returns boxed futures, so `dyn Provider` implements it. [`SharedProvider`] is such a pointer that
+//! implements the traits itself, and fits wherever a concrete provider does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use crate::hand_on;
 use crate::service::{DeadLetters, MessagingService, Provider, QueueAdmin};
 
-/// A provider of any kind, shared: a clone is the same provider.
+/// A shared provider of any type. Clones share the provider.
 #[derive(Clone)]
 pub struct SharedProvider(Arc<dyn Provider>);
 
 impl SharedProvider {
-    /// Hides what kind of provider it is.
+    /// Erases the type of a provider.
     pub fn new(provider: impl Provider) -> Self {
         Self(Arc::new(provider))
     }
@@ -32,7 +32,7 @@ impl fmt::Debug for SharedProvider {
     }
 }
 
-/// The provider behind the pointer.
+/// The provider.
 macro_rules! hidden {
     ($self:ident, $provider:ident => $call:expr) => {{
         let $provider = &*$self.0;
@@ -67,7 +67,7 @@ mod tests {
         QueueName::new("orders").unwrap()
     }
 
-    /// Written for any provider, so that it takes the same path as code that knows nothing of `dyn`.
+    /// Generic, so that it calls the traits like code for concrete providers.
     async fn call_everything(provider: &impl Provider) {
         let (queue, queues) = (orders(), [orders()]);
         let (deadline, options) = (Deadline::never(), ReceiveOptions::batch(1));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hidden_provider_is_asked_exactly_what_a_known_one_is() {
+    async fn an_erased_provider_gets_the_same_calls_as_a_concrete_one() {
         let known = FakeProvider::default();
         call_everything(&known).await;
         let hidden = Arc::new(FakeProvider::default());
@@ -133,11 +133,11 @@ mod tests {
         let mut distinct = known.calls();
         distinct.sort_unstable();
         distinct.dedup();
-        assert_eq!((distinct.len(), known.calls().len()), (31, 31), "every method once, none by way of another");
+        assert_eq!((distinct.len(), known.calls().len()), (31, 31), "every method is called once and directly");
     }
 
     #[tokio::test]
-    async fn the_short_forms_work_on_a_hidden_provider() {
+    async fn the_short_forms_work_on_an_erased_provider() {
         let hidden = Arc::new(FakeProvider::default());
         let shared = SharedProvider::from(hidden.clone() as Arc<dyn Provider>);
         let id = shared.send_message(&orders(), Message::new("a"), Deadline::never()).await.unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_provider_can_be_hidden_behind_a_reference() {
+    async fn a_reference_to_a_provider_can_be_erased() {
         let provider = FakeProvider::default();
         let hidden: &dyn Provider = &provider;
         assert_eq!(hidden.provider_name(), "fake");

@@ -1,19 +1,19 @@
-//! Small durable records that are neither messages nor tasks: tokens, audit entries, secrets, recorded answers, sessions.
+//! State records: small durable values that are neither messages nor tasks, such as tokens, audit entries, secrets,
+//! recorded answers and sessions.
 //!
-//! A record has a kind, a key that is single within its kind, and a value that only its owner understands. Whoever wants
-//! to be the first [`put_new`](StateRecords::put_new)s; whoever wants to change what it has read names the version that
-//! it read and [`replace`](StateRecords::replace)s, so that nobody's change is lost to another's.
+//! A record has a kind, a key that is unique within its kind, and a value that only its owner interprets.
+//! [`put_new`](StateRecords::put_new) creates a record unless it exists. [`replace`](StateRecords::replace) changes a
+//! record only if it still has the version that the caller has read, so that no change is lost.
 //!
-//! **What it promises.** Of those who put one key at the same time one makes the record, and the others are shown it. A
-//! version is given once: a record that was removed and made again is never taken for the one before. A record whose time
-//! has passed, by the store's clock, is absent for every call. A record that is there from before the first page of a
-//! listing until after the last is on one of its pages, once.
+//! **What it guarantees.** Of concurrent creations of a key one succeeds, and the others return its record. A version
+//! is never reused: a record that was removed and created again differs from the old one. An expired record, by the
+//! store's clock, is absent for every call. A record that exists during a whole listing is on exactly one of its pages.
 //!
-//! **What it does not.** One that is made while a listing goes on may be on a page or not: a store that many write to
-//! numbers its records before it commits them, so a page's end is no mark to wait at for newer ones.
+//! **What it does not.** A record that is created during a listing may or may not be listed: stores number records
+//! before they commit, so records before a page's end can appear later.
 //!
-//! **What was rejected.** A table for each use: each would have its own rules for who is first and what has expired. The
-//! time as the order of a listing: clocks stand still, and go back.
+//! **What was rejected.** A table for each use: each would have its own rules for creation and expiry. Listing by time:
+//! clocks stop and go back.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,31 +29,31 @@ use crate::deadline::Deadline;
 use crate::error::MessagingError;
 use crate::message::{MAX_DURATION, check_duration};
 
-/// The longest kind, in characters.
+/// Upper bound of a kind, in characters.
 const MAX_KIND: usize = 40;
-/// The longest key, in bytes: every database can index it.
+/// Upper bound of a key, in bytes: every database can index it.
 const MAX_KEY: usize = 512;
-/// The largest value, in bytes. What is larger is no record but a file.
+/// Upper bound of a value, in bytes. Store larger data in a file.
 pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
-/// The longest page of a listing: its values are in memory at the same time.
+/// Upper bound of a page: its values are in memory at the same time.
 pub const MAX_RECORDS_LISTED: usize = 1000;
 
-/// What sort of record it is. Records of two kinds have nothing to do with each other.
+/// The kind of a record. Kinds are independent of each other.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKind(Cow<'static, str>);
 
 impl RecordKind {
-    /// Checks a kind: 1 to 40 of the letters a to z and '_'.
+    /// Checks a kind: 1 to 40 characters of a to z and '_'.
     pub fn new(kind: impl AsRef<str>) -> Result<Self, MessagingError> {
         let kind = kind.as_ref();
         if is_kind(kind.as_bytes()) {
             return Ok(Self(Cow::Owned(kind.to_owned())));
         }
-        let why = format!("'{}' is none; use 1 to {MAX_KIND} of the letters a to z and '_'", kind.escape_debug());
+        let why = format!("'{}' is not a kind; use 1 to {MAX_KIND} of the letters a to z and '_'", kind.escape_debug());
         Err(MessagingError::invalid("record kind", why))
     }
 
-    /// A kind that a program names in a constant: one that is none does not compile.
+    /// A constant kind; an invalid one does not compile.
     ///
     /// ```
     /// use postrider_core::RecordKind;
@@ -95,7 +95,7 @@ impl fmt::Debug for RecordKind {
     }
 }
 
-/// What a record is known by within its kind.
+/// The key of a record, unique within its kind.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey(Arc<str>);
 
@@ -105,13 +105,13 @@ impl RecordKey {
         let key = key.as_ref();
         let invalid = |why: String| Err(MessagingError::invalid("record key", why));
         if key.is_empty() {
-            return invalid("it is empty; name what the record is known by".into());
+            return invalid("it is empty; use at least one character".into());
         }
         if key.len() > MAX_KEY {
             return invalid(format!("it has {} bytes, at most {MAX_KEY} are allowed; use a hash of it", key.len()));
         }
         if key.chars().any(char::is_control) {
-            return invalid(format!("'{}' holds a control character; use a hash of it", key.escape_debug()));
+            return invalid(format!("'{}' contains a control character; use a hash of it", key.escape_debug()));
         }
         Ok(Self(key.into()))
     }
@@ -134,25 +134,25 @@ impl fmt::Debug for RecordKey {
     }
 }
 
-/// A record as it is at a moment.
+/// The current state of a record.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StateRecord {
-    /// What sort of record it is.
+    /// The kind.
     pub kind: RecordKind,
-    /// What it is known by.
+    /// The key.
     pub key: RecordKey,
-    /// What it says.
+    /// The value.
     pub value: Bytes,
-    /// Rises with every change, and is never given again.
+    /// The version. It rises with every change and is never reused.
     pub version: i64,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When it is over, if ever.
+    /// When it expires, if ever.
     pub expires_at: Option<Timestamp>,
 }
 
 impl fmt::Debug for StateRecord {
-    /// Without its value, which may be a secret.
+    /// Without the value, which may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StateRecord")
             .field("kind", &self.kind)
@@ -165,35 +165,35 @@ impl fmt::Debug for StateRecord {
     }
 }
 
-/// What [`StateRecords::put_new`] found.
+/// The result of [`StateRecords::put_new`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "a record that was there already was not changed"]
+#[must_use = "an existing record was not changed"]
 pub enum Put {
-    /// Nothing was there. This is, now.
+    /// The record was created.
     Made(StateRecord),
-    /// This one was there, and stays as it is.
+    /// The record existed and is unchanged.
     Taken(StateRecord),
 }
 
-/// In which order a listing goes.
+/// The order of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordOrder {
-    /// What was made first comes first.
+    /// Oldest first.
     #[default]
     OldestFirst,
-    /// What was made last comes first.
+    /// Newest first.
     NewestFirst,
 }
 
-/// One page of a listing of records.
+/// A request for a page of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordQuery {
-    /// At most that many.
+    /// Upper bound of the records in the page.
     pub limit: usize,
-    /// Those after the page that ended with this cursor, in the same order.
+    /// The cursor of the previous page, with the same order.
     pub after: Option<RecordCursor>,
-    /// By their creation, one way or the other.
+    /// The order.
     pub order: RecordOrder,
 }
 
@@ -204,7 +204,7 @@ impl Default for RecordQuery {
 }
 
 impl RecordQuery {
-    /// Refuses a page that leads nowhere, and one that would not fit into memory. What a store does before anything else.
+    /// Checks the limit: at least 1, and the page must fit into memory. A store calls it before anything else.
     pub fn check(&self) -> Result<(), MessagingError> {
         if !(1..=MAX_RECORDS_LISTED).contains(&self.limit) {
             let why = format!("{} is not between 1 and {MAX_RECORDS_LISTED}; read several pages", self.limit);
@@ -214,37 +214,37 @@ impl RecordQuery {
     }
 }
 
-/// Where a page of records ended. Opaque; made by the store that reads it.
+/// The end of a page of records. Opaque; only the store that made it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RecordCursor(pub String);
 
 impl RecordCursor {
-    /// The cursor of a place in the order of creation. For stores.
+    /// Creates the cursor of a position in the order of creation. For stores.
     pub fn at(sequence: i64) -> Self {
         Self(sequence.to_string())
     }
 
-    /// The place. For stores.
+    /// The position. For stores.
     pub fn sequence(&self) -> Result<i64, MessagingError> {
-        let why = || format!("'{}' ends no page; use the one that came with a page", self.0.escape_debug());
+        let why = || format!("'{}'; pass `next` of the previous page", self.0.escape_debug());
         self.0.parse().map_err(|_| MessagingError::invalid("cursor", why()))
     }
 }
 
-/// One page of records.
+/// A page of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordPage {
     /// The records, in the order of the query.
     pub records: Vec<StateRecord>,
-    /// Where the next page begins; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<RecordCursor>,
 }
 
-/// Keeps small records. Times are the store's, and a record that has expired is absent.
+/// A store of small records. Times are by the store's clock, and an expired record is absent.
 #[async_trait]
 pub trait StateRecords: Send + Sync + 'static {
-    /// Makes a record, unless there is one. It is over after `expires_in`, or never.
+    /// Creates a record unless it exists. It expires after `expires_in`, or never.
     async fn put_new(
         &self,
         kind: &RecordKind,
@@ -254,10 +254,10 @@ pub trait StateRecords: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Put, MessagingError>;
 
-    /// Gives a record another value and another end (`None` is never), if it still has that version. Answers the record
-    /// as it is now; `None` when it was changed meanwhile or is not there, and then nothing was done.
+    /// Replaces the value and the expiry of a record (`None` is never) if it still has that version, and returns the
+    /// new record. Otherwise returns `None` and changes nothing.
     ///
-    /// It keeps its place in listings, and the time of its creation.
+    /// The record keeps its position in listings and its time of creation.
     async fn replace(
         &self,
         kind: &RecordKind,
@@ -276,10 +276,10 @@ pub trait StateRecords: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Option<StateRecord>, MessagingError>;
 
-    /// Removes a record, whatever its version. Answers whether it was there.
+    /// Removes a record of any version. Returns whether it existed.
     async fn remove(&self, kind: &RecordKind, key: &RecordKey, deadline: Deadline) -> Result<bool, MessagingError>;
 
-    /// Lists the records of a kind in the order of their creation, page by page.
+    /// Lists the records of a kind in the order of creation, page by page.
     async fn list(
         &self,
         kind: &RecordKind,
@@ -287,11 +287,12 @@ pub trait StateRecords: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<RecordPage, MessagingError>;
 
-    /// Removes what has expired, of every kind, and answers how much. Only its room is won by that: it was absent before.
+    /// Deletes expired records of every kind and returns their number. This only frees space, because expired records
+    /// are absent already.
     async fn forget_expired(&self, deadline: Deadline) -> Result<u64, MessagingError>;
 }
 
-/// Refuses a value that is too large and a lifetime that cannot be meant. What a store does before anything else.
+/// Checks size and lifetime of a value. A store calls it before anything else.
 pub fn check_record(value: &[u8], expires_in: Option<Duration>) -> Result<(), MessagingError> {
     if value.len() > MAX_RECORD_BYTES {
         let why = format!(
@@ -302,7 +303,7 @@ pub fn check_record(value: &[u8], expires_in: Option<Duration>) -> Result<(), Me
     }
     match expires_in {
         Some(lifetime) if lifetime.is_zero() => {
-            Err(MessagingError::invalid("record lifetime", "it is over before it begins; allow some time"))
+            Err(MessagingError::invalid("record lifetime", "it is 0; use a longer one"))
         }
         Some(lifetime) => check_duration("record lifetime", lifetime, MAX_DURATION),
         None => Ok(()),
@@ -314,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_words_of_small_letters() {
+    fn kinds_are_words_of_lowercase_letters() {
         assert_eq!(RecordKind::new("api_token").unwrap(), RecordKind::constant("api_token"));
         assert!(RecordKind::new("k".repeat(40)).is_ok());
         for bad in ["", "Token", "token2", "a b", "tökén", &"k".repeat(41)] {
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_has_a_size_and_a_lifetime_that_can_be_meant() {
+    fn a_value_has_a_valid_size_and_lifetime() {
         assert!(check_record(&[0; MAX_RECORD_BYTES], None).is_ok());
         assert!(check_record(&[], Some(Duration::from_nanos(1))).is_ok());
         assert!(check_record(&[0; MAX_RECORD_BYTES + 1], None).is_err());
@@ -342,20 +343,20 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_a_length_that_can_be_held() {
+    fn a_page_has_a_valid_limit() {
         let page = |limit| RecordQuery { limit, ..RecordQuery::default() };
         assert!(page(1).check().is_ok() && page(MAX_RECORDS_LISTED).check().is_ok());
         assert!(page(0).check().is_err() && page(MAX_RECORDS_LISTED + 1).check().is_err());
     }
 
     #[test]
-    fn a_cursor_leads_back_to_its_place() {
+    fn a_cursor_round_trips() {
         assert_eq!(RecordCursor::at(7).sequence().unwrap(), 7);
         assert!(RecordCursor("seven".into()).sequence().is_err());
     }
 
     #[test]
-    fn a_secret_is_not_shown_by_mistake() {
+    fn a_value_is_not_in_the_debug_output() {
         let record = StateRecord {
             kind: RecordKind::constant("secret"),
             key: RecordKey::new("smtp").unwrap(),

@@ -1,4 +1,4 @@
-//! What a queue holds, and whether queues are there.
+//! Counts and health of queues.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::queue_name::QueueName;
 
-/// A number, and how far it can be trusted.
+/// A number with its accuracy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measured<T> {
-    /// True at the moment of the answer.
+    /// Exact at the moment of the answer.
     Exact(T),
-    /// Near the truth, or a little old.
+    /// Approximate, or slightly old.
     Approximate(T),
-    /// The provider cannot tell.
+    /// The provider cannot measure it.
     Unknown,
 }
 
@@ -28,45 +28,45 @@ impl<T: Copy> Measured<T> {
     }
 }
 
-/// What a queue holds. Each number means the same on every provider.
+/// The counts of a queue. Each has the same meaning on every provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStats {
     /// The queue.
     pub queue: QueueName,
-    /// Due and not leased, those that wait behind the head of their key included.
+    /// Messages that are due and not leased, including those that wait behind the head of their key.
     pub ready: Measured<u64>,
-    /// Leased, and the lease has not run out.
+    /// Messages with a valid lease.
     pub in_flight: Measured<u64>,
-    /// Not due yet: sent with a delay, or waiting for a retry.
+    /// Messages that are not due yet: sent with a delay, or waiting for a retry.
     pub delayed: Measured<u64>,
-    /// In the queue's dead letters.
+    /// Dead letters of the queue.
     pub dead: Measured<u64>,
-    /// How long ago the oldest ready message was accepted; `None` when none is ready.
+    /// The age of the oldest ready message; `None` if no message is ready.
     pub oldest_age: Measured<Option<Duration>>,
-    /// Whether receives are held back.
+    /// Whether the queue is paused.
     pub paused: bool,
 }
 
 impl QueueStats {
-    /// All messages that live in the queue, dead letters not among them.
+    /// The number of all messages in the queue, without dead letters.
     pub fn message_count(&self) -> Option<u64> {
         Some(self.ready.value()? + self.in_flight.value()? + self.delayed.value()?)
     }
 }
 
-/// Which of the queues that were asked for are there.
+/// The health of queues.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct QueueHealthReport {
-    /// There, and usable.
+    /// Queues that exist and are usable.
     pub healthy: Vec<QueueName>,
-    /// Not there.
+    /// Queues that do not exist.
     pub missing: Vec<QueueName>,
-    /// There, but not usable, and why.
+    /// Queues that exist and are not usable, and why.
     pub errors: Vec<(QueueName, String)>,
 }
 
 impl QueueHealthReport {
-    /// Whether every queue is there and usable.
+    /// Whether every queue exists and is usable.
     pub fn is_healthy(&self) -> bool {
         self.missing.is_empty() && self.errors.is_empty()
     }

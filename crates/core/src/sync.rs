@@ -1,9 +1,9 @@
-//! The lock behind shared state, exchanged for shuttle's when interleavings are explored.
+//! The lock of shared state; replaced by shuttle's when interleavings are explored.
 
 /// A lock that is never held across an await.
 ///
-/// A panic while it is held leaves the state as it was at that moment. Every critical section here finishes its
-/// bookkeeping before it calls anything that could panic, so the state is taken over rather than given up.
+/// A panic leaves the state as it was at that moment. Every critical section finishes its bookkeeping before it calls
+/// anything that can panic, so a poisoned state is still consistent.
 #[cfg(not(shuttle))]
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
@@ -19,7 +19,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// The lock, held.
+/// The guard of the lock.
 #[cfg(not(shuttle))]
 pub(crate) type Guard<'a, T> = std::sync::MutexGuard<'a, T>;
 
@@ -45,8 +45,8 @@ mod explored {
         }
     }
 
-    /// Lets others run right after the lock is released. Shuttle by itself only switches before a lock is taken, and
-    /// would never see what happens between a look at the state and the wait that follows it.
+    /// Lets other tasks run right after the lock is released. Shuttle itself switches only before a lock is taken, and
+    /// would miss what happens between a check of the state and the wait that follows.
     pub(crate) struct Guard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
 
     impl<T> Deref for Guard<'_, T> {

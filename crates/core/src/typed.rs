@@ -1,16 +1,16 @@
-//! Values instead of bytes, and what becomes of bytes that are no value.
+//! Sending and receiving of values instead of bytes.
 //!
-//! A message that cannot be decoded will not become decodable by being delivered again. Left in its batch it would fail
-//! the batch, for ever. So it leaves the batch: it is dead-lettered with its bytes and the decoder's error, and the
-//! rest of the batch is delivered as if it had not been there. A decoder that panics is one that fails.
+//! A message that cannot be decoded fails in every delivery, and would fail its batch for ever. So it is dead-lettered
+//! with its bytes and the decoder's error, and the rest of the batch is delivered. A decoder that panics counts as
+//! failed.
 //!
-//! Nothing that goes wrong with a bad message is told as an error while there are good ones to deliver: an error would
-//! cost them their deliveries. A bad message that could not be dead-lettered stays with its lease, is delivered again
-//! when the lease runs out, and dies of its delivery limit at the latest. It is not handed back at once: a store that
-//! cannot dead-letter would then be asked for the same message in a hot loop.
+//! An undecodable message is not reported as an error while there are good ones to deliver, because an error would cost
+//! them their deliveries. An undecodable message that could not be dead-lettered keeps its lease, is delivered again
+//! when the lease expires, and reaches its delivery limit at the latest. It is not given back at once: a store that
+//! cannot dead-letter would return it in a hot loop.
 //!
-//! A dead letter cannot die again. One that cannot be decoded also stays with its lease, so that the next receive
-//! reaches the dead letters behind it, and its record is left as it was.
+//! A dead letter is not dead-lettered again. An undecodable one keeps its lease too, so that the next receive gets the
+//! dead letters behind it, and its record is unchanged.
 
 use std::any::Any;
 use std::future::Future;
@@ -31,9 +31,9 @@ use crate::queued_message::QueuedMessage;
 use crate::receive_options::ReceiveOptions;
 use crate::service::MessagingService;
 
-/// Sends and receives values. Every [`MessagingService`] has it.
+/// Sends and receives values. Implemented for every [`MessagingService`].
 pub trait TypedMessaging: MessagingService {
-    /// Sends a value, encoded by its own codec.
+    /// Sends a value, encoded by its codec.
     fn send_typed<T: QueueMessage>(
         &self,
         queue: &QueueName,
@@ -44,10 +44,11 @@ pub trait TypedMessaging: MessagingService {
         async move { self.send_message(queue, message?, deadline).await }
     }
 
-    /// Leases messages that are due, as values. Those that cannot be decoded are dead-lettered as `undecodable`.
+    /// Receives messages as values. Undecodable ones are dead-lettered as `undecodable`.
     ///
-    /// The answer can be empty before the wait is over, when all that came was bad. An error about bad messages (they
-    /// could not be dead-lettered, or are dead letters already) is answered only when there is no good one.
+    /// The result can be empty before the wait is over, if all messages were undecodable. Errors about undecodable
+    /// messages (they could not be dead-lettered, or are dead letters already) are returned only if there is no good
+    /// one.
     fn receive_typed<T: FromBytes>(
         &self,
         queue: &QueueName,
@@ -60,12 +61,12 @@ pub trait TypedMessaging: MessagingService {
             let failure = match undecodable.first() {
                 None => None,
                 Some((message, error)) if queue.holds_dead_letters() => {
-                    let failure = stays_dead::<T>(message, error);
-                    leave_to_their_leases(undecodable);
+                    let failure = undecodable_dead_letter::<T>(message, error);
+                    keep_leases(undecodable);
                     Some(failure)
                 }
                 Some(_) => {
-                    // The leases of the good messages run meanwhile: a slow store may not use them up.
+                    // The leases of the good messages run meanwhile, so a slow store gets only part of the time.
                     let patience = deadline.at_most(options.visibility / 4);
                     dead_letter(self, undecodable, patience).await.err()
                 }
@@ -98,9 +99,9 @@ fn sort<T: FromBytes>(received: Vec<QueuedMessage>) -> Sorted<T> {
     sorted
 }
 
-/// A body as a value: refused when it says that another codec wrote it, when its decoder fails and when that panics.
+/// Decodes a body. Fails if the content type is another codec's, if the decoder fails, or if it panics.
 ///
-/// Plain bytes are handed over as they are, without a copy.
+/// Plain bytes are returned without a copy.
 pub fn decode<T: FromBytes>(body: &Bytes, content_type: &ContentType) -> Result<T, MessagingError> {
     if let Some(error) = mismatch::<T>(content_type) {
         return Err(error);
@@ -115,23 +116,23 @@ pub fn decode<T: FromBytes>(body: &Bytes, content_type: &ContentType) -> Result<
     }
 }
 
-/// Bytes of one codec can by chance be a value of another: five in JSON is fifty-three in MessagePack. What does not
-/// say how it is encoded, or says something that no codec here writes, is tried.
+/// Bytes of one codec can be valid in another: the JSON text `5` is 53 in MessagePack. A body without a content type,
+/// or with an unknown one, is decoded.
 fn mismatch<T: FromBytes>(is: &ContentType) -> Option<MessagingError> {
     let codecs = [ContentType::JSON, ContentType::MSGPACK];
     let wanted = T::CONTENT_TYPE;
     let differs = *is != wanted && codecs.contains(is) && codecs.contains(&wanted);
-    differs.then(|| undecodable_as::<T>(format!("it is {is}, not {wanted}")))
+    differs.then(|| undecodable_as::<T>(format!("its content type is {is}, not {wanted}")))
 }
 
 fn panicked<T>(panic: &(dyn Any + Send)) -> MessagingError {
-    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    undecodable_as::<T>(format!("its decoder panicked: {}", said.unwrap_or("it did not say why")))
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    undecodable_as::<T>(format!("its decoder panicked: {}", text.unwrap_or("no message")))
 }
 
-fn stays_dead<T>(message: &QueuedMessage, error: &MessagingError) -> MessagingError {
+fn undecodable_dead_letter<T>(message: &QueuedMessage, error: &MessagingError) -> MessagingError {
     undecodable_as::<T>(format!(
-        "{error} (dead letter {} of queue '{}'; edit or purge it once this lease is over)",
+        "{error} (dead letter {} of queue '{}'; edit or purge it once this lease has ended)",
         message.id(),
         message.envelope.queue.origin()
     ))
@@ -144,7 +145,7 @@ fn undecodable_as<T>(why: String) -> MessagingError {
     }
 }
 
-fn leave_to_their_leases(undecodable: Undecodable) {
+fn keep_leases(undecodable: Undecodable) {
     for (message, _) in undecodable {
         message.into_receipt();
     }
@@ -156,7 +157,7 @@ async fn dead_letter<S: MessagingService + ?Sized>(
     deadline: Deadline,
 ) -> Result<(), MessagingError> {
     let ids = undecodable.iter().map(|(message, _)| message.id()).collect();
-    // From here on nobody holds the messages but these rows: whatever becomes of the call, their leases have an end.
+    // From here on only these rows hold the leases, so the leases end whatever happens to the call.
     let rows = undecodable
         .into_iter()
         .map(|(message, error)| {
@@ -202,10 +203,10 @@ mod tests {
         received.iter().map(|message| message.message.0).collect()
     }
 
-    /// The messages that were dead-lettered in one call, with the reason and the error that each was given.
+    /// The messages that were dead-lettered in one call, with reason and error.
     fn dead_lettered(provider: &FakeProvider) -> Vec<(MessageId, DeadLetterReason, String)> {
         let calls = provider.settle_calls();
-        assert_eq!(calls.len(), 1, "one call for all: {calls:?}");
+        assert_eq!(calls.len(), 1, "all in one call: {calls:?}");
         let row = |row: Settlement| match row.disposition {
             Disposition::Nack(Nack::DeadLetter { reason, error }) => (row.receipt.message_id(), reason, error.unwrap()),
             other => panic!("{other:?}"),
@@ -225,7 +226,7 @@ mod tests {
 
     #[tokio::test]
     async fn l9_bad_bytes_are_dead_lettered_and_the_rest_is_delivered() {
-        let (provider, ids) = with(Settling::Works, &["1", "no number", "2", "", "3"]);
+        let (provider, ids) = with(Settling::Succeeds, &["1", "no number", "2", "", "3"]);
         let received = receive::<Json<u32>>(&provider, &orders()).await.unwrap();
         assert_eq!(numbers(&received), [1, 2, 3]);
         let dead = dead_lettered(&provider);
@@ -235,11 +236,11 @@ mod tests {
         assert!(provider.returned().is_empty());
     }
 
-    /// Decodes `ok`, panics on everything else.
+    /// Decodes `ok` and panics on other input.
     #[derive(Debug)]
-    struct Touchy;
+    struct Panicking;
 
-    impl FromBytes for Touchy {
+    impl FromBytes for Panicking {
         const CONTENT_TYPE: ContentType = ContentType::OCTET_STREAM;
 
         fn from_bytes(bytes: &[u8]) -> Result<Self, MessagingError> {
@@ -250,18 +251,18 @@ mod tests {
 
     #[tokio::test]
     async fn l9_a_decoder_that_panics_is_one_that_fails() {
-        let (provider, ids) = with(Settling::Works, &["ok", "boom", "ok"]);
-        let received = receive::<Touchy>(&provider, &orders()).await.unwrap();
+        let (provider, ids) = with(Settling::Succeeds, &["ok", "boom", "ok"]);
+        let received = receive::<Panicking>(&provider, &orders()).await.unwrap();
         assert_eq!(received.iter().map(QueuedMessage::id).collect::<Vec<_>>(), [ids[0], ids[2]]);
-        assert!(provider.returned().is_empty(), "it is dead, not back in the queue");
+        assert!(provider.returned().is_empty(), "the message was dead-lettered, not returned");
         let (id, reason, error) = dead_lettered(&provider).remove(0);
         assert_eq!((id, reason), (ids[1], DeadLetterReason::UNDECODABLE));
-        assert!(error.contains("Touchy: its decoder panicked") && error.contains("not ok"), "{error}");
+        assert!(error.contains("Panicking: its decoder panicked") && error.contains("not ok"), "{error}");
     }
 
     #[tokio::test]
     async fn l9_a_batch_of_nothing_but_bad_bytes_is_empty() {
-        let (provider, _) = with(Settling::Works, &["a", "b"]);
+        let (provider, _) = with(Settling::Succeeds, &["a", "b"]);
         assert!(receive::<Json<u32>>(&provider, &orders()).await.unwrap().is_empty());
         assert_eq!(dead_lettered(&provider).len(), 2);
     }
@@ -275,7 +276,7 @@ mod tests {
             assert_eq!(numbers(&received), [1, 2], "{settling:?}");
             assert!(begun.elapsed() < ReceiveOptions::default().visibility / 2, "{settling:?}");
             assert_eq!(dead_lettered(&provider).len(), 1);
-            assert!(provider.returned().is_empty(), "{settling:?}: the bad one waits for the end of its lease");
+            assert!(provider.returned().is_empty(), "{settling:?}: the undecodable one keeps its lease");
         }
     }
 
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn l9_a_dead_letter_that_cannot_be_decoded_stays_dead_and_lets_others_pass() {
+    async fn l9_a_dead_letter_that_cannot_be_decoded_undecodable_dead_letter_and_lets_others_pass() {
         let dead = orders().dead_letters();
         let provider = FakeProvider::default();
         provider.put(&dead, "bad");
@@ -316,7 +317,7 @@ mod tests {
         assert!(matches!(error, MessagingError::Deserialization { .. }));
         let text = error.to_string();
         assert!(text.contains(&format!("dead letter {id} of queue 'orders'; edit or purge it")), "{text}");
-        assert_eq!(provider.calls(), ["receive_messages"; 2], "its record is left alone");
-        assert!(provider.returned().is_empty(), "nor is it the first to be received again");
+        assert_eq!(provider.calls(), ["receive_messages"; 2], "its record is unchanged");
+        assert!(provider.returned().is_empty(), "its lease is kept");
     }
 }

@@ -1,7 +1,7 @@
-//! The calls of one connection that are under way.
+//! The running calls of a connection.
 //!
-//! A caller may leave at any time: its future is dropped, or its deadline passes. What was begun for it must come to an
-//! end all the same, and `close` must be able to wait for that end. So work is carried out in a task of its own.
+//! A caller may leave at any time: its future is dropped, or its deadline passes. An operation that has begun must
+//! still come to an end, and `close` must be able to wait for that. So operations run in their own tasks.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,25 +16,25 @@ use crate::error::MessagingError;
 use crate::id::MessageId;
 use crate::spawn::spawn;
 
-/// Work that is under way on a connection, and whether more may begin. For providers.
+/// The running operations of a connection, and whether more may begin. For providers.
 pub struct UnderWay {
     provider: &'static str,
-    /// A watch channel, because close must reach calls that already wait as well as those that come later.
+    /// A watch channel, because close must reach waiting calls as well as later ones.
     closed: watch::Sender<bool>,
-    /// Held by all work that is under way, so that close can wait for its end. `None` once closed.
-    at_work: Mutex<Option<watch::Sender<()>>>,
-    /// Ends when nobody is at work any more.
+    /// Cloned by every running operation, so that close can wait for their end. `None` once closed.
+    running: Mutex<Option<watch::Sender<()>>>,
+    /// Closed when no operation is running.
     ended: watch::Receiver<()>,
 }
 
 impl UnderWay {
-    /// Nothing is under way, and everything may begin.
+    /// No operation is running, and new ones may begin.
     pub fn new(provider: &'static str) -> Self {
-        let (at_work, ended) = watch::channel(());
-        Self { provider, closed: watch::Sender::new(false), at_work: Mutex::new(Some(at_work)), ended }
+        let (running, ended) = watch::channel(());
+        Self { provider, closed: watch::Sender::new(false), running: Mutex::new(Some(running)), ended }
     }
 
-    /// What every call asks before it does anything.
+    /// Checks connection and deadline. Every call begins with it.
     pub fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<(), MessagingError> {
         if self.is_closed() {
             return Err(self.refused());
@@ -42,18 +42,18 @@ impl UnderWay {
         deadline.check(operation)
     }
 
-    /// Whether nothing new may begin.
+    /// Whether the connection is closed to new operations.
     pub fn is_closed(&self) -> bool {
         *self.closed.borrow()
     }
 
-    /// Turns true when the connection is closed: whoever waits ends its wait.
+    /// Turns true when the connection closes, so that waits end.
     pub fn closing(&self) -> watch::Receiver<bool> {
         self.closed.subscribe()
     }
 
-    /// Carries work out apart from its caller. The error means that its answer was not waited for, or that it was not
-    /// begun because the connection is closed.
+    /// Runs an operation in its own task. The error means that its result was not awaited, or that it did not begin
+    /// because the connection is closed.
     pub async fn carry_out<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -61,16 +61,16 @@ impl UnderWay {
         deadline: Deadline,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, MessagingError> {
-        let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let at_work = at_work.ok_or_else(|| self.refused())?;
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let running = running.ok_or_else(|| self.refused())?;
         let result = Arc::new(Mutex::new(None));
         let (done, is_done) = oneshot::channel();
         let kept = result.clone();
         spawn(async move {
             let result = work.await;
-            drop(at_work);
+            drop(running);
             *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            // A caller that has left takes nothing: the result is dropped with this task, and leases in it go back.
+            // If the caller has left, the result is dropped here, and leases in it go back.
             let _ = done.send(());
         });
         if (Wait { is_done, timer: deadline.timer() }).await == Waited::Done
@@ -81,14 +81,14 @@ impl UnderWay {
         Err(MessagingError::OutcomeUnknown { operation, ids, source: None })
     }
 
-    /// From now on nothing new begins, and whoever waits is told.
+    /// Refuses new operations and ends waits.
     pub fn close(&self) {
         self.closed.send_replace(true);
     }
 
-    /// Waits for the end of what was begun. Nothing may begin any more.
+    /// Waits for the end of running operations. New ones are refused already.
     pub async fn finish(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        drop(self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.running.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mut ended = self.ended.clone();
         let ended = async { while ended.changed().await.is_ok() {} };
         let unknown = || MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None };
@@ -100,15 +100,15 @@ impl UnderWay {
     }
 }
 
-/// How the wait for a piece of work ended.
+/// How the wait for an operation ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Waited {
     Done,
-    /// The deadline passed, or the work panicked.
-    InVain,
+    /// The deadline passed, or the operation panicked.
+    NotDone,
 }
 
-/// The wait for a piece of work. It knows nothing of the work's result, so that it is compiled once.
+/// Waits for an operation. Not generic over its result, so that it is compiled once.
 struct Wait {
     is_done: oneshot::Receiver<()>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -120,11 +120,11 @@ impl Future for Wait {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Waited> {
         match Pin::new(&mut self.is_done).poll(context) {
             Poll::Ready(Ok(())) => return Poll::Ready(Waited::Done),
-            Poll::Ready(Err(_)) => return Poll::Ready(Waited::InVain),
+            Poll::Ready(Err(_)) => return Poll::Ready(Waited::NotDone),
             Poll::Pending => {}
         }
         match &mut self.timer {
-            Some(timer) => timer.as_mut().poll(context).map(|()| Waited::InVain),
+            Some(timer) => timer.as_mut().poll(context).map(|()| Waited::NotDone),
             None => Poll::Pending,
         }
     }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn work_whose_caller_left_is_finished_before_close_ends() {
+    async fn an_operation_whose_caller_left_is_finished_before_close_ends() {
         let under_way = UnderWay::new("paper");
         let (finish, until) = oneshot::channel::<()>();
         let (done, is_done) = oneshot::channel();

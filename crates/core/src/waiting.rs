@@ -1,6 +1,6 @@
-//! What a person does with messages that wait: they are looked for, delivered now, dead-lettered, or deleted.
+//! Actions on waiting messages: search, deliver now, dead-letter, delete.
 //!
-//! A leased message is refused and not taken from its worker, so no worker can hold a message that is gone.
+//! A leased message is refused, so that no worker handles a message that was removed.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ use crate::deadline::Deadline;
 use crate::disposition;
 use crate::error::MessagingError;
 use crate::id::MessageId;
-use crate::lifecycle::LiveState;
+use crate::message_state::LiveState;
 use crate::queue_name::QueueName;
 use crate::service::{DeadLetters, PeekedMessage, QueueAdmin};
 
-/// Refuses a queue of dead letters: these are redriven, edited and purged.
+/// Refuses a dead-letter queue: dead letters are redriven, edited and purged instead.
 pub fn check_queue(queue: &QueueName) -> Result<(), MessagingError> {
     if queue.holds_dead_letters() {
         let why = format!("'{queue}' holds dead letters; redrive or purge those of '{}'", queue.origin());
@@ -23,7 +23,7 @@ pub fn check_queue(queue: &QueueName) -> Result<(), MessagingError> {
     Ok(())
 }
 
-/// A reason and an error that every store can hold, or why the reason is none.
+/// Checks a reason, and cuts an error text to what every store can hold.
 pub fn check_death(
     reason: DeadLetterReason,
     mut error: Option<String>,
@@ -32,8 +32,8 @@ pub fn check_death(
     Ok((reason, error))
 }
 
-/// Dead-letters a waiting message with the reason [`DeadLetterReason::DELETED`] and purges it: what is kept of purged dead
-/// letters is kept of it. Cut off in between, it leaves the dead letter.
+/// Dead-letters a waiting message with the reason [`DeadLetterReason::DELETED`], and then purges it, so that it is
+/// archived like purged dead letters. If it is interrupted in between, the dead letter stays.
 pub async fn delete<P: QueueAdmin + DeadLetters + ?Sized>(
     provider: &P,
     queue: &QueueName,
@@ -45,12 +45,12 @@ pub async fn delete<P: QueueAdmin + DeadLetters + ?Sized>(
     Ok(())
 }
 
-/// One page of a queue's messages, in send order.
+/// A request for a page of messages, in send order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeekQuery {
-    /// At most that many.
+    /// Upper bound of the messages in the page.
     pub limit: usize,
-    /// Those after the page that ended with this cursor.
+    /// The cursor of the previous page.
     pub after: Option<PeekCursor>,
 }
 
@@ -61,41 +61,39 @@ impl Default for PeekQuery {
 }
 
 impl PeekQuery {
-    /// Refuses a page of nothing: its cursor would lead nowhere, again and again.
+    /// Refuses a limit of 0, whose next page would be the same page again.
     pub fn check(&self) -> Result<(), MessagingError> {
         if self.limit == 0 {
-            return Err(MessagingError::invalid("limit", "a page has at least one message"));
+            return Err(MessagingError::invalid("limit", "it is 0; ask for at least one message"));
         }
         Ok(())
     }
 
-    /// The number of the row that the page before ended with; 0 at the head of the queue.
+    /// The row number at the end of the previous page; 0 for the first page.
     pub fn row(&self) -> Result<i64, MessagingError> {
         self.check()?;
         let Some(PeekCursor(cursor)) = &self.after else { return Ok(0) };
         let row = cursor.parse().ok().filter(|row| *row > 0);
-        row.ok_or_else(|| {
-            MessagingError::invalid("cursor", format!("'{cursor}' ends no page; pass `next` of the previous page"))
-        })
+        row.ok_or_else(|| MessagingError::invalid("cursor", format!("'{cursor}'; pass `next` of the previous page")))
     }
 }
 
-/// Where a page of messages ended. Opaque; made by the provider that reads it.
+/// The end of a page of messages. Opaque; only the provider that made it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PeekCursor(pub String);
 
-/// One page of messages.
+/// A page of messages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeekPage {
     /// The messages, in send order.
     pub messages: Vec<PeekedMessage>,
-    /// Where the next page begins; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<PeekCursor>,
 }
 
 impl PeekPage {
-    /// The page of rows that a store read by their numbers: one row more than `limit` where more follow.
+    /// Makes a page of rows with their numbers. One row more than `limit` shows that there is a next page.
     pub fn of_rows(mut rows: Vec<(i64, PeekedMessage)>, limit: usize) -> Self {
         let has_more = rows.len() > limit;
         rows.truncate(limit);
@@ -108,19 +106,19 @@ impl PeekPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingState {
-    /// To be received.
+    /// It is ready to be received.
     Ready,
-    /// For its due time: it was sent with a delay, or is retried.
+    /// It is delayed: sent with a delay, or waiting for a retry.
     Delayed,
-    /// For the worker that has leased it.
+    /// It is in flight: leased.
     InFlight,
 }
 
 impl WaitingState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 3] = [Self::Ready, Self::Delayed, Self::InFlight];
 
-    /// The state's name.
+    /// The name of the state.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -144,31 +142,31 @@ impl std::str::FromStr for WaitingState {
 
     fn from_str(text: &str) -> Result<Self, MessagingError> {
         Self::ALL.into_iter().find(|state| state.as_str() == text).ok_or_else(|| {
-            let why = format!("'{}' is none of ready, delayed and in_flight", text.escape_debug());
+            let why = format!("'{}' is not a state; use ready, delayed or in_flight", text.escape_debug());
             MessagingError::invalid("state", why)
         })
     }
 }
 
-/// Which messages of a queue are meant: those of which everything holds that is said. What is `None` says nothing.
+/// A filter of messages: those that meet every condition that is not `None`.
 ///
-/// A store lists pages of messages; the caller compares them with the filter.
+/// A store lists pages of messages; the caller applies the filter.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WaitingFilter {
-    /// In this state.
+    /// This state.
     pub state: Option<WaitingState>,
-    /// With this ordering key.
+    /// This ordering key.
     pub ordering_key: Option<String>,
-    /// With a header of this name and this value.
+    /// A header with this name and value.
     pub header: Option<(String, String)>,
-    /// That the store accepted at this time or later.
+    /// Accepted at this time or later.
     pub since: Option<Timestamp>,
-    /// That the store accepted before this time.
+    /// Accepted before this time.
     pub before: Option<Timestamp>,
 }
 
 impl WaitingFilter {
-    /// Whether a message is one of them.
+    /// Whether a message meets all conditions.
     pub fn includes(&self, message: &PeekedMessage, now: Timestamp) -> bool {
         let has = |(name, value): &(String, String)| message.headers.get(name) == Some(value.as_str());
         self.state.is_none_or(|state| state == WaitingState::of(message, now))
@@ -181,15 +179,15 @@ impl WaitingFilter {
             && self.before.is_none_or(|before| message.enqueued_at < before)
     }
 
-    /// The part of an action on many that is for one message: a leased one is left to its worker.
+    /// The filter for an action on each message of a selection: leased ones are excluded.
     pub fn chooses(&self, message: &PeekedMessage, now: Timestamp) -> bool {
         WaitingState::of(message, now) != WaitingState::InFlight && self.includes(message, now)
     }
 
-    /// Refuses a filter of leased messages for an action: these stay with their workers.
+    /// Refuses a filter for leased messages: an action does not apply to them.
     pub fn check_action(&self) -> Result<(), MessagingError> {
         if self.state == Some(WaitingState::InFlight) {
-            let why = "a message in flight stays with its worker; choose ready or delayed";
+            let why = "actions do not apply to messages in flight; choose ready or delayed";
             return Err(MessagingError::invalid("state", why));
         }
         Ok(())

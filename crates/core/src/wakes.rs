@@ -1,4 +1,4 @@
-//! Who waits for which queue in this process, and who must be told of what. For providers.
+//! The waiting receivers of this process. For providers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,88 +8,88 @@ use crate::clock::Timestamp;
 use crate::queue_name::QueueName;
 use tokio::sync::Notify;
 
-/// Everybody who waits in this process.
+/// The registry of the waiting receivers of this process.
 #[derive(Debug, Default)]
 pub struct Wakes {
-    // One lock for all: it is held for a few pointer moves, once a commit and twice a wait.
-    queues: Mutex<HashMap<QueueName, Vec<Arc<Ear>>>>,
+    // One lock for all queues: it is held for a few pointer moves, once for each commit and twice for each wait.
+    queues: Mutex<HashMap<QueueName, Vec<Arc<Waiter>>>>,
 }
 
-/// One who waits.
+/// A waiting receiver.
 #[derive(Debug)]
-struct Ear {
-    /// Keeps one call for somebody who does not listen yet, so that nothing is missed between a look and the wait.
-    called: Notify,
-    /// When it will look again by itself. What becomes due later is no news.
-    looks_again_at: AtomicI64,
+struct Waiter {
+    /// A `Notify` keeps one permit, so that a change between a look and the wait is not missed.
+    notify: Notify,
+    /// When it will look again anyway. Messages that become due later need not wake it.
+    next_look_at: AtomicI64,
 }
 
 impl Wakes {
-    /// Hears of every change in these queues from now on.
+    /// Registers a listener for the changes of these queues.
     pub fn listen(self: &Arc<Self>, queues: &[QueueName]) -> Listener {
-        let ear = Arc::new(Ear { called: Notify::new(), looks_again_at: AtomicI64::new(i64::MAX) });
+        let waiter = Arc::new(Waiter { notify: Notify::new(), next_look_at: AtomicI64::new(i64::MAX) });
         let mut registered = self.lock();
         for queue in queues {
-            registered.entry(queue.clone()).or_default().push(ear.clone());
+            registered.entry(queue.clone()).or_default().push(waiter.clone());
         }
         drop(registered);
-        Listener { wakes: self.clone(), queues: queues.to_vec(), ear }
+        Listener { wakes: self.clone(), queues: queues.to_vec(), waiter }
     }
 
-    /// Whether anybody waits.
+    /// Whether any receiver waits.
     pub fn has_listeners(&self) -> bool {
         !self.lock().is_empty()
     }
 
-    /// Something in these queues can be received from these times on.
-    pub fn tell(&self, touched: &[(QueueName, Timestamp)], now: Timestamp) {
+    /// Messages in these queues can be received from these times on: wakes the receivers that would look later.
+    pub fn tell(&self, changed: &[(QueueName, Timestamp)], now: Timestamp) {
         let queues = self.lock();
         if queues.is_empty() {
             return;
         }
-        for (queue, due) in touched {
-            for ear in queues.get(queue).into_iter().flatten() {
-                if *due <= now || due.as_micros() < ear.looks_again_at.load(Ordering::SeqCst) {
-                    ear.called.notify_one();
+        for (queue, due) in changed {
+            for waiter in queues.get(queue).into_iter().flatten() {
+                if *due <= now || due.as_micros() < waiter.next_look_at.load(Ordering::SeqCst) {
+                    waiter.notify.notify_one();
                 }
             }
         }
     }
 
-    /// Anything may have changed.
+    /// Wakes all receivers.
     pub fn tell_all(&self) {
-        for ear in self.lock().values().flatten() {
-            ear.called.notify_one();
+        for waiter in self.lock().values().flatten() {
+            waiter.notify.notify_one();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Vec<Arc<Ear>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Vec<Arc<Waiter>>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place among those who wait; dropped, it is given up.
+/// A registered receiver; dropping it ends the registration.
 #[derive(Debug)]
 pub struct Listener {
     wakes: Arc<Wakes>,
     queues: Vec<QueueName>,
-    ear: Arc<Ear>,
+    waiter: Arc<Waiter>,
 }
 
 impl Listener {
-    /// From here on everything is news, until the look is over.
+    /// From here on every change counts, until the look ends.
     pub fn begin_look(&self) {
-        self.ear.looks_again_at.store(i64::MAX, Ordering::SeqCst);
+        self.waiter.next_look_at.store(i64::MAX, Ordering::SeqCst);
     }
 
-    /// The look is over; the next one comes at `next` at the latest.
+    /// The look has ended; the next one follows at `next` at the latest.
     pub fn end_look(&self, next: Timestamp) {
-        self.ear.looks_again_at.store(next.as_micros(), Ordering::SeqCst);
+        self.waiter.next_look_at.store(next.as_micros(), Ordering::SeqCst);
     }
 
-    /// Waits for news since the last look began.
+    /// Waits for a change since the last look began.
     pub async fn called(&self) {
-        self.ear.called.notified().await;
+        self.waiter.notify.notified().await;
     }
 }
 
@@ -97,9 +97,9 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let mut queues = self.wakes.lock();
         for queue in &self.queues {
-            if let Some(ears) = queues.get_mut(queue) {
-                ears.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
-                if ears.is_empty() {
+            if let Some(waiters) = queues.get_mut(queue) {
+                waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
+                if waiters.is_empty() {
                     queues.remove(queue);
                 }
             }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_news_wakes_and_nothing_is_missed_between_look_and_wait() {
+    fn only_earlier_changes_wake_and_none_is_missed_between_look_and_wait() {
         let wakes = Arc::new(Wakes::default());
         let (a, b) = (queue("a"), queue("b"));
         let listener = wakes.listen(std::slice::from_ref(&a));
@@ -129,13 +129,13 @@ mod tests {
         listener.begin_look();
         wakes.tell(&[(a.clone(), later)], now);
         listener.end_look(later);
-        assert!(is_called(), "told during the look");
+        assert!(is_called(), "notified during the look");
         wakes.tell(&[(a.clone(), later), (b, now)], now);
-        assert!(!is_called(), "a time that it waits for anyway, and another queue");
+        assert!(!is_called(), "a later time, and another queue");
         wakes.tell(&[(a.clone(), now)], now);
         assert!(is_called());
         wakes.tell(&[(a, Timestamp::from_micros(2000))], now);
-        assert!(is_called(), "earlier than it would look");
+        assert!(is_called(), "earlier than the next look");
         wakes.tell_all();
         assert!(is_called());
         drop(listener);

@@ -1,12 +1,11 @@
-//! The messages that orchestrators and workers exchange.
+//! The messages between orchestrators and workers.
 //!
-//! A message carries ids, not state: the database is the source of truth, and a message that repeats it would be wrong
-//! as soon as the database moves on. All of them are JSON objects, so that a worker in any language can read them.
+//! A message contains ids and no state: the database is the source of truth, and a copy of its state in a message would
+//! be outdated soon. All messages are JSON objects, so that workers in any language can read them.
 //!
-//! **Compatibility.** Every message is written with a number, `schema`. Fields may be added without touching it: a
-//! reader leaves out what it does not know, and an added field must have a value for messages that lack it. What an
-//! older program would misread raises the number, and a program refuses numbers above its own, whatever else is in the
-//! message. A message without the number has schema 1.
+//! **Compatibility.** Every message has a number, `schema`. New fields do not change it: readers ignore unknown fields,
+//! and a new field must have a default for messages without it. A change that an older program would misread raises the
+//! number, and a program refuses higher numbers than its own. A message without the number has schema 1.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,29 +21,29 @@ use crate::codec::{FromBytes, QueueMessage};
 use crate::error::MessagingError;
 use crate::message::{ContentType, Priority};
 
-/// The newest schema that this program reads, and the one that it writes.
+/// The newest schema that this program reads; also the one that it writes.
 pub const SCHEMA: u16 = 1;
 
-/// Where a trace goes on, as W3C Trace Context writes it.
+/// A trace context as in W3C Trace Context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceContext {
-    /// The caller's place in the trace.
+    /// The caller's position in the trace.
     pub traceparent: String,
-    /// What vendors keep beside it.
+    /// The vendor data of the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<String>,
 }
 
-/// A step that waits for a worker: its ids, and nothing else that the database knows.
+/// A step for a worker: its ids only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepMessage {
     /// The task that the step belongs to.
     pub task_uuid: Uuid,
     /// The step.
     pub step_uuid: Uuid,
-    /// What ties everything together that one request set going.
+    /// The correlation id of everything that one request has caused.
     pub correlation_id: Uuid,
-    /// Where the trace goes on.
+    /// The trace context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_context: Option<TraceContext>,
 }
@@ -55,7 +54,7 @@ impl StepMessage {
         Self { task_uuid, step_uuid, correlation_id, trace_context: None }
     }
 
-    /// With the trace that it continues.
+    /// Adds a trace context.
     #[must_use]
     pub fn with_trace_context(mut self, trace_context: TraceContext) -> Self {
         self.trace_context = Some(trace_context);
@@ -63,24 +62,24 @@ impl StepMessage {
     }
 }
 
-/// What became of one attempt at a step.
+/// The result of an attempt at a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepExecutionResult {
     /// The task that the step belongs to.
     pub task_uuid: Uuid,
     /// The step.
     pub step_uuid: Uuid,
-    /// What ties everything together that one request set going.
+    /// The correlation id of everything that one request has caused.
     pub correlation_id: Uuid,
-    /// Which attempt this was, 1 the first time. A result of an attempt that is no longer the step's own is out of date.
+    /// The number of the attempt, from 1. The result of an earlier attempt than the current one is outdated.
     pub attempt: u32,
-    /// How it ended; in JSON `status`, with the fields of that status beside it.
+    /// The status; in JSON `status`, with its fields beside it.
     #[serde(flatten)]
     pub status: StepStatus,
-    /// Who did it.
+    /// The worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
-    /// When the handler was called, by the worker's clock: to be shown, never to be compared with another clock's time.
+    /// When the handler started, by the worker's clock: for display only, because clocks differ.
     pub started_at: Timestamp,
     /// When the handler ended, by the worker's clock.
     pub finished_at: Timestamp,
@@ -107,58 +106,58 @@ impl StepExecutionResult {
         }
     }
 
-    /// With the worker's name.
+    /// Sets the worker's name.
     #[must_use]
     pub fn with_worker_id(mut self, worker_id: impl Into<String>) -> Self {
         self.worker_id = Some(worker_id.into());
         self
     }
 
-    /// How long the handler took.
+    /// The run time of the handler.
     pub fn duration(&self) -> Duration {
         self.finished_at.since(self.started_at)
     }
 
-    /// Whether the step may be tried again.
+    /// Whether the step may be retried.
     pub fn is_retryable(&self) -> bool {
         matches!(&self.status, StepStatus::Failed { error } if error.retryable)
     }
 }
 
-/// How an attempt at a step ended.
+/// The status of an attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum StepStatus {
-    /// The handler did its work.
+    /// The handler succeeded.
     Succeeded {
-        /// What it answered.
+        /// The output.
         output: StepOutput,
     },
     /// The handler failed.
     Failed {
-        /// How.
+        /// The failure.
         error: StepError,
     },
-    /// The step was canceled before the handler was done.
+    /// The step was canceled before the handler ended.
     Canceled,
 }
 
-/// What a step answered.
+/// The output of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepOutput {
-    /// The answer itself; JSON `null` when there is none.
+    /// The output itself; JSON `null` if there is none.
     Inline(Value),
-    /// Where the answer is kept, when it is too large for a message.
+    /// A reference to an output that is too large for a message.
     Reference(String),
 }
 
-/// How a handler failed.
+/// The failure of a handler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepError {
-    /// What it said.
+    /// The error text.
     pub message: String,
-    /// What sort of failure it is, in a word: for counting, and for rules about retries.
+    /// The kind of failure in one word, for counts and retry rules.
     pub kind: String,
     /// Whether another attempt may succeed.
     pub retryable: bool,
@@ -171,31 +170,31 @@ pub struct TaskRequestMessage {
     pub namespace: String,
     /// The definition's name.
     pub name: String,
-    /// The definition's version.
+    /// The version of the definition.
     pub version: String,
-    /// What the task is given to work on.
+    /// The input of the task.
     #[serde(default)]
     pub context: Value,
-    /// What ties everything together that this request sets going.
+    /// The correlation id of everything that this request causes.
     pub correlation_id: Uuid,
-    /// When it was asked for, by the asker's clock.
+    /// When it was requested, by the requester's clock.
     pub requested_at: Timestamp,
-    /// Who asked.
+    /// The requester.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
-    /// Carried to whoever begins tasks: two requests with the same key shall begin one. The queue delivers both.
+    /// Two requests with the same key must begin one task. The orchestrator ensures it; the queue delivers both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// How urgent the task is.
+    /// The priority of the task.
     #[serde(default)]
     pub priority: Priority,
-    /// Carried to whoever begins tasks: not to be begun earlier. The request itself is delivered at once.
+    /// The task must not begin earlier. The orchestrator ensures it; the request is delivered at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_for: Option<Timestamp>,
 }
 
 impl TaskRequestMessage {
-    /// A request made now, with a correlation id of its own.
+    /// A request made now, with a new correlation id.
     pub fn new(
         namespace: impl Into<String>,
         name: impl Into<String>,
@@ -216,7 +215,7 @@ impl TaskRequestMessage {
         }
     }
 
-    /// With a key that keeps the task single.
+    /// Sets the idempotency key.
     #[must_use]
     pub fn with_idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
@@ -224,30 +223,30 @@ impl TaskRequestMessage {
     }
 }
 
-/// A task that may have come to its end.
+/// A task that may have ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskFinalizationMessage {
     /// The task.
     pub task_uuid: Uuid,
-    /// What ties everything together that one request set going.
+    /// The correlation id of everything that one request has caused.
     pub correlation_id: Uuid,
-    /// Why it is to be looked at.
+    /// Why the task may have ended.
     pub reason: FinalizationReason,
-    /// The step that brought it about.
+    /// The step that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_uuid: Option<Uuid>,
-    /// When this was asked for, by the asker's clock.
+    /// When it was requested, by the requester's clock.
     pub requested_at: Timestamp,
 }
 
 impl TaskFinalizationMessage {
-    /// A task to be looked at, from now on.
+    /// A task that may have ended, from now on.
     pub fn new(task_uuid: Uuid, correlation_id: Uuid, reason: FinalizationReason) -> Self {
         Self { task_uuid, correlation_id, reason, step_uuid: None, requested_at: Timestamp::now() }
     }
 }
 
-/// Why a task may have come to its end. A hint for people and metrics: what is true stands in the database.
+/// Why a task may have ended. A hint for people and metrics; the database has the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinalizationReason {
@@ -255,18 +254,18 @@ pub enum FinalizationReason {
     StepsFinished,
     /// A step failed for good.
     StepFailed,
-    /// Somebody canceled the task.
+    /// The task was canceled.
     CancelRequested,
-    /// The task took longer than it may.
+    /// The task exceeded its time limit.
     TimedOut,
 }
 
-/// Something that happened in the application's own terms.
+/// An event of the application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DomainEvent {
-    /// The event. A consumer that sees it twice handles it once.
+    /// The id of the event. A consumer that receives it twice handles it once.
     pub event_id: Uuid,
-    /// What happened, such as `order.paid`.
+    /// The type of the event, such as `order.paid`.
     pub name: String,
     /// The namespace that it happened in.
     pub namespace: String,
@@ -276,11 +275,11 @@ pub struct DomainEvent {
     /// The step in which it happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_uuid: Option<Uuid>,
-    /// What ties everything together that one request set going.
+    /// The correlation id of everything that one request has caused.
     pub correlation_id: Uuid,
     /// When it happened, by its publisher's clock.
     pub occurred_at: Timestamp,
-    /// What there is to know about it.
+    /// The data of the event.
     #[serde(default)]
     pub payload: Value,
 }
@@ -300,7 +299,7 @@ impl DomainEvent {
         }
     }
 
-    /// With the step in which it happens.
+    /// Sets the step in which it happened.
     #[must_use]
     pub fn with_step(mut self, step: &StepMessage) -> Self {
         self.task_uuid = Some(step.task_uuid);
@@ -332,8 +331,8 @@ fn write<T: Serialize>(message: &T) -> Result<Bytes, MessagingError> {
         .map_err(|error| MessagingError::Serialization { content_type: "JSON", source: Arc::new(error) })
 }
 
-/// The schema is looked at before anything else: a newer message may have any shape, and the reader shall be told that
-/// it is newer, not that some field is missing.
+/// The schema is read first: a newer message can have any shape, and the error must say that it is newer, not that a
+/// field is missing.
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessagingError> {
     let SchemaOf { schema } = serde_json::from_slice(bytes).map_err(unreadable)?;
     if schema > SCHEMA {

@@ -1,4 +1,4 @@
-//! Batches of stores that carry out each kind of row by itself.
+//! The batches of a store, one kind of row at a time.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use postrider_core::{
     MessageId, MessagingError, Nack, ReceiptHandle, ReturnLease, Returns, RowResults, Settlement, async_trait,
 };
 
-/// A store that sends, settles and extends rows of one kind at a time.
+/// A store with one batch operation for each kind of row.
 pub trait Batches: Clone + Send + Sync + 'static {
     /// Stores messages.
     fn send(&self, rows: &[SendRow]) -> impl Future<Output = Result<RowResults<MessageId>, BatchFailure>> + Send;
@@ -17,13 +17,13 @@ pub trait Batches: Clone + Send + Sync + 'static {
     /// Ends leases.
     fn settle(&self, rows: &[Settlement]) -> impl Future<Output = Result<RowResults<()>, BatchFailure>> + Send;
 
-    /// Extends leases, and answers the receipt by which each goes on.
+    /// Extends leases, and returns the receipt that is valid from now on.
     fn extend(
         &self,
         rows: &[ExtendRow],
     ) -> impl Future<Output = Result<RowResults<ReceiptHandle>, BatchFailure>> + Send;
 
-    /// Gives leases back whose messages were dropped.
+    /// Gives back the leases of dropped messages.
     fn give_up(&self, receipts: Vec<ReceiptHandle>) -> impl Future<Output = Result<(), MessagingError>> + Send;
 
     /// [`Store::returns`](crate::Store::returns).
@@ -35,26 +35,27 @@ pub trait Batches: Clone + Send + Sync + 'static {
         })
     }
 
-    /// [`Store::release`](crate::Store::release), best effort: what cannot be released runs out.
+    /// [`Store::release`](crate::Store::release), best effort: a lease that cannot be released expires.
     fn release_leases(&self, receipts: Vec<ReceiptHandle>) -> impl Future<Output = ()> + Send {
         async move {
             let releases: Vec<_> =
                 receipts.into_iter().map(|receipt| Settlement::nack(receipt, Nack::Release)).collect();
             if let Err(error) = self.settle(&releases).await {
-                tracing::debug!(?error, "leases without a caller were not released; they run out");
+                tracing::debug!(?error, "leases without a caller were not released; they will expire");
             }
         }
     }
 }
 
-/// One coalescer in front of a store, run by tasks of its own: callers who are not polled hold up no other.
+/// Puts one coalescer in front of a store. Its drivers run in their own tasks, so a caller that is not polled delays no
+/// other caller.
 pub fn batched<S: Batches>(store: S, config: CoalescerConfig) -> Result<Coalescer, MessagingError> {
     let (coalescer, drivers) = Coalescer::new(Executor { store }, config)?;
     drivers.spawn();
     Ok(coalescer)
 }
 
-/// Carries the coalescer's batches out.
+/// Executes the batches of the coalescer on the store.
 struct Executor<S> {
     store: S,
 }

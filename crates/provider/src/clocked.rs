@@ -1,4 +1,4 @@
-//! Waiting where a look says when the next message becomes due, and judges it by a clock of this host.
+//! Waiting for the next due time by a clock of this host.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use postrider_core::wakes::Listener;
 use postrider_core::{Clock, Timestamp, WakeUps};
 use tokio::sync::watch;
 
-/// Waits for a call of the listener, or until the time has come.
+/// Waits until the listener is notified or `due` has come.
 pub async fn until_due(listener: &Listener, clock: &dyn Clock, due: Timestamp) {
     tokio::select! {
         biased;
@@ -24,11 +24,11 @@ async fn until(clock: &dyn Clock, time: Timestamp) {
     clock.sleep_until(time).await;
 }
 
-/// Finds the first time after the given one at which something becomes due by itself.
+/// Returns the first time after the given one at which a message becomes due.
 type NextDue = dyn Fn(Timestamp) -> BoxFuture<'static, Timestamp> + Send + Sync;
 
-/// Hints until the connection closes: one for each call of the listener, and one whenever a time comes that `next_due`
-/// finds.
+/// Hints until the connection closes: one for each notification of the listener, and one at each time that `next_due`
+/// returns.
 pub fn hints(
     listener: Listener,
     clock: Arc<dyn Clock>,

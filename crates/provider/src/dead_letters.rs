@@ -1,4 +1,4 @@
-//! What people and tools ask of dead letters.
+//! The dead-letter operations of the contract.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl<S: Store> Provider<S> {
         self.read(LIST, deadline, async move { store.list_dead(&queue, &query, bodies, deadline).await }).await
     }
 
-    /// The ids of a selection, by its pages.
+    /// Finds the ids of a selection by reading all of its pages.
     async fn find_by_pages(
         &self,
         queue: &QueueName,
@@ -37,7 +37,7 @@ impl<S: Store> Provider<S> {
     ) -> Result<Vec<MessageId>, MessagingError> {
         let mut query = DeadLetterQuery { selection: selection.clone(), ..DeadLetterQuery::default() };
         let wanted: Option<HashSet<MessageId>> = match selection {
-            // Pages of a long list would each be looked for from its beginning.
+            // A store would search each page of a long list of ids from the beginning.
             DeadLetterSelection::Ids(ids) if ids.len() > query.limit => {
                 query.selection = DeadLetterSelection::All;
                 Some(ids.iter().copied().collect())
@@ -60,9 +60,8 @@ impl<S: Store> Provider<S> {
     }
 }
 
-/// A selection in pieces that fit into a step. All dead letters, or those of a reason, are cut by the order of their
-/// deaths instead.
-fn pieces(selection: &DeadLetterSelection, most: usize) -> Vec<DeadLetterSelection> {
+/// Splits a list of ids into chunks of at most `most`. Other selections are split by the order of deaths instead.
+fn chunks(selection: &DeadLetterSelection, most: usize) -> Vec<DeadLetterSelection> {
     match selection {
         DeadLetterSelection::Ids(ids) => ids.chunks(most).map(|ids| DeadLetterSelection::Ids(ids.to_vec())).collect(),
         whole => vec![whole.clone()],
@@ -155,7 +154,7 @@ impl<S: Store> DeadLetters for Provider<S> {
             report = self.read(REDRIVE, deadline, rehearse).await?;
         } else {
             let mut revived: Arc<HashSet<MessageId>> = Arc::default();
-            for selection in pieces(&S::findable(&redrive.selection), S::DEAD_CHUNK) {
+            for selection in chunks(&S::findable(&redrive.selection), S::DEAD_CHUNK) {
                 let mut after = Some(0);
                 while let Some(from) = after {
                     let part = part(selection.clone(), from, S::DEAD_CHUNK, revived.clone());
@@ -182,7 +181,7 @@ impl<S: Store> DeadLetters for Provider<S> {
         const PURGE: &str = "purge dead letters";
         self.begin(PURGE, deadline)?;
         let mut purged = 0;
-        for selection in pieces(&S::findable(selection), S::DEAD_CHUNK) {
+        for selection in chunks(&S::findable(selection), S::DEAD_CHUNK) {
             let mut after = Some(0);
             while let Some(from) = after {
                 let (store, revived) = (self.store().clone(), Arc::default());

@@ -1,4 +1,4 @@
-//! Records of work that was done, for handlers whose work must not be done twice.
+//! Idempotency records of work, for handlers whose work must not be done twice.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::service::Provider;
 use crate::store::Store;
 use crate::undone::Undone;
 
-/// A change to a record of work.
+/// A change to an idempotency record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordChange {
-    /// The work goes on for so long.
+    /// Extends the lease on the work to *now + duration*.
     Extend(Duration),
     /// The work is done.
     Complete,
-    /// The work was given up.
+    /// The work is abandoned.
     Abandon,
 }
 
 impl RecordChange {
-    /// What it is called in errors.
+    /// The operation's name in errors.
     pub fn name(self) -> &'static str {
         match self {
             Self::Extend(_) => "extend",
@@ -33,9 +33,9 @@ impl RecordChange {
     }
 }
 
-/// A store that also keeps records of work that was done.
+/// A store that also keeps idempotency records.
 pub trait Records: Store {
-    /// Begins work, unless it is done or somebody is at it.
+    /// Begins work, unless it is done or another worker holds its lease.
     fn begin_work(
         &self,
         key: &IdempotencyKey,
@@ -43,7 +43,7 @@ pub trait Records: Store {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Begun, Undone>> + Send;
 
-    /// Changes the record of work that the token's holder began.
+    /// Changes the record that the token names.
     fn change_work(
         &self,
         token: &IdempotencyToken,
@@ -51,7 +51,7 @@ pub trait Records: Store {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Standing, Undone>> + Send;
 
-    /// Forgets records that are older than this, and answers how many.
+    /// Removes records that are older than `older_than`, and returns their number.
     fn forget_work(&self, older_than: Duration, deadline: Deadline)
     -> impl Future<Output = Result<u64, Undone>> + Send;
 }

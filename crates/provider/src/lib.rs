@@ -1,22 +1,23 @@
-//! The frame of the providers.
+//! The shared implementation of the providers.
 //!
-//! **The idea.** Stores differ in how they send, claim, settle and dead-letter. Everything around that is the same:
-//! concurrent callers share batches, a caller may leave at any time, a receiver waits and is woken, a long removal goes
-//! in chunks, a dropped message goes back. A store implements [`Store`]; [`Provider`] makes the contract of it.
+//! **The idea.** Stores differ in how they send, claim, settle and dead-letter. The rest is the same for all: batches of
+//! concurrent callers, callers that leave early, receivers that wait and are woken, long removals in chunks, and leases
+//! of dropped messages that go back. A store implements [`Store`]; [`Provider`] implements the contract on top of it.
 //!
-//! **The invariant.** An operation that was begun is brought to its end, whether or not its caller still waits. A lease
-//! whose caller has left is released. A receiver is registered for wake-ups before the look that found nothing.
+//! **The invariant.** An operation that has begun runs to its end, whether or not its caller still waits. A lease whose
+//! caller has left is released. A receiver registers for wake-ups before the look that finds nothing.
 //!
-//! **The life of a message.** `service.rs`: a send joins the batch of its lane, and the batch goes to the store. A receive
-//! looks; when nothing is due it waits (`receive.rs`) for a wake-up, for a due time or for the end of its patience, and
-//! looks again. A settle joins a batch, or shares the transaction of the next claim. `queues.rs` and `dead_letters.rs` are
-//! what people and tools ask for.
+//! **The path of a message.** `service.rs`: a send joins the batch of its lane, and the batch goes to the store. A receive
+//! looks; when nothing is due it waits (`receive.rs`) for a wake-up, a due time or the end of its [`Patience`], and looks
+//! again. A settle joins a batch, or shares the transaction of the next claim. The operations of tools and
+//! administrators are in `queues.rs` and `dead_letters.rs`.
 //!
-//! **What was rejected.** `dyn Store`: the frame would be compiled once, but every claim would box its future twice.
+//! **What was rejected.** `dyn Store`: this crate would be compiled once, but every claim would box its future twice.
 
 mod batches;
 mod clocked;
 mod dead_letters;
+pub mod file_system;
 mod idempotency;
 mod patience;
 mod queues;

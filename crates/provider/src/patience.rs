@@ -1,4 +1,4 @@
-//! How long a receive goes on waiting.
+//! The bounds of a receive that waits.
 
 use std::time::Duration;
 
@@ -6,30 +6,29 @@ use postrider_core::Deadline;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A wait that is over when its time has come, when its caller has gone, or when the connection is closed: whichever is
-/// first.
+/// A wait that ends when its time is over, its caller has left, or the connection is closing, whichever comes first.
 #[derive(Debug)]
 pub struct Patience {
     until: Instant,
     closing: watch::Receiver<bool>,
-    /// Its sender is the caller's, and goes with the caller.
+    /// Its sender is dropped when the caller leaves.
     caller: watch::Receiver<()>,
 }
 
-/// Held by a caller as long as it waits.
+/// Held by a caller while it waits.
 #[derive(Debug)]
 pub struct Caller {
     _present: watch::Sender<()>,
 }
 
-/// So much of the time before a deadline is kept for ending the wait in good order.
-const FOR_THE_END: Duration = Duration::from_millis(250);
+/// Upper bound of the time before a deadline that is reserved to end the wait.
+const END_RESERVE: Duration = Duration::from_millis(250);
 
 impl Patience {
     /// Waits for `wait`, and not past the deadline.
     pub fn new(wait: Duration, deadline: Deadline, closing: watch::Receiver<bool>) -> (Caller, Self) {
         let wait = match deadline.remaining() {
-            Some(left) => wait.min(left - (left / 4).min(FOR_THE_END)),
+            Some(left) => wait.min(left - (left / 4).min(END_RESERVE)),
             None => wait,
         };
         let now = Instant::now();
@@ -38,17 +37,17 @@ impl Patience {
         (Caller { _present: present }, Self { until, closing, caller })
     }
 
-    /// What is left of the time.
+    /// The remaining time.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// Whether there is nothing left to wait for.
+    /// Whether the wait is over.
     pub fn is_over(&self) -> bool {
         self.left().is_zero() || self.is_in_vain()
     }
 
-    /// Whether nobody wants what would be received.
+    /// Whether the result of the wait has no recipient: the caller has left, or the connection is closing.
     pub fn is_in_vain(&self) -> bool {
         *self.closing.borrow() || self.caller.has_changed().is_err()
     }
@@ -58,17 +57,17 @@ impl Patience {
         *self.closing.borrow()
     }
 
-    /// Waits for the end.
+    /// Waits until the wait is over.
     pub async fn over(&mut self) {
         tokio::select! {
             () = tokio::time::sleep_until(self.until) => {}
             _ = self.closing.wait_for(|closed| *closed) => {}
-            // Nothing is ever sent: this is the end of the sender.
+            // Nothing is ever sent, so this completes when the sender is dropped.
             _ = self.caller.changed() => {}
         }
     }
 
-    /// Waits for `event`, unless the end comes first.
+    /// Waits for `event`; `None` if the wait is over first.
     pub async fn unless_over<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! What people and tools ask of queues.
+//! The queue operations of the contract.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::service::Provider;
 use crate::store::{Removal, Store};
 use crate::undone::Undone;
 
-/// After a step was done, a failure of the next one leaves the whole half done.
-fn half_done(operation: &'static str, error: MessagingError) -> MessagingError {
+/// Turns the failure of a later step into an unknown outcome: earlier steps have taken effect.
+fn partly_done(operation: &'static str, error: MessagingError) -> MessagingError {
     match error {
-        // Busy says by itself that the operation is to be repeated.
-        known @ (MessagingError::OutcomeUnknown { .. } | MessagingError::Busy { .. }) => known,
+        // `Busy` already asks the caller to repeat the operation.
+        kept @ (MessagingError::OutcomeUnknown { .. } | MessagingError::Busy { .. }) => kept,
         error => MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: Some(Arc::new(error)) },
     }
 }
 
 impl<S: Store> Provider<S> {
-    /// One step of an operation that takes several.
+    /// Runs one step of an operation that takes several.
     pub(crate) async fn step<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -31,10 +31,10 @@ impl<S: Store> Provider<S> {
         work: impl Future<Output = Result<T, Undone>> + Send + 'static,
     ) -> Result<T, MessagingError> {
         let done = self.carry_out(operation, Vec::new(), deadline, work).await;
-        done.map_err(|error| if is_first { error } else { half_done(operation, error) })
+        done.map_err(|error| if is_first { error } else { partly_done(operation, error) })
     }
 
-    /// Removes a queue's messages, chunk after chunk.
+    /// Removes the messages of a queue, chunk by chunk.
     async fn remove_all(
         &self,
         operation: &'static str,
@@ -43,9 +43,9 @@ impl<S: Store> Provider<S> {
         deadline: Deadline,
     ) -> Result<u64, MessagingError> {
         let (store, name) = (self.store().clone(), queue.clone());
-        let look = async move { store.present(operation, &name, deadline).await };
+        let present = async move { store.present(operation, &name, deadline).await };
         let mut removed = 0;
-        for (number, chunk) in self.step(operation, deadline, true, look).await?.into_iter().enumerate() {
+        for (number, chunk) in self.step(operation, deadline, true, present).await?.into_iter().enumerate() {
             let (store, name) = (self.store().clone(), queue.clone());
             let step = async move { store.remove_some(operation, &name, chunk, removal, deadline).await };
             removed += self.step(operation, deadline, number == 0, step).await?;
@@ -66,7 +66,7 @@ impl<S: Store> Provider<S> {
         self.read(operation, deadline, async move { store.set_paused(&queue, is_paused, deadline).await }).await
     }
 
-    /// What every action on a waiting message asks first.
+    /// Checks what every action on a waiting message requires.
     fn begin_waiting(
         &self,
         operation: &'static str,
@@ -121,8 +121,8 @@ impl<S: Store> QueueAdmin for Provider<S> {
         self.begin_waiting("peek", queue, deadline)?;
         let (after, limit) = (query.row()?, query.limit);
         let (store, queue) = (self.store().clone(), queue.clone());
-        let look = async move { store.peek_rows(&queue, after, limit.saturating_add(1), deadline).await };
-        Ok(PeekPage::of_rows(self.read("peek", deadline, look).await?, limit))
+        let read = async move { store.peek_rows(&queue, after, limit.saturating_add(1), deadline).await };
+        Ok(PeekPage::of_rows(self.read("peek", deadline, read).await?, limit))
     }
 
     async fn message_attempts(
@@ -146,8 +146,8 @@ impl<S: Store> QueueAdmin for Provider<S> {
         self.begin("search the archive", deadline)?;
         self.capabilities().require(Feature::Archive)?;
         let (store, queue, query) = (self.store().clone(), queue.clone(), query.clone());
-        let look = async move { store.archived(&queue, &query, deadline).await };
-        self.read("search the archive", deadline, look).await
+        let read = async move { store.archived(&queue, &query, deadline).await };
+        self.read("search the archive", deadline, read).await
     }
 
     async fn send_again(
@@ -176,8 +176,8 @@ impl<S: Store> QueueAdmin for Provider<S> {
         self.begin_waiting("dead-letter", queue, deadline)?;
         let (reason, error) = waiting::check_death(reason, error)?;
         let (store, queue) = (self.store().clone(), queue.clone());
-        let bury = async move { store.dead_letter_waiting(&queue, id, reason, error, deadline).await };
-        self.carry_out("dead-letter", vec![id], deadline, bury).await
+        let dead_letter = async move { store.dead_letter_waiting(&queue, id, reason, error, deadline).await };
+        self.carry_out("dead-letter", vec![id], deadline, dead_letter).await
     }
 
     async fn delete_waiting(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), MessagingError> {
@@ -207,7 +207,7 @@ impl<S: Store> QueueAdmin for Provider<S> {
         if queue.holds_dead_letters() {
             return Err(MessagingError::invalid(
                 "queue name",
-                format!("'{queue}' belongs to '{}' and goes with it; purge the dead letters instead", queue.origin()),
+                format!("'{queue}' is deleted with '{}'; purge its dead letters instead", queue.origin()),
             ));
         }
         let (store, name) = (self.store().clone(), queue.clone());
@@ -217,11 +217,11 @@ impl<S: Store> QueueAdmin for Provider<S> {
         }
         for name in [queue.clone(), queue.dead_letters()] {
             if let Err(error) = self.remove_all(DELETE, &name, Removal::Everything, deadline).await {
-                // What is left must be seen, and the next try must find the queue.
+                // Messages are left: the queue must stay listed, so that a repeated deletion finds it.
                 let (store, name) = (self.store().clone(), queue.clone());
                 let list_again = async move { store.ensure_queue(&name, Deadline::default()).await };
                 let _ = self.step(DELETE, deadline, true, list_again).await;
-                return Err(half_done(DELETE, error));
+                return Err(partly_done(DELETE, error));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Receiving: registered first, then looked, then waited, so that no message arrives unseen.
+//! Receiving: a receiver registers for wake-ups before it looks, so that no message arrives unnoticed.
 
 use std::collections::HashMap;
 
@@ -12,15 +12,15 @@ use crate::service::Provider;
 use crate::store::{Look, Looked, Store};
 use crate::undone::Undone;
 
-/// Whether the settlements name two leases of one message. A store answers by the message, and the result of the late
-/// lease would be that of the valid one.
+/// Whether the settlements name two leases of one message. A store reports results by message, so the expired lease
+/// would get the result of the valid one.
 pub(crate) fn settles_twice(settlements: &[Settlement]) -> bool {
     let mut leases: HashMap<MessageId, &ReceiptHandle> = HashMap::with_capacity(settlements.len());
     settlements.iter().any(|row| *leases.entry(row.receipt.message_id()).or_insert(&row.receipt) != &row.receipt)
 }
 
 impl<S: Store> Provider<S> {
-    /// Settles and leases what is due; when there is nothing, waits for it as long as the options and the deadline allow.
+    /// Settles, then leases what is due. When nothing is due, waits as long as the options and the deadline allow.
     pub(crate) async fn receive(
         &self,
         settlements: Vec<Settlement>,
@@ -31,7 +31,7 @@ impl<S: Store> Provider<S> {
         let store = self.store();
         let wait = deadline.at_most(options.wait);
         let imminent = deadline.at_most(store.imminent_within());
-        // A caller who has just settled has other work to do.
+        // A caller that has just settled has other work to do.
         let is_idle = settlements.is_empty();
         let mut listener = (!options.wait.is_zero()).then(|| store.listen(queues)).flatten();
         let mut looked = self.look(settlements, queues, options, deadline, listener.as_ref()).await?;
@@ -44,7 +44,7 @@ impl<S: Store> Provider<S> {
                 break Ok(looked.messages);
             }
             if looked.is_cut_short {
-                // It is not known yet that there is nothing.
+                // The queue may still have a message.
                 if deadline.has_passed() {
                     break Err(unfinished());
                 }
@@ -65,8 +65,8 @@ impl<S: Store> Provider<S> {
             let was_cut_short = looked.is_cut_short;
             match self.look(Vec::new(), queues, options, deadline, listener.as_ref()).await {
                 Ok(again) => looked = again,
-                // The wait was answered already: nothing was there. A look that the caller's own deadline cuts off takes
-                // nothing away from that, because leases without a caller are released.
+                // An earlier look found nothing. A look that the caller's deadline cuts off does not change that,
+                // because leases without a caller are released.
                 Err(MessagingError::OutcomeUnknown { source: None, .. }) if deadline.has_passed() => {
                     break match was_cut_short {
                         true => Err(unfinished()),
@@ -80,7 +80,7 @@ impl<S: Store> Provider<S> {
         Ok(SettledAndReceived { settled, received })
     }
 
-    /// One look, brought to its end when the caller leaves: leases without a caller are released.
+    /// Runs one look to its end, even if the caller leaves: leases without a caller are released.
     async fn look(
         &self,
         settlements: Vec<Settlement>,
@@ -93,12 +93,12 @@ impl<S: Store> Provider<S> {
         let ids: Vec<_> = settlements.iter().map(|settlement| settlement.receipt.message_id()).collect();
         let mut queues = queues.to_vec();
         if queues.len() > 1 {
-            // Begins with a random one, so that none is always served last.
+            // Starts with a random queue, so that none is always the last.
             let first = rand::random_range(0..queues.len());
             queues.rotate_left(first);
         }
         if self.inner.under_way.is_closed() {
-            // What is there is left to other connections.
+            // Messages are left to other connections.
             queues.clear();
         }
         let (caller, patience) = Patience::new(options.wait, deadline, self.inner.under_way.closing());
@@ -116,7 +116,7 @@ impl<S: Store> Provider<S> {
         Ok(looked)
     }
 
-    /// Carries out what leases messages. Leases whose caller has left are released.
+    /// Runs an operation that leases messages. Leases whose caller has left are released.
     pub(crate) async fn lease(
         &self,
         operation: &'static str,
@@ -153,9 +153,9 @@ impl<S: Store> Provider<S> {
     }
 }
 
-/// The deadline came while dead messages were cleared.
+/// The deadline passed while dead messages were moved away.
 fn unfinished() -> MessagingError {
-    MessagingError::busy("only dead messages were cleared in time; receive again")
+    MessagingError::busy("the deadline passed while dead messages were moved; receive again")
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_leases_of_one_message_are_seen_and_one_lease_twice_is_not() {
+    fn two_leases_of_one_message_are_found_and_one_lease_twice_is_not() {
         let receipt = |id, token| {
             let queue = QueueName::new("orders").unwrap();
             Settlement::ack(ReceiptHandle::new("test", queue, id, LeaseToken(token), NativeRef::Row(1)))

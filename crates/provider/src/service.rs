@@ -1,4 +1,4 @@
-//! A connection: what callers use to send, receive and settle.
+//! A connection: sending, receiving and settling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::store::{Deliver, Looked, Store};
 use crate::undone::Undone;
 
-/// A connection to a store, in the sense of the contract. Clones are the same connection and close together.
+/// A connection to a store that implements the contract. Clones share the connection and close together.
 #[derive(Debug)]
 pub struct Provider<S> {
     pub(crate) inner: Arc<Inner<S>>,
@@ -32,8 +32,8 @@ impl<S> Clone for Provider<S> {
 #[derive(Debug)]
 pub(crate) struct Inner<S> {
     pub(crate) store: S,
-    /// The first keeps the order; the others are for messages without keys, so that the store is not idle while a batch
-    /// waits for its answer.
+    /// The first lane keeps the order. The others take messages without ordering keys, so that the store is not idle
+    /// while a batch waits for its answer.
     lanes: Vec<Lane>,
     pub(crate) deliver: Deliver,
     pub(crate) under_way: UnderWay,
@@ -42,11 +42,11 @@ pub(crate) struct Inner<S> {
 #[derive(Debug)]
 struct Lane {
     coalescer: Coalescer,
-    /// Calls that use it now.
+    /// Number of calls that use the lane.
     calls: AtomicUsize,
 }
 
-/// A call on a lane, until it ends.
+/// A call on a lane; counted until it is dropped.
 struct Call<'a>(&'a Lane);
 
 impl<'a> Call<'a> {
@@ -63,7 +63,7 @@ impl Drop for Call<'_> {
 }
 
 impl<S: Store> Provider<S> {
-    /// A connection for callers over a connection to a store.
+    /// Creates a connection on top of a store.
     pub fn new(store: S) -> Result<Self, MessagingError> {
         let lane = |coalescer| Lane { coalescer, calls: AtomicUsize::new(0) };
         let lanes = store.batches()?.into_iter().map(lane).collect();
@@ -86,7 +86,7 @@ impl<S: Store> Provider<S> {
         self.inner.under_way.begin(operation, deadline)
     }
 
-    /// Carries an operation of the store out apart from its caller, who may leave at any time.
+    /// Runs an operation of the store to its end, even if the caller leaves.
     pub(crate) async fn carry_out<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -103,7 +103,7 @@ impl<S: Store> Provider<S> {
         done.map_err(|error| error.into_error(operation, ids))
     }
 
-    /// Carries out what a store does beside messages, by the same rules as its own operations.
+    /// Runs an operation of the store that is no part of the contract, by the same rules.
     pub async fn call<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -114,7 +114,7 @@ impl<S: Store> Provider<S> {
         self.carry_out(operation, Vec::new(), deadline, work).await
     }
 
-    /// The same for work whose lost answer does no harm: it only reads, or a second time does nothing more.
+    /// Like [`Provider::call`], for an operation that is harmless to repeat.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -126,15 +126,15 @@ impl<S: Store> Provider<S> {
         self.carry_out(operation, Vec::new(), deadline, work).await?
     }
 
-    /// The lane of messages that are sent: the first one for those with keys, else the one with the fewest calls.
+    /// The lane for a send: the first one if a message has an ordering key, else the one with the fewest calls.
     fn sends(&self, messages: &[Message]) -> Call<'_> {
         let (ordered, others) = (&self.inner.lanes[0], &self.inner.lanes[1..]);
         let has_keys = messages.iter().any(|message| message.ordering_key.is_some());
-        let freest = others.iter().min_by_key(|lane| lane.calls.load(Ordering::Relaxed));
-        Call::on(freest.filter(|_| !has_keys).unwrap_or(ordered))
+        let least_busy = others.iter().min_by_key(|lane| lane.calls.load(Ordering::Relaxed));
+        Call::on(least_busy.filter(|_| !has_keys).unwrap_or(ordered))
     }
 
-    /// Receives, after the settlements of the same call.
+    /// Receives from one or several queues.
     async fn receive_from(
         &self,
         queues: &[QueueName],

@@ -1,4 +1,4 @@
-//! What a store does for [`Provider`](crate::Provider): one method an operation.
+//! The operations of a store for [`Provider`](crate::Provider), one method each.
 
 use std::collections::HashSet;
 use std::fmt::{self, Debug};
@@ -21,15 +21,15 @@ use crate::undone::Undone;
 /// A message that was leased.
 #[derive(Debug)]
 pub struct Claimed {
-    /// Its bytes.
+    /// The body.
     pub body: Bytes,
-    /// What belongs to it.
+    /// Headers, keys, counts and times.
     pub envelope: Envelope,
     /// The lease.
     pub receipt: ReceiptHandle,
 }
 
-/// Turns leased messages into messages that go back when they are dropped.
+/// Turns leased messages into messages whose lease goes back when they are dropped.
 #[derive(Clone)]
 pub struct Deliver(pub(crate) Arc<dyn ReturnLease>);
 
@@ -40,43 +40,44 @@ impl fmt::Debug for Deliver {
 }
 
 impl Deliver {
-    /// The message for its caller.
+    /// The message for the caller.
     pub fn message(&self, claimed: Claimed) -> QueuedMessage {
         QueuedMessage::new(claimed.body, claimed.envelope, claimed.receipt, self.0.clone())
     }
 }
 
-/// One look at queues: settle, then lease what is due.
+/// One look at queues: settles, then leases what is due.
 #[derive(Debug)]
 pub struct Look {
-    /// Leases to end first, in the transaction of the claim where there is one; at most [`Store::MOST_TOGETHER`].
+    /// Settlements to carry out first, in the transaction of the claim where there is one; at most
+    /// [`Store::MOST_TOGETHER`].
     pub settlements: Vec<Settlement>,
     /// The queues to lease from, in this order. Empty when the connection is closing.
     pub queues: Vec<QueueName>,
-    /// How many messages, and for how long.
+    /// Number of messages, lease duration and limits.
     pub options: ReceiveOptions,
-    /// When the answer must be there.
+    /// The deadline of the caller.
     pub deadline: Deadline,
-    /// How long a store that waits by itself waits.
+    /// The bounds of the wait, for a store that waits inside a look.
     pub patience: Patience,
-    /// Makes messages of leases.
+    /// Turns leases into messages.
     pub deliver: Deliver,
 }
 
-/// What a look brought.
+/// The result of a look.
 #[derive(Debug)]
 pub struct Looked {
-    /// What became of the settlements, in their order.
+    /// The results of the settlements, in their order.
     pub settled: RowResults<()>,
-    /// What was leased.
+    /// The leased messages.
     pub messages: Vec<QueuedMessage>,
-    /// Why nothing could be leased, when the settlements have their results all the same.
+    /// Why nothing could be leased, although the settlements have results.
     pub failed: Option<MessagingError>,
-    /// When something becomes due, where the store says so; [`Timestamp::MAX`] is never.
+    /// The next due time, if the store reports it; [`Timestamp::MAX`] means never.
     pub next: Timestamp,
-    /// Whether there is more to be done now: the next look follows without a wait.
+    /// Whether the look stopped early: the next one follows without a wait.
     pub is_cut_short: bool,
-    /// Whether something is about to be due, so that even a receive without a wait waits for it.
+    /// Whether a message is due so soon that even a receive without a wait waits for it.
     pub is_imminent: bool,
 }
 
@@ -98,27 +99,28 @@ impl Default for Looked {
 pub enum Removal {
     /// Those without a valid lease.
     Unleased,
-    /// Every one.
+    /// All messages.
     Everything,
 }
 
-/// A part of a selection of dead letters: what died after `after`, in the order of deaths.
+/// A part of a selection of dead letters: those after `after`, in the order of deaths.
 #[derive(Debug, Clone)]
 pub struct DeadPart {
     /// The queue, or its dead-letter queue.
     pub queue: QueueName,
-    /// Which of its dead letters.
+    /// The selection of its dead letters.
     pub selection: DeadLetterSelection,
-    /// The death that was the last of the part before.
+    /// The position of the last death in the previous part.
     pub after: i64,
-    /// Upper bound of the letters.
+    /// Upper bound of the dead letters in this part.
     pub limit: usize,
-    /// Messages that the parts before have revived. One that has died again is left alone.
+    /// Messages that earlier parts have redriven. One that is dead again is left alone.
     pub revived: Arc<HashSet<MessageId>>,
 }
 
 impl DeadPart {
-    /// The part after one that had `chosen` dead letters and ended with `last`, if there is one.
+    /// The position at which the next part begins, after one with `chosen` dead letters that ended with `last`; `None`
+    /// at the end.
     pub fn next(&self, chosen: usize, last: Option<i64>) -> Option<i64> {
         match self.selection {
             DeadLetterSelection::Ids(_) => None,
@@ -127,25 +129,27 @@ impl DeadPart {
     }
 }
 
-/// A connection to a store. Clones are the same connection.
+/// A connection to a store. Clones share the connection.
 ///
-/// A method that changes something does so in one transaction, or in several of which each leaves the law kept. Errors
-/// of a caller's own mistake convert into [`Undone`] as they are.
+/// A method that changes something does so in one transaction, or in several that each keep the law. An error of the
+/// caller converts into [`Undone`] unchanged.
 pub trait Store: Clone + Debug + Send + Sync + 'static {
     /// The provider's name in receipts and errors.
     const PROVIDER: &'static str;
 
-    /// Settlements that may share the transaction of a claim; more of them, and all where it is 0, go in batches before.
+    /// Upper bound of the settlements that share the transaction of a claim. More are settled in batches before the
+    /// claim; with 0, all are.
     const MOST_TOGETHER: usize;
 
-    /// Dead letters of one redrive or purge step. A store that takes the whole selection at once says `usize::MAX`.
+    /// Upper bound of the dead letters of one redrive or purge step. `usize::MAX` for a store that takes the whole
+    /// selection at once.
     const DEAD_CHUNK: usize;
 
-    /// Whether one look can be at several queues. A store that pushes looks at one.
+    /// Whether one look can cover several queues.
     const LOOKS_AT_SEVERAL: bool = true;
 
-    /// Whether an operation runs in a task of its own, so that it is brought to its end when its caller leaves. A store
-    /// whose writer does that already says `false`.
+    /// Whether an operation runs in its own task, so that it ends properly when its caller leaves. `false` for a store
+    /// whose writer already ensures that.
     const SPAWNS: bool = true;
 
     /// A receiver's registration for wake-ups.
@@ -154,36 +158,37 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
     /// Messages of a queue that are removed in one step.
     type Chunk: Send + 'static;
 
-    /// What it can do.
+    /// The capabilities of the store.
     fn capabilities(&self) -> &Capabilities;
 
     /// Whether a send or a redrive creates a missing queue.
     fn creates_queues(&self) -> bool;
 
-    /// Starts the batches of a connection: the lane that keeps the order, then further ones for messages without keys.
+    /// Starts the coalescers of a connection: the ordered lane first, then further ones for messages without ordering
+    /// keys.
     fn batches(&self) -> Result<Vec<Coalescer>, MessagingError>;
 
-    /// Messages were stored: waits until they outlast a crash, if that takes longer than the batch. An error means that
-    /// it is unknown.
+    /// Called after messages were stored; waits until they survive a crash, if that takes longer than the batch. An
+    /// error means that the outcome is unknown.
     fn sent(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send {
         let _ = (queue, deadline);
         std::future::ready(Ok(()))
     }
 
-    /// Takes back the leases of dropped messages.
+    /// Returns the leases of dropped messages.
     fn returns(&self) -> Arc<dyn ReturnLease>;
 
-    /// Releases leases that no caller has seen: their deliveries are not counted.
-    /// Not asked of a store that brings its operations to their end by itself.
+    /// Releases leases whose messages no caller has seen: their deliveries are not counted. Not called if
+    /// [`Store::SPAWNS`] is `false`.
     fn release(&self, receipts: Vec<ReceiptHandle>) -> impl Future<Output = ()> + Send {
         drop(receipts);
         std::future::ready(())
     }
 
-    /// Whether the store answers.
+    /// Checks that the store answers.
     fn health_check(&self, deadline: Deadline) -> impl Future<Output = Result<(), Undone>> + Send;
 
-    /// Ends the connection, after its last operation.
+    /// Closes the connection, after its last operation.
     fn close(&self, deadline: Deadline) -> impl Future<Output = Result<(), MessagingError>> + Send {
         let _ = deadline;
         std::future::ready(Ok(()))
@@ -191,16 +196,15 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
 
     // --- Receiving ---
 
-    /// Registers a receiver: from now on it hears of every change in these queues. `None` where a look waits by itself,
-    /// as long as its [`Patience`] lasts.
+    /// Registers a receiver for wake-ups of these queues. `None` if a look itself waits, within its [`Patience`].
     fn listen(&self, queues: &[QueueName]) -> Option<Self::Listener>;
 
-    /// A look begins: whatever happens from now on is news for the listener.
+    /// Called when a look begins: every later change must wake the listener.
     fn begin_look(&self, listener: &Self::Listener) {
         let _ = listener;
     }
 
-    /// A look is over, and the next one comes at `next` at the latest.
+    /// Called when a look has ended; the next one follows at `next` at the latest.
     fn end_look(&self, listener: &Self::Listener, next: Timestamp) {
         let _ = (listener, next);
     }
@@ -212,12 +216,12 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
     fn news(&self, listener: &Self::Listener, queues: &[QueueName], next: Timestamp)
     -> impl Future<Output = ()> + Send;
 
-    /// How long a receive waits for what is imminent.
+    /// How long a receive waits for a message that is about to be due.
     fn imminent_within(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Leases one message by its id, if it may be received now.
+    /// Leases one message by its id, if it can be received now.
     fn claim_by_id(
         &self,
         queue: &QueueName,
@@ -227,8 +231,8 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Option<QueuedMessage>, Undone>> + Send;
 
-    /// Hints, until the connection closes: one for every change that could have made a message receivable, and one
-    /// whenever a time comes at which one becomes due.
+    /// Hints until the connection closes: one for each change that may have made a message receivable, and one at each
+    /// time at which a message becomes due.
     fn wake_ups(
         &self,
         queue: &QueueName,
@@ -238,23 +242,23 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
 
     // --- Queues ---
 
-    /// Lists a queue as existing.
+    /// Creates a queue unless it exists.
     fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<(), Undone>> + Send;
 
     /// All queues.
     fn list_queues(&self, deadline: Deadline) -> impl Future<Output = Result<Vec<QueueName>, Undone>> + Send;
 
-    /// Which of the queues are there and usable.
+    /// Which of the queues exist and are usable.
     fn verify_queues(
         &self,
         queues: &[QueueName],
         deadline: Deadline,
     ) -> impl Future<Output = Result<QueueHealthReport, Undone>> + Send;
 
-    /// What is in a queue.
+    /// The counts of a queue.
     fn stats(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<QueueStats, Undone>> + Send;
 
-    /// The messages that will be received next.
+    /// The messages of a queue, in send order.
     fn peek(
         &self,
         queue: &QueueName,
@@ -267,7 +271,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         }
     }
 
-    /// Messages behind a row, with the numbers of their rows, in send order. Asked only of a store that has actions on
+    /// Messages after a row, with their row numbers, in send order. Called only if the store supports actions on
     /// waiting messages.
     fn peek_rows(
         &self,
@@ -280,7 +284,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// The failed attempts that are kept of a message, oldest first. Asked only of a store that keeps them.
+    /// The kept failed attempts of a message, oldest first. Called only if the store keeps them.
     fn attempts(
         &self,
         queue: &QueueName,
@@ -291,7 +295,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// A page of the messages that are kept after their end. Asked only of a store that keeps them.
+    /// A page of the archive. Called only if the store has one.
     fn archived(
         &self,
         queue: &QueueName,
@@ -302,7 +306,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         std::future::ready(Ok(ArchivePage::default()))
     }
 
-    /// Makes a waiting message due. Asked only of a store that has actions on waiting messages.
+    /// Makes a waiting message due. Called only if the store supports actions on waiting messages.
     fn deliver_now(
         &self,
         queue: &QueueName,
@@ -313,7 +317,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Moves a waiting message to the dead letters. Asked only of a store that has actions on waiting messages.
+    /// Moves a waiting message to the dead letters. Called only if the store supports actions on waiting messages.
     fn dead_letter_waiting(
         &self,
         queue: &QueueName,
@@ -326,7 +330,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Holds a queue's messages back, or lets them go again.
+    /// Pauses or resumes a queue.
     fn set_paused(
         &self,
         queue: &QueueName,
@@ -334,8 +338,8 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<(), Undone>> + Send;
 
-    /// The messages of a queue at this moment, in chunks. A removal goes through these and no others, or new messages
-    /// would keep it going for ever.
+    /// The messages of a queue at this moment, in chunks. A removal covers only these, because it would never end if it
+    /// included new messages.
     fn present(
         &self,
         operation: &'static str,
@@ -343,7 +347,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<Self::Chunk>, Undone>> + Send;
 
-    /// Removes those messages of a chunk that are still there; answers their number.
+    /// Removes the messages of a chunk that still exist; returns their number.
     fn remove_some(
         &self,
         operation: &'static str,
@@ -353,17 +357,17 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<u64, Undone>> + Send;
 
-    /// Takes a queue off the list. Answers whether its messages are still there, to be removed in chunks.
+    /// Removes a queue from the list. Returns whether its messages remain, to be removed in chunks.
     fn unlist(&self, queue: &QueueName, deadline: Deadline) -> impl Future<Output = Result<bool, Undone>> + Send;
 
     // --- Dead letters ---
 
-    /// A selection as the store may be asked for it: without what it cannot hold, which no letter can have died of.
+    /// The selection without what the store cannot hold, and which therefore matches nothing.
     fn findable(selection: &DeadLetterSelection) -> DeadLetterSelection {
         selection.clone()
     }
 
-    /// A page of dead letters. Without `bodies` a store may leave bodies and headers empty.
+    /// A page of dead letters. Without `bodies`, a store may leave bodies and headers empty.
     fn list_dead(
         &self,
         queue: &QueueName,
@@ -386,8 +390,8 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         }
     }
 
-    /// The ids of the dead letters of a selection, oldest death first; with an error's text, of those that died with
-    /// exactly this one. `None` where the store can only list them.
+    /// The ids of the selected dead letters, oldest death first; with `error`, only those with exactly this error text.
+    /// `None` if the store can only list them.
     fn find_dead(
         &self,
         queue: &QueueName,
@@ -399,7 +403,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// Changes a dead letter, and answers it as it is now.
+    /// Edits a dead letter, and returns its new state.
     fn edit_dead(
         &self,
         queue: &QueueName,
@@ -416,7 +420,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<RedriveReport, Undone>> + Send;
 
-    /// Revives dead letters. Answers where the next part begins as well.
+    /// Redrives dead letters. Also returns where the next part begins.
     fn redrive(
         &self,
         part: &DeadPart,
@@ -424,7 +428,7 @@ pub trait Store: Clone + Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<(RedriveReport, Option<i64>), Undone>> + Send;
 
-    /// Removes dead letters for good. Answers their number, and where the next part begins.
+    /// Purges dead letters. Returns their number, and where the next part begins.
     fn purge_dead(
         &self,
         part: &DeadPart,

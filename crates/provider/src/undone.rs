@@ -1,4 +1,4 @@
-//! Why work was not done, and when it is begun again.
+//! Why an operation was not done, and how it is retried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use postrider_core::coalescer::BatchFailure;
 use postrider_core::{MessageId, MessagingError};
 
-/// How often work that others were in the way of is begun again.
+/// Attempts of an operation that other transactions block.
 const TRIES: u32 = 8;
 
-/// Why a call was not carried out, or may not have been.
+/// Why an operation was not done, or may not have been.
 #[derive(Debug, Clone)]
 pub enum Undone {
-    /// Nothing was done, because of some row.
+    /// Nothing was done, because a row was rejected.
     Rejected(MessagingError),
     /// Nothing was done, and no row is at fault.
     NotDone(MessagingError),
-    /// Nothing was done, and the same again may succeed at once: others were in the way.
+    /// Nothing was done because of other transactions; the same operation may succeed at once.
     InTheWay(MessagingError),
-    /// The answer was lost.
+    /// The outcome is unknown: the answer was lost.
     Unknown(MessagingError),
 }
 
@@ -28,16 +28,16 @@ impl From<MessagingError> for Undone {
     }
 }
 
-/// Whose fault an error is.
+/// The cause of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// A row cannot be stored.
     Row,
-    /// Somebody else was in the way.
+    /// Another transaction.
     Others,
-    /// The server or the way to it.
+    /// The server or the connection to it.
     Server,
-    /// Credentials, rights, schema: the same call will never succeed.
+    /// Credentials, privileges or schema: the same operation will never succeed.
     Setup,
 }
 
@@ -48,17 +48,17 @@ impl Blame {
     }
 }
 
-/// What an error says about the work that it ended.
+/// How far a transaction had come when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The commit had not been asked for, or the server said no before it came to it.
+    /// The commit was not sent, or the server rejected the transaction before it.
     BeforeCommit,
-    /// The commit was under way, if only because it was sent along.
+    /// The commit was sent, at least together with the statement.
     Committing,
 }
 
 impl Undone {
-    /// Sorts a failure. `is_answer` says whether the server told of it, rather than the connection's end.
+    /// Classifies a failure. `is_answer` says whether the server reported it; otherwise the connection broke.
     pub fn sort(phase: Phase, is_answer: bool, blame: Blame, error: MessagingError) -> Self {
         match (phase, is_answer, blame) {
             (Phase::Committing, false, _) => Self::Unknown(error),
@@ -68,7 +68,7 @@ impl Undone {
         }
     }
 
-    /// As the answer to a call about these messages.
+    /// The error for a caller that asked about these messages.
     pub fn into_error(self, operation: &'static str, ids: Vec<MessageId>) -> MessagingError {
         match self {
             Self::Rejected(error) | Self::NotDone(error) => error,
@@ -77,7 +77,7 @@ impl Undone {
         }
     }
 
-    /// As the answer to a call that looks at things and changes none, or whose changes undo themselves.
+    /// The error for an operation that changes nothing or is harmless to repeat.
     pub fn into_harmless(self) -> MessagingError {
         match self {
             Self::Rejected(error) | Self::NotDone(error) | Self::Unknown(error) => error,
@@ -85,10 +85,10 @@ impl Undone {
         }
     }
 
-    /// As the failure of a batch.
+    /// The failure of a batch.
     pub fn into_batch_failure(self) -> BatchFailure {
         match self {
-            // Somebody may hold a lock that only one of the rows needs: alone it waits without the others.
+            // The lock may concern a single row: split from the others, it alone waits.
             Self::InTheWay(error) => BatchFailure::Rejected(busy(error)),
             Self::Rejected(error) => BatchFailure::Rejected(error),
             Self::NotDone(error) => BatchFailure::NotDone(error),
@@ -104,16 +104,16 @@ fn busy(error: MessagingError) -> MessagingError {
     }
 }
 
-/// What becomes of a row that somebody else has locked.
+/// What to do with a row that another transaction has locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
-    /// For a moment.
+    /// Wait briefly.
     WaitFor,
-    /// The work goes without the row.
+    /// Skip the row.
     PassBy,
 }
 
-/// Does work that waits a moment for those who are about to commit, and then goes without what they still have.
+/// Runs work that waits briefly for locked rows; if they stay locked, runs it without them.
 pub async fn past_others<T, F>(work: impl Fn(Others) -> F) -> Result<T, Undone>
 where
     F: Future<Output = Result<T, Undone>>,
@@ -124,7 +124,7 @@ where
     }
 }
 
-/// Begins work again that others were in the way of, a little later each time.
+/// Retries work that other transactions block, with a growing random pause.
 pub async fn persist<T, F>(mut work: impl FnMut() -> F) -> Result<T, Undone>
 where
     F: Future<Output = Result<T, Undone>>,
@@ -134,8 +134,8 @@ where
         attempt += 1;
         match work().await {
             Err(Undone::InTheWay(_)) if attempt < TRIES => {
-                let longest = Duration::from_millis(10) * 2u32.pow(attempt);
-                tokio::time::sleep(longest.mul_f64(rand::random_range(0.5..1.0))).await;
+                let pause = Duration::from_millis(10) * 2u32.pow(attempt);
+                tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             }
             result => return result,
         }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use nix::errno::Errno;
-use postrider_core::{BoxFuture, Finding, QueueName, Severity, Timestamp, file_system};
+use postrider_core::{BoxFuture, Finding, QueueName, Severity, Timestamp};
+use postrider_provider::file_system;
 
 use crate::disk::{Folder, file_type};
 use crate::error::DiskError;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider_core::wakes::Wakes;
-use postrider_core::{BoxFuture, Capabilities, Feature, MessagingError, QueueName, Support, file_system};
+use postrider_core::{BoxFuture, Capabilities, Feature, MessagingError, QueueName, Support};
 
-use postrider_provider::Provider;
+use postrider_provider::{Provider, file_system};
 
 use crate::connection::Connection;
 use crate::content::Reading;

@@ -1,4 +1,4 @@
-//! Batches of rows, and leases that go back.
+//! Batches of rows on a database.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Dead letters and queues, as a database is asked for them.
+//! Dead letters and queue health on a database.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use postrider_provider::Undone;
 
 use crate::store::SqlStore;
 
-/// Whether no database can hold a text.
+/// Whether no database can store the text.
 fn is_unstorable(text: &str) -> bool {
     text.contains('\0')
 }
 
-/// [`Store::findable`](postrider_provider::Store::findable) of a database: nothing can have died for a reason that it
-/// cannot hold.
+/// [`Store::findable`](postrider_provider::Store::findable) of a database: a reason that it cannot store matches
+/// nothing.
 pub fn findable(selection: &DeadLetterSelection) -> DeadLetterSelection {
     match selection {
         DeadLetterSelection::Reason(reason) if is_unstorable(reason.as_str()) => DeadLetterSelection::Ids(Vec::new()),
@@ -24,7 +24,7 @@ pub fn findable(selection: &DeadLetterSelection) -> DeadLetterSelection {
     }
 }
 
-/// The ids of a selection, by a `find` that knows reasons and errors.
+/// The ids of a selection. `find` filters by reason and error; ids are filtered here.
 pub async fn find_dead<'s, F>(
     selection: &'s DeadLetterSelection,
     error: Option<&'s str>,
@@ -48,7 +48,7 @@ where
     Ok(Some(found))
 }
 
-/// One dead letter.
+/// One dead letter, or the error that it does not exist.
 pub async fn get_dead<S: SqlStore>(
     store: &S,
     queue: &QueueName,
@@ -59,7 +59,7 @@ pub async fn get_dead<S: SqlStore>(
     found.ok_or_else(|| MessagingError::MessageNotFound { queue: queue.dead_letters(), id }.into())
 }
 
-/// Which of the queues are there, from the names of the origins that exist.
+/// Which of the queues exist, given the names of the existing origins.
 pub fn health(queues: &[QueueName], exist: &HashSet<String>) -> QueueHealthReport {
     let mut report = QueueHealthReport::default();
     for queue in queues {

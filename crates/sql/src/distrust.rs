@@ -1,20 +1,20 @@
-//! A server whose certificate is not trusted.
+//! Detection of untrusted server certificates.
 
 use std::error::Error;
 
-/// Without TLS no server shows a certificate.
+/// Without TLS no server presents a certificate.
 #[cfg(not(feature = "tls"))]
 pub fn is_distrust(_: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Whether an error, or what caused it, is that the server's certificate is not trusted: nothing will mend it but
-/// another certificate or another URL.
+/// Whether an error or one of its causes is an untrusted server certificate. Only another certificate or another URL
+/// helps.
 #[cfg(feature = "tls")]
 pub fn is_distrust(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // What an error of the system carries is not told as its cause.
+        // `io::Error::source` skips the error that it wraps.
         let carried = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         let carried = carried.and_then(|error| error.downcast_ref());
         if matches!(carried.or(error.downcast_ref()), Some(rustls::Error::InvalidCertificate(_))) {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_told_from_a_connection_that_broke() {
+    fn an_untrusted_certificate_is_told_from_a_broken_connection() {
         let unknown = || rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         assert!(is_distrust(&unknown()));
         assert!(is_distrust(&io::Error::new(io::ErrorKind::InvalidData, unknown())));

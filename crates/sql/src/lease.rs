@@ -1,15 +1,15 @@
-//! What a receipt says of a lease, where a message is a row of a table.
+//! The lease that a receipt names, where a message is a row of a table.
 
 use postrider_core::{MessagingError, ReceiptHandle};
 
 use crate::stripes::read_token;
 
-/// A receipt that can be a provider's.
+/// A decoded receipt of this provider.
 #[derive(Debug, Clone)]
 pub struct Lease {
     /// The message's row.
     pub row: i64,
-    /// What the row holds as long as the lease is valid.
+    /// The token in the row while the lease is valid.
     pub token: i64,
     /// The stripe of the message's key, where keys are ordered.
     pub stripe: Option<i32>,
@@ -18,7 +18,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Reads a receipt, unless it cannot be this provider's.
+    /// Decodes a receipt; fails if this provider cannot have issued it.
     pub fn read(receipt: &ReceiptHandle, provider: &'static str) -> Result<Self, MessagingError> {
         receipt.check_provider(provider)?;
         let row = i64::try_from(receipt.row()?).map_err(|_| receipt.expired())?;
@@ -26,8 +26,8 @@ impl Lease {
         Ok(Self { row, token, stripe, receipt: receipt.clone() })
     }
 
-    /// Those of the receipts that can be, in the order of the rows, so that two batches never lock each other's rows
-    /// crosswise.
+    /// Decodes the receipts that this provider can have issued, sorted by row, so that two batches lock rows in the
+    /// same order.
     pub fn read_all<'r>(receipts: impl Iterator<Item = &'r ReceiptHandle>, provider: &'static str) -> Vec<Self> {
         let mut chosen: Vec<Self> = receipts.filter_map(|receipt| Self::read(receipt, provider).ok()).collect();
         chosen.sort_by_key(|lease| lease.row);

@@ -1,11 +1,11 @@
 //! What the providers on database servers share.
 //!
-//! **The idea.** The frame is [`postrider_provider`]. A database adds to it that a claim is a transaction which leaves
-//! chores behind (dead messages to bury, keys to put in order), that others hold locks for a moment, and that waiting
-//! receivers of a process share one look.
+//! **The idea.** [`postrider_provider`] implements the contract. A database adds three things: a claim is a transaction
+//! that leaves chores (dead messages to move, keys to put in order), other transactions hold locks for a moment, and
+//! the waiting receivers of a process share one look.
 //!
-//! **The invariant.** Two leases of one message never share a statement. A row whose lock others hold delays no other row
-//! of its batch for longer than a moment.
+//! **The invariant.** Two leases of one message never share a statement. A row that another transaction has locked
+//! delays the other rows of its batch only for a moment.
 
 mod batches;
 mod dead_letters;
@@ -25,11 +25,11 @@ pub use store::{Due, Present, SqlStore, Taken};
 pub use wait::{hints, listen, look, news, wake_ups};
 pub use wakes::{Listener, Wakes};
 
-/// What [`Store`](postrider_provider::Store) asks of every database alike: a part of its `impl`.
+/// The items of [`Store`](postrider_provider::Store) that are the same for every database: a part of its `impl`.
 #[macro_export]
 macro_rules! database {
     () => {
-        /// Settlements that share a transaction with a claim; more go in batches before it.
+        /// Upper bound of the settlements that share a transaction with a claim.
         const MOST_TOGETHER: usize = 1000;
 
         const DEAD_CHUNK: usize = 500;

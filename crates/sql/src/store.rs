@@ -1,5 +1,5 @@
-//! What a database does beyond [`Store`]: one method an operation, each in one transaction, or in several of which each
-//! leaves the law kept.
+//! What a database does beyond [`Store`]: one method for each operation, in one transaction or in several that each
+//! keep the law.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,41 +10,41 @@ use postrider_provider::{Claimed, Store, Undone};
 
 use crate::wakes::{Listener, Wakes};
 
-/// What a settle and a claim brought.
+/// The result of a settle and claim.
 #[derive(Debug)]
 pub struct Taken<C> {
-    /// What became of the settlements, in their order.
+    /// The results of the settlements, in their order.
     pub settled: RowResults<()>,
-    /// What was leased for the caller.
+    /// The leased messages.
     pub messages: Vec<Claimed>,
-    /// What the claim found and could not do in its own transaction.
+    /// Work that the claim found and could not do in its own transaction.
     pub chores: C,
 }
 
-/// When something can be received.
+/// When a message can be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// It may be received now.
+    /// A message can be received now.
     Now,
-    /// After so long, as far as is known.
+    /// The known time until a message can be received.
     In(Duration),
 }
 
-/// A message that was there when a removal began: its row and its key.
+/// The row and the ordering key of a message that existed when a removal began.
 pub type Present = (i64, Option<String>);
 
 /// A database that keeps messages. Clones are the same store.
 pub trait SqlStore: Store<Listener = Listener> {
-    /// What a claim leaves to be done after its transaction.
+    /// Work that a claim leaves for after its transaction.
     type Chores: Send;
 
     /// The waiting receivers of this process.
     fn wakes(&self) -> &Arc<Wakes>;
 
-    /// How long a waiting receiver goes without a look of its own.
+    /// Upper bound of the time that a waiting receiver goes without a look of its own.
     fn poll_interval(&self) -> Duration;
 
-    /// Receivers wait for these queues: from now on, hear of what other processes send.
+    /// Subscribes to the notifications of other processes about these queues.
     fn hear(&self, queues: &[QueueName]) {
         let _ = queues;
     }
@@ -58,10 +58,10 @@ pub trait SqlStore: Store<Listener = Listener> {
     /// Extends leases.
     fn extend(&self, rows: &[ExtendRow]) -> impl Future<Output = Result<RowResults<()>, Undone>> + Send;
 
-    /// Gives leases back whose messages were dropped.
+    /// Gives back the leases of dropped messages.
     fn give_up(&self, receipts: &[ReceiptHandle]) -> impl Future<Output = Result<(), Undone>> + Send;
 
-    /// Ends leases and leases messages of one queue, in one transaction.
+    /// Settles, then leases messages of one queue, in one transaction.
     fn settle_and_claim(
         &self,
         settlements: &[Settlement],
@@ -71,10 +71,10 @@ pub trait SqlStore: Store<Listener = Listener> {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Taken<Self::Chores>, Undone>> + Send;
 
-    /// Does what a claim left to be done: buries what must die, puts keys in order. Answers whether there may be more to
+    /// Does the chores of a claim: dead-letters messages and puts keys in order. Returns whether there may be more to
     /// claim now.
     fn do_chores(&self, queue: &QueueName, chores: Self::Chores) -> impl Future<Output = Result<bool, Undone>> + Send;
 
-    /// When something in a queue can be received.
+    /// When a message of the queue can be received.
     fn next_due(&self, queue: &QueueName) -> impl Future<Output = Result<Due, Undone>> + Send;
 }

@@ -1,15 +1,15 @@
-//! The locks of ordering keys.
+//! Locks for ordering keys.
 //!
-//! Who adds to a key, or takes its head away, must see what others did to the key before: of two that look at the same
-//! moment each would think the other's message the head, or nobody would promote the next. So they take turns by a
-//! lock. Keys share 256 of them, so that a batch of a thousand keys does not fill the server's lock table; they
-//! are taken in order, so that no two wait for each other, and only ever by short transactions of a provider.
+//! A transaction that adds to a key or removes its head must see what others did to the key before. Otherwise two
+//! concurrent ones would each take the other's message for the head, or neither would promote the next. So each takes a
+//! lock first. Keys share 256 locks, called stripes, so that a batch of a thousand keys does not fill the server's lock
+//! table. Stripes are locked in order, so that no two transactions deadlock, and only by short transactions.
 
 use postrider_core::{LeaseToken, QueueName};
 
 const STRIPES: u64 = 256;
 
-/// A hash that is the same in every build of this program, because processes of two versions must agree.
+/// The FNV-1a hash. It must never change, because processes of two versions share the locks.
 pub fn fnv1a<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
@@ -18,11 +18,11 @@ pub fn fnv1a<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
 /// The stripe of a key.
 pub fn stripe(queue: &QueueName, key: &str) -> i32 {
     let bytes = queue.as_str().as_bytes().iter().chain(&[0]).chain(key.as_bytes());
-    // Below 256.
+    // The remainder is below 256.
     (fnv1a(bytes) % STRIPES) as i32
 }
 
-/// Sorts stripes and leaves one of each.
+/// Sorts stripes and removes duplicates.
 pub fn in_order(mut stripes: Vec<i32>) -> Vec<i32> {
     stripes.sort_unstable();
     stripes.dedup();
@@ -32,15 +32,15 @@ pub fn in_order(mut stripes: Vec<i32>) -> Vec<i32> {
 const ROW_BITS: u32 = 48;
 const ROW_MASK: u64 = (1 << ROW_BITS) - 1;
 
-/// A receipt's token: the claim's chance, the stripe of the message's key, so that settling it needs no look at the row
-/// before its lock, and the row, so that no two messages of a claim share one.
+/// Builds the token of a lease: the random number of the claim; the stripe of the message's key, so that a settle can
+/// lock it before it reads the row; and the row, so that no two messages of a claim share a token.
 pub fn token(lease: i64, stripe: Option<i32>, row: i64) -> LeaseToken {
     let mark = stripe.map_or(0, |stripe| u64::from(stripe.unsigned_abs()) + 1);
     let low = mark << ROW_BITS | (row.cast_unsigned() & ROW_MASK);
     LeaseToken(u128::from(lease.cast_unsigned()) << 64 | u128::from(low))
 }
 
-/// What a token says: the claim's chance and the stripe. `None` when it cannot be this row's.
+/// Decodes a token into the random number and the stripe; `None` if it cannot belong to this row.
 pub fn read_token(token: LeaseToken, row: i64) -> Option<(i64, Option<i32>)> {
     let low = token.0 as u64;
     let mark = low >> ROW_BITS;
@@ -48,7 +48,7 @@ pub fn read_token(token: LeaseToken, row: i64) -> Option<(i64, Option<i32>)> {
         return None;
     }
     let lease = ((token.0 >> 64) as u64).cast_signed();
-    // At most 255.
+    // The stripe is at most 255.
     Some((lease, mark.checked_sub(1).map(|stripe| stripe as i32)))
 }
 
@@ -57,13 +57,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_says_what_was_put_into_it_and_fits_one_row() {
+    fn a_token_round_trips_and_fits_one_row() {
         for stripe in [None, Some(0), Some(255)] {
             let token = token(-7, stripe, 12);
             assert_eq!(read_token(token, 12), Some((-7, stripe)));
             assert_eq!(read_token(token, 13), None);
         }
-        assert_eq!(read_token(LeaseToken(u128::MAX), -1), None, "no stripe has that number");
+        assert_eq!(read_token(LeaseToken(u128::MAX), -1), None, "the stripe is out of range");
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! How a database is looked at, and how a receiver waits: with one look at most for each piece of news and each poll
-//! interval.
+//! Looks at a database and waits for changes, with at most one look for each change and each poll interval.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,11 +12,11 @@ use tokio::time::Instant;
 use crate::store::{Due, SqlStore};
 use crate::wakes::Listener;
 
-/// Pause before the next look at a due message that others have locked.
-const HELD_BY_OTHERS: Duration = Duration::from_millis(10);
+/// First pause before the next look at a due message that other transactions have locked.
+const LOCKED_PAUSE: Duration = Duration::from_millis(10);
 
-/// Rounds of dead messages that one look clears.
-const MOST_ROUNDS: usize = 5;
+/// Upper bound of the chore rounds in one look.
+const MAX_ROUNDS: usize = 5;
 
 /// [`Store::listen`](postrider_provider::Store::listen) of a database.
 pub fn listen<S: SqlStore>(store: &S, queues: &[QueueName]) -> Listener {
@@ -38,7 +37,7 @@ pub async fn look<S: SqlStore>(store: &S, look: Look) -> Result<Looked, Undone> 
         let settlements = settlements.take().unwrap_or_default();
         let done = match settle_and_claim_one(store, &settlements, queue, wanted, &options, deadline).await {
             Ok(done) => done,
-            // What was done for other queues must be told.
+            // The results for other queues must reach the caller.
             Err(_) if !looked.messages.is_empty() || !looked.settled.is_empty() => break,
             Err(error) => return Err(error),
         };
@@ -52,7 +51,7 @@ pub async fn look<S: SqlStore>(store: &S, look: Look) -> Result<Looked, Undone> 
     Ok(looked)
 }
 
-/// What was done with one queue.
+/// What was done on one queue.
 #[derive(Default)]
 struct Done {
     settled: RowResults<()>,
@@ -60,8 +59,8 @@ struct Done {
     is_cut_short: bool,
 }
 
-/// Settles and claims from one queue in one transaction. What must die is buried then, and keys are put in order, and the
-/// claim goes on as long as that makes room.
+/// Settles and claims from one queue in one transaction. Does the chores of the claim, and claims again as long as they
+/// make messages receivable.
 async fn settle_and_claim_one<S: SqlStore>(
     store: &S,
     settlements: &[Settlement],
@@ -78,13 +77,13 @@ async fn settle_and_claim_one<S: SqlStore>(
         done.messages.append(&mut taken.messages);
         let more = match store.do_chores(queue, taken.chores).await {
             Ok(more) => more,
-            // What was settled and claimed before must be told.
+            // The results so far must reach the caller.
             Err(_) if !settlements.is_empty() || !done.messages.is_empty() => break,
             Err(error) => return Err(error),
         };
         let left = wanted - done.messages.len().min(wanted);
-        done.is_cut_short = more && left > 0 && number == MOST_ROUNDS;
-        // A lease that ended meanwhile would be claimed again, and one answer would have its message twice.
+        done.is_cut_short = more && left > 0 && number == MAX_ROUNDS;
+        // A lease that expires meanwhile would be claimed again, and one answer would contain its message twice.
         let is_late = !done.messages.is_empty() && begun.elapsed() > options.visibility / 4;
         if !more || left == 0 || done.is_cut_short || is_late {
             break;
@@ -93,11 +92,11 @@ async fn settle_and_claim_one<S: SqlStore>(
             Ok(next) => {
                 taken = next;
                 if !done.messages.is_empty() && begun.elapsed() > options.visibility {
-                    // The earlier leases are over, or will be before their messages are handled. Their deliveries stay
-                    // counted, as those of any lease that ran out.
-                    let over: Vec<_> = done.messages.drain(..).map(|claimed| claimed.receipt).collect();
-                    if let Err(error) = store.give_up(&over).await {
-                        tracing::debug!(?error, "leases that came too late were not given back; they run out");
+                    // The earlier leases have expired, or will before their messages are handled. Their deliveries stay
+                    // counted, like those of any expired lease.
+                    let expired: Vec<_> = done.messages.drain(..).map(|claimed| claimed.receipt).collect();
+                    if let Err(error) = store.give_up(&expired).await {
+                        tracing::debug!(?error, "late leases were not given back; they will expire");
                     }
                 }
             }
@@ -106,7 +105,7 @@ async fn settle_and_claim_one<S: SqlStore>(
         }
     }
     if !done.messages.is_empty() && options.visibility < store.poll_interval() {
-        // Others in this process may wait for something later than the end of these leases.
+        // Receivers in this process may be waiting for a time after the end of these leases.
         store.wakes().tell([queue]);
     }
     Ok(done)
@@ -123,28 +122,28 @@ pub async fn news<S: SqlStore>(store: &S, listener: &Listener, queues: &[QueueNa
         let until_next = poll.saturating_sub(age);
         let pause = match due {
             Ok(Due::Now) => {
-                // Came between the claim and the look; or others have it locked, for a moment or for long.
-                let in_vain = listener.in_vain.fetch_add(1, Ordering::Relaxed);
-                let pause = in_vain.checked_sub(1).map_or(Duration::ZERO, |n| HELD_BY_OTHERS * 2u32.pow(n.min(10)));
+                // The message arrived after the claim, or another transaction has it locked.
+                let failed_claims = listener.failed_claims.fetch_add(1, Ordering::Relaxed);
+                let pause = failed_claims.checked_sub(1).map_or(Duration::ZERO, |n| LOCKED_PAUSE * 2u32.pow(n.min(10)));
                 pause.min(poll)
             }
             Ok(Due::In(pause)) => {
-                listener.in_vain.store(0, Ordering::Relaxed);
+                listener.failed_claims.store(0, Ordering::Relaxed);
                 pause.min(until_next)
             }
-            // The server is away. The wait goes on, and the claim will say so if it is away for longer.
+            // The server is unavailable. The wait goes on; the next claim reports the error if it lasts.
             Err(_) => poll,
         };
-        let is_called = called_within(listener, pause).await;
-        // What is due later than the next poll is looked for again first: others may have taken it.
-        if is_called || pause != until_next || matches!(due, Ok(Due::Now)) {
+        let is_woken = woken_within(listener, pause).await;
+        // Before a later due time is believed, the queue is read again: another process may have taken the message.
+        if is_woken || pause != until_next || matches!(due, Ok(Due::Now)) {
             return;
         }
     }
 }
 
-/// Waits for a call of the listener; answers whether there was one before the pause ended.
-async fn called_within(listener: &Listener, pause: Duration) -> bool {
+/// Waits for a wake-up of the listener; returns whether one came before the pause ended.
+async fn woken_within(listener: &Listener, pause: Duration) -> bool {
     tokio::select! {
         biased;
         () = listener.called() => true,
@@ -166,45 +165,45 @@ pub fn wake_ups<S: SqlStore>(store: &S, queue: &QueueName, closing: watch::Recei
     }))
 }
 
-/// Waits until there may be something new to receive.
+/// Waits until a message may have become receivable.
 async fn hint<S: SqlStore>(store: &S, listener: &Listener, queue: &QueueName) {
     let poll = store.poll_interval();
     let queues = std::slice::from_ref(queue);
     loop {
         let (pause, until_next) = match next_due(store, listener, queues).await {
-            // Those who take hints have looked already; a hint for the same again would have them look for ever.
+            // The caller of this hint has looked already; a hint for the same message would make it look for ever.
             Ok((Due::Now, _)) | Err(_) => (poll, poll),
             Ok((Due::In(pause), age)) => (pause.min(poll.saturating_sub(age)), poll.saturating_sub(age)),
         };
-        let is_called = called_within(listener, pause).await;
-        if is_called || pause != until_next || matches!(next_due(store, listener, queues).await, Ok((Due::Now, _))) {
+        let is_woken = woken_within(listener, pause).await;
+        if is_woken || pause != until_next || matches!(next_due(store, listener, queues).await, Ok((Due::Now, _))) {
             return;
         }
     }
 }
 
-/// Hints for what a store keeps beside messages: one for whatever is told under one of these names, and one each time
-/// that `pause` has passed without any. They end when the connection closes.
+/// Hints for rows that a store keeps beside messages: one for each notification under one of these names, and one
+/// whenever `pause` passes without any. They end when the connection closes.
 pub fn hints<S: SqlStore>(
     store: &S,
     names: &[QueueName],
     pause: Option<Duration>,
     closing: watch::Receiver<bool>,
 ) -> WakeUps {
-    // A timer of tokio's may not reach further than about two years.
+    // A timer of tokio reaches no further than about two years.
     let pause = pause.unwrap_or(Duration::from_secs(3600 * 24 * 365));
     let state = (listen(store, names), closing);
     WakeUps::new(stream::unfold(state, move |(listener, mut closing)| async move {
         tokio::select! {
             biased;
             _ = closing.wait_for(|closed| *closed) => return None,
-            _ = called_within(&listener, pause) => {}
+            _ = woken_within(&listener, pause) => {}
         }
         Some(((), (listener, closing)))
     }))
 }
 
-/// When something in any of these queues can be received, and how long ago that was seen.
+/// When a message of any of these queues can be received, and how long ago that was read.
 async fn next_due<S: SqlStore>(
     store: &S,
     listener: &Listener,

@@ -1,4 +1,4 @@
-//! Who waits for which queue in this process.
+//! The waiting receivers of this process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,34 +12,34 @@ use tokio::time::Instant;
 
 use crate::store::Due;
 
-/// Everybody who waits in this process.
+/// The registry of the waiting receivers of this process.
 #[derive(Debug, Default)]
 pub struct Wakes {
-    // One lock for all: it is held for a few pointer moves, once a commit and twice a wait.
+    // One lock for all queues: it is held for a few pointer moves, once for each commit and twice for each wait.
     queues: Mutex<HashMap<QueueName, Waiting>>,
 }
 
-/// Those who wait for one queue.
+/// The waiting receivers of one queue.
 #[derive(Debug, Default)]
 struct Waiting {
-    called: Vec<Arc<Notify>>,
+    wakers: Vec<Arc<Notify>>,
     shared: Arc<SharedLook>,
 }
 
 impl Waiting {
     fn tell(&self) {
-        self.shared.news.fetch_add(1, Ordering::SeqCst);
-        self.called.iter().for_each(|called| called.notify_one());
+        self.shared.changes.fetch_add(1, Ordering::SeqCst);
+        self.wakers.iter().for_each(|waker| waker.notify_one());
     }
 }
 
-/// What one of those who wait has seen, for all of them: a queue in which nothing happens is looked at once in a while
-/// and not once for everybody.
+/// The last look at a queue, shared by all of its receivers: an idle queue is read once per interval, not once per
+/// receiver.
 #[derive(Debug, Default)]
 struct SharedLook {
-    /// How often something has changed.
-    news: AtomicU64,
-    // A lock that is held during a look: the others wait for what it brings.
+    /// Number of changes so far.
+    changes: AtomicU64,
+    // Held during a look, so that the other receivers wait for its result.
     last: tokio::sync::Mutex<Option<Seen>>,
 }
 
@@ -47,33 +47,33 @@ struct SharedLook {
 struct Seen {
     at: Instant,
     due_in: Duration,
-    news: u64,
+    changes: u64,
 }
 
 impl Wakes {
-    /// Hears of every change in these queues from now on.
+    /// Registers a listener for the changes of these queues.
     pub fn listen(self: &Arc<Self>, queues: &[QueueName]) -> Listener {
-        // Keeps one call for somebody who does not listen yet, so that nothing is missed between a look and the wait.
-        let called = Arc::new(Notify::new());
+        // A `Notify` keeps one permit, so that a change between a look and the wait is not missed.
+        let waker = Arc::new(Notify::new());
         let mut registered = self.lock();
         for queue in queues {
-            registered.entry(queue.clone()).or_default().called.push(called.clone());
+            registered.entry(queue.clone()).or_default().wakers.push(waker.clone());
         }
         drop(registered);
-        Listener { wakes: self.clone(), queues: queues.to_vec(), called, in_vain: AtomicU32::new(0) }
+        Listener { wakes: self.clone(), queues: queues.to_vec(), waker, failed_claims: AtomicU32::new(0) }
     }
 
-    /// Something in these queues can be received, now or earlier than was known.
-    pub fn tell<'q>(&self, touched: impl IntoIterator<Item = &'q QueueName>) {
+    /// Wakes the receivers of these queues: a message can be received, now or earlier than known.
+    pub fn tell<'q>(&self, changed: impl IntoIterator<Item = &'q QueueName>) {
         let queues = self.lock();
-        for queue in touched {
+        for queue in changed {
             if let Some(waiting) = queues.get(queue) {
                 waiting.tell();
             }
         }
     }
 
-    /// Anything may have changed.
+    /// Wakes all receivers.
     pub fn tell_all(&self) {
         self.lock().values().for_each(Waiting::tell);
     }
@@ -83,24 +83,24 @@ impl Wakes {
     }
 }
 
-/// A place among those who wait; dropped, it is given up.
+/// A registered receiver; dropping it ends the registration.
 #[derive(Debug)]
 pub struct Listener {
     wakes: Arc<Wakes>,
     queues: Vec<QueueName>,
-    called: Arc<Notify>,
-    /// Looks in a row that found something due which the claim did not get.
-    pub(crate) in_vain: AtomicU32,
+    waker: Arc<Notify>,
+    /// Successive looks that found a due message which the claim did not get.
+    pub(crate) failed_claims: AtomicU32,
 }
 
 impl Listener {
-    /// Waits for news since the last time.
+    /// Waits for a change since the last call.
     pub async fn called(&self) {
-        self.called.notified().await;
+        self.waker.notified().await;
     }
 
-    /// When something in a queue can be received, and how long ago that was seen: by `look`, or by somebody else's since
-    /// whom there was no news, if that is less than `patience` ago.
+    /// When a message of a queue can be received, and how long ago that was read: by `look`, or by another listener
+    /// less than `patience` ago with no change since.
     pub(crate) async fn due<F>(
         &self,
         queue: &QueueName,
@@ -110,24 +110,24 @@ impl Listener {
     where
         F: Future<Output = Result<Due, Undone>>,
     {
-        // It is there as long as this listener is.
+        // The entry exists as long as this listener.
         let Some(shared) = self.wakes.lock().get(queue).map(|waiting| waiting.shared.clone()) else {
             return Ok((look().await?, Duration::ZERO));
         };
         let mut last = shared.last.lock().await;
-        let news = shared.news.load(Ordering::SeqCst);
+        let changes = shared.changes.load(Ordering::SeqCst);
         if let Some(seen) = *last {
             let age = seen.at.elapsed();
-            if seen.news == news && age < patience && age < seen.due_in {
+            if seen.changes == changes && age < patience && age < seen.due_in {
                 return Ok((Due::In(seen.due_in - age), age));
             }
         }
         let at = Instant::now();
         let due = look().await?;
         *last = match due {
-            // Whoever sees that takes it away.
+            // A receiver that sees this claims the message.
             Due::Now => None,
-            Due::In(due_in) => Some(Seen { at, due_in, news }),
+            Due::In(due_in) => Some(Seen { at, due_in, changes }),
         };
         Ok((due, Duration::ZERO))
     }
@@ -138,8 +138,8 @@ impl Drop for Listener {
         let mut queues = self.wakes.lock();
         for queue in &self.queues {
             if let Some(waiting) = queues.get_mut(queue) {
-                waiting.called.retain(|called| !Arc::ptr_eq(called, &self.called));
-                if waiting.called.is_empty() {
+                waiting.wakers.retain(|waker| !Arc::ptr_eq(waker, &self.waker));
+                if waiting.wakers.is_empty() {
                     queues.remove(queue);
                 }
             }
@@ -153,24 +153,24 @@ mod tests {
     use futures_util::FutureExt;
 
     #[test]
-    fn a_call_before_the_wait_is_kept_and_other_queues_are_no_news() {
+    fn a_change_before_the_wait_is_kept_and_other_queues_do_not_wake() {
         let wakes = Arc::new(Wakes::default());
         let (a, b) = (QueueName::new("a").unwrap(), QueueName::new("b").unwrap());
         let listener = wakes.listen(std::slice::from_ref(&a));
-        let is_called = || listener.called().now_or_never().is_some();
-        assert!(!is_called());
+        let is_woken = || listener.called().now_or_never().is_some();
+        assert!(!is_woken());
         wakes.tell([&b]);
-        assert!(!is_called());
+        assert!(!is_woken());
         wakes.tell([&a]);
-        assert!(is_called());
+        assert!(is_woken());
         wakes.tell_all();
-        assert!(is_called());
+        assert!(is_woken());
         drop(listener);
         assert!(wakes.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_wait_share_a_look_until_there_is_news_or_its_time_has_come() {
+    async fn listeners_share_a_look_until_a_change_its_age_or_its_due_time() {
         let wakes = Arc::new(Wakes::default());
         let queue = QueueName::new("orders").unwrap();
         let (a, b) = (wakes.listen(std::slice::from_ref(&queue)), wakes.listen(std::slice::from_ref(&queue)));
@@ -181,8 +181,8 @@ mod tests {
             let listener = Listener {
                 wakes: listener.wakes.clone(),
                 queues: Vec::new(),
-                called: Arc::default(),
-                in_vain: AtomicU32::new(0),
+                waker: Arc::default(),
+                failed_claims: AtomicU32::new(0),
             };
             async move {
                 let look = || async move {
@@ -196,15 +196,15 @@ mod tests {
         assert_eq!(look(&a, later).await, (later, Duration::ZERO));
         tokio::time::advance(Duration::from_millis(400)).await;
         let known = (Due::In(Duration::from_millis(59_600)), Duration::from_millis(400));
-        assert_eq!(look(&b, Due::Now).await, known, "the other has looked");
+        assert_eq!(look(&b, Due::Now).await, known, "the other listener has looked");
         wakes.tell([&queue]);
-        assert_eq!(look(&b, later).await, (later, Duration::ZERO), "there was news");
+        assert_eq!(look(&b, later).await, (later, Duration::ZERO), "the queue has changed");
         tokio::time::advance(patience).await;
         let soon = Due::In(Duration::from_millis(100));
-        assert_eq!(look(&a, soon).await, (soon, Duration::ZERO), "it is old");
+        assert_eq!(look(&a, soon).await, (soon, Duration::ZERO), "the look is too old");
         tokio::time::advance(Duration::from_millis(100)).await;
-        assert_eq!(look(&a, Due::Now).await, (Due::Now, Duration::ZERO), "its time has come");
-        assert_eq!(look(&b, Due::Now).await, (Due::Now, Duration::ZERO), "what is there now is seen by everybody");
+        assert_eq!(look(&a, Due::Now).await, (Due::Now, Duration::ZERO), "the due time has come");
+        assert_eq!(look(&b, Due::Now).await, (Due::Now, Duration::ZERO), "a due message is not cached");
         assert_eq!(looks.load(Ordering::SeqCst), 5);
     }
 }

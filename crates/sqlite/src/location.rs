@@ -8,7 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use postrider_core::file_system;
+use postrider_provider::file_system;
 
 use crate::error::FileError;
 

@@ -13,7 +13,7 @@ use postrider_provider::{Claimed, Patience, Provider};
 use super::*;
 use crate::contract::Connection;
 
-/// Dead letters in memory. What is held nobody else sees.
+/// A broker in memory that has dead letters only. Held messages are hidden from other holds.
 #[derive(Debug, Clone)]
 struct Fake {
     capabilities: Arc<Capabilities>,
@@ -24,11 +24,11 @@ struct Fake {
 struct State {
     dead: Vec<Stored>,
     revived: Vec<Stored>,
-    sweeps: usize,
+    holds: usize,
     takes: usize,
-    /// Rejects at once what is revived.
+    /// Rejects redriven messages at once.
     rejects: bool,
-    /// So many more die whenever some are taken.
+    /// Number of messages that die during each take.
     dying: usize,
 }
 
@@ -48,7 +48,7 @@ impl Fake {
         self.state.lock().unwrap()
     }
 
-    fn plant(&self, count: usize) -> Vec<MessageId> {
+    fn add_dead_letters(&self, count: usize) -> Vec<MessageId> {
         let letters: Vec<_> = (0..count).map(|n| letter(n as i64)).collect();
         let ids = ids(&letters).into_iter().collect();
         self.state().dead.extend(letters);
@@ -63,7 +63,7 @@ fn letter(at: i64) -> Stored {
 
 impl Hold for FakeHold {
     async fn take(&mut self, count: usize) -> Result<Vec<Held>, MessagingError> {
-        // Others have their turn.
+        // Lets other tasks run.
         tokio::task::yield_now().await;
         let mut state = self.fake.state();
         state.takes += 1;
@@ -85,7 +85,7 @@ impl Hold for FakeHold {
 
     async fn remove(&mut self, places: &[u64]) -> Result<(), MessagingError> {
         for place in places {
-            // The place stays, so that no other has it.
+            // The entry stays, so that its number is not used again.
             let gone = self.held.get_mut(place).unwrap();
             gone.deliveries = u32::MAX;
         }
@@ -187,7 +187,7 @@ impl Broker for Fake {
     }
 
     async fn hold(&self, _: &QueueName, _: Deadline) -> Result<FakeHold, MessagingError> {
-        self.state().sweeps += 1;
+        self.state().holds += 1;
         Ok(FakeHold { fake: self.clone(), held: HashMap::new() })
     }
 
@@ -209,9 +209,9 @@ fn soon() -> Deadline {
 }
 
 #[tokio::test]
-async fn looks_at_one_queue_wait_for_each_other() {
+async fn reads_of_one_queue_wait_for_each_other() {
     let (fake, provider) = Fake::new();
-    fake.plant(3 * CHUNK);
+    fake.add_dead_letters(3 * CHUNK);
     let query = DeadLetterQuery { limit: usize::MAX, ..DeadLetterQuery::default() };
     let (queue, dead) = (queue(), queue().dead_letters());
     let (first, second, peeked) = tokio::join!(
@@ -224,12 +224,12 @@ async fn looks_at_one_queue_wait_for_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_waits_for_another_no_longer_than_its_caller_does() {
+async fn a_read_waits_for_another_no_longer_than_its_deadline() {
     let (fake, provider) = Fake::new();
-    let _turn = provider.store().turn(&queue().dead_letters(), soon()).await.unwrap();
+    let _guard = provider.store().lock_hold(&queue().dead_letters(), soon()).await.unwrap();
     let second = Deadline::after(Duration::from_secs(1));
     provider.list_dead_letters(&queue(), &DeadLetterQuery::default(), second).await.unwrap_err();
-    assert_eq!(fake.state().sweeps, 0);
+    assert_eq!(fake.state().holds, 0);
     assert!(
         provider
             .list_dead_letters(&QueueName::new("other").unwrap(), &DeadLetterQuery::default(), soon())
@@ -239,10 +239,10 @@ async fn a_look_waits_for_another_no_longer_than_its_caller_does() {
 }
 
 #[tokio::test]
-async fn a_letter_that_a_crash_left_twice_is_revived_once_beside_a_consumer_that_rejects() {
+async fn a_dead_letter_that_a_crash_left_twice_is_redriven_once_beside_a_consumer_that_rejects() {
     let (fake, provider) = Fake::new();
     let twice = letter(1);
-    let ids: HashSet<_> = fake.plant(2 * CHUNK).into_iter().chain([twice.id]).collect();
+    let ids: HashSet<_> = fake.add_dead_letters(2 * CHUNK).into_iter().chain([twice.id]).collect();
     {
         let mut state = fake.state();
         state.dead.insert(0, twice.clone());
@@ -254,19 +254,19 @@ async fn a_letter_that_a_crash_left_twice_is_revived_once_beside_a_consumer_that
         let report = provider.redrive_dead_letters(&queue(), &redrive, soon()).await.unwrap();
         assert_eq!((report.redriven.len(), report.redriven.into_iter().collect()), (ids.len(), ids.clone()));
     }
-    let lives = || fake.state().revived.iter().filter(|stored| stored.id == twice.id).count();
-    assert_eq!(lives(), 1);
+    let redriven = || fake.state().revived.iter().filter(|stored| stored.id == twice.id).count();
+    assert_eq!(redriven(), 1);
     assert_eq!(fake.state().revived.len(), ids.len());
-    assert_eq!(fake.state().dead.len(), ids.len(), "the copy is gone, and each has died again");
-    // By its id, the life that was rejected meanwhile is left alone as well.
+    assert_eq!(fake.state().dead.len(), ids.len(), "the copy is gone, and each message has died again");
+    // Selected by id, the message that was rejected meanwhile is left alone as well.
     let wanted = vec![twice.id, MessageId::generate()];
     let redrive = Redrive { selection: DeadLetterSelection::Ids(wanted), ..Redrive::default() };
     let report = provider.redrive_dead_letters(&queue(), &redrive, soon()).await.unwrap();
-    assert_eq!((report.redriven, lives()), (vec![twice.id], 2));
+    assert_eq!((report.redriven, redriven()), (vec![twice.id], 2));
 }
 
 #[tokio::test]
-async fn a_letter_that_a_crash_left_twice_is_counted_once_and_the_later_edit_is_shown() {
+async fn a_dead_letter_that_a_crash_left_twice_is_counted_once_and_shows_the_later_edit() {
     for is_first in [true, false] {
         let (fake, provider) = Fake::new();
         let old = letter(1);
@@ -278,29 +278,29 @@ async fn a_letter_that_a_crash_left_twice_is_counted_once_and_the_later_edit_is_
             page.letters.iter().map(|letter| (letter.revision, &letter.body)).collect::<Vec<_>>(),
             [(1, &new.body)]
         );
-        let planted = fake.state().dead.clone();
+        let before = fake.state().dead.clone();
         assert_eq!(provider.purge_dead_letters(&queue(), &DeadLetterSelection::All, soon()).await.unwrap(), 1);
         assert!(fake.state().dead.is_empty());
-        fake.state().dead = planted;
+        fake.state().dead = before;
         provider.redrive_dead_letters(&queue(), &Redrive::default(), soon()).await.unwrap();
         assert_eq!(fake.state().revived.iter().map(|stored| &stored.body).collect::<Vec<_>>(), [&new.body]);
     }
 }
 
 #[tokio::test]
-async fn every_letter_is_found_in_one_sweep_which_ends_with_the_last_wanted() {
+async fn every_dead_letter_is_found_in_one_hold_which_ends_with_the_last_wanted() {
     let (fake, provider) = Fake::new();
     let count = 4 * CHUNK;
-    fake.plant(count);
+    fake.add_dead_letters(count);
     let first = fake.state().dead[0].id;
     let found = provider.find_dead_letters(&queue(), &DeadLetterSelection::All, None, soon()).await.unwrap();
-    assert_eq!((found.len(), fake.state().sweeps), (count, 1));
+    assert_eq!((found.len(), fake.state().holds), (count, 1));
     let one = DeadLetterSelection::Ids(vec![first, first]);
-    let looks = || std::mem::take(&mut fake.state().takes);
+    let takes = || std::mem::take(&mut fake.state().takes);
     for step in 0..3 {
-        // The order in which a broker has them changes with each look.
+        // The order of a broker changes with each hold.
         fake.state().dead.sort_by_key(Stored::dead_at);
-        looks();
+        takes();
         match step {
             0 => assert_eq!(provider.find_dead_letters(&queue(), &one, None, soon()).await.unwrap(), [first]),
             1 => {
@@ -310,14 +310,14 @@ async fn every_letter_is_found_in_one_sweep_which_ends_with_the_last_wanted() {
             }
             _ => assert_eq!(provider.purge_dead_letters(&queue(), &one, soon()).await.unwrap(), 1),
         }
-        assert_eq!(looks(), 1, "step {step}");
+        assert_eq!(takes(), 1, "step {step}");
     }
 }
 
 #[tokio::test]
-async fn what_dies_for_the_first_time_meanwhile_is_left_alone() {
+async fn messages_that_die_meanwhile_are_left_alone() {
     let (fake, provider) = Fake::new();
-    let ids = fake.plant(CHUNK);
+    let ids = fake.add_dead_letters(CHUNK);
     fake.state().dying = 1;
     let report = provider.redrive_dead_letters(&queue(), &Redrive::default(), soon()).await.unwrap();
     assert_eq!(

@@ -54,8 +54,8 @@ fn a_malformed_receipt_does_not_stop_the_others() {
     assert_eq!(run.outcomes(), ["invalid", "acked"]);
     let row = &run.rows()[0];
     assert_eq!((&row["receipt"], &row["id"], &row["queue"]), (&json!(cut), &json!(null), &json!(null)));
-    assert!(text(&row["error"]).contains("is no receipt: it is damaged or not complete"), "{row}");
-    assert!(run.stderr.contains("is no receipt: it is damaged or not complete"), "{run:?}");
+    assert!(text(&row["error"]).contains("is no receipt: it is damaged or incomplete"), "{row}");
+    assert!(run.stderr.contains("is no receipt: it is damaged or incomplete"), "{run:?}");
     assert_eq!(scratch.run(&["--json", "extend", &two, "x", "1m"]).failed(1).outcomes(), ["extended", "invalid"]);
     assert_eq!(scratch.run(&["ack", cut, "orders"]).failed(2).stdout, "");
     insta::assert_snapshot!("ack_no_receipt", scratch.run(&["ack", "orders"]).failed(2).seen());

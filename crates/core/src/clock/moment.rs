@@ -1,46 +1,46 @@
-//! Time that passes for a lease.
+//! Elapsed time that includes suspensions of this machine.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A moment from which time is measured that passes for everybody: that in which this machine was suspended, too.
+/// A moment to measure elapsed time from. The measured time includes suspensions of this machine.
 ///
-/// The monotonic clock of Linux stands still while a machine is suspended, and a store that is elsewhere lets leases run
-/// out meanwhile. It follows tokio's paused time.
+/// The monotonic clock of Linux stops while the machine is suspended, but the leases of a store elsewhere go on to
+/// expire. A moment follows tokio's paused time.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     at: Instant,
-    /// How long this machine had been suspended by then.
+    /// The total time of suspension up to this moment.
     suspended: Duration,
 }
 
 impl Moment {
-    /// This moment.
+    /// The current moment.
     pub fn now() -> Self {
         Self { at: Instant::now(), suspended: suspended() }
     }
 
-    /// The same by the monotonic clock.
+    /// The moment by the monotonic clock.
     pub fn instant(self) -> Instant {
         self.at
     }
 
-    /// How long ago it is.
+    /// The time since this moment.
     pub fn elapsed(self) -> Duration {
         Self::now().since(self)
     }
 
-    /// How long after `earlier` this is.
+    /// The time between `earlier` and this moment.
     pub fn since(self, earlier: Self) -> Duration {
         let awake = self.at.saturating_duration_since(earlier.at);
         let asleep = self.suspended.saturating_sub(earlier.suspended);
-        // The two clocks are not read at the same time.
+        // The two clocks are not read at exactly the same time.
         if asleep < RESOLUTION { awake } else { awake.saturating_add(asleep) }
     }
 }
 
-/// Shorter suspensions are not told from the time between two readings of clocks.
+/// Shorter suspensions cannot be told from the time between the readings of two clocks.
 const RESOLUTION: Duration = Duration::from_millis(10);
 
 #[cfg(target_os = "linux")]
@@ -48,7 +48,7 @@ fn suspended() -> Duration {
     use nix::time::{ClockId, clock_gettime};
 
     let read = |clock| clock_gettime(clock).map(Duration::from).unwrap_or_default();
-    // In this order: a pause between the readings does not look like a suspension.
+    // In this order, a pause between the readings does not look like a suspension.
     let with = read(ClockId::CLOCK_BOOTTIME);
     with.saturating_sub(read(ClockId::CLOCK_MONOTONIC))
 }
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(woken.since(before), Duration::from_secs(63));
         let inexact = Moment { suspended: before.suspended + Duration::from_micros(5), ..awake };
         assert_eq!(inexact.since(before), Duration::from_secs(3));
-        // Nothing suspends a machine that runs this.
+        // A machine that runs this test is not suspended.
         assert!(before.elapsed() < Duration::from_secs(60));
     }
 }

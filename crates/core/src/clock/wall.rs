@@ -1,29 +1,29 @@
-//! The host's clock, as every process on it sees it.
+//! The wall clock that the processes of a host share.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::{Clock, Sleep, Timestamp};
 
-/// A step back that is smaller is not followed.
+/// Steps back that are smaller are hidden.
 const SMALL_STEP: Duration = Duration::from_secs(1);
 
-/// A sleep is looked at again at least that often, because the wall clock can be set meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Upper bound of one sleep, because the wall clock can be set meanwhile.
+const MAX_SLEEP: Duration = Duration::from_secs(5);
 
-/// The wall clock, read anew each time.
+/// The wall clock, read on each call.
 ///
-/// Leases in a file are judged by every process that has it open, so they must agree on the time; a clock that each
-/// carries on by itself from its own start would drift apart from the others when the wall clock is set. A small step
-/// back (the clock is being disciplined) shows as standing still. A large one is followed, as the other processes do:
-/// leases and delays then last longer by as much.
+/// Every process that has a file open judges its leases, so they must agree on the time; clocks that each process
+/// advances by itself would diverge when the wall clock is set. While the wall clock makes a small step back (it is
+/// being adjusted), this clock stands still. It follows a large step back, as the other processes do: leases and delays
+/// then last longer by that step.
 #[derive(Debug, Default)]
 pub struct WallClock {
     latest: AtomicI64,
 }
 
 impl WallClock {
-    /// The host's clock.
+    /// The wall clock of this host.
     pub fn new() -> Self {
         Self::default()
     }
@@ -47,8 +47,8 @@ impl Clock for WallClock {
     }
 
     fn sleep_until(&self, time: Timestamp) -> Sleep {
-        // Too early is no harm: whoever wakes looks at the clock again.
-        let left = time.since(self.now()).min(LOOK_AGAIN);
+        // Waking too early does no harm: callers read the clock again.
+        let left = time.since(self.now()).min(MAX_SLEEP);
         Box::pin(tokio::time::sleep(left))
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_steps_back_stand_still_and_large_ones_are_followed() {
+    fn small_steps_back_are_hidden_and_large_ones_are_followed() {
         let clock = WallClock::new();
         let at = |millis: i64| Timestamp::from_micros(millis * 1000);
         assert_eq!(clock.steady(at(10_000)), at(10_000));

@@ -1,4 +1,4 @@
-//! What goes to the store in one piece, and what comes back.
+//! A batch of rows for the store, and its reply.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::queue_name::QueueName;
 use crate::receipt::{NativeRef, ReceiptHandle};
 use crate::service::RowResults;
 
-/// Carries batches out: the part that each provider writes.
+/// Executes batches. Implemented by each provider.
 #[async_trait]
 pub trait BatchExecutor: Send + Sync + 'static {
-    /// Carries out all rows, in one piece where the store can: extends, then settles, then sends, each in its order.
+    /// Executes all rows, in one step if the store can: extends, then settles, then sends, each in order.
     ///
-    /// A row that fails by itself without harm to the others (a lease that is over) is a row's result, not a failure
-    /// of the batch.
+    /// A row that fails without effect on the others (a lease that has ended) is a result of that row, not a failure of
+    /// the batch.
     ///
-    /// It must end: while it runs, its lane stands still. Whoever talks to a server bounds its own waiting and answers
-    /// [`BatchFailure::Unknown`] when the bound is reached.
+    /// It must return, because its lane is blocked meanwhile. An executor that talks to a server limits its wait, and
+    /// returns [`BatchFailure::Unknown`] at the limit.
     async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure>;
 }
 
@@ -30,42 +30,42 @@ pub trait BatchExecutor: Send + Sync + 'static {
 pub struct ExtendRow {
     /// The lease.
     pub receipt: ReceiptHandle,
-    /// How long from now it lasts.
+    /// The duration of the lease from now on.
     pub extension: Duration,
 }
 
 /// A message to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SendRow {
-    /// Where to.
+    /// The queue.
     pub queue: QueueName,
-    /// What.
+    /// The message.
     pub message: Message,
 }
 
-/// Rows that go to the store together.
+/// Rows that are executed together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Leases to be extended; first, because they run out.
+    /// Leases to be extended. They come first, because leases expire.
     pub extends: Vec<ExtendRow>,
-    /// Leases to be ended; before the sends, because they free messages for others.
+    /// Leases to be ended. They come before the sends, because they make messages receivable.
     pub settles: Vec<Settlement>,
     /// Messages to be sent.
     pub sends: Vec<SendRow>,
 }
 
 impl Batch {
-    /// How many rows it has.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.extends.len() + self.settles.len() + self.sends.len()
     }
 
-    /// Whether it has no row.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Cuts it in the middle, keeps the first half and answers the second. The order of the rows stays.
+    /// Splits the batch in the middle; keeps the first half and returns the second. The order of the rows is kept.
     pub(super) fn split_off_second_half(&mut self) -> Self {
         let half = self.len() / 2;
         let extends = half.min(self.extends.len());
@@ -78,7 +78,7 @@ impl Batch {
         }
     }
 
-    /// Removes all rows but keeps their memory for the next batch.
+    /// Removes all rows and keeps the allocated memory.
     pub(super) fn clear(&mut self) {
         self.extends.clear();
         self.settles.clear();
@@ -86,30 +86,30 @@ impl Batch {
     }
 }
 
-/// What became of a batch: one result a row, in the order of the rows.
+/// The results of a batch: one for each row, in the order of the rows.
 #[derive(Debug, Clone, Default)]
 pub struct BatchReply {
-    /// The receipt by which each lease goes on.
+    /// The receipts of the extended leases.
     pub extends: RowResults<ReceiptHandle>,
-    /// What became of the settles.
+    /// The results of the settles.
     pub settles: RowResults<()>,
     /// The id of each message, or of the one that already has its dedup key.
     pub sends: RowResults<MessageId>,
 }
 
-/// The answers of a store that knows when a lease ends: the lease goes on by the receipt that it has.
+/// The extend results of a store that tracks the end of a lease itself: the receipts stay the same.
 pub fn with_same_receipts(rows: &[ExtendRow], extended: RowResults<()>) -> RowResults<ReceiptHandle> {
     rows.iter().zip(extended).map(|(row, extended)| extended.map(|()| row.receipt.clone())).collect()
 }
 
-/// Why a batch was not carried out.
+/// Why a batch was not executed.
 #[derive(Debug, Clone)]
 pub enum BatchFailure {
-    /// Nothing took effect, because the store refuses some row. The batch is split until that row stands alone.
+    /// Nothing was done, because the store rejects a row. The batch is split until that row is alone.
     Rejected(MessagingError),
-    /// Nothing took effect, and no row is at fault. Every caller gets this error.
+    /// Nothing was done, and no row is at fault. Every caller gets this error.
     NotDone(MessagingError),
-    /// The answer was lost: all of it or nothing may have taken effect.
+    /// The answer was lost: the whole batch or nothing was done.
     Unknown(MessagingError),
 }
 
@@ -117,12 +117,12 @@ pub enum BatchFailure {
 pub(super) trait Row: Send + 'static {
     type Answer: Send + 'static;
 
-    /// The word for it in errors.
+    /// The operation's name in errors.
     const OPERATION: &'static str;
 
     fn id(&self) -> MessageId;
 
-    /// What it counts towards a batch's bytes.
+    /// The size of the row, for the bounds of a batch.
     fn bytes(&self) -> usize;
 
     fn unknown(ids: Vec<MessageId>, source: ErrorSource) -> MessagingError {
@@ -177,7 +177,7 @@ impl Row for SendRow {
     }
 }
 
-/// Message and token, and what the store itself needs to find the message.
+/// The size of message id, token and native reference.
 fn receipt_bytes(receipt: &ReceiptHandle) -> usize {
     32 + match receipt.native() {
         NativeRef::Row(_) => 8,

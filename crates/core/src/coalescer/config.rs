@@ -1,11 +1,11 @@
-//! How a coalescer is set up.
+//! The configuration of a coalescer.
 
 use crate::error::MessagingError;
 
-/// Which batches may be under way at the same time.
+/// Which batches can be in flight at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lanes {
-    /// One batch in each lane; the lanes do not wait for each other. For stores with several connections.
+    /// One batch in each lane; lanes do not wait for each other. For stores with several connections.
     Separate,
     /// One batch in total, with rows of every lane, so that it can be one transaction. For stores with one writer.
     Merged,
@@ -16,15 +16,15 @@ pub enum Lanes {
 pub struct CoalescerConfig {
     /// The provider's name, for errors.
     pub provider: &'static str,
-    /// Which batches may be under way at the same time.
+    /// Which batches can be in flight at the same time.
     pub lanes: Lanes,
-    /// How many rows of one lane a batch has at most.
+    /// Upper bound of the rows of one lane in a batch.
     pub max_rows: usize,
-    /// How many bytes the rows of one lane have in a batch at most. A larger row goes alone.
+    /// Upper bound of the bytes of one lane in a batch. A larger row goes alone.
     pub max_bytes: usize,
-    /// How many rows may be queued in a lane. When they are, callers wait for room.
+    /// Upper bound of the queued rows of a lane. At the bound, callers wait.
     pub queue_rows: usize,
-    /// How many bytes these rows may have.
+    /// Upper bound of the bytes of the queued rows.
     pub queue_bytes: usize,
 }
 
@@ -41,7 +41,7 @@ impl CoalescerConfig {
         }
     }
 
-    /// Refuses bounds that would let nothing through.
+    /// Refuses bounds of 0.
     pub(super) fn check(&self) -> Result<(), MessagingError> {
         let bounds = [
             ("max_rows", self.max_rows),
@@ -51,7 +51,7 @@ impl CoalescerConfig {
         ];
         for (name, bound) in bounds {
             if bound == 0 {
-                return Err(MessagingError::invalid(name, "it is 0, which would let nothing through; set at least 1"));
+                return Err(MessagingError::invalid(name, "it is 0; set at least 1"));
             }
         }
         Ok(())
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_of_zero_is_refused_by_its_name() {
+    fn a_bound_of_zero_is_refused_by_name() {
         let good = CoalescerConfig::new("fake");
         assert!(good.check().is_ok());
         let refused = |config: CoalescerConfig| match config.check() {

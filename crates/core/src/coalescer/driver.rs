@@ -1,4 +1,4 @@
-//! What carries the batches out, one after the other.
+//! Execution of the batches, one after the other.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -18,10 +18,10 @@ use crate::disposition::Settlement;
 use crate::error::{ErrorSource, MessagingError};
 use crate::spawn::spawn;
 
-/// The futures that carry the batches out. Nothing moves unless somebody runs them.
+/// The futures that execute the batches. Nothing is executed unless they run.
 ///
-/// When they are dropped, every caller who waits is told so and later ones are refused.
-#[must_use = "nothing is carried out unless the drivers run"]
+/// When they are dropped, waiting callers get an error and later ones are refused.
+#[must_use = "nothing is executed unless the drivers run"]
 pub struct Drivers {
     futures: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -31,14 +31,14 @@ impl Drivers {
         Self { futures: drivers.into_iter().map(|driver| Box::pin(driver.run()) as _).collect() }
     }
 
-    /// Runs them on the tokio runtime that the caller is in. Panics outside of one, as `tokio::spawn` does.
+    /// Spawns the futures on the current tokio runtime. Panics outside of one, as `tokio::spawn` does.
     pub fn spawn(self) {
         for driver in self.futures {
             spawn(driver);
         }
     }
 
-    /// The futures themselves, for another executor. Each must be polled on its own.
+    /// The futures, for another executor. Each must be polled independently.
     pub fn into_futures(self) -> Vec<impl Future<Output = ()> + Send + use<>> {
         self.futures
     }
@@ -52,18 +52,17 @@ impl fmt::Debug for Drivers {
 
 /// Serves one lane, or all three in merged batches.
 ///
-/// Whatever ends it (its lanes are closed, its task is aborted, it was never run), its `Drop` leaves no caller without
-/// an answer.
+/// However it ends (its lanes are closed, its task is aborted, it never ran), its `Drop` answers every caller.
 pub(super) struct Driver {
     executor: Arc<dyn BatchExecutor>,
     extends: Intake<ExtendRow>,
     settles: Intake<Settlement>,
     sends: Intake<SendRow>,
-    /// What the executor has at the moment; empty between two batches.
-    under_way: Batch,
-    /// The later parts of a batch that was split, the next one last. At most one for each time that it was halved.
+    /// The batch that is being executed; empty between two batches.
+    in_flight: Batch,
+    /// The remaining parts of a split batch, the next one last. At most one for each split.
     later_parts: Vec<Batch>,
-    /// Dropped with the driver, which is how `close` learns of its end.
+    /// Dropped with the driver; this is how `close` notices its end.
     _running: watch::Sender<()>,
 }
 
@@ -80,28 +79,28 @@ impl Driver {
             extends: Intake::new(extends),
             settles: Intake::new(settles),
             sends: Intake::new(sends),
-            under_way: Batch::default(),
+            in_flight: Batch::default(),
             later_parts: Vec::new(),
             _running: running,
         }
     }
 
     async fn run(mut self) {
-        while poll_fn(|context| self.poll_gather(context)).await {
-            self.carry_out().await;
-            // An executor that never has to wait would keep the thread from everybody else.
+        while poll_fn(|context| self.poll_fill(context)).await {
+            self.execute().await;
+            // An executor that never waits would block the thread for all other tasks.
             tokio::task::consume_budget().await;
         }
     }
 
-    /// Makes a batch of whatever is queued, or waits for something. Answers `false` when nothing will come.
-    fn poll_gather(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+    /// Takes queued rows into a batch, or waits for some. Returns `false` when the lanes have ended.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         loop {
-            // Each lane has its own bounds within the batch, so that none can crowd out another.
-            self.extends.fill(&mut self.under_way.extends);
-            self.settles.fill(&mut self.under_way.settles);
-            self.sends.fill(&mut self.under_way.sends);
-            if !self.under_way.is_empty() {
+            // Each lane has its own bounds within the batch, so that none can displace another.
+            self.extends.fill(&mut self.in_flight.extends);
+            self.settles.fill(&mut self.in_flight.settles);
+            self.sends.fill(&mut self.in_flight.sends);
+            if !self.in_flight.is_empty() {
                 return Poll::Ready(true);
             }
             let waker = context.waker();
@@ -115,41 +114,41 @@ impl Driver {
         }
     }
 
-    /// Carries out the batch, and brings every caller's answer back. A batch that is rejected is halved, first half
-    /// first, until the rows at fault stand alone.
-    async fn carry_out(&mut self) {
+    /// Executes the batch and answers the callers. A rejected batch is split, and the first half goes first, until the
+    /// rows at fault are alone.
+    async fn execute(&mut self) {
         loop {
-            // A provider's panic must not take everybody's queue down. Its state is its own to protect.
-            let execution = AssertUnwindSafe(async { self.executor.execute(&self.under_way).await });
+            // A panic of the provider must not end the driver. Its state is its own responsibility.
+            let execution = AssertUnwindSafe(async { self.executor.execute(&self.in_flight).await });
             match execution.catch_unwind().await {
                 Ok(Ok(reply)) => self.answer(reply),
-                Ok(Err(BatchFailure::Rejected(_))) if self.under_way.len() > 1 => {
-                    self.later_parts.push(self.under_way.split_off_second_half());
+                Ok(Err(BatchFailure::Rejected(_))) if self.in_flight.len() > 1 => {
+                    self.later_parts.push(self.in_flight.split_off_second_half());
                     continue;
                 }
                 Ok(Err(BatchFailure::Rejected(error))) => self.reject(&error),
                 Ok(Err(BatchFailure::NotDone(error))) => self.give_up(&error),
-                Ok(Err(BatchFailure::Unknown(error))) => self.lose(&(Arc::new(error) as _)),
-                Err(payload) => self.lose(&NoAnswer::panicked(&*payload).into_source()),
+                Ok(Err(BatchFailure::Unknown(error))) => self.outcome_lost(&(Arc::new(error) as _)),
+                Err(payload) => self.outcome_lost(&NoAnswer::panicked(&*payload).into_source()),
             }
-            self.under_way.clear();
+            self.in_flight.clear();
             match self.later_parts.pop() {
-                Some(part) => self.under_way = part,
+                Some(part) => self.in_flight = part,
                 None => return,
             }
         }
     }
 
     fn answer(&mut self, reply: BatchReply) {
-        self.extends.answer(&self.under_way.extends, reply.extends);
-        self.settles.answer(&self.under_way.settles, reply.settles);
-        self.sends.answer(&self.under_way.sends, reply.sends);
+        self.extends.answer(&self.in_flight.extends, reply.extends);
+        self.settles.answer(&self.in_flight.settles, reply.settles);
+        self.sends.answer(&self.in_flight.sends, reply.sends);
     }
 
     fn reject(&mut self, error: &MessagingError) {
-        self.extends.reject(&self.under_way.extends, error);
-        self.settles.reject(&self.under_way.settles, error);
-        self.sends.reject(&self.under_way.sends, error);
+        self.extends.reject(&self.in_flight.extends, error);
+        self.settles.reject(&self.in_flight.settles, error);
+        self.sends.reject(&self.in_flight.sends, error);
     }
 
     fn give_up(&mut self, error: &MessagingError) {
@@ -159,8 +158,8 @@ impl Driver {
         self.sends.give_up(error);
     }
 
-    /// Only the part that the executor had may have been carried out; the later ones were not sent, and are not.
-    fn lose(&mut self, source: &ErrorSource) {
+    /// Only the part that was being executed may have taken effect; the later parts were not sent, and will not be.
+    fn outcome_lost(&mut self, source: &ErrorSource) {
         self.unknown(source);
         self.later_parts.clear();
         self.extends.give_up_after(source);
@@ -169,9 +168,9 @@ impl Driver {
     }
 
     fn unknown(&mut self, source: &ErrorSource) {
-        self.extends.unknown(&self.under_way.extends, source);
-        self.settles.unknown(&self.under_way.settles, source);
-        self.sends.unknown(&self.under_way.sends, source);
+        self.extends.unknown(&self.in_flight.extends, source);
+        self.settles.unknown(&self.in_flight.settles, source);
+        self.sends.unknown(&self.in_flight.sends, source);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The queue of one kind of rows, between callers and the driver.
+//! A queue of rows of one kind, between callers and the driver.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,18 +16,18 @@ use crate::error::MessagingError;
 use crate::service::RowResults;
 use crate::sync::Mutex;
 
-/// What a caller gets in the end. The outer error means that no row was carried out, unless it says that nobody knows.
+/// The answer to a caller. The outer error means that no row was executed, unless it is `OutcomeUnknown`.
 type Answer<R> = Result<RowResults<<R as Row>::Answer>, MessagingError>;
 
-/// One caller's rows, on their way through a lane.
+/// The rows of one call.
 pub(super) struct Operation<R: Row> {
-    /// Its place in the order of arrival.
+    /// The position in the order of arrival.
     ticket: u64,
     /// The rows that are in no batch yet.
     pub(super) rows: vec::IntoIter<R>,
     /// The bytes of those rows.
     pub(super) bytes: usize,
-    /// What became of the rows that are answered, in their order.
+    /// The results so far, in the order of the rows.
     results: RowResults<R::Answer>,
     row_count: usize,
     caller: oneshot::Sender<Answer<R>>,
@@ -35,12 +35,12 @@ pub(super) struct Operation<R: Row> {
 
 impl<R: Row> Operation<R> {
     /// Whether none of its rows is in a batch yet.
-    pub(super) fn is_untouched(&self) -> bool {
+    pub(super) fn is_unstarted(&self) -> bool {
         self.rows.len() == self.row_count
     }
 
-    /// Notes what became of the next row. Answers whether it was the last one.
-    pub(super) fn note(&mut self, result: Result<R::Answer, MessagingError>) -> bool {
+    /// Records the result of the next row. Returns whether it was the last one.
+    pub(super) fn record(&mut self, result: Result<R::Answer, MessagingError>) -> bool {
         if self.results.is_empty() {
             self.results.reserve_exact(self.row_count);
         }
@@ -48,24 +48,24 @@ impl<R: Row> Operation<R> {
         self.results.len() == self.row_count
     }
 
-    /// Whether that many results are all that it waits for.
+    /// Whether it waits for exactly this number of results.
     pub(super) fn awaits_exactly(&self, results: usize) -> bool {
         self.results.is_empty() && self.row_count == results
     }
 
-    /// Tells the caller what became of the rows.
+    /// Sends these results to the caller.
     pub(super) fn finish_with(self, results: RowResults<R::Answer>) {
-        // A caller that has gone does not want to know.
+        // The caller may have left.
         let _ = self.caller.send(Ok(results));
     }
 
-    /// Tells the caller what was noted of the rows.
+    /// Sends the recorded results to the caller.
     pub(super) fn finish(mut self) {
         let results = std::mem::take(&mut self.results);
         self.finish_with(results);
     }
 
-    /// Ends it early: the rows that have no result yet were not carried out, and will not be.
+    /// Ends the operation early: rows without a result were not executed, and will not be.
     pub(super) fn give_up(mut self, error: &MessagingError) {
         if self.results.is_empty() {
             let _ = self.caller.send(Err(error.clone()));
@@ -76,29 +76,29 @@ impl<R: Row> Operation<R> {
     }
 }
 
-/// What a driver without work finds in a lane.
+/// What an idle driver finds in a lane.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idle {
-    /// Rows have come in.
+    /// Rows are queued.
     Work,
-    /// Nothing; the driver will be woken.
+    /// No rows; the driver will be woken.
     Asleep,
-    /// Nothing, and nothing will come.
+    /// No rows, and there will be none.
     Ended,
 }
 
 /// A queue of operations, bounded by their rows and bytes.
 pub(super) struct Lane<R: Row> {
     pub(super) config: Arc<CoalescerConfig>,
-    /// Held for a few pointer moves: rows are counted, moved into batches and dropped outside of it.
+    /// Held for a few pointer moves: rows are counted, moved into batches and dropped without the lock.
     state: Mutex<State<R>>,
 }
 
 struct State<R: Row> {
-    /// In the order of arrival. The first `admitted` are queued, the others wait for room.
+    /// In the order of arrival. The first `admitted` operations are queued; the others wait for capacity.
     ///
-    /// An operation that waits for room is here and not with its caller, so that it is admitted without the caller's
-    /// help: a permit that is handed to a caller who is not polled would block everybody behind it.
+    /// A waiting operation is stored here and not with its caller, so that it is admitted without the caller's help: a
+    /// permit that is handed to a caller who is not polled would block every later caller.
     operations: VecDeque<Operation<R>>,
     admitted: usize,
     /// The rows of the admitted operations.
@@ -106,15 +106,14 @@ struct State<R: Row> {
     /// The bytes of those rows.
     bytes: usize,
     next_ticket: u64,
-    /// Whom to wake when rows come in. Set only while the driver has nothing to do, so that a busy one is not woken
-    /// for nothing.
+    /// The driver's waker. Set only while the driver is idle, so that a busy one is not woken.
     driver: Option<Waker>,
     closed: bool,
 }
 
 impl<R: Row> State<R> {
-    /// Lets those in that there is room for. An empty lane has room for any operation, so the driver can only run out
-    /// of work when nobody waits.
+    /// Admits operations while there is capacity. An empty lane admits any operation, so the driver runs out of work
+    /// only when no operation waits.
     fn admit(&mut self, config: &CoalescerConfig) {
         while let Some(next) = self.operations.get(self.admitted) {
             let rows = self.rows.saturating_add(next.row_count);
@@ -143,7 +142,7 @@ impl<R: Row> Lane<R> {
         Self { config, state: Mutex::new(state) }
     }
 
-    /// Queues the rows and waits for what becomes of them.
+    /// Queues the rows and waits for their results.
     pub(super) async fn submit(&self, rows: Vec<R>, deadline: Deadline) -> Answer<R> {
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -157,14 +156,18 @@ impl<R: Row> Lane<R> {
             None if waiting.withdraw() => {
                 return Err(MessagingError::DeadlineExceeded { operation: R::OPERATION });
             }
-            // The answer may have come at the same moment as the deadline.
+            // The answer may have come together with the deadline.
             None => answer.try_recv().map_err(|_| NoAnswer::DeadlinePassed),
         };
         waiting.ticket = None;
         answered.unwrap_or_else(|lost| Err(R::unknown(ids, lost.into_source())))
     }
 
-    fn push(&self, rows: Vec<R>, caller: oneshot::Sender<Answer<R>>) -> Result<WaitingForRoom<'_, R>, MessagingError> {
+    fn push(
+        &self,
+        rows: Vec<R>,
+        caller: oneshot::Sender<Answer<R>>,
+    ) -> Result<WaitingForCapacity<'_, R>, MessagingError> {
         let row_count = rows.len();
         let bytes = rows.iter().map(R::bytes).fold(0, usize::saturating_add);
         let rows = rows.into_iter();
@@ -172,7 +175,7 @@ impl<R: Row> Lane<R> {
 
         let mut state = self.state.lock();
         if state.closed {
-            // The rows are dropped outside of the lock.
+            // The rows are dropped after the lock is released.
             drop(state);
             return Err(self.closed());
         }
@@ -188,10 +191,10 @@ impl<R: Row> Lane<R> {
         if let Some(driver) = driver {
             driver.wake();
         }
-        Ok(WaitingForRoom { lane: self, ticket: (!queued).then_some(ticket) })
+        Ok(WaitingForCapacity { lane: self, ticket: (!queued).then_some(ticket) })
     }
 
-    /// Takes an operation back, if it has not been admitted.
+    /// Removes an operation that has not been admitted; returns whether it was removed.
     fn withdraw(&self, ticket: u64) -> bool {
         let mut state = self.state.lock();
         let found = state.operations.binary_search_by_key(&ticket, |operation| operation.ticket);
@@ -199,18 +202,18 @@ impl<R: Row> Lane<R> {
             return false;
         };
         let withdrawn = state.operations.remove(index);
-        // It may have been a large one, with smaller ones behind it. The driver has work already: somebody fills the
-        // lane, or nobody would have had to wait.
+        // The removed operation may have been larger than those after it, so they may fit now. The driver need not be
+        // woken: it has work, because the lane was full.
         state.admit(&self.config);
         drop(state);
         drop(withdrawn);
         true
     }
 
-    /// Moves operations over to the driver, until it has enough for a batch.
-    pub(super) fn begin(&self, begun: &mut VecDeque<Operation<R>>) {
-        let mut rows: usize = begun.iter().map(|operation| operation.rows.len()).sum();
-        let mut bytes = begun.iter().map(|operation| operation.bytes).fold(0, usize::saturating_add);
+    /// Moves operations to the driver, until they fill a batch.
+    pub(super) fn begin(&self, started: &mut VecDeque<Operation<R>>) {
+        let mut rows: usize = started.iter().map(|operation| operation.rows.len()).sum();
+        let mut bytes = started.iter().map(|operation| operation.bytes).fold(0, usize::saturating_add);
         let mut state = self.state.lock();
         state.driver = None;
         while state.admitted > 0 && rows < self.config.max_rows && bytes < self.config.max_bytes {
@@ -223,11 +226,11 @@ impl<R: Row> Lane<R> {
             state.admit(&self.config);
             rows = rows.saturating_add(operation.row_count);
             bytes = bytes.saturating_add(operation.bytes);
-            begun.push_back(operation);
+            started.push_back(operation);
         }
     }
 
-    /// Has the driver woken when rows come in, unless they are here already.
+    /// Registers the driver's waker, unless rows are queued already.
     pub(super) fn sleep(&self, driver: &Waker) -> Idle {
         let mut state = self.state.lock();
         if state.admitted > 0 {
@@ -240,7 +243,7 @@ impl<R: Row> Lane<R> {
         Idle::Asleep
     }
 
-    /// Refuses new operations and those that wait for room. The queued ones are still carried out.
+    /// Refuses new operations and those that wait for capacity. The queued ones are still executed.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -254,7 +257,7 @@ impl<R: Row> Lane<R> {
         }
     }
 
-    /// Refuses everything, because nobody will carry it out.
+    /// Refuses all operations, because the driver has ended.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -288,26 +291,26 @@ impl<R: Row> fmt::Debug for Lane<R> {
         f.debug_struct("Lane")
             .field("operation", &R::OPERATION)
             .field("queued_rows", &rows)
-            .field("callers_waiting_for_room", &waiting)
+            .field("callers_waiting_for_capacity", &waiting)
             .field("closed", &closed)
             .finish_non_exhaustive()
     }
 }
 
-/// Takes the operation of a caller who has gone back, as long as it waits for room.
-struct WaitingForRoom<'a, R: Row> {
+/// Removes the operation of a caller that left, while it waits for capacity.
+struct WaitingForCapacity<'a, R: Row> {
     lane: &'a Lane<R>,
-    /// `None` when it was queued at once, or has been answered.
+    /// `None` if the operation was queued at once or has been answered.
     ticket: Option<u64>,
 }
 
-impl<R: Row> WaitingForRoom<'_, R> {
+impl<R: Row> WaitingForCapacity<'_, R> {
     fn withdraw(&mut self) -> bool {
         self.ticket.take().is_some_and(|ticket| self.lane.withdraw(ticket))
     }
 }
 
-impl<R: Row> Drop for WaitingForRoom<'_, R> {
+impl<R: Row> Drop for WaitingForCapacity<'_, R> {
     fn drop(&mut self) {
         self.withdraw();
     }

@@ -1,23 +1,24 @@
-//! One batch for everybody who is waiting.
+//! Batches of concurrent calls.
 //!
-//! **The idea.** What a durable store charges for is the round trip and the fsync, not the row. So the sends, settles
-//! and extends that wait at the same moment go out together. A batch is whatever has gathered while the previous one
-//! was under way: a lone caller goes at once, and under load the batches grow by themselves. There is no timer and no
-//! linger, because a timer would charge the lone caller for company that does not come.
+//! **The idea.** The cost of a durable store is the round trip and the fsync, not the row. So sends, settles and
+//! extends that wait at the same moment share one batch. A batch is what has gathered while the previous one was in
+//! flight: a single caller is served at once, and batches grow under load. There is no timer, because it would delay
+//! the single caller.
 //!
-//! **The invariant.** A row that was queued is carried out exactly once, or its caller is told that it was not, or
-//! that nobody knows. Rows of one lane go out in the order in which they were queued. [`OutcomeUnknown`] is said only
-//! of rows that may have been carried out. Callers who leave change nothing for the others.
+//! **The invariant.** A queued row is executed exactly once, or its caller gets an error that says that it was not, or
+//! that the outcome is unknown. Rows of one lane are executed in the order in which they were queued.
+//! [`OutcomeUnknown`] is reported only for rows that may have been executed. A caller that leaves does not affect the
+//! others.
 //!
-//! **Why drivers.** The caller never carries a batch out itself, although that would save a task switch. A future can
-//! be held without being polled (`select!` on `&mut call`, then an await in another branch), and a batch in the hands
-//! of such a caller would stop everybody else's, for ever if that other await waits for one of them. For the same
-//! reason an operation that waits for room is admitted by the driver and not by its caller. So [`Coalescer::new`]
-//! answers [`Drivers`], which belong to nobody's call.
+//! **Why drivers.** A caller never executes a batch itself, although that would save a task switch. A future can be
+//! held without being polled (`select!` on `&mut call`, then an await in another branch), and a batch in such a future
+//! would block all other callers, for ever if that other await waits for one of them. For the same reason the driver,
+//! not the caller, admits an operation that waits for capacity. So [`Coalescer::new`] returns [`Drivers`], which are
+//! independent of any call.
 //!
-//! **What was rejected.** A channel per lane: its permits are handed to callers, who may not be polled, and a batch
-//! could not be bounded by bytes without holding a row back. Completing callers one by one as rows are done inside the
-//! executor: the provider would have to know of callers.
+//! **What was rejected.** A channel for each lane: its permits are handed to callers, who may not be polled, and
+//! batches could not be bounded by bytes. Results for each row as the executor completes it: the provider would have to
+//! handle callers.
 //!
 //! [`OutcomeUnknown`]: MessagingError::OutcomeUnknown
 
@@ -50,9 +51,9 @@ use crate::service::{RowResults, only_row};
 use driver::Driver;
 use lane::Lane;
 
-/// Gathers concurrent operations into batches. Clones share the lanes.
+/// Combines concurrent operations into batches. Clones share the lanes.
 ///
-/// When the last clone is dropped, the drivers finish what is queued and end.
+/// When the last clone is dropped, the drivers execute what is queued and end.
 #[derive(Debug, Clone)]
 pub struct Coalescer(Arc<Handle>);
 
@@ -61,12 +62,12 @@ struct Handle {
     extends: Arc<Lane<ExtendRow>>,
     settles: Arc<Lane<Settlement>>,
     sends: Arc<Lane<SendRow>>,
-    /// Ends when every driver has.
+    /// Closed when every driver has ended.
     running: watch::Receiver<()>,
 }
 
 impl Coalescer {
-    /// A coalescer in front of `executor`, and the drivers that somebody must run.
+    /// Creates a coalescer in front of `executor`, and the drivers that must be run.
     pub fn new<E: BatchExecutor>(executor: E, config: CoalescerConfig) -> Result<(Self, Drivers), MessagingError> {
         config.check()?;
         let config = Arc::new(config);
@@ -87,7 +88,7 @@ impl Coalescer {
         Ok((Self(Arc::new(Handle { extends, settles, sends, running })), drivers))
     }
 
-    /// Sends messages, in their order. The operation is not withdrawn when the caller leaves once it is queued.
+    /// Sends messages, in order. Once it is queued, the operation runs even if the caller leaves.
     ///
     /// The outer error means that no message was sent, unless it is `OutcomeUnknown`.
     pub async fn send(
@@ -109,7 +110,7 @@ impl Coalescer {
         self.0.settles.submit(settlements, deadline).await
     }
 
-    /// Extends a lease and answers the receipt by which it goes on. Otherwise like [`Coalescer::send`].
+    /// Extends a lease, and returns the receipt that is valid from now on. Otherwise like [`Coalescer::send`].
     pub async fn extend(
         &self,
         receipt: ReceiptHandle,
@@ -120,10 +121,10 @@ impl Coalescer {
         only_row(self.0.extends.submit(vec![row], deadline).await?, "extend")
     }
 
-    /// Refuses new operations and those that wait for room, has the queued ones carried out, and waits for the
-    /// drivers' end.
+    /// Refuses new operations and those that wait for capacity, executes the queued ones, and waits for the end of the
+    /// drivers.
     ///
-    /// When the deadline passes first, it answers `OutcomeUnknown` and the drivers go on until they are done.
+    /// If the deadline passes first, returns `OutcomeUnknown`; the drivers go on until they are done.
     pub async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
         self.0.close();
         let mut running = self.0.running.clone();

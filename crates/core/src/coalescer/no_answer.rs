@@ -1,18 +1,18 @@
-//! Why nobody can say what became of an operation.
+//! Why the outcome of an operation is unknown.
 
 use std::any::Any;
 use std::sync::Arc;
 
 use crate::error::ErrorSource;
 
-/// The source of an unknown outcome that did not come from the store.
+/// The source of an unknown outcome that is not an error of the store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoAnswer {
-    #[error("the deadline passed while the operation was queued or under way")]
+    #[error("the deadline passed while the operation was queued or in flight")]
     DeadlinePassed,
-    #[error("the task that carries operations out was ended while this one was under way")]
+    #[error("the task that executes operations ended while this one was in flight")]
     DriverGone,
-    #[error("the provider answered {answered} rows of {asked}; please report this fault of the provider")]
+    #[error("the provider returned {answered} results for {asked} rows; please report this bug of the provider")]
     WrongRowCount { asked: usize, answered: usize },
     #[error("the provider panicked: {0}")]
     Panicked(String),
@@ -30,7 +30,7 @@ impl NoAnswer {
     }
 }
 
-/// Why a row that could have been carried out was not even sent.
+/// Why a queued row was not sent.
 #[derive(Debug, thiserror::Error)]
-#[error("an earlier part of the same batch got no answer ({0}), so this part was not sent")]
+#[error("the outcome of an earlier part of the batch is unknown ({0}), so this part was not sent; repeat it")]
 pub(super) struct NotSent(pub(super) ErrorSource);

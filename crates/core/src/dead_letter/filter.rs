@@ -1,62 +1,62 @@
-//! Which dead letters are meant, in the words of a person who looks for some.
+//! Filters of dead letters.
 
 use super::fingerprint::error_fingerprint;
 use super::{DeadLetter, DeadLetterReason, DeadLetterSelection, DeadLetterSummary};
 use crate::clock::Timestamp;
 
-/// Which dead letters are meant: those of which everything holds that is said. What is `None` says nothing.
+/// A filter of dead letters: those that meet every condition that is not `None`.
 ///
-/// Stores choose by reason or by id. The rest is compared by the caller, who reads pages of summaries.
+/// Stores select by reason or by id. The caller compares the rest on pages of summaries.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeadLetterFilter {
-    /// That died for this reason.
+    /// This reason.
     pub reason: Option<DeadLetterReason>,
-    /// With exactly this error text.
+    /// Exactly this error text.
     pub error: Option<String>,
-    /// Whose error text has this in it; upper and lower case are alike.
+    /// This part of the error text; case-insensitive.
     pub error_contains: Option<String>,
-    /// Whose error is of this kind: see [`error_fingerprint`].
+    /// This kind of error: see [`error_fingerprint`].
     pub fingerprint: Option<String>,
-    /// With this ordering key.
+    /// This ordering key.
     pub ordering_key: Option<String>,
-    /// Whose id has this in it.
+    /// This part of the id.
     pub id_contains: Option<String>,
-    /// That died at this time or later.
+    /// Died at this time or later.
     pub since: Option<Timestamp>,
-    /// That died before this time.
+    /// Died before this time.
     pub before: Option<Timestamp>,
-    /// With this in its id, ordering key, error, headers or body; upper and lower case are alike.
+    /// This part of the id, ordering key, dedup key, error, headers or body; case-insensitive.
     pub text: Option<String>,
 }
 
 impl DeadLetterFilter {
-    /// The part that a store chooses by.
+    /// The part of the filter that a store selects by.
     pub fn selection(&self) -> DeadLetterSelection {
         self.reason.clone().map_or(DeadLetterSelection::All, DeadLetterSelection::Reason)
     }
 
-    /// Whether a store's selection is all of it.
+    /// Whether a store can select by the whole filter.
     pub fn is_selection(&self) -> bool {
         *self == Self { reason: self.reason.clone(), ..Self::default() }
     }
 
-    /// The error text, where nothing but a store's selection stands beside it.
+    /// The error text, if the filter has nothing else that a store cannot select by.
     pub fn only_error(&self) -> Option<&str> {
         let simple = Self { reason: self.reason.clone(), error: self.error.clone(), ..Self::default() };
         self.error.as_deref().filter(|_| *self == simple)
     }
 
-    /// Whether bodies and headers are looked at too, so that a summary does not tell enough.
+    /// Whether the filter needs bodies and headers, which a summary does not have.
     pub fn reads_bodies(&self) -> bool {
         self.text.is_some()
     }
 
-    /// Whether a dead letter is meant, but for its text.
+    /// Whether a dead letter meets the filter, except for `text`.
     pub fn includes_summary(&self, summary: &DeadLetterSummary) -> bool {
         self.includes_parts(summary)
     }
 
-    /// Whether a dead letter is meant.
+    /// Whether a dead letter meets the filter.
     pub fn includes(&self, letter: &DeadLetter) -> bool {
         self.includes_parts(letter) && self.text.as_ref().is_none_or(|text| has_text(letter, &text.to_lowercase()))
     }
@@ -77,7 +77,7 @@ impl DeadLetterFilter {
     }
 }
 
-/// What a filter looks at but for bodies.
+/// The fields that a filter compares, except bodies and headers.
 trait Parts {
     fn id(&self) -> String;
     fn reason(&self) -> &DeadLetterReason;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_said_must_hold() {
+    fn every_condition_must_be_met() {
         let letter = letter();
         let none = DeadLetterFilter::default();
         let meant = [
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_chooses_by_reason_alone() {
+    fn a_store_selects_by_reason_alone() {
         let reason = Some(DeadLetterReason::EXPIRED);
         let by_reason = DeadLetterFilter { reason: reason.clone(), ..DeadLetterFilter::default() };
         assert!(by_reason.is_selection() && DeadLetterFilter::default().is_selection());

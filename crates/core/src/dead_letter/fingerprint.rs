@@ -1,41 +1,41 @@
-//! The kind of an error: its text without what differs from one message to the next.
+//! The kind of an error: its text without the parts that differ between messages.
 //!
-//! An error names the order, the host, the time. Counted by their texts, twenty thousand errors of three kinds are
-//! thousands of groups. The fingerprint keeps the words and replaces the rest: a number, id, hash, date or time becomes
-//! `#`, a value in quotes `<value>`, a path `<path>`. It is plain text, so that two different kinds never share one by
-//! accident of a hash, and a person can read it.
+//! An error text names the order, the host, the time. Grouped by text, twenty thousand errors of three kinds are
+//! thousands of groups. The fingerprint keeps the words and replaces the rest: a number, id, hash, date or time by `#`,
+//! a quoted value by `<value>`, a path by `<path>`. It is readable text and not a hash, so that two kinds never
+//! collide.
 
-/// Bound of the examined part of an error line, in bytes.
-const MOST_READ: usize = 1000;
+/// Upper bound of the examined part of an error line, in bytes.
+const MAX_READ: usize = 1000;
 
-/// Bound of a fingerprint, in bytes.
-const MOST_WRITTEN: usize = 200;
+/// Upper bound of a fingerprint, in bytes.
+const MAX_WRITTEN: usize = 200;
 
-/// Fingerprint of a death without an error text.
+/// The fingerprint of a dead letter without an error text.
 pub const NO_ERROR_TEXT: &str = "(no error text)";
 
 const NUMBER: &str = "#";
 const VALUE: &str = "<value>";
 const PATH: &str = "<path>";
 
-/// How a command ended and the line of an error that says most: what a list shows of it.
+/// The ending of a command and the most informative line of its error, for lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorSummary<'a> {
-    /// How a command ended, like `exit code 65`; `None` where the error is of no command.
+    /// The ending of a command, like `exit code 65`; `None` if the error is not from a command.
     pub ending: Option<&'a str>,
-    /// The last line of what a command wrote to stderr; of other errors the first line.
+    /// The last line of a command's stderr; of other errors the first line.
     pub line: &'a str,
 }
 
 impl<'a> ErrorSummary<'a> {
-    /// Summary of an error text.
+    /// Summarizes an error text.
     pub fn of(error: &'a str) -> Self {
         let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
         let first = lines.next().unwrap_or_default();
         let last = lines.next_back();
         match command_ending(first) {
             Some(ending) => Self { ending: Some(ending), line: last.unwrap_or_default() },
-            // Python tells the error itself at the end.
+            // Python prints the error on the last line.
             None if first.starts_with("Traceback (most recent call last)") => {
                 Self { ending: None, line: last.unwrap_or(first) }
             }
@@ -44,7 +44,7 @@ impl<'a> ErrorSummary<'a> {
     }
 }
 
-/// The ending of a command that a line consists of, without the remark in brackets that may follow it.
+/// The ending of a command, if the line is one; a remark in parentheses may follow it.
 fn command_ending(line: &str) -> Option<&str> {
     let ending = match line.split_once(" (") {
         Some((ending, remark)) if remark.ends_with(')') => ending,
@@ -62,7 +62,7 @@ fn command_ending(line: &str) -> Option<&str> {
 pub fn error_fingerprint(error: Option<&str>) -> String {
     let summary = ErrorSummary::of(error.unwrap_or_default());
     let mut kind = match summary.ending {
-        // What an exit code means is up to the command, so each is a kind of its own.
+        // The meaning of an exit code depends on the command, so each code is a kind.
         Some(ending) if ending.starts_with("stopped after ") => "stopped after its --timeout".to_owned(),
         Some(ending) => ending.to_owned(),
         None => String::new(),
@@ -71,22 +71,22 @@ pub fn error_fingerprint(error: Option<&str>) -> String {
         if !kind.is_empty() {
             kind.push_str(": ");
         }
-        kind.push_str(&without_details(beginning(summary.line, MOST_READ)));
+        kind.push_str(&without_details(prefix(summary.line, MAX_READ)));
     }
     if kind.is_empty() {
         return NO_ERROR_TEXT.to_owned();
     }
-    kind.truncate(beginning(&kind, MOST_WRITTEN).trim_end().len());
+    kind.truncate(prefix(&kind, MAX_WRITTEN).trim_end().len());
     kind
 }
 
-fn beginning(text: &str, most: usize) -> &str {
+fn prefix(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// The line with placeholders for what differs between errors of a kind.
+/// Replaces the parts of a line that differ between errors of a kind.
 fn without_details(line: &str) -> String {
-    let mut kind = Kind { written: String::with_capacity(line.len()) };
+    let mut kind = Fingerprint { written: String::with_capacity(line.len()) };
     let mut rest = line;
     let mut before = None;
     while let Some(c) = rest.chars().next() {
@@ -108,7 +108,7 @@ fn without_details(line: &str) -> String {
         } else if is_word(c) {
             let word = word_of(rest);
             match word.find(|c: char| c.is_ascii_digit()) {
-                // Letters with digits at their end, like E1234 or order_17: the letters say what it is.
+                // The letters of words like E1234 or order_17 name the kind.
                 Some(digits) => {
                     kind.written.push_str(&word[..digits]);
                     kind.replace(NUMBER);
@@ -126,12 +126,12 @@ fn without_details(line: &str) -> String {
     kind.written
 }
 
-struct Kind {
+struct Fingerprint {
     written: String,
 }
 
-impl Kind {
-    /// Writes a placeholder. Several of the same beside each other, as in a list or a date, are one.
+impl Fingerprint {
+    /// Writes a placeholder. Adjacent equal placeholders, as in a list or a date, become one.
     fn replace(&mut self, placeholder: &str) {
         let words = self.written.trim_end_matches([' ', ',']);
         if words.ends_with(placeholder) {
@@ -151,7 +151,7 @@ fn word_of(text: &str) -> &str {
     text.split(|c| !is_word(c)).next().unwrap_or_default()
 }
 
-/// Length of a value in quotes at the beginning of the text.
+/// Length of a quoted value at the start of the text.
 fn quoted(text: &str) -> Option<usize> {
     const QUOTES: [(char, char); 6] = [('"', '"'), ('\'', '\''), ('`', '`'), ('“', '”'), ('‘', '’'), ('«', '»')];
     let open = text.chars().next()?;
@@ -165,7 +165,7 @@ fn quoted(text: &str) -> Option<usize> {
             is_escaped = true;
         } else if c == close {
             let after = at + c.len_utf8();
-            // The apostrophe of a word ends nothing.
+            // An apostrophe inside a word does not close a quote.
             if c != '\'' || !inside[after..].starts_with(is_word) {
                 return Some(open.len_utf8() + after);
             }
@@ -174,26 +174,26 @@ fn quoted(text: &str) -> Option<usize> {
     None
 }
 
-/// Text up to the next blank or closing sign, without the punctuation of its sentence.
+/// Text up to the next space or closing character, without trailing punctuation.
 fn chunk(text: &str) -> &str {
     let end = text.find(|c: char| c.is_whitespace() || "\"'`“”‘’«»()[]{}<>,;|".contains(c)).unwrap_or(text.len());
     text[..end].trim_end_matches(['.', ':', '!', '?'])
 }
 
-/// Length of the path of a URL, which begins after its host.
+/// Length of the path of a URL, after its host.
 fn url_path(text: &str, before: Option<char>) -> Option<usize> {
     let path = chunk(text);
     let is_path = path.strip_prefix('/').is_some_and(|rest| rest.starts_with(|c| is_word(c) || "~%?.-".contains(c)))
         && before.is_some_and(|c| is_word(c) || c == ']');
-    (is_path && is_far(path)).then_some(path.len())
+    (is_path && is_path_like(path)).then_some(path.len())
 }
 
-/// Whether what follows a host or a folder is more than an alternative, as in "read/write".
-fn is_far(text: &str) -> bool {
+/// Whether a path is more than an alternative like "read/write".
+fn is_path_like(text: &str) -> bool {
     text.matches('/').count() > 1 || text.contains(|c: char| c.is_ascii_digit() || ".?=%".contains(c))
 }
 
-/// Length of a path at the beginning of the text: absolute, or relative with a file's ending or several folders.
+/// Length of a path at the start of the text: absolute, or relative with a file extension or several folders.
 fn path(text: &str) -> Option<usize> {
     let own = chunk(text);
     let is_absolute = ["/", "./", "../", "~/"].iter().any(|start| {
@@ -212,7 +212,7 @@ fn path(text: &str) -> Option<usize> {
     (is_absolute || has_drive || is_relative).then_some(own.len())
 }
 
-/// Length of a number, id, hash, date, time or address at the beginning of the text.
+/// Length of a number, id, hash, date, time or address at the start of the text.
 fn number(text: &str) -> Option<usize> {
     let signed = text.strip_prefix(['-', '+']).filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     let unsigned = signed.unwrap_or(text);
@@ -225,7 +225,7 @@ fn number(text: &str) -> Option<usize> {
         return None;
     }
     let mut length = first.len();
-    // 1,234.5 and 2026-11-19T10:00:00.123+01:00 and 10.0.0.1:5432 are one each.
+    // 1,234.5 and 2026-11-19T10:00:00.123+01:00 and 10.0.0.1:5432 each count as one.
     loop {
         let rest = &unsigned[length..];
         let Some(next) = rest.strip_prefix(['.', ',', ':', '-', '+', '/']) else { break };
@@ -250,12 +250,12 @@ fn uuid(text: &str) -> Option<usize> {
     (is_uuid && !text[LENGTH..].starts_with(is_word)).then_some(LENGTH)
 }
 
-/// Whether a word is no word: a number with or without a unit, a hash, or an id of mixed letters and digits.
+/// Whether a word is a number with or without a unit, a hash, or an id of mixed letters and digits.
 fn is_number_or_id(word: &str) -> bool {
     let Some(first) = word.bytes().next() else { return false };
     let is_hex = word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let has_digit = word.bytes().any(|byte| byte.is_ascii_digit());
-    // After its first digits a name like order_17 or E1234 has nothing more; an id like k7Qx9 has.
+    // A name like order_17 or E1234 ends with its digits; an id like k7Qx9 does not.
     let is_mixed = || {
         let digits = word.find(|c: char| c.is_ascii_digit()).unwrap_or(word.len());
         word[digits..].contains(|c: char| !c.is_ascii_digit())
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_messages_is_replaced() {
+    fn parts_that_differ_between_messages_are_replaced() {
         for (error, wanted) in [
             ("timeout after 30s", "timeout after #"),
             ("order 17 has -3 litres, 12.5 % of 1,234.50", "order # has # litres, # % of #"),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_its_own() {
+    fn the_fingerprint_of_a_fingerprint_is_itself() {
         let long = "x 7 ".repeat(500);
         for error in ["order 17 at /a/b.c:1 said 'no'", "https://a.example:80/b/c?d=1: 503", long.as_str()] {
             let once = kind(error);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_command_its_ending_and_its_last_line_count() {
+    fn the_kind_of_a_command_error_is_its_ending_and_last_line() {
         let trace = "exit code 1\nTraceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'tea'\n";
         assert_eq!(ErrorSummary::of(trace), ErrorSummary { ending: Some("exit code 1"), line: "KeyError: 'tea'" });
         assert_eq!(kind(trace), "exit code 1: KeyError: <value>");
@@ -324,8 +324,8 @@ mod tests {
     }
 
     #[test]
-    fn neither_length_nor_odd_signs_do_harm() {
-        assert_eq!(kind(&"ä".repeat(10_000)).len(), MOST_WRITTEN);
+    fn long_and_unusual_texts_are_handled() {
+        assert_eq!(kind(&"ä".repeat(10_000)).len(), MAX_WRITTEN);
         for odd in ["'", "''", "\"", "/", "//", "-", "+", "http://", "#", "7", "\\", "…/…", "'\\", "\u{202e}'x", "a/"]
         {
             let once = kind(odd);

@@ -1,4 +1,4 @@
-//! Dead letters counted by how they died.
+//! Dead letters counted by reason and kind of error.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -8,40 +8,40 @@ use super::{DeadLetterReason, DeadLetterSummary};
 use crate::clock::Timestamp;
 use crate::id::MessageId;
 
-/// Bound of the kinds that are counted one by one. Kinds that come later are counted together.
-const MOST_KINDS: usize = 2_000;
+/// Upper bound of the kinds that are counted individually. Later kinds are counted together.
+const MAX_KINDS: usize = 2_000;
 
-/// Dead letters of one reason and one kind of error.
+/// Dead letters with the same reason and kind of error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterGroup {
-    /// Why they died, in a word.
+    /// The reason.
     pub reason: DeadLetterReason,
-    /// The kind of their errors: see [`error_fingerprint`].
+    /// The kind of error: see [`error_fingerprint`].
     pub fingerprint: String,
-    /// The error text of the newest of them.
+    /// The error text of the newest one.
     pub error: Option<String>,
-    /// How many there are.
+    /// Number of dead letters.
     pub count: u64,
-    /// When the first of them died.
+    /// The first death.
     pub first_dead_at: Timestamp,
-    /// When the last of them did.
+    /// The last death.
     pub last_dead_at: Timestamp,
-    /// The newest of them.
+    /// The id of the newest one.
     pub example_id: MessageId,
 }
 
-/// The largest groups, and what is not in them.
+/// The largest groups, and the totals of the rest.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LargestGroups {
     /// The groups, largest first.
     pub groups: Vec<DeadLetterGroup>,
-    /// How many kinds have no group of their own here.
+    /// Number of kinds that are not listed.
     pub more_kinds: u64,
-    /// How many dead letters those kinds have together.
+    /// Number of dead letters of those kinds.
     pub more_count: u64,
 }
 
-/// Counts dead letters. Its memory is bounded, however many kinds there are.
+/// Counts dead letters, in bounded memory.
 #[derive(Debug, Default)]
 pub struct DeadLetterGroups {
     groups: HashMap<(DeadLetterReason, String), DeadLetterGroup>,
@@ -61,7 +61,7 @@ impl DeadLetterGroups {
             if dead_at >= group.last_dead_at {
                 (group.last_dead_at, group.error, group.example_id) = (dead_at, error, id);
             }
-        } else if self.groups.len() < MOST_KINDS {
+        } else if self.groups.len() < MAX_KINDS {
             let group = DeadLetterGroup {
                 reason: key.0.clone(),
                 fingerprint: key.1.clone(),
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// A word without a digit for each number.
+    /// A word without digits for each number.
     fn word(mut number: i64) -> String {
         let mut word = String::from("z");
         while number > 0 {
@@ -135,12 +135,12 @@ mod tests {
     #[test]
     fn the_rest_is_counted_together_and_bounded() {
         let mut groups = DeadLetterGroups::default();
-        let kinds = i64::try_from(MOST_KINDS).unwrap() + 50;
+        let kinds = i64::try_from(MAX_KINDS).unwrap() + 50;
         for number in 0..kinds {
             groups.add(letter(number, word(number)));
         }
         (0..9).for_each(|number| groups.add(letter(number, word(3))));
-        assert_eq!(groups.groups.len(), MOST_KINDS);
+        assert_eq!(groups.groups.len(), MAX_KINDS);
         let found = groups.largest(20);
         assert_eq!((found.groups.len(), found.groups[0].count), (20, 10));
         assert_eq!((found.more_kinds, found.more_count), (kinds as u64 - 20, kinds as u64 - 20));

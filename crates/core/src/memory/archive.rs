@@ -1,13 +1,13 @@
-//! What is kept of messages after their end: the last ones of the store, for a while.
+//! The archive of a store in memory, bounded in age and size.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::lifecycle::Record;
 use crate::archive::{ArchivePage, ArchivePosition, ArchiveQuery, ArchiveWalk, ArchivedMessage, ArchivedState};
 use crate::archive_policy::ArchivePolicy;
 use crate::clock::Timestamp;
 use crate::error::MessagingError;
-use crate::lifecycle::Record;
 use crate::message::Message;
 use crate::queue_name::QueueName;
 
@@ -16,11 +16,11 @@ use super::store::State;
 /// Retention of an archived message.
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Upper bounds of the archive of a store: its rows, and the bytes of their bodies and headers.
-const MOST_ROWS: usize = 10_000;
-const MOST_BYTES: usize = 64 * 1024 * 1024;
+/// Upper bounds of the archive: rows, and bytes of bodies and headers.
+const MAX_ROWS: usize = 10_000;
+const MAX_BYTES: usize = 64 * 1024 * 1024;
 
-/// The archive of a store, oldest end first.
+/// Archived messages, oldest end first.
 #[derive(Debug)]
 pub(super) struct Archive {
     policy: ArchivePolicy,
@@ -53,11 +53,11 @@ impl Archive {
         self.sweep(position.archived_at);
     }
 
-    /// Removes what is too old or too much.
+    /// Removes rows beyond the bounds.
     fn sweep(&mut self, now: Timestamp) {
         let until = now.saturating_sub(RETENTION);
         while let Some((position, _)) = self.rows.front()
-            && (position.archived_at <= until || self.rows.len() > MOST_ROWS || self.bytes > MOST_BYTES)
+            && (position.archived_at <= until || self.rows.len() > MAX_ROWS || self.bytes > MAX_BYTES)
             && let Some((_, message)) = self.rows.pop_front()
         {
             self.bytes -= size(&message);
@@ -66,7 +66,7 @@ impl Archive {
 }
 
 impl State {
-    /// Keeps a message that has ended, if the policy says so.
+    /// Archives a message that has ended, if the policy includes it.
     pub(super) fn keep(
         &mut self,
         queue: &QueueName,
@@ -109,10 +109,10 @@ impl State {
         loop {
             let step = walk.step();
             let end = self.archive.rows.partition_point(|(position, _)| *position < step.before);
-            // Rows of other queues are no part of the walk: its bound must not tell how many there are.
+            // The bound of the walk counts rows of this queue only, so that it does not reveal other queues.
             let own = self.archive.rows.range(..end).rev().filter(|(_, message)| message.queue == origin);
-            let judged = own.take(step.limit).map(|(position, message)| (*position, query.filter.includes(message)));
-            let rows: Vec<_> = judged.collect();
+            let matched = own.take(step.limit).map(|(position, message)| (*position, query.filter.includes(message)));
+            let rows: Vec<_> = matched.collect();
             if !walk.take(&rows) {
                 break;
             }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_policy_decides_what_is_kept_and_its_age_for_how_long() {
+    async fn the_policy_decides_what_is_kept_and_retention_how_long() {
         use ArchivedState::{Completed, Failed};
         let queue = QueueName::new("orders").unwrap();
         let expected = [
@@ -175,7 +175,7 @@ mod tests {
     async fn an_archive_in_memory_is_bounded() {
         let (queue, deadline) = (QueueName::new("orders").unwrap(), Deadline::never());
         let provider = MemoryStore::new().open();
-        for round in 0..=MOST_ROWS / 1000 {
+        for round in 0..=MAX_ROWS / 1000 {
             let messages = (0..1000).map(|n| Message::new(format!("{round} {n}"))).collect();
             provider.send_batch(&queue, messages, deadline).await.unwrap();
             let taken = provider.receive_messages(&queue, &ReceiveOptions::batch(1000), deadline).await.unwrap();
@@ -186,7 +186,7 @@ mod tests {
         let first = provider.archived(&queue, &query, deadline).await.unwrap();
         let query = ArchiveQuery { after: first.next, ..query };
         let rest = provider.archived(&queue, &query, deadline).await.unwrap();
-        assert_eq!(first.messages.len() + rest.messages.len(), MOST_ROWS);
+        assert_eq!(first.messages.len() + rest.messages.len(), MAX_ROWS);
         assert!(rest.messages.iter().all(|message| !message.body.starts_with(b"0 ")), "the oldest are gone");
         let body = vec![b'x'; 1024 * 1024];
         for _ in 0..70 {
@@ -195,14 +195,14 @@ mod tests {
                 provider.receive_messages(&queue, &ReceiveOptions::default(), deadline).await.unwrap().remove(0);
             provider.ack_message(&queue, message, deadline).await.unwrap();
         }
-        assert_eq!(kept(&provider, &queue).await.len(), MOST_BYTES / body.len());
+        assert_eq!(kept(&provider, &queue).await.len(), MAX_BYTES / body.len());
     }
 
     #[tokio::test]
-    async fn rows_of_other_queues_are_no_part_of_a_search() {
+    async fn rows_of_other_queues_are_not_in_a_search() {
         let (provider, deadline) = (MemoryStore::new().open(), Deadline::never());
         let (own, other) = (QueueName::new("own").unwrap(), QueueName::new("other").unwrap());
-        for _ in 0..MOST_ROWS / 1000 {
+        for _ in 0..MAX_ROWS / 1000 {
             let messages = (0..1000).map(|_| Message::new("a")).collect();
             provider.send_batch(&other, messages, deadline).await.unwrap();
             let taken = provider.receive_messages(&other, &ReceiveOptions::batch(1000), deadline).await.unwrap();
@@ -210,7 +210,7 @@ mod tests {
             provider.ack_messages(&other, receipts, deadline).await.unwrap();
         }
         let page = provider.archived(&own, &ArchiveQuery::default(), deadline).await.unwrap();
-        assert_eq!(page, ArchivePage::default(), "a next page would tell that there are others");
+        assert_eq!(page, ArchivePage::default(), "a next page would reveal other queues");
         let page = provider.archived(&other, &ArchiveQuery::default(), deadline).await.unwrap();
         assert!(page.messages.len() == 100 && page.next.is_some());
     }

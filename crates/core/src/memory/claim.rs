@@ -1,8 +1,8 @@
-//! Where a message is claimed: leased, or dead-lettered because it was read too often or too late.
+//! Claims: a message is leased, or dead-lettered if it is past its delivery limit or expiry.
 
+use super::lifecycle::Record;
 use crate::clock::Timestamp;
 use crate::dead_letter::DeadLetterReason;
-use crate::lifecycle::Record;
 use crate::message::Message;
 use crate::queue_name::QueueName;
 use crate::receipt::LeaseToken;
@@ -11,7 +11,7 @@ use crate::receive_options::ReceiveOptions;
 use super::queue::{Phase, Queue, RowId};
 use super::store::State;
 
-/// A row that was leased, copied out of the lock.
+/// A copy of a leased row.
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub(super) row: RowId,
@@ -33,7 +33,7 @@ impl State {
         claimed
     }
 
-    /// Leases one row that is due; `None` when reading it sent it to the dead letters.
+    /// Leases one row that is due; `None` if it was dead-lettered instead.
     pub(super) fn claim_row(
         &mut self,
         name: &QueueName,
@@ -43,14 +43,14 @@ impl State {
     ) -> Option<Claimed> {
         let token = self.next_token();
         let queue = self.queues.get_mut(name)?;
-        if let Some(reason) = cause_of_death(queue, id, options, now) {
-            self.bury_unread(name, id, reason, now);
+        if let Some(reason) = dead_letter_reason(queue, id, options, now) {
+            self.dead_letter_unread(name, id, reason, now);
             return None;
         }
         queue.count_claim();
         queue.reschedule(id, now, |phase| match phase.expire(now) {
             Phase::Waiting(waiting) => match waiting.lease(token, options.visibility, now) {
-                Ok(life) => Phase::Leased(life),
+                Ok(lifecycle) => Phase::Leased(lifecycle),
                 Err(waiting) => Phase::Waiting(waiting),
             },
             held @ Phase::Leased(_) => held,
@@ -67,8 +67,8 @@ impl State {
     }
 }
 
-/// Why a row that is about to be read must not be handled. Dead letters can be read for ever.
-fn cause_of_death(queue: &Queue, id: RowId, options: &ReceiveOptions, now: Timestamp) -> Option<DeadLetterReason> {
+/// Returns why a row must be dead-lettered instead of leased. Dead letters have no limits.
+fn dead_letter_reason(queue: &Queue, id: RowId, options: &ReceiveOptions, now: Timestamp) -> Option<DeadLetterReason> {
     let row = queue.rows.get(&id)?;
     if queue.name.holds_dead_letters() {
         None

@@ -1,7 +1,8 @@
-//! Where dead messages lie, and how they come back.
+//! Dead letters: list, edit, redrive and purge.
 
 use std::collections::{HashSet, VecDeque};
 
+use super::lifecycle::{Failed, Lifecycle, Waiting};
 use crate::archive::ArchivedState;
 use crate::capabilities::Limits;
 use crate::clock::Timestamp;
@@ -11,7 +12,6 @@ use crate::dead_letter::{
 };
 use crate::error::MessagingError;
 use crate::id::MessageId;
-use crate::lifecycle::{Failed, Life, Waiting};
 use crate::message::Message;
 use crate::queue_name::QueueName;
 use crate::service::MessageAttempt;
@@ -20,29 +20,36 @@ use super::queue::{Death, Phase, Queue, Row, RowId};
 use super::store::State;
 
 impl State {
-    /// Moves a message to the dead letters of its queue, with its record. One critical section: it has one home.
-    pub(super) fn bury(
+    /// Moves a message and its record to the dead letters of its queue, in one critical section.
+    pub(super) fn dead_letter(
         &mut self,
         origin: &QueueName,
         message: Message,
         expires_at: Option<Timestamp>,
         failures: VecDeque<MessageAttempt>,
-        life: Life<Failed>,
+        lifecycle: Lifecycle<Failed>,
         now: Timestamp,
     ) {
-        let death = Death { life, revision: 0 };
-        let phase = Phase::Waiting(Waiting::Pending(Life::begin(now, now)));
+        let death = Death { lifecycle, revision: 0 };
+        let phase = Phase::Waiting(Waiting::Pending(Lifecycle::begin(now, now)));
         let id = self.next_row();
         let dead = self.queue(&origin.dead_letters());
         dead.exists = true;
         dead.insert(id, Row { message, expires_at, phase, death: Some(death), failures }, now);
     }
 
-    /// Moves a row that was found dead, expired or delivered too often, to the dead letters.
-    pub(super) fn bury_unread(&mut self, name: &QueueName, id: RowId, reason: DeadLetterReason, now: Timestamp) {
+    /// Moves a row to the dead letters that has expired or was delivered too often.
+    pub(super) fn dead_letter_unread(&mut self, name: &QueueName, id: RowId, reason: DeadLetterReason, now: Timestamp) {
         let Some(row) = self.queues.get_mut(name).and_then(|queue| queue.remove(id, now)) else { return };
         if let Phase::Waiting(waiting) = row.phase.expire(now) {
-            self.bury(name, row.message, row.expires_at, row.failures, waiting.die_unread(reason, now), now);
+            self.dead_letter(
+                name,
+                row.message,
+                row.expires_at,
+                row.failures,
+                waiting.dead_letter_unread(reason, now),
+                now,
+            );
         }
     }
 
@@ -58,10 +65,9 @@ impl State {
         query.check()?;
         let after = match &query.after {
             None => 0,
-            Some(cursor) => cursor
-                .0
-                .parse::<RowId>()
-                .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+            Some(cursor) => cursor.0.parse::<RowId>().map_err(|_| {
+                MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0))
+            })?,
         };
         let mut page = DeadLetterPage { letters: Vec::new(), next: None };
         let Some(dead) = self.dead(queue) else { return Ok(page) };
@@ -123,7 +129,7 @@ impl State {
             ));
         }
         let mut report = RedriveReport::default();
-        // Dedup keys that this redrive itself has brought back, so that a dry run tells what a real one does.
+        // Dedup keys of the messages redriven so far, so that a dry run reports what a redrive does.
         let mut revived_keys = HashSet::new();
         for (row_id, id) in self.selected(queue, &redrive.selection) {
             let Some(row) = self.dead(queue).and_then(|dead| dead.rows.get(&row_id)) else { continue };
@@ -157,11 +163,11 @@ impl State {
         let Some(row) = self.queues.get_mut(&queue.dead_letters()).and_then(|dead| dead.remove(row_id, now)) else {
             return;
         };
-        // It joins the tail of its key: a new row number, after everything that was sent meanwhile.
+        // A redriven message gets a new row number, so it joins the tail of its key.
         let id = self.next_row();
-        let Some(Death { life, .. }) = row.death else { return };
-        let phase = Phase::Waiting(Waiting::Pending(life.redrive(now)));
-        // An expiry that has passed would kill it again unread, and nobody redrives for that.
+        let Some(Death { lifecycle, .. }) = row.death else { return };
+        let phase = Phase::Waiting(Waiting::Pending(lifecycle.redrive(now)));
+        // A message whose expiry has passed would be dead-lettered again at once.
         let expires_at = row.expires_at.filter(|expires_at| *expires_at > now);
         let queue = self.queue(target);
         queue.exists = true;
@@ -171,24 +177,24 @@ impl State {
     pub(super) fn purge_dead(&mut self, queue: &QueueName, selection: &DeadLetterSelection, now: Timestamp) -> u64 {
         let selected = self.selected(queue, selection);
         let Some(dead) = self.queues.get_mut(&queue.dead_letters()) else { return 0 };
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         for (row_id, _) in selected {
             if dead.rows.get(&row_id).is_some_and(|row| !row.is_leased(now))
                 && let Some(row) = dead.remove(row_id, now)
             {
-                gone.push(row);
+                removed.push(row);
             }
         }
-        let purged = gone.len() as u64;
-        for row in gone {
+        let purged = removed.len() as u64;
+        for row in removed {
             if let Some(death) = row.death {
-                self.keep(queue, row.message, death.life.record(), ArchivedState::Failed, now);
+                self.keep(queue, row.message, death.lifecycle.record(), ArchivedState::Failed, now);
             }
         }
         purged
     }
 
-    /// The rows that a selection means, oldest death first.
+    /// The rows of a selection, oldest death first.
     fn selected(&self, queue: &QueueName, selection: &DeadLetterSelection) -> Vec<(RowId, MessageId)> {
         let Some(dead) = self.dead(queue) else { return Vec::new() };
         if let DeadLetterSelection::Ids(ids) = selection {
@@ -198,7 +204,7 @@ impl State {
             return rows;
         }
         let matches = |row: &Row| {
-            row.death.as_ref().is_some_and(|death| selection.includes(row.message.id, &death.life.state().reason))
+            row.death.as_ref().is_some_and(|death| selection.includes(row.message.id, &death.lifecycle.state().reason))
         };
         dead.rows.iter().filter(|(_, row)| matches(row)).map(|(id, row)| (*id, row.message.id)).collect()
     }
@@ -206,7 +212,7 @@ impl State {
 
 fn letter(dead: &Queue, row: &Row) -> Option<DeadLetter> {
     let death = row.death.as_ref()?;
-    let (record, state) = (death.life.record(), death.life.state());
+    let (record, state) = (death.lifecycle.record(), death.lifecycle.state());
     let message = row.message.clone();
     Some(DeadLetter {
         id: message.id,

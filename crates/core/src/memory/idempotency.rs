@@ -1,4 +1,4 @@
-//! Records of work that was done, beside the queues.
+//! Idempotency records in memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::idempotency::{Begun, IdempotencyKey, IdempotencyStore, IdempotencyTok
 
 use super::MemoryProvider;
 
-/// All records of a store, by their keys.
+/// The records of a store, by key.
 pub(super) type Records = BTreeMap<IdempotencyKey, Record>;
 
 #[derive(Debug)]
 pub(super) struct Record {
     lease: i64,
     is_done: bool,
-    /// When it was done; while it is not, when its lease ends.
+    /// When the work was done; before that, when the lease ends.
     at: Timestamp,
 }
 
@@ -80,7 +80,7 @@ impl IdempotencyStore for MemoryProvider {
 }
 
 impl MemoryProvider {
-    /// Changes the record of work that is under way.
+    /// Changes the record of unfinished work.
     fn change(
         &self,
         operation: &'static str,

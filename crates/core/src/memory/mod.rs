@@ -1,14 +1,14 @@
 //! The provider in memory: the whole law in the plainest code, and the model that other providers are compared with.
 //!
-//! Where a message goes: sent in [`store`](self) (`State::send`), claimed in `claim.rs`, settled in `settle.rs`,
-//! dead-lettered and redriven in `dead_letters.rs`. All of it happens under one lock and takes its time from one clock,
-//! which a test can replace. Nothing is ever removed but by an ack, a purge or a deletion;
-//! `archive.rs` has what is kept of it.
+//! A message is sent in `send.rs`, claimed in `claim.rs`, settled in `settle.rs`, dead-lettered and redriven in
+//! `dead_letters.rs`; [`lifecycle`] has its states. Everything happens under one lock and by one clock, which a test
+//! can replace. A message is removed only by an ack, a purge or a deletion; `archive.rs` keeps it for a while.
 
 mod archive;
 mod claim;
 mod dead_letters;
 mod idempotency;
+pub mod lifecycle;
 mod queue;
 mod send;
 mod settle;
@@ -48,11 +48,11 @@ use store::{Shared, State};
 
 const PROVIDER: &str = "memory";
 
-/// A connection to a [`MemoryStore`]. Clones are the same connection and close together.
+/// A connection to a [`MemoryStore`]. Clones share the connection and close together.
 #[derive(Debug, Clone)]
 pub struct MemoryProvider {
     store: MemoryStore,
-    // A watch channel, because close must reach calls that already wait as well as those that come later.
+    // A watch channel, because close must reach waiting calls as well as later ones.
     closed: watch::Sender<bool>,
 }
 
@@ -61,7 +61,7 @@ impl MemoryProvider {
         Self { store, closed: watch::Sender::new(false) }
     }
 
-    /// The store behind this connection, to open another.
+    /// The store of this connection.
     pub fn store(&self) -> &MemoryStore {
         &self.store
     }
@@ -74,8 +74,8 @@ impl MemoryProvider {
         self.shared().clock.now()
     }
 
-    /// How every call begins: with the lock, and then with what may forbid it. Close takes the lock too, so whatever a
-    /// call does under it is done before the connection is closed, or not at all.
+    /// Begins a call: takes the lock, then checks the connection and the deadline. Close takes the lock too, so a call
+    /// is complete before the connection closes, or refused.
     fn begin(&self, operation: &'static str, deadline: Deadline) -> Result<Guard<'_, State>, MessagingError> {
         let state = self.shared().state.lock();
         if *self.closed.borrow() {
@@ -208,7 +208,7 @@ impl MessagingService for MemoryProvider {
     }
 
     async fn close(&self, _deadline: Deadline) -> Result<(), MessagingError> {
-        // Every call but a waiting receive does its work under the lock: there is nothing to finish.
+        // Every call except a waiting receive runs under the lock, so no call is unfinished.
         let _state = self.shared().state.lock();
         self.closed.send_replace(true);
         Ok(())
@@ -328,7 +328,7 @@ impl QueueAdmin for MemoryProvider {
         if queue.holds_dead_letters() {
             return Err(MessagingError::invalid(
                 "queue name",
-                format!("'{queue}' belongs to '{}' and goes with it; purge the dead letters instead", queue.origin()),
+                format!("'{queue}' is deleted with '{}'; purge its dead letters instead", queue.origin()),
             ));
         }
         state.delete(queue);

@@ -1,9 +1,9 @@
-//! One queue in memory: its rows, and the indexes that answer "what is next?" without a search.
+//! A queue in memory: its rows, and indexes for the next row to claim.
 //!
-//! As in a table with one visibility column, a row has one time at which it can next be received: its due time while
-//! it waits, the end of its lease while it is leased. A lease that has run out therefore needs nobody's help: the row
-//! simply is due again. `schedule` has these times, a set for each priority, and only for rows that may be received at
-//! all: a row with an ordering key enters when it becomes the head of its key.
+//! Like in a table with one visibility column, a row has one time at which it can next be received: its due time while
+//! it waits, the end of its lease while it is leased. So an expired lease needs no action: the row is due again.
+//! `schedule` has these times, one set for each priority, for the rows that can be received at all: a row with an
+//! ordering key is added when it becomes the head of its key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
@@ -11,43 +11,44 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::lifecycle::{Failed, Lifecycle, Processing, Record, Waiting};
 use crate::clock::Timestamp;
 use crate::id::MessageId;
-use crate::lifecycle::{Failed, Life, LiveState, Processing, Record, Waiting};
 use crate::message::{Key, Message, Priority};
+use crate::message_state::LiveState;
 use crate::queue_name::QueueName;
 use crate::service::{KEPT_ATTEMPTS, MessageAttempt};
 
-/// Every so many claims the oldest due row goes first, whatever its priority, so that none waits for ever.
+/// Every how many claims the oldest due row goes first regardless of its priority, so that none starves.
 const OLDEST_FIRST_EVERY: u64 = 16;
 
-/// A row's number: ascending in send order, never used twice in a store.
+/// A row number: ascending in send order, and unique in a store.
 pub(super) type RowId = u64;
 
-/// A message that lives in a queue.
+/// A message in a queue.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) message: Message,
     pub(super) expires_at: Option<Timestamp>,
     pub(super) phase: Phase,
-    /// How it died, when it is a dead letter.
+    /// The record of a dead letter.
     pub(super) death: Option<Death>,
-    /// The last failed attempts of its life, oldest first.
+    /// The last failed attempts, oldest first.
     pub(super) failures: VecDeque<MessageAttempt>,
 }
 
-/// Waiting, or leased: the lease may have run out.
+/// Waiting, or leased (the lease can have expired).
 #[derive(Debug)]
 pub(super) enum Phase {
     Waiting(Waiting),
-    Leased(Life<Processing>),
+    Leased(Lifecycle<Processing>),
 }
 
-/// The life that a dead letter had.
+/// The record of a dead letter.
 #[derive(Debug)]
 pub(super) struct Death {
-    pub(super) life: Life<Failed>,
-    /// How often it has been edited since.
+    pub(super) lifecycle: Lifecycle<Failed>,
+    /// Number of edits since.
     pub(super) revision: u32,
 }
 
@@ -55,37 +56,38 @@ impl Row {
     pub(super) fn record(&self) -> &Record {
         match &self.phase {
             Phase::Waiting(waiting) => waiting.record(),
-            Phase::Leased(life) => life.record(),
+            Phase::Leased(lifecycle) => lifecycle.record(),
         }
     }
 
-    /// When it can next be received: the one visibility time.
+    /// When the row can next be received.
     pub(super) fn next_attempt_at(&self) -> Timestamp {
         match &self.phase {
             Phase::Waiting(waiting) => waiting.next_attempt_at(),
-            Phase::Leased(life) => life.state().lease_expires_at,
+            Phase::Leased(lifecycle) => lifecycle.state().lease_expires_at,
         }
     }
 
     pub(super) fn is_leased(&self, now: Timestamp) -> bool {
-        matches!(&self.phase, Phase::Leased(life) if life.is_leased(now))
+        matches!(&self.phase, Phase::Leased(lifecycle) if lifecycle.is_leased(now))
     }
 
-    /// Whether it has expired and nobody handles it: it no longer lives, although nobody has buried it yet.
+    /// Whether the message has expired without a valid lease: it no longer counts, although it is not dead-lettered
+    /// yet.
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= now) && !self.is_leased(now)
     }
 
     pub(super) fn state(&self, now: Timestamp) -> LiveState {
         match &self.phase {
-            Phase::Leased(life) if life.is_leased(now) => LiveState::Processing,
+            Phase::Leased(lifecycle) if lifecycle.is_leased(now) => LiveState::Processing,
             Phase::Leased(_) | Phase::Waiting(Waiting::Pending(_)) => LiveState::Pending,
             Phase::Waiting(Waiting::Retryable(_)) => LiveState::Retryable,
         }
     }
 
-    /// Writes a failed attempt down. A dead letter's are not: its story is over.
-    pub(super) fn note_failure(&mut self, worker: Option<&str>, error: Option<&str>, now: Timestamp) {
+    /// Records a failed attempt. A dead letter keeps the attempts that it had.
+    pub(super) fn record_failure(&mut self, worker: Option<&str>, error: Option<&str>, now: Timestamp) {
         if self.death.is_some() {
             return;
         }
@@ -103,19 +105,19 @@ impl Row {
         self.failures.push_back(failure);
     }
 
-    /// Leads the row from its phase to the next one.
+    /// Replaces the phase of the row.
     pub(super) fn change(&mut self, transition: impl FnOnce(Phase) -> Phase) {
-        // The stand-in is never seen: it is replaced before this returns, and building it allocates nothing.
-        let stand_in = Phase::Waiting(Waiting::Pending(Life::begin(Timestamp::MAX, Timestamp::MAX)));
-        self.phase = transition(mem::replace(&mut self.phase, stand_in));
+        // A placeholder for the moment of the transition; creating it allocates nothing.
+        let placeholder = Phase::Waiting(Waiting::Pending(Lifecycle::begin(Timestamp::MAX, Timestamp::MAX)));
+        self.phase = transition(mem::replace(&mut self.phase, placeholder));
     }
 }
 
 impl Phase {
-    /// A lease that has run out has become waiting.
+    /// Turns an expired lease into a waiting message.
     pub(super) fn expire(self, now: Timestamp) -> Self {
         match self {
-            Self::Leased(life) => match life.expire(now) {
+            Self::Leased(lifecycle) => match lifecycle.expire(now) {
                 Ok(pending) => Self::Waiting(Waiting::Pending(pending)),
                 Err(held) => Self::Leased(held),
             },
@@ -127,20 +129,20 @@ impl Phase {
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) name: QueueName,
-    /// Made by a send or `ensure_queue`; a queue that somebody only waits for is not there yet.
+    /// Set by a send or `ensure_queue`. A queue that only has waiting receivers does not exist yet.
     pub(super) exists: bool,
     pub(super) paused: bool,
-    /// Boxed, because the tree moves its entries about when it grows and shrinks.
+    /// Boxed, because the tree moves its entries when it grows and shrinks.
     pub(super) rows: BTreeMap<RowId, Box<Row>>,
     schedule: [BTreeSet<(Timestamp, RowId)>; Priority::COUNT],
-    /// The living rows of each key, in send order. A dead-letter queue orders nothing and has none.
+    /// The rows of each key, in send order. A dead-letter queue does not order messages and has none.
     keys: HashMap<Key, BTreeSet<RowId>>,
     dedup: HashMap<Key, RowId>,
     ids: BTreeSet<(MessageId, RowId)>,
     claims: u64,
-    /// Tells those who wait that there may be something to receive, or that they must wake up earlier.
+    /// Notifies receivers that a message may be receivable, or that they must wake up earlier.
     pub(super) changed: Arc<Notify>,
-    /// The latest time at which any of those who wait will look again by itself.
+    /// The latest time at which a receiver will look again without a notification.
     waiting_until: Timestamp,
 }
 
@@ -161,7 +163,7 @@ impl Queue {
         }
     }
 
-    /// Forgets everything. The entry itself stays for those who wait on it.
+    /// Removes everything. The entry itself stays for waiting receivers.
     pub(super) fn clear(&mut self) {
         let changed = self.changed.clone();
         *self = Self { changed, ..Self::new(self.name.clone()) };
@@ -172,13 +174,13 @@ impl Queue {
         !self.name.holds_dead_letters()
     }
 
-    /// The row that has this dedup key.
+    /// The row with this dedup key.
     pub(super) fn dedup_holder(&self, key: &Key) -> Option<(RowId, &Row)> {
         let id = *self.dedup.get(key)?;
         Some((id, self.rows.get(&id)?))
     }
 
-    /// Rows with this message id, in send order. More than one only when a sender used an id twice.
+    /// The rows with this message id, in send order. More than one only if a sender used an id twice.
     pub(super) fn rows_of(&self, id: MessageId) -> impl Iterator<Item = RowId> + '_ {
         self.ids.range((id, 0)..=(id, RowId::MAX)).map(|(_, row)| *row)
     }
@@ -187,9 +189,9 @@ impl Queue {
         self.ids.insert((row.message.id, id));
         let is_head = match &row.message.ordering_key {
             Some(key) if self.orders_keys() => {
-                let line = self.keys.entry(key.clone()).or_default();
-                line.insert(id);
-                line.first() == Some(&id)
+                let rows = self.keys.entry(key.clone()).or_default();
+                rows.insert(id);
+                rows.first() == Some(&id)
             }
             _ => true,
         };
@@ -205,7 +207,7 @@ impl Queue {
         }
     }
 
-    /// Takes a row out. If it was the head of its key, the next one becomes the head.
+    /// Removes a row. If it was the head of its key, the next row becomes the head.
     pub(super) fn remove(&mut self, id: RowId, now: Timestamp) -> Option<Row> {
         let row = *self.rows.remove(&id)?;
         self.ids.remove(&(row.message.id, id));
@@ -216,16 +218,16 @@ impl Queue {
             self.dedup.remove(key);
         }
         if let Some(key) = &row.message.ordering_key {
-            self.leave_line(&key.clone(), id, now);
+            self.leave_key(&key.clone(), id, now);
         }
         Some(row)
     }
 
-    fn leave_line(&mut self, key: &Key, id: RowId, now: Timestamp) {
-        let Some(line) = self.keys.get_mut(key) else { return };
-        let was_head = line.first() == Some(&id);
-        line.remove(&id);
-        let next = line.first().copied();
+    fn leave_key(&mut self, key: &Key, id: RowId, now: Timestamp) {
+        let Some(rows) = self.keys.get_mut(key) else { return };
+        let was_head = rows.first() == Some(&id);
+        rows.remove(&id);
+        let next = rows.first().copied();
         if next.is_none() {
             self.keys.remove(key);
         }
@@ -238,14 +240,14 @@ impl Queue {
         }
     }
 
-    /// Writes a failed attempt of a row down.
-    pub(super) fn note_failure(&mut self, id: RowId, worker: Option<&str>, error: Option<&str>, now: Timestamp) {
+    /// Records a failed attempt of a row.
+    pub(super) fn record_failure(&mut self, id: RowId, worker: Option<&str>, error: Option<&str>, now: Timestamp) {
         if let Some(row) = self.rows.get_mut(&id) {
-            row.note_failure(worker, error, now);
+            row.record_failure(worker, error, now);
         }
     }
 
-    /// Changes a row that is in the schedule, and moves it there to its new time.
+    /// Changes a scheduled row and updates its time in the schedule.
     pub(super) fn reschedule(&mut self, id: RowId, now: Timestamp, transition: impl FnOnce(Phase) -> Phase) {
         let Some(row) = self.rows.get_mut(&id) else { return };
         let priority = row.message.priority;
@@ -256,7 +258,7 @@ impl Queue {
         self.enter_schedule(priority, after, id, now);
     }
 
-    /// Changes a row that need not be in the schedule: one that waits behind the head of its key is not.
+    /// Changes a row that may be unscheduled, because it is not the head of its key.
     pub(super) fn change(&mut self, id: RowId, now: Timestamp, transition: impl FnOnce(Phase) -> Phase) {
         let Some(row) = self.rows.get_mut(&id) else { return };
         let is_scheduled =
@@ -270,7 +272,7 @@ impl Queue {
 
     fn enter_schedule(&mut self, priority: Priority, due: Timestamp, id: RowId, now: Timestamp) {
         self.schedule[usize::from(priority.get())].insert((due, id));
-        // Those who wait have timers for what they knew of; a lease that ends after all of these timers is no news.
+        // Waiting receivers have timers for the times that they know; a later time need not wake them.
         if due <= now || due < self.waiting_until {
             self.wake();
         }
@@ -285,7 +287,7 @@ impl Queue {
         self.changed.notify_waiters();
     }
 
-    /// The row that is next in turn, if one is due.
+    /// The next row to claim, if one is due.
     pub(super) fn next_due(&self, now: Timestamp) -> Option<RowId> {
         if self.paused {
             return None;
@@ -295,7 +297,7 @@ impl Queue {
         head.map(|(_, id)| *id)
     }
 
-    /// Whether this row may be received now.
+    /// Whether the row can be received now.
     pub(super) fn is_due(&self, id: RowId, now: Timestamp) -> bool {
         !self.paused
             && self.rows.get(&id).is_some_and(|row| {
@@ -308,7 +310,7 @@ impl Queue {
         self.claims = self.claims.wrapping_add(1);
     }
 
-    /// The first time after `after` at which a row becomes due, remembered as what those who wait know of.
+    /// The first time after `after` at which a row becomes due. The caller will wait until then.
     pub(super) fn next_wake_up(&mut self, after: Timestamp) -> Timestamp {
         let next = if self.paused {
             None

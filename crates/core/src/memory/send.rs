@@ -1,7 +1,8 @@
-//! Where a message is accepted.
+//! Sends.
 
 use std::collections::VecDeque;
 
+use super::lifecycle::{Lifecycle, Waiting};
 use super::queue::{Phase, Row, RowId};
 use super::store::State;
 use crate::capabilities::Capabilities;
@@ -9,13 +10,12 @@ use crate::clock::Timestamp;
 use crate::dead_letter::DeadLetterReason;
 use crate::error::MessagingError;
 use crate::id::MessageId;
-use crate::lifecycle::{Life, Waiting};
 use crate::message::{Expiry, Key, Message};
 use crate::queue_name::QueueName;
 use crate::service::check_sendable;
 
 impl State {
-    /// Accepts a message, or answers the living one that has its dedup key.
+    /// Stores a message, or returns the id of the living one with its dedup key.
     pub(super) fn send(
         &mut self,
         capabilities: &Capabilities,
@@ -34,7 +34,7 @@ impl State {
         let due = now.saturating_add(message.delay);
         let row = Row {
             expires_at: message.expires.map(|expiry: Expiry| expiry.resolve(now)),
-            phase: Phase::Waiting(Waiting::Pending(Life::begin(now, due))),
+            phase: Phase::Waiting(Waiting::Pending(Lifecycle::begin(now, due))),
             message,
             death: None,
             failures: VecDeque::new(),
@@ -43,12 +43,12 @@ impl State {
         Ok(id)
     }
 
-    /// The message that a dedup key is taken by. One that has expired and that nobody handles no longer lives: it goes
-    /// to the dead letters now, or it would swallow the new message and die at the next read.
+    /// The living message with this dedup key. An expired one without a valid lease is dead-lettered first; otherwise
+    /// the new message would be dropped in its favour.
     pub(super) fn living_holder(&mut self, name: &QueueName, key: &Key, now: Timestamp) -> Option<MessageId> {
         let (row_id, row) = self.dedup_holder(name, key)?;
         if row.is_over(now) {
-            self.bury_unread(name, row_id, DeadLetterReason::EXPIRED, now);
+            self.dead_letter_unread(name, row_id, DeadLetterReason::EXPIRED, now);
             return None;
         }
         Some(row.message.id)

@@ -1,12 +1,12 @@
-//! Where a lease ends or is extended: nothing happens without the token that is valid now.
+//! Settles and extends, each fenced by the token of a valid lease.
 
 use std::time::Duration;
 
+use super::lifecycle::{Lifecycle, Processing, Waiting};
 use crate::archive::ArchivedState;
 use crate::clock::Timestamp;
 use crate::disposition::{Disposition, Nack, Settlement};
 use crate::error::MessagingError;
-use crate::lifecycle::{Life, Processing, Waiting};
 use crate::receipt::ReceiptHandle;
 
 use super::PROVIDER;
@@ -21,21 +21,23 @@ impl State {
         match disposition {
             Disposition::Ack => {
                 let name = queue.name.clone();
-                if let Some(Row { message, phase: Phase::Leased(life), .. }) = queue.remove(row, now)
-                    && let Ok(completed) = life.ack(token, now)
+                if let Some(Row { message, phase: Phase::Leased(lifecycle), .. }) = queue.remove(row, now)
+                    && let Ok(completed) = lifecycle.ack(token, now)
                 {
                     self.keep(&name, message, completed.record(), ArchivedState::Completed, now);
                 }
             }
             Disposition::Nack(Nack::Retry { after, error }) => {
-                queue.note_failure(row, worker.as_deref(), error.as_deref(), now);
+                queue.record_failure(row, worker.as_deref(), error.as_deref(), now);
                 queue.reschedule(row, now, |phase| {
-                    lead(phase, |life| Ok(waiting(Waiting::Retryable(life.retry(token, after, error, now)?))))
+                    transition_leased(phase, |lifecycle| {
+                        Ok(waiting(Waiting::Retryable(lifecycle.retry(token, after, error, now)?)))
+                    })
                 });
             }
             Disposition::Nack(Nack::Release) => {
                 queue.reschedule(row, now, |phase| {
-                    lead(phase, |life| Ok(waiting(Waiting::Pending(life.release(token, now)?))))
+                    transition_leased(phase, |lifecycle| Ok(waiting(Waiting::Pending(lifecycle.release(token, now)?))))
                 });
             }
             Disposition::Nack(Nack::DeadLetter { reason, error }) => {
@@ -46,12 +48,12 @@ impl State {
                     ));
                 }
                 let name = queue.name.clone();
-                queue.note_failure(row, worker.as_deref(), error.as_deref(), now);
-                if let Some(Row { message, expires_at, phase: Phase::Leased(life), failures, .. }) =
+                queue.record_failure(row, worker.as_deref(), error.as_deref(), now);
+                if let Some(Row { message, expires_at, phase: Phase::Leased(lifecycle), failures, .. }) =
                     queue.remove(row, now)
-                    && let Ok(failed) = life.reject(token, reason, error, now)
+                    && let Ok(failed) = lifecycle.reject(token, reason, error, now)
                 {
-                    self.bury(&name, message, expires_at, failures, failed, now);
+                    self.dead_letter(&name, message, expires_at, failures, failed, now);
                 }
             }
         }
@@ -66,21 +68,23 @@ impl State {
     ) -> Result<(), MessagingError> {
         let token = receipt.token();
         let (queue, row) = self.held(receipt, now)?;
-        queue.reschedule(row, now, |phase| lead(phase, |life| Ok(Phase::Leased(life.extend(token, extension, now)?))));
+        queue.reschedule(row, now, |phase| {
+            transition_leased(phase, |lifecycle| Ok(Phase::Leased(lifecycle.extend(token, extension, now)?)))
+        });
         Ok(())
     }
 
-    /// A message was dropped unsettled: its lease ends now, its delivery stays counted.
+    /// Ends the lease of a dropped message; its delivery stays counted.
     pub(super) fn give_up(&mut self, receipt: &ReceiptHandle, now: Timestamp) {
         let token = receipt.token();
         if let Ok((queue, row)) = self.held(receipt, now) {
             queue.reschedule(row, now, |phase| {
-                lead(phase, |life| Ok(waiting(Waiting::Pending(life.give_up(token, now)?))))
+                transition_leased(phase, |lifecycle| Ok(waiting(Waiting::Pending(lifecycle.give_up(token, now)?))))
             });
         }
     }
 
-    /// The row that a receipt holds, if its lease is valid now.
+    /// The row that a receipt names, if its lease is valid now.
     fn held(&mut self, receipt: &ReceiptHandle, now: Timestamp) -> Result<(&mut Queue, RowId), MessagingError> {
         receipt.check_provider(PROVIDER)?;
         if !self.issued(receipt.token()) {
@@ -90,7 +94,7 @@ impl State {
         let held = self.queues.get_mut(receipt.queue()).filter(|queue| {
             queue.rows.get(&row).is_some_and(|row| {
                 row.message.id == receipt.message_id()
-                    && matches!(&row.phase, Phase::Leased(life) if life.is_held_by(receipt.token(), now))
+                    && matches!(&row.phase, Phase::Leased(lifecycle) if lifecycle.is_held_by(receipt.token(), now))
             })
         });
         held.map(|queue| (queue, row)).ok_or_else(|| receipt.expired())
@@ -101,10 +105,13 @@ fn waiting(waiting: Waiting) -> Phase {
     Phase::Waiting(waiting)
 }
 
-/// Leads a leased row on. What the lifecycle refuses stays as it is; `held` has asked the same before.
-fn lead(phase: Phase, transition: impl FnOnce(Life<Processing>) -> Result<Phase, Life<Processing>>) -> Phase {
+/// Applies a transition to a leased row. `held` has checked the lease, so the transition is not refused.
+fn transition_leased(
+    phase: Phase,
+    transition: impl FnOnce(Lifecycle<Processing>) -> Result<Phase, Lifecycle<Processing>>,
+) -> Phase {
     match phase {
-        Phase::Leased(life) => transition(life).unwrap_or_else(Phase::Leased),
+        Phase::Leased(lifecycle) => transition(lifecycle).unwrap_or_else(Phase::Leased),
         waiting @ Phase::Waiting(_) => waiting,
     }
 }

@@ -1,4 +1,4 @@
-//! What all connections to one store in memory share.
+//! The state that all connections to a store in memory share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::idempotency::Records;
 use super::queue::{Queue, RowId};
 use super::{MemoryProvider, PROVIDER};
 
-/// A store in memory. It lives as long as somebody has it or a connection to it.
+/// A store in memory. It lives as long as this handle or a connection exists.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     pub(super) shared: Arc<Shared>,
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) capabilities: Capabilities,
     pub(super) create_queues: bool,
-    /// One lock for all queues: a dead letter moves between two of them and must have one home at every moment.
+    /// One lock for all queues, because a dead-lettered message moves between two queues in one step.
     pub(super) state: Mutex<State>,
 }
 
@@ -41,12 +41,12 @@ pub(super) struct State {
     pub(super) records: Records,
     pub(super) archive: Archive,
     rows: RowId,
-    /// Half of every token, so that a receipt of another store is known as such.
+    /// One half of every token; it identifies the receipts of this store.
     store: u64,
     leases: u64,
 }
 
-/// How a store in memory shall be.
+/// Builds a [`MemoryStore`].
 #[derive(Debug, Clone)]
 pub struct MemoryStoreBuilder {
     clock: Option<Arc<dyn Clock>>,
@@ -57,29 +57,29 @@ pub struct MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    /// The clock that judges leases and due times; the host's unless told otherwise.
+    /// The clock that judges leases and due times; the host's by default.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
 
-    /// Sizes and times that are accepted.
+    /// The limits of sizes and times.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Whether a send creates a queue that is missing; it does unless told otherwise.
+    /// Whether a send creates a missing queue; the default is yes.
     #[must_use]
     pub fn create_queues(mut self, create: bool) -> Self {
         self.create_queues = create;
         self
     }
 
-    /// Which messages are kept after their end; all of them unless told otherwise. The last 10 000 of the store are, with
-    /// 64 MiB at most, for seven days.
+    /// Which messages are archived; all of them by default. The archive keeps the last 10 000 messages, up to 64 MiB,
+    /// for seven days.
     #[must_use]
     pub fn archive(mut self, policy: ArchivePolicy) -> Self {
         self.archive = policy;
@@ -93,7 +93,7 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// The store.
+    /// Builds the store.
     pub fn build(self) -> MemoryStore {
         let store = self.seed.unwrap_or_else(rand::random);
         let (queues, archive) = (BTreeMap::new(), Archive::new(self.archive));
@@ -121,13 +121,13 @@ impl MemoryStore {
         Self::builder().build()
     }
 
-    /// An empty store that differs from the default.
+    /// A builder with the default settings.
     pub fn builder() -> MemoryStoreBuilder {
         let (limits, archive) = (Limits::default(), ArchivePolicy::default());
         MemoryStoreBuilder { clock: None, limits, create_queues: true, archive, seed: None }
     }
 
-    /// One more connection. Each is closed by itself.
+    /// Opens another connection. Each is closed separately.
     pub fn open(&self) -> MemoryProvider {
         MemoryProvider::new(self.clone())
     }
@@ -140,7 +140,7 @@ impl Default for MemoryStore {
 }
 
 impl State {
-    /// The queue of that name; made, but not yet existing for others, when it is not there.
+    /// The queue with this name. A missing one is added, without existing for other calls yet.
     pub(super) fn queue(&mut self, name: &QueueName) -> &mut Queue {
         // Looked up twice, because the entry API would clone the name on every call.
         if !self.queues.contains_key(name) {
@@ -236,7 +236,7 @@ impl State {
     }
 
     pub(super) fn attempts(&self, name: &QueueName, id: MessageId) -> Vec<MessageAttempt> {
-        // Where the oldest message of that id is: what asks by an id gets that one.
+        // The oldest message with the id: the operations by id use that one.
         let find = |name: &QueueName| {
             let queue = self.queues.get(name)?;
             queue.rows_of(id).next().and_then(|row| queue.rows.get(&row))

@@ -1,4 +1,4 @@
-//! Waiting for a message: registered first, then looked, then waited, so that nothing arrives unseen.
+//! Waiting: a receiver registers before it looks, so that no message arrives unnoticed.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::MemoryProvider;
 use super::claim::Claimed;
 
 impl MemoryProvider {
-    /// Claims what is due; when there is nothing, waits for it as long as the options and the deadline allow.
+    /// Claims what is due. When nothing is due, waits as long as the options and the deadline allow.
     pub(super) async fn claim_or_wait(
         &self,
         queue: &QueueName,
@@ -28,7 +28,7 @@ impl MemoryProvider {
         let wait = deadline.at_most(options.wait);
         let changed = self.changed(queue);
         loop {
-            // Hears of every change from here on, although it is polled only after the look.
+            // Registers for all changes from here on, although it is polled only after the look.
             let notified = changed.notified();
             let (claimed, next) = self.claim_unless_closed(queue, options);
             if !claimed.is_empty() || wait.has_passed() {
@@ -37,7 +37,7 @@ impl MemoryProvider {
             let mut closed = self.closed.subscribe();
             let news = async {
                 tokio::select! {
-                    // Close comes first: what arrives at the same moment is left to other connections.
+                    // Close has priority: messages that arrive at the same moment are left to other connections.
                     biased;
                     _ = closed.wait_for(|closed| *closed) => true,
                     () = notified => false,
@@ -50,7 +50,7 @@ impl MemoryProvider {
         }
     }
 
-    /// Claims what is due, or tells when something will be. A connection that was closed meanwhile claims nothing.
+    /// Claims what is due, or returns when something will be. Claims nothing on a closed connection.
     fn claim_unless_closed(&self, queue: &QueueName, options: &ReceiveOptions) -> (Vec<Claimed>, Timestamp) {
         let mut state = self.shared().state.lock();
         if *self.closed.borrow() {
@@ -62,11 +62,11 @@ impl MemoryProvider {
         (claimed, next)
     }
 
-    /// Hints: one for every change that could have made a message receivable, and one whenever a time comes at which
-    /// one becomes due.
+    /// Hints: one for each change that may have made a message receivable, and one at each time at which a message
+    /// becomes due.
     pub(super) fn wake_ups(&self, queue: &QueueName) -> WakeUps {
         let changed = self.changed(queue);
-        // Made here and not at the first poll: a `Notified` hears of every change from its creation on.
+        // Created here and not at the first poll, because a `Notified` registers at its creation.
         let notified = Box::pin(changed.clone().notified_owned());
         let provider = self.clone();
         let queue = queue.clone();

@@ -1,4 +1,4 @@
-//! What a person does with one message that waits.
+//! Actions on one waiting message.
 
 use crate::clock::Timestamp;
 use crate::dead_letter::DeadLetterReason;
@@ -11,7 +11,7 @@ use super::queue::{Phase, Queue, RowId};
 use super::store::State;
 
 impl State {
-    /// The oldest message of an id, if it waits.
+    /// The oldest message with the id, if it waits.
     fn waiting(
         &mut self,
         queue: &QueueName,
@@ -36,7 +36,7 @@ impl State {
     ) -> Result<(), MessagingError> {
         let (queue, row) = self.waiting(queue, id, now)?;
         queue.change(row, now, |phase| match phase.expire(now) {
-            Phase::Waiting(waiting) => Phase::Waiting(waiting.hasten(now)),
+            Phase::Waiting(waiting) => Phase::Waiting(waiting.make_due(now)),
             leased @ Phase::Leased(_) => leased,
         });
         Ok(())
@@ -55,8 +55,8 @@ impl State {
         if let Some(row) = found.remove(row, now)
             && let Phase::Waiting(waiting) = row.phase.expire(now)
         {
-            let life = waiting.give_up(reason, error, now);
-            self.bury(queue, row.message, row.expires_at, row.failures, life, now);
+            let lifecycle = waiting.dead_letter(reason, error, now);
+            self.dead_letter(queue, row.message, row.expires_at, row.failures, lifecycle, now);
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ fn each_strategy_gives_its_own_delays() {
 }
 
 #[test]
-fn the_default_backs_off_and_lasts_a_night() {
+fn the_default_backs_off_for_nine_hours() {
     let strategy = RetryStrategy::default();
     strategy.validate().unwrap();
     assert_eq!(delays(&strategy, 0.0)[..3], [1000, 2000, 4000]);
@@ -54,7 +54,7 @@ fn the_default_backs_off_and_lasts_a_night() {
 fn max_attempts_counts_the_first_attempt() {
     let once = RetryStrategy::constant(SECOND).with_max_attempts(1);
     assert_eq!(delays(&once, 0.0), []);
-    assert_eq!(once, RetryStrategy::constant(SECOND).with_max_attempts(0), "none is no licence for ever");
+    assert_eq!(once, RetryStrategy::constant(SECOND).with_max_attempts(0), "zero attempts count as one");
     let twice = RetryStrategy::constant(SECOND).with_max_attempts(2);
     assert_eq!(delays(&twice, 0.0), [1000]);
     assert_eq!(twice.next_delay(u32::MAX, NEVER_TOO_LATE, 0.0), None);
@@ -69,11 +69,11 @@ fn no_attempt_is_begun_past_the_total_delay() {
     assert_eq!(strategy.next_delay(1, 2 * SECOND + Duration::from_nanos(1), 0.0), None);
     assert_eq!(strategy.next_delay(1, Duration::MAX, 0.0), None);
     let endless = RetryStrategy::constant(Duration::MAX).with_max_total_delay(Duration::MAX);
-    assert_eq!(endless.next_delay(1, SECOND, 0.0), None, "the sum leaves the range");
+    assert_eq!(endless.next_delay(1, SECOND, 0.0), None, "the sum is out of range");
 }
 
 #[test]
-fn odd_multipliers_neither_panic_nor_make_a_hot_loop() {
+fn invalid_multipliers_neither_panic_nor_make_a_hot_loop() {
     let after = |multiplier: f64, failed: u32| {
         RetryStrategy::exponential(SECOND, multiplier, 60 * SECOND).next_delay(failed, NEVER_TOO_LATE, 0.0)
     };
@@ -90,8 +90,8 @@ fn odd_multipliers_neither_panic_nor_make_a_hot_loop() {
 }
 
 #[test]
-fn the_coarseness_of_floats_moves_no_delay_out_of_its_bounds() {
-    // Whole seconds from here on that are odd have no float of their own.
+fn float_rounding_keeps_delays_within_their_bounds() {
+    // From here on, odd numbers of seconds have no exact float.
     let exact = Duration::from_secs(1 << 53);
     let strategy = RetryStrategy::exponential(exact + SECOND, 1.0, Duration::MAX);
     assert_eq!(strategy.next_delay(2, NEVER_TOO_LATE, 0.0), Some(exact + SECOND), "rounded down");
@@ -102,7 +102,7 @@ fn the_coarseness_of_floats_moves_no_delay_out_of_its_bounds() {
 }
 
 #[test]
-fn a_random_number_outside_its_range_is_taken_as_the_nearest_inside() {
+fn a_random_number_out_of_range_is_clamped() {
     let strategy = RetryStrategy::constant_with_jitter(SECOND, SECOND);
     let delay = |random| strategy.next_delay(1, NEVER_TOO_LATE, random).unwrap();
     for low in [-1.0, f64::NEG_INFINITY, f64::NAN] {
@@ -114,7 +114,7 @@ fn a_random_number_outside_its_range_is_taken_as_the_nearest_inside() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_by_name() {
+fn invalid_strategies_are_refused_by_field() {
     let refused = |strategy: RetryStrategy| match strategy.validate() {
         Err(MessagingError::InvalidInput { what, .. }) => what,
         other => panic!("{other:?}"),
@@ -137,7 +137,7 @@ fn what_cannot_be_meant_is_refused_by_name() {
 }
 
 #[test]
-fn a_strategy_reads_as_people_write_it() {
+fn strategies_are_deserialized() {
     let read = |text: &str| serde_json::from_str::<RetryStrategy>(text);
     assert_eq!(read(r#"{"strategy": "no_retry"}"#).unwrap(), RetryStrategy::NoRetry);
     assert_eq!(
@@ -194,15 +194,15 @@ fn any_limits() -> impl Strategy<Value = RetryLimits> {
     })
 }
 
-/// Any strategy at all, those that `validate` refuses included.
+/// Any strategy, including those that `validate` refuses.
 fn any_strategy() -> impl Strategy<Value = RetryStrategy> {
     strategy_with(any_float())
 }
 
-/// Strategies that `validate` allows, with multipliers that JSON holds exactly.
+/// Strategies that `validate` accepts, with multipliers that JSON represents exactly.
 fn allowed_strategy() -> impl Strategy<Value = RetryStrategy> {
     strategy_with((0..100_u8).prop_map(|quarters| f64::from(quarters) / 4.0))
-        .prop_filter("it must be allowed", |strategy| strategy.validate().is_ok())
+        .prop_filter("the strategy must be valid", |strategy| strategy.validate().is_ok())
 }
 
 fn strategy_with(multiplier: impl Strategy<Value = f64>) -> impl Strategy<Value = RetryStrategy> {
@@ -217,7 +217,7 @@ fn strategy_with(multiplier: impl Strategy<Value = f64>) -> impl Strategy<Value 
     })
 }
 
-/// The bounds of every delay: the least and the most, whatever the failures and the chance.
+/// The least and the greatest delay, for any number of failures and any random number.
 fn bounds(strategy: &RetryStrategy) -> (Duration, Duration) {
     match *strategy {
         RetryStrategy::NoRetry => (Duration::ZERO, Duration::ZERO),
@@ -238,7 +238,7 @@ fn any_failures() -> impl Strategy<Value = u32> {
 
 proptest! {
     #[test]
-    fn every_input_has_an_answer_within_its_bounds(
+    fn every_input_has_a_delay_within_its_bounds(
         strategy in any_strategy(), failed in any_failures(), since in any_duration(), random in any_float(),
     ) {
         let answer = strategy.next_delay(failed, since, random);
@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn without_chance_a_delay_never_shrinks(
+    fn without_randomness_delays_never_shrink(
         strategy in any_strategy(), first in any_failures(), second in any_failures(),
     ) {
         let strategy = strategy.without_limits();
@@ -267,14 +267,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(strategy in allowed_strategy()) {
+    fn strategies_round_trip(strategy in allowed_strategy()) {
         let text = serde_json::to_string(&strategy).unwrap();
         prop_assert_eq!(serde_json::from_str::<RetryStrategy>(&text).unwrap(), strategy, "{}", text);
     }
 }
 
 #[test]
-fn what_is_read_is_validated() {
+fn deserialized_strategies_are_validated() {
     let text = r#"{"strategy": "exponential", "multiplier": 0.5}"#;
     let refused = serde_json::from_str::<RetryStrategy>(text).unwrap_err();
     assert!(refused.to_string().contains("multiplier"), "{refused}");

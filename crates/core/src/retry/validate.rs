@@ -1,4 +1,4 @@
-//! What a strategy may not say.
+//! Validation of strategies.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::error::MessagingError;
 use crate::message::{MAX_DURATION, check_duration};
 
 impl RetryStrategy {
-    /// Refuses what cannot be meant; the error names the field.
+    /// Checks the strategy; the error names the field.
     pub fn validate(&self) -> Result<(), MessagingError> {
         match *self {
             Self::NoRetry => {}
@@ -54,6 +54,6 @@ fn check_multiplier(multiplier: f64) -> Result<(), MessagingError> {
     }
     Err(MessagingError::invalid(
         "multiplier",
-        format!("{multiplier} is not a number from 1 up; 2 doubles the delay each time, 1 keeps it"),
+        format!("{multiplier} is not a number of at least 1; 2 doubles the delay each time, 1 keeps it"),
     ))
 }

@@ -48,7 +48,7 @@ fn a_namespace_is_checked() {
 }
 
 #[test]
-fn what_is_no_step_queue_has_no_namespace() {
+fn other_queues_have_no_namespace() {
     let router = router("worker");
     for other in ["worker_queue", "worker__queue", "worker_a", "a_queue", "xworker_a_queue", "step_results"] {
         assert_eq!(router.extract_namespace(&QueueName::new(other).unwrap()), None, "{other}");
@@ -57,7 +57,7 @@ fn what_is_no_step_queue_has_no_namespace() {
 }
 
 #[test]
-fn a_configuration_that_mixes_queues_up_is_refused_by_key() {
+fn a_configuration_with_shared_queues_is_refused_by_key() {
     let with = |prefix: &str, results: &str, requests: &str| {
         let mut config = QueuesConfig { worker_queue_prefix: prefix.into(), ..QueuesConfig::default() };
         config.orchestration_queues.step_results = results.into();
@@ -76,7 +76,7 @@ fn a_configuration_that_mixes_queues_up_is_refused_by_key() {
 }
 
 #[test]
-fn an_application_can_bring_its_own_rule() {
+fn an_application_can_use_its_own_rule() {
     struct OneQueue;
     impl MessageRouter for OneQueue {
         fn step_queue(&self, namespace: &str) -> Result<QueueName, MessagingError> {

@@ -1,4 +1,4 @@
-//! A provider for tests: it remembers what it was asked, and fails where it is told to.
+//! A provider for tests that records its calls and fails on request.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -30,21 +30,21 @@ use crate::stats::{Measured, QueueHealthReport, QueueStats};
 use crate::sync::Mutex;
 use crate::waiting::{PeekPage, PeekQuery};
 
-/// What `settle` does.
+/// The behaviour of `settle`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Settling {
-    /// Takes everything.
+    /// Succeeds.
     #[default]
-    Works,
-    /// Fails as a whole.
+    Succeeds,
+    /// Fails with an outer error.
     Fails,
-    /// Refuses each row.
+    /// Fails each row.
     RefusesRows,
-    /// Never answers.
+    /// Never completes.
     Hangs,
 }
 
-/// Leases that were given back because their messages were dropped.
+/// Leases of dropped messages.
 #[derive(Debug, Default)]
 struct Returned(Mutex<Vec<MessageId>>);
 
@@ -78,12 +78,12 @@ impl Default for FakeProvider {
 }
 
 impl FakeProvider {
-    /// One whose `settle` behaves like that.
+    /// Sets the behaviour of `settle`.
     pub(crate) fn settling(settling: Settling) -> Self {
         Self { settling, ..Self::default() }
     }
 
-    /// One that offers or refuses a feature.
+    /// Sets the support of a feature.
     pub(crate) fn with(mut self, feature: Feature, support: Support) -> Self {
         self.capabilities = self.capabilities.with(feature, support);
         self
@@ -94,7 +94,7 @@ impl FakeProvider {
         self.calls.lock().clone()
     }
 
-    /// Puts a message where no send may: into a dead-letter queue, say.
+    /// Adds a message where no send is allowed, for example to a dead-letter queue.
     pub(crate) fn put(&self, queue: &QueueName, body: &'static str) -> MessageId {
         let message = Message::new(body);
         let id = message.id;
@@ -102,17 +102,17 @@ impl FakeProvider {
         id
     }
 
-    /// What waits in a queue.
+    /// The messages of a queue.
     pub(crate) fn waiting(&self, queue: &QueueName) -> Vec<Message> {
         self.queues.lock().get(queue).map_or_else(Vec::new, |queue| queue.iter().cloned().collect())
     }
 
-    /// Every queue that was made or sent to.
+    /// All queues that were created or sent to.
     pub(crate) fn queue_names(&self) -> Vec<String> {
         self.queues.lock().keys().map(QueueName::to_string).collect()
     }
 
-    /// The rows of every settle, call by call.
+    /// The rows of every settle call.
     pub(crate) fn settle_calls(&self) -> Vec<Vec<Settlement>> {
         self.settle_calls.lock().clone()
     }
@@ -227,7 +227,7 @@ impl MessagingService for FakeProvider {
         self.called("settle");
         self.settle_calls.lock().push(settlements.clone());
         match self.settling {
-            Settling::Works => Ok(settlements.iter().map(|_| Ok(())).collect()),
+            Settling::Succeeds => Ok(settlements.iter().map(|_| Ok(())).collect()),
             Settling::Fails => Err(MessagingError::Closed { provider: "fake" }),
             Settling::RefusesRows => Ok(settlements.iter().map(|row| Err(row.receipt.expired())).collect()),
             Settling::Hangs => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! What a claim asks for, and what it brings.
+//! Claims of tasks, and their results.
 
 use std::time::Duration;
 
@@ -10,100 +10,100 @@ use crate::error::MessagingError;
 use crate::message::{Key, MAX_DURATION, Priority, check_duration};
 use crate::retry::RetryStrategy;
 
-/// A claim of what is due.
+/// A claim of due tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimTasks {
-    /// Of these types.
+    /// The task types.
     pub types: Vec<TaskType>,
-    /// At most that many.
+    /// Upper bound of the tasks.
     pub max: usize,
-    /// How long the lease lasts, unless it is renewed.
+    /// Lease duration.
     pub lease: Duration,
-    /// Who claims.
+    /// The worker that claims.
     pub worker: String,
 }
 
 impl ClaimTasks {
-    /// Refuses what cannot be meant.
+    /// Checks the claim.
     pub fn check(&self) -> Result<(), MessagingError> {
         check_lease(self.lease)
     }
 }
 
-/// Refuses a lease that is over before it begins. What a store does first, wherever it is asked for one.
+/// Refuses a lease of zero length. A store calls it before anything else.
 pub fn check_lease(lease: Duration) -> Result<(), MessagingError> {
     if lease.is_zero() {
-        return Err(MessagingError::invalid("task lease", "it is over before it begins; allow some time"));
+        return Err(MessagingError::invalid("task lease", "it is 0; use a longer one"));
     }
     check_duration("task lease", lease, MAX_DURATION)
 }
 
-/// The right to say what became of an attempt: the task, and the token of its claim.
+/// The right to finish an attempt: the task and the token of its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TaskLease {
     /// The task.
     pub id: TaskId,
-    /// Drawn anew by every claim.
+    /// Unique for each claim.
     pub token: i64,
 }
 
-/// A task that was claimed.
+/// A claimed task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimedTask {
-    /// What ends the attempt.
+    /// The lease of the attempt.
     pub lease: TaskLease,
-    /// Which handler runs it.
+    /// The task type.
     pub task_type: TaskType,
-    /// What the handler is given.
+    /// The payload.
     pub payload: Bytes,
-    /// Which attempt this is; 1 is the first.
+    /// The number of this attempt, from 1.
     pub attempt_count: u32,
-    /// How many there are.
+    /// Upper bound of the attempts.
     pub max_attempts: u32,
-    /// When a failure is followed by the next attempt; `None` is the default strategy.
+    /// The retry strategy; `None` is the default.
     pub retry_strategy: Option<RetryStrategy>,
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
-    /// The key that it is ordered by.
+    /// The ordering key.
     pub ordering_key: Option<Key>,
-    /// Words to find it by.
+    /// The tags.
     pub tags: Vec<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it was due.
     pub scheduled_for: Timestamp,
-    /// How long ago, by the store's clock, the first attempt began.
+    /// The time since the first attempt began, by the store's clock.
     pub since_first_attempt: Duration,
-    /// How long, by the store's clock, until it is too late.
+    /// The time until the deadline, by the store's clock.
     pub time_left: Option<Duration>,
 }
 
-/// What became of a claim by id.
+/// The result of a claim by id.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClaimAnswer {
-    /// It was claimed.
+    /// The task was claimed.
     Claimed(Box<ClaimedTask>),
-    /// It may not be claimed before that long.
+    /// The task cannot be claimed for this long.
     NotDue(Duration),
-    /// Somebody else has it, or it has ended, or there is no such task: the delivery has nothing to do.
+    /// Another worker has the task, it has ended, or it does not exist: the delivery has nothing to do.
     NotClaimable,
 }
 
-/// A task whose worker was lost: its lease has run out.
+/// A task whose lease has expired, because its worker was lost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LostLease {
-    /// The lease that has run out.
+    /// The expired lease.
     pub lease: TaskLease,
-    /// The task's type.
+    /// The task type.
     pub task_type: TaskType,
-    /// Who held it.
+    /// The worker that held it.
     pub worker: String,
-    /// Which attempt it was.
+    /// The number of the attempt.
     pub attempt_count: u32,
-    /// How many there are.
+    /// Upper bound of the attempts.
     pub max_attempts: u32,
-    /// When the next attempt follows.
+    /// The retry strategy.
     pub retry_strategy: Option<RetryStrategy>,
-    /// How long ago the first attempt began.
+    /// The time since the first attempt began.
     pub since_first_attempt: Duration,
 }

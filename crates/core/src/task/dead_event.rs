@@ -1,4 +1,4 @@
-//! What is told of a task that died.
+//! The event of a dead task.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,38 +6,38 @@ use super::names::{TaskId, TaskType};
 use super::state::DeadReason;
 use crate::clock::Timestamp;
 
-/// Where the payload of a dead task is: with the task. The event does not carry it, because a payload may be a megabyte,
-/// or nobody's business where events are read.
+/// Where the payload of a dead task is: in the task store. The event does not contain it, because it can be large or
+/// confidential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PayloadRef {
-    /// How often it had been edited: the revision that the attempts ran with.
+    /// The revision of the payload that the attempts used; the number of its edits.
     pub revision: u32,
     /// Its size.
     pub bytes: u64,
 }
 
-/// A task died. Sent to the queue that is configured for it, in the transaction in which the task died.
+/// The event that a task died. Sent to the configured queue, in the transaction in which the task died.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadTaskEvent {
     /// The task.
     pub task_id: TaskId,
-    /// Its type.
+    /// The task type.
     pub task_type: TaskType,
-    /// Who made the last attempt; `None` when there was none.
+    /// The worker of the last attempt; `None` if there was none.
     pub worker_id: Option<String>,
-    /// How many attempts were made.
+    /// Number of attempts.
     pub attempt_count: u32,
-    /// How many were allowed.
+    /// Upper bound of the attempts.
     pub max_attempts: u32,
-    /// Why there was no further one.
+    /// Why there was no further attempt.
     pub reason: DeadReason,
     /// The last error.
     pub error: String,
     /// When it died, by the store's clock.
     pub dead_at: Timestamp,
-    /// Where its payload is.
+    /// The reference to the payload.
     pub payload: PayloadRef,
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_has_the_fields_that_its_readers_know() {
+    fn an_event_has_the_documented_fields() {
         let event = DeadTaskEvent {
             task_id: "01890a5d-ac96-774b-bcce-b302099a8057".parse().unwrap(),
             task_type: TaskType::new("mail").unwrap(),

@@ -1,4 +1,4 @@
-//! How an attempt ends, and what is told of it meanwhile.
+//! The end of an attempt, and reports of its progress.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use super::claim::{ClaimedTask, TaskLease};
 use super::state::{DeadReason, TaskState};
 use crate::error::MessagingError;
 
-/// The longest text of progress, in bytes.
-const LONGEST_PROGRESS: usize = 1024;
+/// Upper bound of a progress text, in bytes.
+const MAX_PROGRESS_BYTES: usize = 1024;
 
 /// The end of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finish {
-    /// Whose.
+    /// The lease.
     pub lease: TaskLease,
-    /// How.
+    /// The outcome.
     pub outcome: TaskOutcome,
 }
 
 impl Finish {
-    /// Refuses a result of more bytes than a store takes.
+    /// Refuses a result above the limit of the store.
     pub fn check(&self, max_payload_bytes: usize) -> Result<(), MessagingError> {
         match &self.outcome {
             TaskOutcome::Succeeded { result: Some(result) } if result.len() > max_payload_bytes => {
@@ -39,92 +39,92 @@ impl Finish {
     }
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskOutcome {
-    /// The work is done.
+    /// It succeeded.
     Succeeded {
-        /// What it brought.
+        /// The result.
         result: Option<Bytes>,
     },
-    /// It failed, and is tried again.
+    /// It failed and is retried.
     Retry {
-        /// That much later.
+        /// The delay until the retry.
         after: Duration,
-        /// Why it failed.
+        /// The error.
         error: String,
     },
     /// It failed for good.
     Dead {
         /// Why there is no further attempt.
         reason: DeadReason,
-        /// Why it failed.
+        /// The error.
         error: String,
     },
-    /// It was never begun: it goes back at once, and the attempt is not counted.
+    /// It was never begun: the task is due at once, and the attempt is not counted.
     Released,
 }
 
-/// Whether a task was still held by the lease that something was asked with.
+/// Whether a lease was still valid for the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "what was asked by a lease that is lost was not done"]
+#[must_use = "nothing is done for a lost lease"]
 pub enum TaskStanding {
-    /// It was, and what was asked was done.
+    /// The lease was valid, and the operation is done.
     Held,
-    /// It was, and a retry was asked for after the last attempt: the task is dead.
+    /// The lease was valid, and the retry came after the last attempt: the task is dead.
     Spent,
-    /// It was not, and nothing was changed. The state is that of the task now; `None` when there is no such task.
+    /// The lease was lost, and nothing was changed. The current state of the task; `None` if it does not exist.
     Lost(Option<TaskState>),
 }
 
 impl TaskStanding {
-    /// Whether the task was held, and something was done.
+    /// Whether the lease was valid and the operation is done.
     pub fn is_held(self) -> bool {
         matches!(self, Self::Held | Self::Spent)
     }
 }
 
-/// What one call of [`TaskStore::finish_and_claim`](super::TaskStore::finish_and_claim) did.
+/// The result of [`TaskStore::finish_and_claim`](super::TaskStore::finish_and_claim).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FinishedAndClaimed {
-    /// What became of each end, in their order.
+    /// The results of the finished attempts, in order.
     pub finished: Vec<TaskStanding>,
-    /// The new attempts.
+    /// The claimed tasks.
     pub claimed: Vec<ClaimedTask>,
-    /// When nothing was claimed: how long until something may be, as far as is known.
+    /// If nothing was claimed, the known time until a task may be due.
     pub next_due: Option<Duration>,
 }
 
-/// How far a task has come.
+/// The progress of a task.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// From 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
-    /// In words.
+    /// A text for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
 
 impl Progress {
-    /// Progress that a store can keep: a fraction from 0 to 1, and a text that is not too long.
+    /// Checks the fraction and the length of the text.
     pub fn new(fraction: Option<f64>, text: Option<String>) -> Result<Self, MessagingError> {
         if fraction.is_some_and(|fraction| !(0.0..=1.0).contains(&fraction)) {
-            return Err(MessagingError::invalid("progress", "a fraction is a number from 0 to 1"));
+            return Err(MessagingError::invalid("progress", "the fraction is not between 0 and 1"));
         }
-        if text.as_ref().is_some_and(|text| text.len() > LONGEST_PROGRESS || text.contains('\0')) {
-            let why = format!("a text has at most {LONGEST_PROGRESS} bytes, and no NUL");
+        if text.as_ref().is_some_and(|text| text.len() > MAX_PROGRESS_BYTES || text.contains('\0')) {
+            let why = format!("the text has more than {MAX_PROGRESS_BYTES} bytes, or contains NUL");
             return Err(MessagingError::invalid("progress", why));
         }
         Ok(Self { fraction, text })
     }
 }
 
-/// A sign of life of a worker.
+/// The heartbeat of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heartbeat {
-    /// Whose lease is renewed.
+    /// The lease to extend.
     pub lease: TaskLease,
-    /// How far it has come since the last one.
+    /// The progress since the last heartbeat.
     pub progress: Option<Progress>,
 }

@@ -1,15 +1,15 @@
-//! Tasks: work that a database knows of from its creation to its end.
+//! Tasks: durable work whose source of truth is a database.
 //!
-//! A message is delivered; a task is *known*. Its row says at any time in which [`TaskState`] it is, who works on it, how
-//! often that was tried and what came of it; a queue, where there is one, only carries its id to whoever will claim it.
-//! So nothing is decided by a message: a delivery that comes twice, late or for nobody changes nothing.
+//! The row of a task shows at any time its [`TaskState`], its worker, its attempts and their outcomes. A queue, if
+//! there is one, only delivers its id to a worker that then claims it. So messages decide nothing: a delivery that is
+//! repeated, late or obsolete changes nothing.
 //!
-//! **The invariant.** Every transition names the state that it leaves and, once a task is claimed, the token of the claim.
-//! Of two that race, one changes the row and the other finds that it does nothing. Whatever must be told of a transition
-//! (the message that delivers a retry, the event of a death) is written in the transition's own transaction.
+//! **The invariant.** Every transition names the state that it leaves and, once a task is claimed, the token of the
+//! claim. Of two concurrent transitions, one changes the row and the other has no effect. Messages of a transition (the
+//! delivery of a retry, the event of a death) are written in its transaction.
 //!
-//! [`TaskStore`] is what a database does for that, [`ScheduleStore`] keeps the times at which tasks are made. What runs
-//! tasks stands above, in `postrider-tasks`.
+//! [`TaskStore`] is implemented by databases, and [`ScheduleStore`] keeps the schedules that create tasks. The crate
+//! `postrider-tasks` runs tasks.
 
 mod claim;
 mod dead_event;

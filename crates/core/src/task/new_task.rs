@@ -1,4 +1,4 @@
-//! A task as its creator makes it.
+//! A task, as its creator creates it.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::idempotency::IdempotencyKey;
 use crate::message::{Key, MAX_DURATION, Priority, check_duration};
 use crate::retry::RetryStrategy;
 
-const MOST_TAGS: usize = 32;
-const LONGEST_TAG: usize = 128;
+const MAX_TAGS: usize = 32;
+const MAX_TAG_BYTES: usize = 128;
 
-/// A time, by the store's clock.
+/// A time by the store's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
-    /// That long after the store accepted the task.
+    /// This long after the store accepted the task.
     In(#[serde(with = "duration_text")] Duration),
-    /// At that time.
+    /// At this time.
     At(Timestamp),
 }
 
 impl When {
-    /// At once.
+    /// Now.
     pub const NOW: Self = Self::In(Duration::ZERO);
 
     /// The time, for a task that the store accepts at `now`.
@@ -43,15 +43,16 @@ impl When {
     fn check(self, what: &'static str) -> Result<(), MessagingError> {
         match self {
             Self::In(delay) => check_duration(what, delay, MAX_DURATION),
-            Self::At(time) if time > Timestamp::now().saturating_add(MAX_DURATION) => {
-                Err(MessagingError::invalid(what, format!("{time} is more than a hundred years from now")))
-            }
+            Self::At(time) if time > Timestamp::now().saturating_add(MAX_DURATION) => Err(MessagingError::invalid(
+                what,
+                format!("{time} is more than a hundred years from now; use an earlier time"),
+            )),
             Self::At(_) => Ok(()),
         }
     }
 }
 
-/// A task to be made.
+/// A task to be created.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,30 +69,30 @@ impl When {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTask {
-    /// Its identity.
+    /// The task's id.
     pub id: TaskId,
-    /// Which handler runs it.
+    /// The task type.
     pub task_type: TaskType,
-    /// What the handler is given.
+    /// The payload.
     pub payload: Bytes,
     /// When it is due.
     pub scheduled_for: When,
-    /// How often it is tried; `None` is what its retry strategy says, else
+    /// Upper bound of the attempts; `None` is the limit of the retry strategy, else
     /// [`RetryStrategy::DEFAULT_MAX_ATTEMPTS`].
     pub max_attempts: Option<NonZeroU32>,
-    /// How urgent it is, among the tasks of its type.
+    /// The priority among tasks of its type.
     pub priority: Priority,
-    /// Tasks of a type with the same key run one at a time, in the order in which they were made.
+    /// Tasks of a type with the same key run one at a time, in the order of their creation.
     pub ordering_key: Option<Key>,
-    /// A second task of the type with this key is not made: the first is answered, whatever has become of it.
+    /// A second task of the type with this key is not created: the first one is returned, in any state.
     pub idempotency_key: Option<IdempotencyKey>,
-    /// When a failed attempt is followed by the next; `None` is the default strategy.
+    /// The retry strategy; `None` is the default.
     pub retry_strategy: Option<RetryStrategy>,
-    /// When it is too late: it dies, even if it is being worked on.
+    /// When the task dies, even during an attempt.
     pub deadline: Option<When>,
-    /// Words to find it by.
+    /// The tags.
     pub tags: Vec<String>,
-    /// The schedule that made it.
+    /// The schedule that creates it.
     pub schedule: Option<String>,
 }
 
@@ -101,7 +102,7 @@ impl NewTask {
         Ok(Self::of(TaskType::new(task_type)?, payload))
     }
 
-    /// A task of a type whose name was checked before.
+    /// A task of a checked type.
     pub fn of(task_type: TaskType, payload: impl Into<Bytes>) -> Self {
         Self {
             id: TaskId::generate(),
@@ -119,75 +120,76 @@ impl NewTask {
         }
     }
 
-    /// With an id that the caller made.
+    /// Sets an id of the caller.
     #[must_use]
     pub fn id(mut self, id: TaskId) -> Self {
         self.id = id;
         self
     }
 
-    /// Due that long after it is made.
+    /// Due this long after its creation.
     #[must_use]
     pub fn scheduled_in(mut self, delay: Duration) -> Self {
         self.scheduled_for = When::In(delay);
         self
     }
 
-    /// Due at that time.
+    /// Due at this time.
     #[must_use]
     pub fn scheduled_at(mut self, time: Timestamp) -> Self {
         self.scheduled_for = When::At(time);
         self
     }
 
-    /// Tried so often. The first attempt is always made, so 0 counts as 1.
+    /// Sets the number of attempts. The first attempt always happens, so 0 counts as 1.
     #[must_use]
     pub fn max_attempts(mut self, max_attempts: u32) -> Self {
         self.max_attempts = Some(NonZeroU32::new(max_attempts).unwrap_or(NonZeroU32::MIN));
         self
     }
 
-    /// With a priority.
+    /// Sets the priority.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Runs after every earlier task of its type with the same key, and before every later one.
+    /// Sets the ordering key: the task runs after every earlier task of its type with the key, and before every later
+    /// one.
     pub fn ordering_key(mut self, key: impl AsRef<str>) -> Result<Self, MessagingError> {
         self.ordering_key = Some(Key::new("ordering key", key.as_ref())?);
         Ok(self)
     }
 
-    /// Made once, however often it is asked for.
+    /// Sets the idempotency key: repeated creations return the first task.
     pub fn idempotency_key(mut self, key: impl AsRef<str>) -> Result<Self, MessagingError> {
         self.idempotency_key = Some(IdempotencyKey::new(key)?);
         Ok(self)
     }
 
-    /// Tried again by this strategy.
+    /// Sets the retry strategy.
     #[must_use]
     pub fn retry_strategy(mut self, strategy: RetryStrategy) -> Self {
         self.retry_strategy = Some(strategy);
         self
     }
 
-    /// Dead when it has not ended that long after it was made.
+    /// The task dies if it has not ended this long after its creation.
     #[must_use]
     pub fn deadline_in(mut self, time: Duration) -> Self {
         self.deadline = Some(When::In(time));
         self
     }
 
-    /// Dead when it has not ended by then.
+    /// The task dies if it has not ended by then.
     #[must_use]
     pub fn deadline_at(mut self, time: Timestamp) -> Self {
         self.deadline = Some(When::At(time));
         self
     }
 
-    /// With one more word to find it by.
+    /// Adds a tag.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags.push(tag.into());
@@ -200,7 +202,7 @@ impl NewTask {
         self.max_attempts.or_else(by_strategy).unwrap_or(RetryStrategy::DEFAULT_MAX_ATTEMPTS)
     }
 
-    /// Refuses what cannot be meant, before anything is done. What every store does first.
+    /// Checks the task. A store calls it before anything else.
     pub fn check(&self, max_payload_bytes: usize) -> Result<(), MessagingError> {
         if self.payload.len() > max_payload_bytes {
             return Err(MessagingError::invalid(
@@ -233,14 +235,14 @@ impl NewTask {
 }
 
 pub(super) fn check_tags(tags: &[String]) -> Result<(), MessagingError> {
-    if tags.len() > MOST_TAGS {
-        let why = format!("{} are too many, at most {MOST_TAGS} are allowed", tags.len());
+    if tags.len() > MAX_TAGS {
+        let why = format!("{} are too many, at most {MAX_TAGS} are allowed", tags.len());
         return Err(MessagingError::invalid("tags", why));
     }
     for tag in tags {
-        if tag.is_empty() || tag.len() > LONGEST_TAG || tag.chars().any(char::is_control) {
+        if tag.is_empty() || tag.len() > MAX_TAG_BYTES || tag.chars().any(char::is_control) {
             let why = format!(
-                "'{}': a tag is 1 to {LONGEST_TAG} bytes of text without control characters",
+                "'{}': a tag is 1 to {MAX_TAG_BYTES} bytes of text without control characters",
                 tag.escape_debug()
             );
             return Err(MessagingError::invalid("tag", why));
@@ -249,14 +251,14 @@ pub(super) fn check_tags(tags: &[String]) -> Result<(), MessagingError> {
     Ok(())
 }
 
-/// What a creation brought.
+/// The result of a creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Created {
-    /// The task: the new one, or the first that was made with the same idempotency key.
+    /// The task: the new one, or the first one with the same idempotency key.
     pub id: TaskId,
-    /// Whether it was made by this call.
+    /// Whether this call created it.
     pub is_new: bool,
-    /// Where it is in its life.
+    /// Its state.
     pub state: TaskState,
 }
 
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_attempts_has_one_answer() {
+    fn the_number_of_attempts_is_unambiguous() {
         assert_eq!(task().attempts(), RetryStrategy::DEFAULT_MAX_ATTEMPTS);
         assert_eq!(task().max_attempts(0).attempts().get(), 1);
         let constant = RetryStrategy::constant(Duration::from_secs(1));
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_tasks_are_refused() {
         assert!(task().check(2).is_ok());
         assert!(task().check(1).is_err());
         assert!(task().scheduled_in(Duration::MAX).check(9).is_err());

@@ -1,4 +1,4 @@
-//! Which tasks are meant.
+//! Queries of tasks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,30 +11,30 @@ use super::state::{DeadReason, TaskState};
 use crate::clock::Timestamp;
 use crate::error::MessagingError;
 
-/// Types of tasks: the one of that name, or with a `*` at its end all that begin so.
+/// A pattern of task types: one type, or with a `*` at the end all types with this prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypePattern {
     name: String,
-    is_beginning: bool,
+    is_prefix: bool,
 }
 
 impl TypePattern {
-    /// One type.
+    /// Exactly one type.
     pub fn exactly(task_type: &TaskType) -> Self {
-        Self { name: task_type.as_str().to_owned(), is_beginning: false }
+        Self { name: task_type.as_str().to_owned(), is_prefix: false }
     }
 
-    /// Whether it means that type.
+    /// Whether the pattern matches a type.
     pub fn includes(&self, task_type: &TaskType) -> bool {
-        match self.is_beginning {
+        match self.is_prefix {
             true => task_type.as_str().starts_with(&self.name),
             false => task_type.as_str() == self.name,
         }
     }
 
-    /// What both mean; `None` when that is no type.
+    /// The pattern of the types that both match; `None` if there is none.
     pub fn and(&self, other: &Self) -> Option<Self> {
-        let is_within = |narrow: &Self, wide: &Self| match wide.is_beginning {
+        let is_within = |narrow: &Self, wide: &Self| match wide.is_prefix {
             true => narrow.name.starts_with(&wide.name),
             false => narrow == wide,
         };
@@ -44,16 +44,16 @@ impl TypePattern {
             .map(|(it, _)| it.clone())
     }
 
-    /// The same as SQL's `like` has it, where `\` escapes.
+    /// The pattern for SQL's `like`, with `\` as the escape character.
     pub fn as_like(&self) -> String {
         let escaped = self.name.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-        escaped + if self.is_beginning { "%" } else { "" }
+        escaped + if self.is_prefix { "%" } else { "" }
     }
 }
 
 impl fmt::Display for TypePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.name, if self.is_beginning { "*" } else { "" })
+        write!(f, "{}{}", self.name, if self.is_prefix { "*" } else { "" })
     }
 }
 
@@ -65,38 +65,39 @@ impl FromStr for TypePattern {
         let is_part = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.len() > MAX_TASK_TYPE || !name.chars().all(is_part) {
             let shown: String = text.chars().take(MAX_TASK_TYPE).flat_map(char::escape_debug).collect();
-            let why = format!("'{shown}' begins no type; use letters, digits, '_', '.' and '-' before the '*'");
+            let why =
+                format!("'{shown}' is not the prefix of a type; use letters, digits, '_', '.' and '-' before the '*'");
             return Err(MessagingError::invalid("task type", why));
         }
-        Ok(Self { name: name.to_owned(), is_beginning: true })
+        Ok(Self { name: name.to_owned(), is_prefix: true })
     }
 }
 
-/// Which tasks are meant: those of which everything holds that is said. What is empty or `None` says nothing.
+/// A filter of tasks: those that meet every condition that is not empty or `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskFilter {
-    /// In one of these states.
+    /// One of these states.
     pub states: Vec<TaskState>,
-    /// Of one of these types.
+    /// One of these types.
     pub types: Vec<TaskType>,
-    /// And of a type that one of these means. Unlike `types`, an empty list means no task at all.
+    /// A type that one of these patterns matches. Unlike for `types`, an empty list matches no task.
     pub within: Option<Vec<TypePattern>>,
-    /// With all of these tags.
+    /// All of these tags.
     pub tags: Vec<String>,
-    /// Made by this schedule.
+    /// Created by this schedule.
     pub schedule: Option<String>,
-    /// That died for this reason.
+    /// Died for this reason.
     pub dead_reason: Option<DeadReason>,
-    /// Whose last error has this text in it.
+    /// This part of the last error.
     pub error_contains: Option<String>,
-    /// Made at this time or later.
+    /// Created at this time or later.
     pub created_since: Option<Timestamp>,
-    /// Made before this time.
+    /// Created before this time.
     pub created_before: Option<Timestamp>,
 }
 
 impl TaskFilter {
-    /// Whether a task is meant. Stores that cannot ask their tables all of it ask here.
+    /// Whether a task meets the filter, for stores that cannot express all of it in a query.
     pub fn includes(&self, task: &TaskInfo) -> bool {
         (self.states.is_empty() || self.states.contains(&task.state))
             && (self.types.is_empty() || self.types.contains(&task.task_type))
@@ -113,14 +114,14 @@ impl TaskFilter {
     }
 }
 
-/// One page of a listing, newest first.
+/// A request for a page of tasks, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskQuery {
-    /// Which ones.
+    /// The filter.
     pub filter: TaskFilter,
-    /// At most that many.
+    /// Upper bound of the tasks in the page.
     pub limit: usize,
-    /// Those after the page that ended with this cursor.
+    /// The cursor of the previous page.
     pub after: Option<TaskCursor>,
 }
 
@@ -131,27 +132,27 @@ impl Default for TaskQuery {
 }
 
 impl TaskQuery {
-    /// Refuses a page of nothing, and one that no memory should hold.
+    /// Checks the limit: at least 1, and the page must fit into memory.
     pub fn check(&self) -> Result<(), MessagingError> {
         if self.limit == 0 || self.limit > 1000 {
-            return Err(MessagingError::invalid("limit", "a page has 1 to 1000 tasks"));
+            return Err(MessagingError::invalid("limit", "use 1 to 1000"));
         }
         Ok(())
     }
 }
 
-/// Where a page ended. Opaque; made by the store that reads it.
+/// The end of a page of tasks. Opaque; only the store that made it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TaskCursor(pub String);
 
-/// One page of tasks.
+/// A page of tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskPage {
     /// The tasks, newest first.
     pub tasks: Vec<TaskInfo>,
-    /// Where the next page begins; `None` at the end. A page may have fewer tasks than were asked for and still not be
-    /// the last: a call looks at a bounded number of rows, whatever its filter leaves of them.
+    /// The cursor of the next page; `None` at the end. A page can be short and still have a next page, because a call
+    /// reads a bounded number of rows.
     pub next: Option<TaskCursor>,
 }
 
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_means_one_type_or_all_that_begin_alike() {
+    fn a_pattern_matches_one_type_or_a_prefix() {
         let kind = |name| TaskType::new(name).unwrap();
         assert!(pattern("mail").includes(&kind("mail")) && !pattern("mail").includes(&kind("mail2")));
         assert!(pattern("mail*").includes(&kind("mail")) && pattern("mail.*").includes(&kind("mail.in")));
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn two_patterns_mean_what_the_narrower_means_or_nothing() {
+    fn the_intersection_of_patterns_is_the_narrower_or_none() {
         for (one, other, both) in [
             ("mail", "mail", Some("mail")),
             ("mail*", "mail", Some("mail")),

@@ -1,4 +1,4 @@
-//! A task as its store knows it.
+//! A task, as its store keeps it.
 
 use std::fmt;
 
@@ -13,92 +13,92 @@ use crate::idempotency::IdempotencyKey;
 use crate::message::{Key, Priority};
 use crate::retry::RetryStrategy;
 
-/// Everything about a task but its bytes.
+/// A task without payload and result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskInfo {
-    /// Its identity.
+    /// The task's id.
     pub id: TaskId,
-    /// Its type.
+    /// The task type.
     pub task_type: TaskType,
-    /// Where it is in its life.
+    /// The state.
     pub state: TaskState,
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
-    /// The key that it is ordered by.
+    /// The ordering key.
     pub ordering_key: Option<Key>,
-    /// Whether it waits behind another task of its key.
+    /// Whether it waits for another task of its ordering key.
     pub is_blocked: bool,
-    /// The key that it is single by.
+    /// The idempotency key.
     pub idempotency_key: Option<IdempotencyKey>,
-    /// Words to find it by.
+    /// The tags.
     pub tags: Vec<String>,
-    /// The schedule that made it.
+    /// The schedule that created it.
     pub schedule: Option<String>,
-    /// How many attempts were begun, since it was last replayed.
+    /// Number of attempts since the last replay.
     pub attempt_count: u32,
-    /// How many there are.
+    /// Upper bound of the attempts.
     pub max_attempts: u32,
-    /// When a failure is followed by the next attempt; `None` is the default strategy.
+    /// The retry strategy; `None` is the default.
     pub retry_strategy: Option<RetryStrategy>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When it is, or was, due.
+    /// When it is or was due.
     pub scheduled_for: Timestamp,
-    /// When it is too late.
+    /// The deadline.
     pub deadline: Option<Timestamp>,
-    /// When it was last sent on its way.
+    /// When it was last enqueued.
     pub enqueued_at: Option<Timestamp>,
     /// When the current or last attempt began.
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// Who works on it, or did last.
+    /// The current or last worker.
     pub worker: Option<String>,
     /// When the lease of the current attempt ends.
     pub lease_expires_at: Option<Timestamp>,
-    /// How far the current or last attempt has come.
+    /// The progress of the current or last attempt.
     pub progress: Option<Progress>,
     /// Why it died.
     pub dead_reason: Option<DeadReason>,
-    /// Why the last attempt failed.
+    /// The error of the last attempt.
     pub last_error: Option<String>,
-    /// How often its payload was edited.
+    /// Number of payload edits.
     pub revision: u32,
-    /// How often it was replayed.
+    /// Number of replays.
     pub replay_count: u32,
 }
 
 /// A task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Everything but its bytes.
+    /// The fields except payload and result.
     pub info: TaskInfo,
-    /// What its handler is given.
+    /// The payload.
     pub payload: Bytes,
-    /// What it brought.
+    /// The result.
     pub result: Option<Bytes>,
 }
 
-/// How an attempt ended, or that it has not.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptOutcome {
-    /// It is under way.
+    /// The attempt is running.
     Running,
-    /// The work was done.
+    /// It succeeded.
     Succeeded,
     /// It failed.
     Failed,
-    /// Its worker was lost.
+    /// Its lease expired.
     LeaseLost,
-    /// The task was canceled meanwhile.
+    /// The task was canceled during the attempt.
     Canceled,
-    /// The task's deadline passed meanwhile.
+    /// The deadline of the task passed during the attempt.
     Deadline,
 }
 
 impl AttemptOutcome {
-    /// The outcome's name in columns and texts.
+    /// The name of the outcome in columns and texts.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -110,7 +110,7 @@ impl AttemptOutcome {
         }
     }
 
-    /// The outcome of that name.
+    /// The outcome with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Running, Self::Succeeded, Self::Failed, Self::LeaseLost, Self::Canceled, Self::Deadline]
             .into_iter()
@@ -127,28 +127,28 @@ impl fmt::Display for AttemptOutcome {
 /// One attempt of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskAttempt {
-    /// Which one it was; 1 is the first since the task was made or last replayed.
+    /// The number of the attempt since the creation or the last replay, from 1.
     pub attempt: u32,
-    /// After how many replays it was made.
+    /// Number of replays before the attempt.
     pub replay: u32,
-    /// Who made it.
+    /// The worker.
     pub worker: String,
     /// When it began.
     pub started_at: Timestamp,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// How it ended.
+    /// The outcome.
     pub outcome: AttemptOutcome,
-    /// Why it failed.
+    /// The error.
     pub error: Option<String>,
 }
 
-/// A payload that a task had before it was edited.
+/// An earlier payload of an edited task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayloadRevision {
-    /// 0 is the one that the task was made with.
+    /// The number of the revision; 0 is the original payload.
     pub revision: u32,
-    /// The bytes.
+    /// The payload.
     pub payload: Bytes,
     /// When it was replaced.
     pub replaced_at: Timestamp,

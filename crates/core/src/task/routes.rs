@@ -1,4 +1,4 @@
-//! How the ids of tasks reach their workers, and where deaths are told.
+//! The queues of task ids and of death events.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,24 +11,24 @@ use crate::error::MessagingError;
 use crate::message::{Message, Priority};
 use crate::queue_name::QueueName;
 
-/// What the queues of tasks begin with unless the configuration says otherwise.
+/// The default prefix of task queues.
 pub const DEFAULT_TASK_QUEUE_PREFIX: &str = "task_";
 
-/// Who looks for due tasks. Guarantees and calls are the same either way.
+/// How workers get due tasks. The guarantees and the API are the same in each mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TaskMode {
-    /// Workers claim what is due from the store.
+    /// Workers claim due tasks from the store.
     #[default]
     Polling,
-    /// The enqueuer sends the ids of due tasks to a queue, from which workers are delivered.
+    /// The enqueuer sends the ids of due tasks to a queue, from which workers receive them.
     Queue,
 }
 
 impl TaskMode {
-    /// Every mode.
+    /// All modes.
     pub const ALL: [Self; 2] = [Self::Polling, Self::Queue];
 
-    /// The mode's name in configurations and texts.
+    /// The name of the mode in configurations and texts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Polling => "polling",
@@ -48,37 +48,40 @@ impl FromStr for TaskMode {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
-            MessagingError::invalid("task mode", format!("'{}' is neither polling nor queue", name.escape_debug()))
+            MessagingError::invalid(
+                "task mode",
+                format!("'{}' is not a mode; use polling or queue", name.escape_debug()),
+            )
         })
     }
 }
 
-/// How a message that belongs to a transition leaves the store.
+/// How the message of a transition is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Post {
-    /// The queues are in the store itself: the message is sent in the transition's transaction.
+    /// The queues are in the store: the message is sent in the transaction of the transition.
     #[default]
     Here,
-    /// The queues are elsewhere: the message is written to the outbox in the transition's transaction, and a relay sends
-    /// it until that was confirmed.
+    /// The queues are elsewhere: the message is written to the outbox in the transaction of the transition, and a relay
+    /// sends it until it is confirmed.
     Outbox,
 }
 
-/// How the ids of tasks reach their workers, and where deaths are told. All processes on a store must agree on it.
+/// The queues of task ids and of death events. All processes on a store must use the same ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRoutes {
-    /// Who looks for due tasks.
+    /// How workers get due tasks.
     pub mode: TaskMode,
-    /// How messages leave the store.
+    /// How messages are sent.
     pub post: Post,
-    /// What the queue of a type is called before the type's name.
+    /// The prefix of the queue of a task type.
     pub queue_prefix: String,
-    /// Where the event of a death is sent to; `None` sends none.
+    /// The queue of death events; `None` sends none.
     pub dead_events: Option<QueueName>,
 }
 
 impl Default for TaskRoutes {
-    /// Polling, and no events.
+    /// Polling, without events.
     fn default() -> Self {
         Self {
             mode: TaskMode::Polling,
@@ -90,22 +93,22 @@ impl Default for TaskRoutes {
 }
 
 impl TaskRoutes {
-    /// What waits to be sent on its way is told under this name, as news of a queue is under the queue's.
+    /// The name under which changes of the outbox are notified, as changes of a queue are under its name.
     pub fn to_send_notice() -> QueueName {
-        QueueName::new("postrider_tasks").expect("a name that queues may have")
+        QueueName::new("postrider_tasks").expect("a valid queue name")
     }
 
-    /// The queue of a type's tasks.
+    /// The queue of a task type.
     pub fn queue(&self, task_type: &TaskType) -> Result<QueueName, MessagingError> {
         QueueName::new(format!("{}{task_type}", self.queue_prefix))
     }
 }
 
-/// What the queue of a type carries: the id of a task, and nothing that the store does not know better.
+/// The message in a task queue: the id of a task, and nothing that the store could contradict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskMessage {
-    /// The task that wants a worker.
+    /// The task to run.
     pub task_id: TaskId,
 }
 
@@ -115,7 +118,7 @@ impl TaskMessage {
         Ok(Message::encode(&Json(Self { task_id }))?.priority(priority))
     }
 
-    /// The task that a message wants a worker for.
+    /// The task that a message delivers.
     pub fn read(body: &[u8]) -> Result<TaskId, MessagingError> {
         Json::<Self>::from_bytes(body).map(|Json(message)| message.task_id)
     }

@@ -1,4 +1,4 @@
-//! Times at which tasks are made.
+//! Schedules, which create tasks.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -26,32 +26,31 @@ pub enum ScheduleTiming {
     Cron {
         /// Five fields, or six with seconds first.
         expression: String,
-        /// The IANA time zone that they are in, like `Europe/Berlin`.
+        /// The IANA time zone of the expression, like `Europe/Berlin`.
         time_zone: String,
     },
-    /// Again and again, that long after the last time.
+    /// At a constant interval after the last time.
     Every(#[serde(with = "duration_text")] Duration),
 }
 
-/// What is done about times that passed while nobody was there to see them.
+/// What to do about times that passed while no scheduler was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissedFire {
-    /// Nothing: the next time is the next one to come. A time that is seen within 15 seconds is not missed, and makes its
-    /// task.
+    /// Skips them. A time that is noticed within 15 seconds is not missed.
     Skip,
-    /// One task is made for all of them.
+    /// Creates one task for all of them.
     #[default]
     One,
-    /// A task is made for each.
+    /// Creates one task for each.
     All,
 }
 
 impl MissedFire {
-    /// Every policy.
+    /// All policies.
     pub const ALL: [Self; 3] = [Self::Skip, Self::One, Self::All];
 
-    /// The policy's name in configurations and texts.
+    /// The name of the policy in configurations and texts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Skip => "skip",
@@ -74,42 +73,42 @@ impl FromStr for MissedFire {
         Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
             MessagingError::invalid(
                 "missed-fire policy",
-                format!("'{}' is none of skip, one, all", name.escape_debug()),
+                format!("'{}' is not a policy; use skip, one or all", name.escape_debug()),
             )
         })
     }
 }
 
-/// What every task of a schedule has in common.
+/// The template of the tasks of a schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskTemplate {
-    /// The tasks' type.
+    /// The task type.
     pub task_type: TaskType,
-    /// Their payload. Text, so that a schedule can be read and edited.
+    /// The payload. Text, so that a schedule can be read and edited.
     pub payload: String,
-    /// How often each is tried.
+    /// Upper bound of the attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<NonZeroU32>,
-    /// How urgent they are.
+    /// The priority.
     #[serde(default)]
     pub priority: Priority,
-    /// The key that they are ordered by: then one runs at a time.
+    /// The ordering key: with it, one task runs at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordering_key: Option<String>,
-    /// When a failed attempt is followed by the next.
+    /// The retry strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
-    /// How long after it was made a task is too late.
+    /// The time from the creation of a task to its deadline.
     #[serde(default, with = "duration_text::optional", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
-    /// Words to find them by.
+    /// The tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 
 impl TaskTemplate {
-    /// A template with nothing but a type and a payload.
+    /// A template with a type and a payload only.
     pub fn new(task_type: TaskType, payload: impl Into<String>) -> Self {
         Self {
             task_type,
@@ -123,7 +122,7 @@ impl TaskTemplate {
         }
     }
 
-    /// A task of the template, for a schedule.
+    /// Creates a task from the template, for a schedule.
     pub fn task(&self, schedule: &str) -> Result<NewTask, MessagingError> {
         let mut task = NewTask::of(self.task_type.clone(), self.payload.clone());
         task.max_attempts = self.max_attempts;
@@ -137,32 +136,32 @@ impl TaskTemplate {
     }
 }
 
-/// A schedule to be made, or to take the place of the one with its name.
+/// A schedule to be created, or to replace the one with its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewSchedule {
-    /// Its name: 1 to 64 characters, as in the name of a type, but neither `.` nor `..`.
+    /// The name: 1 to 64 characters, as in the name of a type, but neither `.` nor `..`.
     pub name: String,
     /// When it fires.
     pub timing: ScheduleTiming,
-    /// What is made then.
+    /// The template of its tasks.
     pub task: TaskTemplate,
-    /// What is done about times that passed unseen.
+    /// What to do about missed times.
     #[serde(default)]
     pub missed: MissedFire,
 }
 
 impl NewSchedule {
-    /// Refuses a name that no schedule can have.
+    /// Checks the name of a schedule.
     pub fn check_name(name: &str) -> Result<(), MessagingError> {
         let why = match TaskType::new(name) {
             Ok(_) if !is_path_step(name) => return Ok(()),
-            Ok(_) => "in a URL it means a place and not a name; choose another",
+            Ok(_) => "the name has another meaning in URLs; choose another",
             Err(_) => "use 1 to 64 letters, digits, '_', '.' and '-'",
         };
         Err(MessagingError::invalid("schedule name", format!("'{}': {why}", name.escape_debug())))
     }
 
-    /// Refuses what cannot be meant, but for the cron expression, which whoever fires schedules can read.
+    /// Checks the schedule, except the cron expression, which the scheduler parses.
     pub fn check(&self, max_payload_bytes: usize) -> Result<(), MessagingError> {
         Self::check_name(&self.name)?;
         if let ScheduleTiming::Every(interval) = &self.timing {
@@ -176,32 +175,32 @@ impl NewSchedule {
     }
 }
 
-/// A schedule as its store knows it.
+/// A schedule, as its store keeps it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    /// What it was made from.
+    /// The schedule as it was created.
     pub definition: NewSchedule,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// Since when it is paused.
+    /// When it was paused, if it is.
     pub paused_at: Option<Timestamp>,
-    /// The time that it fires for next; `None` when there is none.
+    /// The next time to fire; `None` if there is none.
     pub next_run_at: Option<Timestamp>,
-    /// The last time that it fired for.
+    /// The last time for which it fired.
     pub last_run_at: Option<Timestamp>,
-    /// The last task that it made.
+    /// The last task that it created.
     pub last_task: Option<TaskId>,
-    /// Rises with every change: whoever changes it names the version that it has seen.
+    /// The version. It rises with every change, and every change names the version that it replaces.
     pub version: i64,
 }
 
-/// Keeps schedules. Times are judged by the store's clock.
+/// A store of schedules. Times are by the store's clock.
 #[async_trait]
 pub trait ScheduleStore: Send + Sync + 'static {
-    /// The store's time.
+    /// The current time of the store.
     async fn store_time(&self, deadline: Deadline) -> Result<Timestamp, MessagingError>;
 
-    /// Makes a schedule, or changes the one of its name, which stays paused if it is. It fires next for `next_run_at`.
+    /// Creates or replaces a schedule. A replaced one stays paused if it was. It fires next at `next_run_at`.
     async fn put_schedule(
         &self,
         schedule: &NewSchedule,
@@ -209,17 +208,16 @@ pub trait ScheduleStore: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Schedule, MessagingError>;
 
-    /// Reads one.
+    /// Reads a schedule.
     async fn get_schedule(&self, name: &str, deadline: Deadline) -> Result<Option<Schedule>, MessagingError>;
 
-    /// Every schedule, by name.
+    /// All schedules, by name.
     async fn list_schedules(&self, deadline: Deadline) -> Result<Vec<Schedule>, MessagingError>;
 
-    /// Removes one; answers whether it was there. Its tasks stay.
+    /// Removes a schedule; returns whether it existed. Its tasks stay.
     async fn delete_schedule(&self, name: &str, deadline: Deadline) -> Result<bool, MessagingError>;
 
-    /// Holds a schedule back, or lets it go on with `next_run_at`, if it still has the version that was seen. Answers
-    /// whether it had.
+    /// Pauses a schedule, or resumes it with `next_run_at`, if it still has this version. Returns whether it had.
     async fn set_schedule_paused(
         &self,
         name: &str,
@@ -229,12 +227,12 @@ pub trait ScheduleStore: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<bool, MessagingError>;
 
-    /// Schedules whose time has come and that are not paused, the longest due first.
+    /// Due schedules that are not paused, the longest due first.
     async fn due_schedules(&self, limit: usize, deadline: Deadline) -> Result<Vec<Schedule>, MessagingError>;
 
-    /// Makes the tasks of a schedule's due times and moves it on, in one transaction, if it still has the version that
-    /// was seen and is not paused. Answers `None` when it had not: somebody else has fired it. `last_run_at` is the last
-    /// of the times that were fired for; `None` when all of them were skipped.
+    /// Creates the tasks of the due times of a schedule and sets its next time, in one transaction, if it still has
+    /// this version and is not paused. Otherwise returns `None`: another scheduler has fired it. `last_run_at` is the
+    /// last of the fired times; `None` if all of them were skipped.
     async fn fire_schedule(
         &self,
         name: &str,
@@ -245,7 +243,7 @@ pub trait ScheduleStore: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Option<Vec<TaskId>>, MessagingError>;
 
-    /// How long until the next schedule is due; `None` when none will be.
+    /// The time until the next schedule is due; `None` if none will be.
     async fn next_schedule_due(&self, deadline: Deadline) -> Result<Option<Duration>, MessagingError>;
 }
 
@@ -254,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schedule_has_a_name_that_a_path_can_hold() {
+    fn schedule_names_are_valid_in_paths() {
         for good in ["daily", "mail.eu-1", ".a", "..."] {
             assert!(NewSchedule::check_name(good).is_ok(), "{good}");
         }

@@ -1,4 +1,4 @@
-//! The states of a task, and which follow which.
+//! The states of a task and their transitions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::MessagingError;
 
-/// Where a task is in its life.
+/// The state of a task.
 ///
 /// ```text
 /// PENDING ──send──▶ ENQUEUED ──claim──▶ PROCESSING ──▶ SUCCEEDED
@@ -19,26 +19,26 @@ use crate::error::MessagingError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TaskState {
-    /// Made, and not yet on its way: it may not be due.
+    /// Created and not enqueued; possibly not due.
     Pending,
-    /// On its way to a worker, or back from one to be tried again.
+    /// Enqueued for a worker, or for a retry.
     Enqueued,
-    /// A worker holds it, under a lease.
+    /// Leased by a worker.
     Processing,
-    /// Done.
+    /// Succeeded.
     Succeeded,
-    /// Given up.
+    /// Dead: it failed for good.
     Dead,
-    /// Called off.
+    /// Canceled.
     Canceled,
 }
 
 impl TaskState {
-    /// Every state.
+    /// All states.
     pub const ALL: [Self; 6] =
         [Self::Pending, Self::Enqueued, Self::Processing, Self::Succeeded, Self::Dead, Self::Canceled];
 
-    /// The state's name in columns and texts.
+    /// The name of the state in columns and texts.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "PENDING",
@@ -50,19 +50,20 @@ impl TaskState {
         }
     }
 
-    /// Whether nothing happens to it any more by itself.
+    /// Whether the task has ended.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Dead | Self::Canceled)
     }
 
-    /// Whether a task may go from this state to that one. Stores keep to it; the suite tries all pairs.
+    /// Whether a transition from this state to `next` is allowed. Stores enforce it; the suite tries all pairs.
     pub const fn may_become(self, next: Self) -> bool {
         use TaskState::{Canceled, Dead, Enqueued, Pending, Processing, Succeeded};
         match (self, next) {
             (Pending, Enqueued | Processing | Canceled | Dead) => true,
-            // Back to PENDING: it is wanted now and not at the time that its message is for.
+            // To PENDING by `run_now`: its message is for a later time.
             (Enqueued, Pending | Processing | Canceled | Dead) => true,
-            // Back to PENDING: it was never begun, and where workers look for themselves nothing is on its way to them.
+            // To PENDING by a release: the attempt was never begun, and where workers poll, no message will deliver the
+            // task.
             (Processing, Succeeded | Enqueued | Pending | Dead | Canceled) => true,
             (Dead, Pending) => true,
             _ => false,
@@ -82,7 +83,10 @@ impl FromStr for TaskState {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::ALL.into_iter().find(|state| state.as_str().eq_ignore_ascii_case(name)).ok_or_else(|| {
             let names = Self::ALL.map(Self::as_str).join(", ");
-            MessagingError::invalid("task state", format!("'{}' is none of {names}", name.escape_debug()))
+            MessagingError::invalid(
+                "task state",
+                format!("'{}' is not a state; use one of {names}", name.escape_debug()),
+            )
         })
     }
 }
@@ -93,22 +97,22 @@ impl FromStr for TaskState {
 pub enum DeadReason {
     /// Its last attempt failed.
     MaxAttempts,
-    /// Its handler said that trying again is of no use.
+    /// Its handler reported that a retry is useless.
     Permanent,
     /// The worker of its last attempt was lost.
     LeaseLost,
     /// Its deadline passed.
     Deadline,
-    /// Its retry strategy allows no further attempt, although some were left.
+    /// Its retry strategy allows no further attempt, although `max_attempts` is not reached.
     RetriesExhausted,
 }
 
 impl DeadReason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::MaxAttempts, Self::Permanent, Self::LeaseLost, Self::Deadline, Self::RetriesExhausted];
 
-    /// The reason's name in columns and texts.
+    /// The name of the reason in columns and texts.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::MaxAttempts => "max_attempts",
@@ -132,7 +136,10 @@ impl FromStr for DeadReason {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::ALL.into_iter().find(|reason| reason.as_str() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::as_str).join(", ");
-            MessagingError::invalid("reason of death", format!("'{}' is none of {names}", name.escape_debug()))
+            MessagingError::invalid(
+                "reason of death",
+                format!("'{}' is not a reason; use one of {names}", name.escape_debug()),
+            )
         })
     }
 }
@@ -142,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_columns_words() {
+    fn names_are_the_values_in_columns() {
         for state in TaskState::ALL {
             assert_eq!(state.as_str().parse::<TaskState>().unwrap(), state);
             assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{state}\""));
@@ -156,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_follows_an_end_but_a_replay() {
+    fn an_ended_task_has_no_transition_but_a_replay() {
         for from in TaskState::ALL.into_iter().filter(|state| state.is_terminal()) {
             for to in TaskState::ALL {
                 assert_eq!(from.may_become(to), (from, to) == (TaskState::Dead, TaskState::Pending), "{from} {to}");

@@ -23,7 +23,7 @@ fn read<T: QueueMessage>(text: &Value) -> Result<T, MessagingError> {
     T::from_bytes(text.to_string().as_bytes())
 }
 
-/// Written and read back, also when a newer program has added a field.
+/// Serializes and deserializes, with a field of a newer program added.
 #[track_caller]
 fn assert_survives<T: QueueMessage + PartialEq + std::fmt::Debug>(message: T) {
     let mut text = written(&message);
@@ -35,7 +35,7 @@ fn assert_survives<T: QueueMessage + PartialEq + std::fmt::Debug>(message: T) {
 }
 
 #[test]
-fn every_message_survives_the_journey() {
+fn every_message_round_trips() {
     let trace = TraceContext { traceparent: "00-1-2-01".into(), tracestate: Some("v=1".into()) };
     assert_survives(step());
     assert_survives(step().with_trace_context(trace));
@@ -68,7 +68,7 @@ fn every_message_survives_the_journey() {
 }
 
 #[test]
-fn a_step_message_holds_ids_and_nothing_else() {
+fn a_step_message_has_ids_only() {
     assert_eq!(
         written(&step()),
         json!({"schema": 1, "task_uuid": TASK, "step_uuid": STEP, "correlation_id": CORRELATION})
@@ -95,7 +95,7 @@ fn a_result_has_its_status_beside_its_ids() {
 }
 
 #[test]
-fn what_another_program_left_out_has_a_value() {
+fn missing_fields_have_defaults() {
     let ids = json!({"task_uuid": TASK, "step_uuid": STEP, "correlation_id": CORRELATION});
     assert_eq!(read::<StepMessage>(&ids).unwrap(), step(), "no schema is the first one");
     let request = json!({
@@ -122,7 +122,7 @@ fn a_newer_schema_is_refused_whatever_its_shape() {
 }
 
 #[test]
-fn what_is_wrong_is_refused() {
+fn invalid_messages_are_refused() {
     let good = written(&step());
     for (field, wrong) in
         [("task_uuid", json!("no id")), ("schema", json!("1")), ("schema", json!(-1)), ("correlation_id", Value::Null)]

@@ -1,6 +1,6 @@
-//! Callers, drivers and a store in every order that shuttle can think of.
+//! Callers, drivers and a store in the interleavings that shuttle explores.
 //!
-//! A hang is a failure by itself: shuttle reports tasks that wait for each other.
+//! Shuttle reports a hang as a failure.
 
 mod running;
 
@@ -20,7 +20,7 @@ fn explore<F: Future<Output = ()> + 'static>(test: fn(Lanes) -> F) {
 }
 
 #[test]
-fn every_row_is_carried_out_once_and_answered_to_its_caller() {
+fn every_row_is_executed_once_and_answered_to_its_caller() {
     explore(|lanes| async move {
         let running = start(Store::default(), lanes);
         let coalescer = running.coalescer.clone();
@@ -39,17 +39,17 @@ fn every_row_is_carried_out_once_and_answered_to_its_caller() {
             let in_order: Vec<u128> = seen.sends.iter().filter(|id| operation.ids.contains(id)).copied().collect();
             assert_eq!(in_order, operation.ids);
         }
-        let place = |id| seen.sends.iter().position(|sent| *sent == id);
-        assert!(place(3) < place(4), "the second send came after the answer to the first");
-        assert_eq!(seen.most_under_way[..3], [1, 1, 1], "one batch under way in a lane");
-        assert!(lanes == Lanes::Separate || seen.most_under_way[3] == 1, "one batch under way in total");
+        let index = |id| seen.sends.iter().position(|sent| *sent == id);
+        assert!(index(3) < index(4), "the second send came after the answer to the first");
+        assert_eq!(seen.most_in_flight[..3], [1, 1, 1], "one batch in flight for each lane");
+        assert!(lanes == Lanes::Separate || seen.most_in_flight[3] == 1, "one batch in flight in total");
         seen.settles.sort_unstable();
         assert_eq!((seen.settles, seen.extends), (vec![31, 32], vec![41]));
     });
 }
 
 #[test]
-fn a_caller_who_leaves_takes_back_all_of_its_operation_or_nothing() {
+fn a_caller_that_leaves_withdraws_all_of_its_operation_or_nothing() {
     explore(|lanes| async move {
         let running = start(Store::default(), lanes);
         let stay = vec![running.send([1, 2]), running.send([3, 4])];
@@ -76,7 +76,7 @@ fn a_caller_who_leaves_takes_back_all_of_its_operation_or_nothing() {
 }
 
 #[test]
-fn close_lets_everything_through_that_was_accepted() {
+fn close_executes_everything_that_was_accepted() {
     explore(|lanes| async move {
         let running = start(Store::default(), lanes);
         let callers = vec![running.send([1, 2, 3]), running.send([4, 5]), running.send([6])];
@@ -84,12 +84,12 @@ fn close_lets_everything_through_that_was_accepted() {
         let coalescer = running.coalescer.clone();
         let close = spawn(async move { coalescer.close(NEVER).await });
         let store = running.store.clone();
-        close.await.expect("not aborted").expect("it never gives up");
+        close.await.expect("not aborted").expect("close has no deadline");
         let batches = store.seen().batches;
         let sent = join(callers).await;
         let settled = settle.await.expect("not aborted");
         let seen = running.finish().await;
-        assert_eq!(seen.batches, batches, "nothing is begun after the close");
+        assert_eq!(seen.batches, batches, "no batch begins after the close");
         for operation in &sent {
             operation.check(&seen);
             assert!(operation.all_done() || operation.answer.is_err(), "{operation:?}");
@@ -100,7 +100,7 @@ fn close_lets_everything_through_that_was_accepted() {
 }
 
 #[test]
-fn the_last_handle_leaves_the_drivers_to_finish() {
+fn drivers_finish_after_the_last_handle_is_dropped() {
     explore(|lanes| async move {
         let running = start(Store::default(), lanes);
         let callers = vec![running.send([1, 2, 3]), running.send([4, 5])];
@@ -119,10 +119,10 @@ fn the_last_handle_leaves_the_drivers_to_finish() {
 }
 
 #[test]
-fn a_full_lane_lets_waiting_callers_in_one_after_the_other() {
+fn a_full_lane_admits_waiting_callers_in_order() {
     explore(|lanes| async move {
         let running = start(Store::default(), lanes);
-        // Larger than the lane, as large as the lane, and small ones between them.
+        // One operation larger than the lane, one as large as the lane, and small ones between them.
         let sizes: [u128; 5] = [4, 1, 3, 2, 1];
         let callers = (1..).zip(sizes).map(|(n, size)| running.send(n * 10..n * 10 + size)).collect();
         let leaves = running.send([90, 91, 92]);
@@ -133,7 +133,7 @@ fn a_full_lane_lets_waiting_callers_in_one_after_the_other() {
             assert!(operation.all_done());
             operation.check(&seen);
         }
-        // An operation's rows are together: nobody was let in between them.
+        // The rows of an operation are adjacent: no other operation was admitted in between.
         let tens: Vec<u128> = seen.sends.iter().map(|id| id / 10).collect();
         let groups = tens.chunk_by(|a, b| a == b).count();
         let operations = if tens.contains(&9) { 6 } else { 5 };
@@ -142,7 +142,7 @@ fn a_full_lane_lets_waiting_callers_in_one_after_the_other() {
 }
 
 #[test]
-fn a_panic_of_the_store_costs_its_batch_only() {
+fn a_panic_of_the_store_fails_its_batch_only() {
     explore(|lanes| async move {
         let store = Store { panics_in: Some(2), ..Store::default() };
         let running = start(store, lanes);
@@ -154,7 +154,7 @@ fn a_panic_of_the_store_costs_its_batch_only() {
         let unknown = |error: &MessagingError| matches!(error, MessagingError::OutcomeUnknown { .. });
         let lost = settled.iter().filter(|row| row.as_ref().is_err_and(unknown)).count()
             + sent.iter().map(|operation| operation.count(unknown)).sum::<usize>();
-        // Two rows of each lane at most, and only one settle was asked for.
+        // A batch has at most two rows of each lane, and there is only one settle.
         assert!((1..=3).contains(&lost) || seen.batches == 1, "{lost} of {seen:?}");
         for operation in &sent {
             operation.check(&seen);
@@ -188,7 +188,7 @@ fn a_row_that_the_store_rejects_fails_alone() {
 }
 
 #[test]
-fn a_driver_that_is_gone_leaves_nobody_without_an_answer() {
+fn an_aborted_driver_answers_every_caller() {
     explore(|lanes| async move {
         let running = start(Store::default(), lanes);
         let callers = vec![running.send([1, 2, 3]), running.send([4, 5]), running.send([6])];
@@ -197,7 +197,7 @@ fn a_driver_that_is_gone_leaves_nobody_without_an_answer() {
         }
         let late = running.send([7]);
         let sent: Vec<Sent> = join(callers).await.into_iter().chain(join(vec![late]).await).collect();
-        running.coalescer.close(NEVER).await.expect("it never gives up");
+        running.coalescer.close(NEVER).await.expect("close has no deadline");
         let seen = running.store.seen();
         for operation in &sent {
             operation.check(&seen);

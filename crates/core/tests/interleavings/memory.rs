@@ -1,4 +1,4 @@
-//! The provider in memory under every interleaving that chance finds.
+//! The provider in memory under random interleavings.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn queue() -> QueueName {
     QueueName::new("orders").unwrap()
 }
 
-/// A clock that stands still: shuttle has no time.
+/// A clock that does not advance, because shuttle has no time.
 fn store() -> (ManualClock, MemoryStore) {
     let clock = ManualClock::default();
     (clock.clone(), MemoryStore::builder().clock(clock).seed(7).build())
@@ -55,7 +55,7 @@ fn concurrent_receivers_lease_every_message_once() {
                         }
                     }));
                 }
-                // Six messages for six receives: a wake-up that is lost would leave a receiver waiting for ever.
+                // Six messages for six receives: after a lost wake-up a receiver would wait for ever.
                 for task in tasks {
                     task.await.unwrap();
                 }
@@ -124,10 +124,10 @@ fn a_lease_has_one_end_although_many_try() {
                 let receipt = first.into_iter().next().unwrap().into_receipt();
                 let ended = Arc::new(Mutex::new(0));
                 let mut tasks = Vec::new();
-                for way in 0..3 {
+                for outcome in 0..3 {
                     let (provider, receipt, ended) = (store.open(), receipt.clone(), ended.clone());
                     tasks.push(spawn(async move {
-                        let settlement = match way {
+                        let settlement = match outcome {
                             0 => Settlement::ack(receipt),
                             1 => Settlement::nack(receipt, Nack::retry_after(Duration::ZERO)),
                             _ => Settlement::nack(receipt, Nack::dead_letter("race")),
@@ -142,8 +142,8 @@ fn a_lease_has_one_end_although_many_try() {
                 }
                 assert!(*ended.lock().unwrap() <= 1, "one lease was ended twice");
                 let live = provider.queue_stats(&queue(), never()).await.unwrap();
-                let homes = live.message_count().unwrap() + live.dead.value().unwrap();
-                assert!(homes <= 1, "one message has {homes} homes");
+                let copies = live.message_count().unwrap() + live.dead.value().unwrap();
+                assert!(copies <= 1, "one message exists {copies} times");
             });
         },
         ITERATIONS,
@@ -169,7 +169,7 @@ fn close_reaches_a_receive_that_begins_to_wait() {
                 provider.close(never()).await.unwrap();
                 let leased = store.open().queue_stats(&queue(), never()).await.unwrap().in_flight;
                 sending.await.unwrap();
-                // It may have been served before the close; after the close it is not.
+                // The receive may be served before the close, but not after it.
                 let served = waiting.await.unwrap().map_or(0, |received| received.len() as u64);
                 assert_eq!(Measured::Exact(served), leased);
             });

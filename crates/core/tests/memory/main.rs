@@ -1,4 +1,4 @@
-//! What the provider in memory does beyond the law's own tests: its clock, its waits, its own limits.
+//! The provider in memory beyond the suite: its clock, its waits and its limits.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn queue() -> QueueName {
     QueueName::new("orders").expect("a queue's name")
 }
 
-fn by_hand() -> (ManualClock, MemoryProvider) {
+fn with_manual_clock() -> (ManualClock, MemoryProvider) {
     let clock = ManualClock::default();
     let store = MemoryStore::builder().clock(clock.clone()).seed(7).build();
     (clock, store.open())
@@ -26,14 +26,14 @@ async fn receive(provider: &MemoryProvider, options: &ReceiveOptions) -> Vec<Que
     provider.receive_messages(&queue(), options, soon()).await.expect("received")
 }
 
-/// Polls a future once and says that it has to wait.
-async fn must_wait<F: Future>(future: std::pin::Pin<&mut F>) {
+/// Polls a future once, and asserts that it is pending.
+async fn assert_pending<F: Future>(future: std::pin::Pin<&mut F>) {
     assert!(poll!(future).is_pending());
 }
 
 #[tokio::test]
-async fn nothing_happens_while_the_clock_stands_still() {
-    let (clock, provider) = by_hand();
+async fn nothing_is_due_while_the_clock_stands_still() {
+    let (clock, provider) = with_manual_clock();
     provider.send_message(&queue(), Message::new("later").delay(SECOND), soon()).await.unwrap();
     let options = ReceiveOptions::default().visibility(SECOND);
     assert!(receive(&provider, &options).await.is_empty());
@@ -45,33 +45,34 @@ async fn nothing_happens_while_the_clock_stands_still() {
     provider.extend_visibility(&queue(), &lost, SECOND, soon()).await.unwrap();
     clock.advance(SECOND);
     let late = provider.ack_message(&queue(), lost, soon()).await;
-    assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "at its very end a lease is over");
+    assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "a lease ends at its exact end");
     assert_eq!(receive(&provider, &options).await[0].receive_count(), 2);
 }
 
 #[tokio::test]
-async fn a_waiting_receive_is_woken_by_a_send_a_due_time_and_a_lost_lease() {
-    let (clock, provider) = by_hand();
+async fn a_waiting_receive_is_woken_by_a_send_a_due_time_and_an_expired_lease() {
+    let (clock, provider) = with_manual_clock();
     let orders = queue();
     let wait = ReceiveOptions::default().visibility(SECOND).wait(SECOND * 3600);
 
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     provider.send_message(&queue(), Message::new("now"), soon()).await.unwrap();
     let held = waiting.await.unwrap().pop().unwrap();
 
-    // A waiter that knows of nothing must learn of the lease that ends in a second, and of the delay that ends sooner.
+    // A waiting receiver without a timer must be woken for the lease that ends in a second, and for the delay that ends
+    // sooner.
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     let sooner = Message::new("sooner").delay(SECOND / 2);
     provider.send_message(&queue(), sooner.clone(), soon()).await.unwrap();
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     clock.advance(SECOND / 2);
     let served = waiting.await.unwrap();
     assert_eq!(served[0].id(), sooner.id);
 
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     let id = held.id();
     drop(held.into_receipt());
     clock.advance(SECOND / 2);
@@ -81,17 +82,17 @@ async fn a_waiting_receive_is_woken_by_a_send_a_due_time_and_a_lost_lease() {
 
 #[tokio::test]
 async fn a_dropped_message_is_back_at_once_and_its_delivery_is_counted() {
-    let (_, provider) = by_hand();
+    let (_, provider) = with_manual_clock();
     provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
     let long = ReceiveOptions::default().visibility(SECOND * 3600);
     drop(receive(&provider, &long).await);
     let again = receive(&provider, &long).await;
-    assert_eq!(again[0].receive_count(), 2, "the clock stood still: only the drop can have brought it back");
+    assert_eq!(again[0].receive_count(), 2, "the clock did not advance, so the drop returned the message");
 }
 
 #[tokio::test]
 async fn an_expired_message_gives_its_dedup_key_up() {
-    let (clock, provider) = by_hand();
+    let (clock, provider) = with_manual_clock();
     let keyed = |body: &'static str| Message::new(body).dedup_key("k").unwrap();
     let old = keyed("old").expires_in(SECOND);
     provider.send_message(&queue(), old.clone(), soon()).await.unwrap();
@@ -104,13 +105,13 @@ async fn an_expired_message_gives_its_dedup_key_up() {
 }
 
 #[tokio::test]
-async fn after_close_nothing_is_leased_although_it_was_sent_before() {
-    let (_, provider) = by_hand();
+async fn after_close_nothing_is_leased() {
+    let (_, provider) = with_manual_clock();
     let other = provider.store().open();
     let orders = queue();
     let wait = ReceiveOptions::default().wait(SECOND * 3600);
     let mut waiting = std::pin::pin!(provider.receive_messages(&orders, &wait, Deadline::never()));
-    must_wait(waiting.as_mut()).await;
+    assert_pending(waiting.as_mut()).await;
     other.send_message(&orders, Message::new("one"), soon()).await.unwrap();
     provider.close(soon()).await.unwrap();
     assert!(waiting.await.unwrap().is_empty());
@@ -118,7 +119,7 @@ async fn after_close_nothing_is_leased_although_it_was_sent_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_queues_are_waited_for_like_one() {
+async fn a_receive_waits_for_several_queues() {
     let provider = MemoryStore::new().open();
     let queues = [queue(), QueueName::new("payments").unwrap()];
     let wait = ReceiveOptions::batch(3).wait(SECOND * 60);
@@ -136,7 +137,7 @@ async fn several_queues_are_waited_for_like_one() {
         provider.send_message(&queues[0], Message::new("x"), soon()).await.unwrap();
     };
     let (received, ()) = futures_util::future::join(receive(Deadline::never()), sending).await;
-    assert!((1..=3).contains(&received.len()), "at most what was asked for, of all queues together");
+    assert!((1..=3).contains(&received.len()), "`max` is for all queues together");
     assert_eq!(start.elapsed(), SECOND * 7);
 
     provider.purge(&queues[1], soon()).await.unwrap();
@@ -151,8 +152,8 @@ async fn several_queues_are_waited_for_like_one() {
 }
 
 #[tokio::test]
-async fn a_dead_letter_queue_goes_only_with_its_origin() {
-    let (_, provider) = by_hand();
+async fn a_dead_letter_queue_is_deleted_only_with_its_origin() {
+    let (_, provider) = with_manual_clock();
     provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
     let refused = provider.delete_queue(&queue().dead_letters(), soon()).await;
     assert!(matches!(refused, Err(MessagingError::InvalidInput { .. })), "{refused:?}");
@@ -172,7 +173,7 @@ async fn a_wait_ends_with_its_time_or_its_deadline() {
 }
 
 #[tokio::test]
-async fn several_waiters_are_all_served() {
+async fn all_waiting_receivers_are_served() {
     let provider = MemoryStore::new().open();
     let wait = ReceiveOptions::default().wait(SECOND * 3600);
     let waiters: Vec<_> = (0..10)
@@ -180,7 +181,7 @@ async fn several_waiters_are_all_served() {
             let (provider, wait) = (provider.clone(), wait.clone());
             tokio::spawn(async move {
                 let received = provider.receive_messages(&queue(), &wait, Deadline::never()).await.unwrap();
-                // The receipt is taken out, or the message would go back when the task ends.
+                // The receipt is kept, or the message would go back when the task ends.
                 received.into_iter().next().unwrap().into_receipt().message_id()
             })
         })
@@ -200,13 +201,16 @@ async fn several_waiters_are_all_served() {
 }
 
 #[tokio::test]
-async fn hints_follow_changes_and_due_times_and_do_not_repeat_themselves() {
-    let (clock, provider) = by_hand();
+async fn hints_follow_changes_and_due_times_once() {
+    let (clock, provider) = with_manual_clock();
     let mut hints = provider.subscribe(&queue(), soon()).await.unwrap();
-    assert!(poll!(std::pin::pin!(hints.next())).is_pending(), "nothing has happened");
+    assert!(poll!(std::pin::pin!(hints.next())).is_pending(), "there is no change");
     provider.send_message(&queue(), Message::new("now"), soon()).await.unwrap();
     hints.next().await.unwrap();
-    assert!(poll!(std::pin::pin!(hints.next())).is_pending(), "one change, one hint, though the message is there");
+    assert!(
+        poll!(std::pin::pin!(hints.next())).is_pending(),
+        "one hint for one change, although the message is still there"
+    );
     provider.send_message(&queue(), Message::new("later").delay(SECOND), soon()).await.unwrap();
     while poll!(std::pin::pin!(hints.next())).is_ready() {}
     clock.advance(SECOND);
@@ -231,7 +235,7 @@ async fn a_receipt_of_another_store_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn queues_are_not_made_by_sends_when_that_is_forbidden() {
+async fn sends_do_not_create_queues_when_that_is_forbidden() {
     let provider = MemoryStore::builder().create_queues(false).build().open();
     let refused = provider.send_message(&queue(), Message::new("one"), soon()).await;
     assert!(matches!(refused, Err(MessagingError::QueueNotFound { .. })), "{refused:?}");
@@ -251,7 +255,7 @@ async fn a_call_whose_deadline_has_passed_does_nothing() {
 }
 
 #[tokio::test]
-async fn a_deleted_queue_takes_its_leases_with_it() {
+async fn the_leases_of_a_deleted_queue_end() {
     let provider = MemoryStore::new().open();
     provider.send_message(&queue(), Message::new("one"), soon()).await.unwrap();
     let held = receive(&provider, &ReceiveOptions::default()).await.pop().unwrap().into_receipt();
@@ -261,10 +265,10 @@ async fn a_deleted_queue_takes_its_leases_with_it() {
 }
 
 #[tokio::test]
-async fn two_stores_with_one_seed_and_one_clock_do_the_same() {
+async fn two_stores_with_one_seed_and_one_clock_behave_the_same() {
     let run = async || {
-        let (clock, provider) = by_hand();
-        let mut told = Vec::new();
+        let (clock, provider) = with_manual_clock();
+        let mut receipts = Vec::new();
         for n in 0..20_u128 {
             let id = MessageId::from_uuid(uuid::Uuid::from_u128(n));
             let message = Message::new("x").id(id).priority(Priority::new((n % 10) as u8).unwrap());
@@ -273,11 +277,11 @@ async fn two_stores_with_one_seed_and_one_clock_do_the_same() {
             if n % 3 == 0 {
                 let options = ReceiveOptions::batch(2).visibility(SECOND * 2);
                 for message in receive(&provider, &options).await {
-                    told.push(message.into_receipt().to_string());
+                    receipts.push(message.into_receipt().to_string());
                 }
             }
         }
-        told
+        receipts
     };
     assert_eq!(run().await, run().await);
 }

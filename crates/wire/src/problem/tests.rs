@@ -119,7 +119,7 @@ fn irrelevant_fields_are_absent() {
     let expected = serde_json::json!({
         "type": "/reference#invalid_receipt", "title": "The receipt cannot be used here", "status": 400,
         "code": "invalid_receipt", "why": "it is damaged", "retryable": false, "request_id": "r1",
-        "detail": "this receipt cannot be used here: it is damaged. Use it, whole, on the queue and the store that issued it",
+        "detail": "this receipt cannot be used here: it is damaged. Use the complete receipt, on the queue and the store that issued it",
     });
     let problem =
         Problem { request_id: Some("r1".into()), ..Problem::of(&MessagingError::invalid_receipt("it is damaged")) };

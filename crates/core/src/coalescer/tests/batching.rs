@@ -1,4 +1,4 @@
-//! What goes into a batch.
+//! The contents of a batch.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,30 +9,30 @@ use futures_util::FutureExt;
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_caller_goes_at_once() {
-    let mut bench = Bench::start(merged());
+async fn a_single_caller_is_served_at_once() {
+    let mut fixture = Fixture::start(merged());
     let before = tokio::time::Instant::now();
-    let coalescer = bench.coalescer.clone();
+    let coalescer = fixture.coalescer.clone();
     let caller = tokio::spawn(async move { coalescer.send(&queue(), vec![message(1)], NEVER).await });
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!(call.sent(), [1]);
     call.succeed();
     assert_eq!(sent(within(caller).await.unwrap()), [1]);
-    assert_eq!(tokio::time::Instant::now(), before, "no timer had to run out");
+    assert_eq!(tokio::time::Instant::now(), before, "no timer is involved");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_gathers_while_a_batch_is_under_way_is_the_next_one() {
-    let mut bench = Bench::start(config(Lanes::Separate));
-    let first = bench.send([1]).await;
-    let call = bench.next().await;
-    let second = bench.send([2, 3]).await;
-    let third = bench.send([4]).await;
-    bench.nothing_more().await;
+async fn rows_that_gather_while_a_batch_is_in_flight_are_the_next_batch() {
+    let mut fixture = Fixture::start(config(Lanes::Separate));
+    let first = fixture.send([1]).await;
+    let call = fixture.next().await;
+    let second = fixture.send([2, 3]).await;
+    let third = fixture.send([4]).await;
+    fixture.nothing_more().await;
     call.succeed();
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!(call.sent(), [2, 3, 4]);
-    assert!(second.is_waiting() && third.is_waiting(), "nobody is answered before the store is");
+    assert!(second.is_waiting() && third.is_waiting(), "no caller is answered before the store answers");
     call.succeed();
     assert_eq!(sent(first.answer().await), [1]);
     assert_eq!(sent(second.answer().await), [2, 3]);
@@ -41,13 +41,13 @@ async fn what_gathers_while_a_batch_is_under_way_is_the_next_one() {
 
 #[tokio::test(start_paused = true)]
 async fn separate_lanes_do_not_wait_for_each_other() {
-    let mut bench = Bench::start(config(Lanes::Separate));
-    let send = bench.send([1]).await;
-    let sends = bench.next().await;
-    let settle = bench.settle([2]).await;
-    let settles = bench.next().await;
-    let extend = bench.extend(3).await;
-    let extends = bench.next().await;
+    let mut fixture = Fixture::start(config(Lanes::Separate));
+    let send = fixture.send([1]).await;
+    let sends = fixture.next().await;
+    let settle = fixture.settle([2]).await;
+    let settles = fixture.next().await;
+    let extend = fixture.extend(3).await;
+    let extends = fixture.next().await;
     assert_eq!((sends.sent(), sends.batch.len()), (vec![1], 1));
     assert_eq!((settles.settled(), settles.batch.len()), (vec![2], 1));
     assert_eq!((extends.extended(), extends.batch.len()), (vec![3], 1));
@@ -62,15 +62,15 @@ async fn separate_lanes_do_not_wait_for_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn merged_lanes_share_one_batch_at_a_time() {
-    let mut bench = Bench::start(merged());
-    let first = bench.send([1]).await;
-    let call = bench.next().await;
-    let send = bench.send([2]).await;
-    let settle = bench.settle([3]).await;
-    let extend = bench.extend(4).await;
-    bench.nothing_more().await;
+    let mut fixture = Fixture::start(merged());
+    let first = fixture.send([1]).await;
+    let call = fixture.next().await;
+    let send = fixture.send([2]).await;
+    let settle = fixture.settle([3]).await;
+    let extend = fixture.extend(4).await;
+    fixture.nothing_more().await;
     call.succeed();
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!((call.extended(), call.settled(), call.sent()), (vec![4], vec![3], vec![2]));
     call.succeed();
     assert_eq!(sent(first.answer().await), [1]);
@@ -80,20 +80,20 @@ async fn merged_lanes_share_one_batch_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_merged_batch_no_lane_crowds_out_another() {
-    let mut bench = Bench::start(CoalescerConfig { max_rows: 2, ..merged() });
-    let first = bench.send([1]).await;
-    let call = bench.next().await;
-    let sends = bench.send(10..15).await;
-    let settles = bench.settle(20..25).await;
-    let extend = bench.extend(30).await;
+async fn in_a_merged_batch_no_lane_displaces_another() {
+    let mut fixture = Fixture::start(CoalescerConfig { max_rows: 2, ..merged() });
+    let first = fixture.send([1]).await;
+    let call = fixture.next().await;
+    let sends = fixture.send(10..15).await;
+    let settles = fixture.settle(20..25).await;
+    let extend = fixture.extend(30).await;
     call.succeed();
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!((call.extended(), call.settled(), call.sent()), (vec![30], vec![20, 21], vec![10, 11]));
     call.succeed();
     extend.answer().await.unwrap();
     for rest in [2, 1] {
-        let call = bench.next().await;
+        let call = fixture.next().await;
         assert_eq!((call.settled().len(), call.sent().len()), (rest, rest));
         call.succeed();
     }
@@ -103,12 +103,12 @@ async fn in_a_merged_batch_no_lane_crowds_out_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_is_spread_in_order_and_answered_as_a_whole() {
-    let mut bench = Bench::start(CoalescerConfig { max_rows: 3, ..merged() });
-    let large = bench.send(0..7).await;
-    let small = bench.send([7]).await;
+async fn an_operation_over_several_batches_keeps_its_order_and_is_answered_as_a_whole() {
+    let mut fixture = Fixture::start(CoalescerConfig { max_rows: 3, ..merged() });
+    let large = fixture.send(0..7).await;
+    let small = fixture.send([7]).await;
     for rows in [vec![0, 1, 2], vec![3, 4, 5], vec![6, 7]] {
-        let call = bench.next().await;
+        let call = fixture.next().await;
         assert_eq!(call.sent(), rows);
         assert!(large.is_waiting());
         call.succeed();
@@ -118,14 +118,14 @@ async fn an_operation_is_spread_in_order_and_answered_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_share_batches_at_both_ends() {
-    let mut bench = Bench::start(CoalescerConfig { max_rows: 3, ..merged() });
-    let _first = bench.send([0]).await;
-    let call = bench.next().await;
-    let callers = [bench.send([1, 2]).await, bench.send([3, 4, 5]).await, bench.send([6]).await];
+async fn operations_share_their_first_and_last_batches() {
+    let mut fixture = Fixture::start(CoalescerConfig { max_rows: 3, ..merged() });
+    let _first = fixture.send([0]).await;
+    let call = fixture.next().await;
+    let callers = [fixture.send([1, 2]).await, fixture.send([3, 4, 5]).await, fixture.send([6]).await];
     call.succeed();
     for rows in [[1, 2, 3], [4, 5, 6]] {
-        let call = bench.next().await;
+        let call = fixture.next().await;
         assert_eq!(call.sent(), rows);
         call.succeed();
     }
@@ -136,17 +136,17 @@ async fn operations_share_batches_at_both_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn batches_are_bounded_by_bytes_and_a_larger_row_goes_alone() {
-    // Two rows of ten bytes fit, a third does not.
-    let mut bench = Bench::start(CoalescerConfig { max_bytes: 29, ..merged() });
-    let first = bench.send([1]).await;
-    let call = bench.next().await;
-    let others = bench.send(2..5).await;
-    let coalescer = bench.coalescer.clone();
+    // Two rows of ten bytes fit; a third one does not.
+    let mut fixture = Fixture::start(CoalescerConfig { max_bytes: 29, ..merged() });
+    let first = fixture.send([1]).await;
+    let call = fixture.next().await;
+    let others = fixture.send(2..5).await;
+    let coalescer = fixture.coalescer.clone();
     let large = Message::new(vec![0; 30]).id(id(5));
     let large = Caller::start(async move { coalescer.send(&queue(), vec![large, message(6)], NEVER).await }).await;
     call.succeed();
     for rows in [vec![2, 3], vec![4], vec![5], vec![6]] {
-        let call = bench.next().await;
+        let call = fixture.next().await;
         assert_eq!(call.sent(), rows);
         call.succeed();
     }
@@ -156,7 +156,7 @@ async fn batches_are_bounded_by_bytes_and_a_larger_row_goes_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_row_s_bytes_count() {
+async fn headers_keys_and_errors_count_as_bytes_of_a_row() {
     let heavy = message(1)
         .header("name", "value")
         .and_then(|message| message.ordering_key("key"))
@@ -170,13 +170,13 @@ async fn every_row_s_bytes_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_row_s_own_result_goes_to_its_own_caller() {
-    let mut bench = Bench::start(merged());
-    let first = bench.send([1]).await;
-    let call = bench.next().await;
-    let callers = [bench.settle([2, 3]).await, bench.settle([4]).await];
+async fn each_caller_gets_the_results_of_its_own_rows() {
+    let mut fixture = Fixture::start(merged());
+    let first = fixture.send([1]).await;
+    let call = fixture.next().await;
+    let callers = [fixture.settle([2, 3]).await, fixture.settle([4]).await];
     call.succeed();
-    let call = bench.next().await;
+    let call = fixture.next().await;
     let expired = |n| Err(receipt(n).expired());
     call.reply(Ok(BatchReply { settles: vec![Ok(()), expired(3), expired(4)], ..BatchReply::default() }));
     let [two, one] = callers;
@@ -189,7 +189,7 @@ async fn each_row_s_own_result_goes_to_its_own_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_to_do_is_answered_at_once() {
+async fn an_empty_operation_is_answered_at_once() {
     let (coalescer, drivers) = Coalescer::new(Scripted(mpsc::unbounded_channel().0), merged()).unwrap();
     assert!(within(coalescer.send(&queue(), vec![], NEVER)).await.unwrap().is_empty());
     assert!(within(coalescer.settle(vec![], NEVER)).await.unwrap().is_empty());
@@ -207,7 +207,7 @@ fn a_bound_of_zero_is_refused() {
 async fn an_executor_that_never_waits_lets_others_run() {
     const ENOUGH: usize = 10_000;
 
-    /// Answers at once and queues the next send itself, so that there is always work.
+    /// Returns at once and queues the next send itself, so that there is always work.
     #[derive(Default)]
     struct Restless {
         coalescer: OnceLock<Coalescer>,
@@ -219,7 +219,7 @@ async fn an_executor_that_never_waits_lets_others_run() {
         async fn execute(&self, batch: &Batch) -> Reply {
             let batches = self.batches.fetch_add(1, Ordering::Relaxed);
             if let Some(coalescer) = self.coalescer.get().filter(|_| batches < ENOUGH) {
-                // Polled once, so it is queued, and then left.
+                // Polled once, so it is queued, and then dropped.
                 let next = async { coalescer.send(&queue(), vec![message(1)], NEVER).await };
                 assert!(next.now_or_never().is_none());
             }
@@ -233,5 +233,5 @@ async fn an_executor_that_never_waits_lets_others_run() {
     restless.coalescer.set(coalescer.clone()).unwrap();
     drivers.spawn();
     assert_eq!(sent(coalescer.send(&queue(), vec![message(1)], NEVER).await), [1]);
-    assert!(restless.batches.load(Ordering::Relaxed) < ENOUGH, "the driver kept the only thread");
+    assert!(restless.batches.load(Ordering::Relaxed) < ENOUGH, "the driver blocked the only thread");
 }

@@ -1,4 +1,4 @@
-//! Orderly ends, and drivers that are gone.
+//! Closing, and drivers that have ended.
 
 use super::*;
 
@@ -7,125 +7,125 @@ fn is_closed<T>(answer: &Result<T, MessagingError>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn close_carries_out_what_is_queued_and_refuses_the_rest() {
+async fn close_executes_what_is_queued_and_refuses_the_rest() {
     for lanes in [Lanes::Separate, Lanes::Merged] {
         let config = CoalescerConfig { queue_rows: 1, ..config(lanes) };
-        let mut bench = Bench::start(config);
-        let under_way = bench.send([1]).await;
-        let call = bench.next().await;
-        let queued = bench.send([2]).await;
-        let waits_for_room = bench.send([3]).await;
-        let coalescer = bench.coalescer.clone();
+        let mut fixture = Fixture::start(config);
+        let in_flight = fixture.send([1]).await;
+        let call = fixture.next().await;
+        let queued = fixture.send([2]).await;
+        let waits_for_capacity = fixture.send([3]).await;
+        let coalescer = fixture.coalescer.clone();
         let close = Caller::start(async move { coalescer.close(NEVER).await }).await;
-        assert!(is_closed(&waits_for_room.answer().await));
-        assert!(is_closed(&bench.send([4]).await.answer().await));
-        assert!(is_closed(&bench.settle([5]).await.answer().await));
-        assert!(is_closed(&bench.extend(6).await.answer().await));
+        assert!(is_closed(&waits_for_capacity.answer().await));
+        assert!(is_closed(&fixture.send([4]).await.answer().await));
+        assert!(is_closed(&fixture.settle([5]).await.answer().await));
+        assert!(is_closed(&fixture.extend(6).await.answer().await));
         assert!(close.is_waiting());
         call.succeed();
-        let call = bench.next().await;
+        let call = fixture.next().await;
         assert_eq!(call.sent(), [2]);
         assert!(close.is_waiting());
         call.succeed();
         close.answer().await.unwrap();
-        assert_eq!(sent(under_way.answer().await), [1]);
+        assert_eq!(sent(in_flight.answer().await), [1]);
         assert_eq!(sent(queued.answer().await), [2]);
-        for driver in bench.drivers.drain(..) {
+        for driver in fixture.drivers.drain(..) {
             within(driver).await.unwrap();
         }
-        within(bench.coalescer.close(NEVER)).await.unwrap();
-        assert!(bench.calls.recv().await.is_none(), "the executor was let go");
+        within(fixture.coalescer.close(NEVER)).await.unwrap();
+        assert!(fixture.calls.recv().await.is_none(), "the executor was dropped");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn close_waits_no_longer_than_its_deadline() {
-    let mut bench = Bench::start(merged());
-    let caller = bench.send([1]).await;
-    let call = bench.next().await;
-    let closed = bench.coalescer.close(Deadline::after(Duration::from_secs(1))).await;
+    let mut fixture = Fixture::start(merged());
+    let caller = fixture.send([1]).await;
+    let call = fixture.next().await;
+    let closed = fixture.coalescer.close(Deadline::after(Duration::from_secs(1))).await;
     assert!(matches!(closed, Err(MessagingError::OutcomeUnknown { operation: "close", .. })));
     call.succeed();
     assert_eq!(sent(caller.answer().await), [1]);
-    within(bench.coalescer.close(NEVER)).await.unwrap();
+    within(fixture.coalescer.close(NEVER)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_the_last_handle_is_dropped_the_drivers_finish_and_end() {
-    let mut bench = Bench::start(merged());
-    let first = bench.send([1]).await;
-    let call = bench.next().await;
-    let queued = bench.send([2]).await;
+    let mut fixture = Fixture::start(merged());
+    let first = fixture.send([1]).await;
+    let call = fixture.next().await;
+    let queued = fixture.send([2]).await;
     first.0.abort();
     queued.0.abort();
-    let idle_clone = bench.coalescer.clone();
-    drop(bench.coalescer);
+    let idle_clone = fixture.coalescer.clone();
+    drop(fixture.coalescer);
     idle().await;
-    assert!(!bench.drivers[0].is_finished());
+    assert!(!fixture.drivers[0].is_finished());
     drop(idle_clone);
     call.succeed();
-    let call = within(bench.calls.recv()).await.unwrap();
+    let call = within(fixture.calls.recv()).await.unwrap();
     assert_eq!(call.sent(), [2]);
     call.succeed();
-    within(bench.drivers.remove(0)).await.unwrap();
+    within(fixture.drivers.remove(0)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn idle_drivers_end_with_the_last_handle() {
     for lanes in [Lanes::Separate, Lanes::Merged] {
-        let bench = Bench::start(config(lanes));
+        let fixture = Fixture::start(config(lanes));
         idle().await;
-        drop(bench.coalescer);
-        for driver in bench.drivers {
+        drop(fixture.coalescer);
+        for driver in fixture.drivers {
             within(driver).await.unwrap();
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aborted_driver_leaves_nobody_without_an_answer() {
-    let mut bench = Bench::start(CoalescerConfig { queue_rows: 4, max_rows: 2, ..merged() });
-    let spread = bench.send(0..3).await;
-    bench.next().await.succeed();
-    let _call = bench.next().await;
-    let queued = bench.send(3..7).await;
-    let waits_for_room = bench.send([7]).await;
-    let settle = bench.settle([8]).await;
-    bench.drivers[0].abort();
+async fn an_aborted_driver_answers_every_caller() {
+    let mut fixture = Fixture::start(CoalescerConfig { queue_rows: 4, max_rows: 2, ..merged() });
+    let spread = fixture.send(0..3).await;
+    fixture.next().await.succeed();
+    let _call = fixture.next().await;
+    let queued = fixture.send(3..7).await;
+    let waits_for_capacity = fixture.send([7]).await;
+    let settle = fixture.settle([8]).await;
+    fixture.drivers[0].abort();
     assert_eq!(words(spread.answer().await), ["ok", "ok", "unknown"]);
     assert!(is_closed(&queued.answer().await));
-    assert!(is_closed(&waits_for_room.answer().await));
+    assert!(is_closed(&waits_for_capacity.answer().await));
     assert!(is_closed(&settle.answer().await));
-    assert!(is_closed(&bench.send([9]).await.answer().await));
-    within(bench.coalescer.close(NEVER)).await.unwrap();
+    assert!(is_closed(&fixture.send([9]).await.answer().await));
+    within(fixture.coalescer.close(NEVER)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_is_aborted_between_the_parts_of_a_batch_says_which_rows_were_tried() {
-    let mut bench = Bench::start(CoalescerConfig { max_rows: 4, ..merged() });
-    let caller = bench.send(0..6).await;
-    bench.next().await.reply(Err(BatchFailure::Rejected(refused("bad"))));
-    let call = bench.next().await;
+async fn an_aborted_driver_reports_which_rows_of_a_split_batch_were_tried() {
+    let mut fixture = Fixture::start(CoalescerConfig { max_rows: 4, ..merged() });
+    let caller = fixture.send(0..6).await;
+    fixture.next().await.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    let call = fixture.next().await;
     assert_eq!(call.sent(), [0, 1]);
-    bench.drivers[0].abort();
+    fixture.drivers[0].abort();
     let expected = ["unknown", "unknown", "closed", "closed", "closed", "closed"];
     assert_eq!(words(caller.answer().await), expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lane_without_its_driver_does_not_take_the_others_down() {
-    let mut bench = Bench::start(config(Lanes::Separate));
-    let extends_driver = &bench.drivers[0];
+async fn a_lane_without_its_driver_does_not_affect_the_others() {
+    let mut fixture = Fixture::start(config(Lanes::Separate));
+    let extends_driver = &fixture.drivers[0];
     extends_driver.abort();
     idle().await;
-    assert!(is_closed(&bench.extend(1).await.answer().await));
-    let send = bench.send([2]).await;
-    bench.next().await.succeed();
+    assert!(is_closed(&fixture.extend(1).await.answer().await));
+    let send = fixture.send([2]).await;
+    fixture.next().await.succeed();
     assert_eq!(sent(send.answer().await), [2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn drivers_that_were_never_run_refuse_everything() {
+async fn drivers_that_never_ran_refuse_everything() {
     let (coalescer, drivers) = Coalescer::new(Scripted(mpsc::unbounded_channel().0), merged()).unwrap();
     let queued = coalescer.clone();
     let queued = Caller::start(async move { queued.send(&queue(), vec![message(1)], NEVER).await }).await;
@@ -138,7 +138,7 @@ async fn drivers_that_were_never_run_refuse_everything() {
 #[tokio::test(start_paused = true)]
 async fn spawned_drivers_serve_every_lane() {
     for lanes in [Lanes::Separate, Lanes::Merged] {
-        // Nobody looks at the calls, so everything succeeds.
+        // No test reads the calls, so everything succeeds.
         let scripted = Scripted(mpsc::unbounded_channel().0);
         let (coalescer, drivers) = Coalescer::new(scripted, config(lanes)).unwrap();
         drivers.spawn();

@@ -1,31 +1,31 @@
-//! What callers hear when a batch fails.
+//! The errors of callers when a batch fails.
 
 use futures_util::future::BoxFuture;
 
 use super::*;
 
-/// Carries out the batch that is under way, and answers the one that gathered behind it.
-async fn second_batch(bench: &mut Bench) -> Call {
-    bench.next().await.succeed();
-    bench.next().await
+/// Completes the batch in flight, and returns the one that gathered meanwhile.
+async fn second_batch(fixture: &mut Fixture) -> Call {
+    fixture.next().await.succeed();
+    fixture.next().await
 }
 
-/// A store that rejects every batch with a row of `bad`, until row `last` is through. Answers what it was asked.
-async fn reject(bench: &mut Bench, mut call: Call, bad: &[u128], last: u128) -> Vec<Vec<u128>> {
-    let mut asked = Vec::new();
+/// Rejects every batch that has a row of `bad`, until row `last` succeeds. Returns the rows of each batch.
+async fn reject(fixture: &mut Fixture, mut call: Call, bad: &[u128], last: u128) -> Vec<Vec<u128>> {
+    let mut batches = Vec::new();
     loop {
         let rows = call.sent();
         let fault = rows.iter().find(|row| bad.contains(row)).copied();
         let ends = fault.is_none() && rows.contains(&last);
-        asked.push(rows);
+        batches.push(rows);
         match fault {
             Some(row) => call.reply(Err(BatchFailure::Rejected(refused(&row.to_string())))),
             None => call.succeed(),
         }
         if ends {
-            return asked;
+            return batches;
         }
-        call = bench.next().await;
+        call = fixture.next().await;
     }
 }
 
@@ -34,49 +34,49 @@ fn connection_lost() -> MessagingError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejected_batch_is_halved_until_the_bad_row_stands_alone() {
-    let mut bench = Bench::start(merged());
-    let _first = bench.send([0]).await;
-    let left = bench.send(1..5).await;
-    let right = bench.send(5..8).await;
-    let call = second_batch(&mut bench).await;
-    let asked = reject(&mut bench, call, &[3], 7).await;
-    let carried_out: Vec<u128> = asked.iter().filter(|rows| !rows.contains(&3)).flatten().copied().collect();
-    assert_eq!(carried_out, [1, 2, 4, 5, 6, 7], "the others went through, once and in order");
-    assert!(asked.contains(&vec![3]));
-    assert!(asked.len() <= 7, "{asked:?}");
+async fn a_rejected_batch_is_halved_until_the_bad_row_is_alone() {
+    let mut fixture = Fixture::start(merged());
+    let _first = fixture.send([0]).await;
+    let left = fixture.send(1..5).await;
+    let right = fixture.send(5..8).await;
+    let call = second_batch(&mut fixture).await;
+    let batches = reject(&mut fixture, call, &[3], 7).await;
+    let executed: Vec<u128> = batches.iter().filter(|rows| !rows.contains(&3)).flatten().copied().collect();
+    assert_eq!(executed, [1, 2, 4, 5, 6, 7], "the others were executed, once and in order");
+    assert!(batches.contains(&vec![3]));
+    assert!(batches.len() <= 7, "{batches:?}");
     assert_eq!(words(left.answer().await), ["ok", "ok", "3", "ok"]);
     assert_eq!(words(right.answer().await), ["ok", "ok", "ok"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_bad_rows_each_get_their_own_error() {
-    let mut bench = Bench::start(merged());
-    let caller = bench.send(0..8).await;
-    let call = bench.next().await;
-    reject(&mut bench, call, &[2, 5], 7).await;
+    let mut fixture = Fixture::start(merged());
+    let caller = fixture.send(0..8).await;
+    let call = fixture.next().await;
+    reject(&mut fixture, call, &[2, 5], 7).await;
     let expected = ["ok", "ok", "2", "ok", "ok", "5", "ok", "ok"];
     assert_eq!(words(caller.answer().await), expected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_merged_batch_is_halved_across_its_lanes() {
-    let mut bench = Bench::start(merged());
-    let _first = bench.send([0]).await;
-    let extend = bench.extend(1).await;
-    let settle = bench.settle([2]).await;
-    let send = bench.send([3, 4]).await;
-    second_batch(&mut bench).await.reply(Err(BatchFailure::Rejected(refused("some"))));
-    let call = bench.next().await;
+    let mut fixture = Fixture::start(merged());
+    let _first = fixture.send([0]).await;
+    let extend = fixture.extend(1).await;
+    let settle = fixture.settle([2]).await;
+    let send = fixture.send([3, 4]).await;
+    second_batch(&mut fixture).await.reply(Err(BatchFailure::Rejected(refused("some"))));
+    let call = fixture.next().await;
     assert_eq!((call.extended(), call.settled(), call.sent()), (vec![1], vec![2], vec![]));
     call.reply(Err(BatchFailure::Rejected(refused("some"))));
-    bench.next().await.reply(Err(BatchFailure::Rejected(refused("the extend"))));
+    fixture.next().await.reply(Err(BatchFailure::Rejected(refused("the extend"))));
     assert_eq!(word(&extend.error().await), "the extend");
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!(call.settled(), [2]);
     call.succeed();
     assert_eq!(words(settle.answer().await), ["ok"]);
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!(call.sent(), [3, 4]);
     call.succeed();
     assert_eq!(words(send.answer().await), ["ok", "ok"]);
@@ -84,36 +84,36 @@ async fn a_merged_batch_is_halved_across_its_lanes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_single_rejected_row_is_not_tried_again() {
-    let mut bench = Bench::start(merged());
-    let caller = bench.send([1]).await;
-    bench.next().await.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    let mut fixture = Fixture::start(merged());
+    let caller = fixture.send([1]).await;
+    fixture.next().await.reply(Err(BatchFailure::Rejected(refused("bad"))));
     assert_eq!(words(caller.answer().await), ["bad"]);
-    bench.nothing_more().await;
+    fixture.nothing_more().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_nothing_was_done_everybody_hears_why() {
-    let mut bench = Bench::start(merged());
-    let _first = bench.send([0]).await;
-    let send = bench.send([1, 2]).await;
-    let settle = bench.settle([3]).await;
-    second_batch(&mut bench).await.reply(Err(BatchFailure::NotDone(refused("down"))));
+async fn when_nothing_was_done_every_caller_gets_the_error() {
+    let mut fixture = Fixture::start(merged());
+    let _first = fixture.send([0]).await;
+    let send = fixture.send([1, 2]).await;
+    let settle = fixture.settle([3]).await;
+    second_batch(&mut fixture).await.reply(Err(BatchFailure::NotDone(refused("down"))));
     assert_eq!(word(&send.error().await), "down");
     assert_eq!(word(&settle.error().await), "down");
-    bench.nothing_more().await;
-    let later = bench.send([4]).await;
-    bench.next().await.succeed();
+    fixture.nothing_more().await;
+    let later = fixture.send([4]).await;
+    fixture.next().await.succeed();
     assert_eq!(sent(later.answer().await), [4]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_connection_makes_all_of_the_batch_unknown() {
-    let mut bench = Bench::start(merged());
-    let _first = bench.send([0]).await;
-    let extend = bench.extend(1).await;
-    let settle = bench.settle([2]).await;
-    let send = bench.send([3, 4]).await;
-    second_batch(&mut bench).await.reply(Err(BatchFailure::Unknown(connection_lost())));
+async fn a_lost_connection_makes_the_whole_batch_unknown() {
+    let mut fixture = Fixture::start(merged());
+    let _first = fixture.send([0]).await;
+    let extend = fixture.extend(1).await;
+    let settle = fixture.settle([2]).await;
+    let send = fixture.send([3, 4]).await;
+    second_batch(&mut fixture).await.reply(Err(BatchFailure::Unknown(connection_lost())));
     let unknown = |error: &MessagingError| match error {
         MessagingError::OutcomeUnknown { operation, ids, source: Some(source) } => {
             assert!(source.to_string().contains("reset"), "{source}");
@@ -131,34 +131,34 @@ async fn a_lost_connection_makes_all_of_the_batch_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_part_that_was_not_done_stops_the_rest() {
-    let mut bench = Bench::start(merged());
-    let caller = bench.send(0..8).await;
-    bench.next().await.reply(Err(BatchFailure::Rejected(refused("bad"))));
-    let call = bench.next().await;
+async fn a_part_that_was_not_done_ends_the_batch() {
+    let mut fixture = Fixture::start(merged());
+    let caller = fixture.send(0..8).await;
+    fixture.next().await.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    let call = fixture.next().await;
     assert_eq!(call.sent(), [0, 1, 2, 3]);
     call.reply(Err(BatchFailure::Rejected(refused("bad"))));
-    bench.next().await.succeed();
-    bench.next().await.reply(Err(BatchFailure::NotDone(refused("down"))));
+    fixture.next().await.succeed();
+    fixture.next().await.reply(Err(BatchFailure::NotDone(refused("down"))));
     let expected = ["ok", "ok", "down", "down", "down", "down", "down", "down"];
     assert_eq!(words(caller.answer().await), expected);
-    bench.nothing_more().await;
+    fixture.nothing_more().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_part_that_was_under_way_is_unknown() {
-    let mut bench = Bench::start(merged());
-    let _first = bench.send([100]).await;
-    let caller = bench.send(0..8).await;
-    let settle = bench.settle([9]).await;
-    second_batch(&mut bench).await.reply(Err(BatchFailure::Rejected(refused("bad"))));
-    let call = bench.next().await;
+async fn only_the_part_in_flight_is_unknown() {
+    let mut fixture = Fixture::start(merged());
+    let _first = fixture.send([100]).await;
+    let caller = fixture.send(0..8).await;
+    let settle = fixture.settle([9]).await;
+    second_batch(&mut fixture).await.reply(Err(BatchFailure::Rejected(refused("bad"))));
+    let call = fixture.next().await;
     assert_eq!((call.settled(), call.sent()), (vec![9], vec![0, 1, 2]));
     call.succeed();
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!(call.sent(), [3, 4, 5, 6, 7]);
     call.reply(Err(BatchFailure::Rejected(refused("bad"))));
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!(call.sent(), [3, 4]);
     call.reply(Err(BatchFailure::Unknown(connection_lost())));
     assert_eq!(words(settle.answer().await), ["ok"]);
@@ -168,33 +168,33 @@ async fn only_the_part_that_was_under_way_is_unknown() {
     let not_sent = "not sent";
     let expected = ["ok", "ok", "ok", "unknown", "unknown", not_sent, not_sent, not_sent];
     assert_eq!(words(rows), expected);
-    bench.nothing_more().await;
+    fixture.nothing_more().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_was_spread_ends_with_its_first_failed_batch() {
-    let mut bench = Bench::start(CoalescerConfig { max_rows: 2, ..merged() });
-    let caller = bench.send(0..6).await;
-    let behind = bench.send([6]).await;
-    bench.next().await.succeed();
-    bench.next().await.reply(Err(BatchFailure::Unknown(connection_lost())));
+async fn an_operation_over_several_batches_ends_with_its_first_failed_batch() {
+    let mut fixture = Fixture::start(CoalescerConfig { max_rows: 2, ..merged() });
+    let caller = fixture.send(0..6).await;
+    let behind = fixture.send([6]).await;
+    fixture.next().await.succeed();
+    fixture.next().await.reply(Err(BatchFailure::Unknown(connection_lost())));
     let expected = ["ok", "ok", "unknown", "unknown", "not sent", "not sent"];
     assert_eq!(words(caller.answer().await), expected);
-    let call = bench.next().await;
-    assert_eq!(call.sent(), [6], "others are tried");
+    let call = fixture.next().await;
+    assert_eq!(call.sent(), [6], "the next operation is tried");
     call.succeed();
     assert_eq!(sent(behind.answer().await), [6]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_that_did_not_fit_into_a_failed_batch_is_in_the_next_one() {
-    let mut bench = Bench::start(CoalescerConfig { max_bytes: 15, ..merged() });
-    let _first = bench.send([0]).await;
-    let fails = bench.send([1]).await;
-    let next = bench.send([2]).await;
-    second_batch(&mut bench).await.reply(Err(BatchFailure::NotDone(refused("down"))));
+    let mut fixture = Fixture::start(CoalescerConfig { max_bytes: 15, ..merged() });
+    let _first = fixture.send([0]).await;
+    let fails = fixture.send([1]).await;
+    let next = fixture.send([2]).await;
+    second_batch(&mut fixture).await.reply(Err(BatchFailure::NotDone(refused("down"))));
     assert_eq!(word(&fails.error().await), "down");
-    let call = bench.next().await;
+    let call = fixture.next().await;
     assert_eq!(call.sent(), [2]);
     call.succeed();
     assert_eq!(sent(next.answer().await), [2]);
@@ -203,25 +203,29 @@ async fn an_operation_that_did_not_fit_into_a_failed_batch_is_in_the_next_one() 
 #[tokio::test(start_paused = true)]
 async fn a_reply_with_the_wrong_number_of_rows_is_unknown_for_its_lane() {
     for answered in [0, 1, 3] {
-        let mut bench = Bench::start(merged());
-        let _first = bench.send([0]).await;
-        let settle = bench.settle([1]).await;
-        let send = bench.send([2, 3]).await;
+        let mut fixture = Fixture::start(merged());
+        let _first = fixture.send([0]).await;
+        let settle = fixture.settle([1]).await;
+        let send = fixture.send([2, 3]).await;
         let sends = (0..answered).map(|_| Ok(id(2))).collect();
-        second_batch(&mut bench).await.reply(Ok(BatchReply { settles: vec![Ok(())], sends, ..BatchReply::default() }));
+        second_batch(&mut fixture).await.reply(Ok(BatchReply {
+            settles: vec![Ok(())],
+            sends,
+            ..BatchReply::default()
+        }));
         assert_eq!(words(settle.answer().await), ["ok"]);
         assert_eq!(words(send.answer().await), ["unknown", "unknown"], "{answered} rows");
-        let later = bench.send([4]).await;
-        bench.next().await.succeed();
+        let later = fixture.send([4]).await;
+        fixture.next().await.succeed();
         assert_eq!(sent(later.answer().await), [4]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_costs_the_batch_and_not_the_driver() {
-    let mut bench = Bench::start(merged());
-    let caller = bench.send([1, 2]).await;
-    bench.next().await.panic();
+async fn a_panic_fails_the_batch_and_not_the_driver() {
+    let mut fixture = Fixture::start(merged());
+    let caller = fixture.send([1, 2]).await;
+    fixture.next().await.panic();
     let rows = caller.answer().await;
     match &rows.as_ref().unwrap()[0] {
         Err(MessagingError::OutcomeUnknown { source: Some(source), .. }) => {
@@ -230,16 +234,16 @@ async fn a_panic_costs_the_batch_and_not_the_driver() {
         other => panic!("{other:?}"),
     }
     assert_eq!(words(rows), ["unknown", "unknown"]);
-    let later = bench.send([3]).await;
-    bench.next().await.succeed();
+    let later = fixture.send([3]).await;
+    fixture.next().await.succeed();
     assert_eq!(sent(later.answer().await), [3]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_before_the_first_await_is_caught_too() {
+async fn a_panic_before_the_first_await_is_caught() {
     struct Broken;
     impl BatchExecutor for Broken {
-        // Not an `async fn`: the panic must come before there is a future.
+        // Not an `async fn`, because the panic must come before there is a future.
         fn execute<'a, 'b, 'f>(&'a self, _: &'b Batch) -> BoxFuture<'f, Reply>
         where
             'a: 'f,

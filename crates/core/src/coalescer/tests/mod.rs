@@ -1,9 +1,9 @@
-//! The coalescer alone, with a store that does what the test says.
+//! The coalescer alone, on a store that the test controls.
 
 mod batching;
+mod capacity;
 mod closing;
 mod failures;
-mod room;
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const NEVER: Deadline = Deadline::never();
 
 type Reply = Result<BatchReply, BatchFailure>;
 
-/// Hands every batch to the test and waits for the test's answer.
+/// Passes every batch to the test and waits for its answer.
 struct Scripted(mpsc::UnboundedSender<Call>);
 
 #[async_trait]
@@ -27,16 +27,16 @@ impl BatchExecutor for Scripted {
     async fn execute(&self, batch: &Batch) -> Reply {
         let (answer, reply) = oneshot::channel();
         let call = Call { batch: batch.clone(), answer };
-        // A test that does not look any more gets everything done.
+        // After the test has dropped the receiver, everything succeeds.
         if let Err(mpsc::error::SendError(call)) = self.0.send(call) {
             call.succeed();
         }
-        // No hook is called, so that a panic that belongs to the test does not litter its output.
+        // Resumed, so that no panic hook prints to the output of the test.
         reply.await.unwrap_or_else(|_| std::panic::resume_unwind(Box::new("the test says so")))
     }
 }
 
-/// A batch that is under way.
+/// A batch in flight.
 struct Call {
     batch: Batch,
     answer: oneshot::Sender<Reply>,
@@ -67,21 +67,21 @@ impl Call {
     }
 
     fn reply(self, reply: Reply) {
-        // The driver may have been ended by the test.
+        // The test may have ended the driver.
         let _ = self.answer.send(reply);
     }
 
     fn panic(self) {}
 }
 
-/// A running coalescer and the test's end of its store.
-struct Bench {
+/// A running coalescer with a store that the test controls.
+struct Fixture {
     coalescer: Coalescer,
     calls: mpsc::UnboundedReceiver<Call>,
     drivers: Vec<JoinHandle<()>>,
 }
 
-impl Bench {
+impl Fixture {
     fn start(config: CoalescerConfig) -> Self {
         let (sender, calls) = mpsc::unbounded_channel();
         let (coalescer, drivers) = Coalescer::new(Scripted(sender), config).unwrap();
@@ -89,18 +89,18 @@ impl Bench {
         Self { coalescer, calls, drivers }
     }
 
-    /// The next batch that the store gets.
+    /// The next batch for the store.
     async fn next(&mut self) -> Call {
         within(self.calls.recv()).await.unwrap()
     }
 
-    /// Lets everything run that can, and asserts that the store got nothing.
+    /// Runs all tasks until they are idle, and asserts that the store got no batch.
     async fn nothing_more(&mut self) {
         idle().await;
-        assert!(self.calls.try_recv().is_err(), "the store got a batch too many");
+        assert!(self.calls.try_recv().is_err(), "the store got a batch");
     }
 
-    /// A caller of its own, whose operation is queued (or waits for room) when this returns.
+    /// Starts a caller in its own task. Its operation is queued or waits for capacity when this returns.
     async fn send(&self, ids: impl IntoIterator<Item = u128>) -> Caller<RowResults<MessageId>> {
         self.send_until(ids, NEVER).await
     }
@@ -151,14 +151,14 @@ impl<T: Send + 'static> Caller<T> {
     }
 }
 
-/// Time is paused and only moves when nothing else can: after this, everything that could run has run.
+/// Time is paused and only advances when all tasks are idle, so after this they are.
 async fn idle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 /// Turns a hang into a failure.
 async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(3600), future).await.expect("somebody hangs")
+    tokio::time::timeout(Duration::from_secs(3600), future).await.expect("a future hangs")
 }
 
 fn config(lanes: Lanes) -> CoalescerConfig {
@@ -189,12 +189,12 @@ fn refused(why: &str) -> MessagingError {
     MessagingError::invalid("row", why)
 }
 
-/// The ids that were answered; panics when a row failed.
+/// The sent ids; panics if a row failed.
 fn sent(answer: Result<RowResults<MessageId>, MessagingError>) -> Vec<u128> {
     answer.unwrap().into_iter().map(|row| row.unwrap().as_uuid().as_u128()).collect()
 }
 
-/// Each row in a word: `ok`, `unknown`, or the text of what was refused.
+/// One word for each row: `ok`, `unknown`, or the text of the error.
 fn words<T>(answer: Result<RowResults<T>, MessagingError>) -> Vec<String> {
     answer.unwrap().iter().map(|row| row.as_ref().map_or_else(word, |_| "ok".into())).collect()
 }

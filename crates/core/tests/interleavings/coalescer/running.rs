@@ -1,4 +1,4 @@
-//! A running coalescer with a store that keeps a record of what it was asked.
+//! A running coalescer with a store that records its batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use uuid::Uuid;
 
 pub(super) const NEVER: Deadline = Deadline::never();
 
-/// What the store has seen.
+/// The records of the store.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The rows that were carried out, by lane, in their order.
+    /// The executed rows by lane, in order.
     pub(super) extends: Vec<u128>,
     pub(super) settles: Vec<u128>,
     pub(super) sends: Vec<u128>,
     pub(super) batches: usize,
-    /// Batches under way: with extends, with settles, with sends, in total.
-    under_way: [usize; 4],
-    pub(super) most_under_way: [usize; 4],
+    /// Batches in flight: with extends, with settles, with sends, in total.
+    in_flight: [usize; 4],
+    pub(super) most_in_flight: [usize; 4],
 }
 
-/// Carries everything out, except for what the test wants to go wrong.
+/// Executes all rows, except for the failures of the test.
 #[derive(Clone, Default)]
 pub(super) struct Store {
     pub(super) seen: Arc<Mutex<Seen>>,
-    /// The number of the batch in which the store panics, after it has carried it out.
+    /// The number of the batch after whose execution the store panics.
     pub(super) panics_in: Option<usize>,
     /// The row that the store rejects.
     pub(super) rejects: Option<u128>,
@@ -43,21 +43,21 @@ impl Store {
         self.seen.lock().expect("no test panics with the lock")
     }
 
-    /// Answers the batch's number.
-    fn arrive(&self, lanes: [bool; 4]) -> usize {
+    /// Returns the number of the batch.
+    fn begin(&self, lanes: [bool; 4]) -> usize {
         let mut seen = self.seen();
         for lane in (0..4).filter(|lane| lanes[*lane]) {
-            seen.under_way[lane] += 1;
-            seen.most_under_way[lane] = seen.most_under_way[lane].max(seen.under_way[lane]);
+            seen.in_flight[lane] += 1;
+            seen.most_in_flight[lane] = seen.most_in_flight[lane].max(seen.in_flight[lane]);
         }
         seen.batches += 1;
         seen.batches
     }
 
-    fn leave(&self, lanes: [bool; 4]) {
+    fn end(&self, lanes: [bool; 4]) {
         let mut seen = self.seen();
         for lane in (0..4).filter(|lane| lanes[*lane]) {
-            seen.under_way[lane] -= 1;
+            seen.in_flight[lane] -= 1;
         }
     }
 }
@@ -66,14 +66,14 @@ impl Store {
 impl BatchExecutor for Store {
     async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
         let lanes = [!batch.extends.is_empty(), !batch.settles.is_empty(), !batch.sends.is_empty(), true];
-        let number = self.arrive(lanes);
+        let number = self.begin(lanes);
         yield_now().await;
         let extends: Vec<_> = batch.extends.iter().map(|row| number_of(row.receipt.message_id())).collect();
         let settles: Vec<_> = batch.settles.iter().map(|row| number_of(row.receipt.message_id())).collect();
         let sends: Vec<_> = batch.sends.iter().map(|row| number_of(row.message.id)).collect();
         let mut rows = extends.iter().chain(&settles).chain(&sends);
         if self.rejects.is_some_and(|bad| rows.any(|row| *row == bad)) {
-            self.leave(lanes);
+            self.end(lanes);
             return Err(BatchFailure::Rejected(MessagingError::invalid("row", "bad")));
         }
         {
@@ -83,9 +83,9 @@ impl BatchExecutor for Store {
             seen.sends.extend(sends);
         }
         yield_now().await;
-        self.leave(lanes);
+        self.end(lanes);
         if self.panics_in == Some(number) {
-            // Without the panic hook, which is shuttle's and would report it.
+            // Without the panic hook, which is shuttle's and would report the panic.
             std::panic::resume_unwind(Box::new("the test says so"));
         }
         Ok(BatchReply {
@@ -102,10 +102,10 @@ pub(super) struct Running {
     pub(super) drivers: Vec<JoinHandle<()>>,
 }
 
-/// Small bounds, so that operations are spread and callers wait for room.
+/// Small bounds, so that operations take several batches and callers wait for capacity.
 pub(super) fn start(store: Store, lanes: Lanes) -> Running {
     let config = CoalescerConfig { max_rows: 2, queue_rows: 3, lanes, ..CoalescerConfig::new("fake") };
-    let (coalescer, drivers) = Coalescer::new(store.clone(), config).expect("the bounds are good");
+    let (coalescer, drivers) = Coalescer::new(store.clone(), config).expect("the bounds are valid");
     let drivers = drivers.into_futures().into_iter().map(spawn).collect();
     Running { store, coalescer, drivers }
 }
@@ -127,17 +127,17 @@ impl Running {
         spawn(async move { coalescer.extend(receipt(id), Duration::ZERO, NEVER).await.map(drop) })
     }
 
-    /// Closes, waits for the drivers, and answers what the store has seen.
+    /// Closes, waits for the drivers, and returns the records of the store.
     pub(super) async fn finish(self) -> Seen {
-        self.coalescer.close(NEVER).await.expect("it never gives up");
+        self.coalescer.close(NEVER).await.expect("close has no deadline");
         for driver in self.drivers {
-            driver.await.expect("nobody aborted it");
+            driver.await.expect("not aborted");
         }
         std::mem::take(&mut self.store.seen())
     }
 }
 
-/// An operation's rows, and what its caller heard of them.
+/// The rows of an operation, and the results of its caller.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) ids: Vec<u128>,
@@ -145,7 +145,7 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// What the caller heard agrees with what the store has seen.
+    /// Asserts that the results agree with the records of the store.
     pub(super) fn check(&self, seen: &Seen) {
         let times = |id: &u128| seen.sends.iter().filter(|sent| *sent == id).count();
         match &self.answer {
@@ -186,7 +186,7 @@ pub(super) async fn send(coalescer: &Coalescer, ids: &[u128]) -> Sent {
 }
 
 pub(super) async fn join<T>(callers: Vec<JoinHandle<T>>) -> Vec<T> {
-    join_all(callers).await.into_iter().map(|caller| caller.expect("nobody aborted it")).collect()
+    join_all(callers).await.into_iter().map(|caller| caller.expect("not aborted")).collect()
 }
 
 fn message_id(n: u128) -> MessageId {

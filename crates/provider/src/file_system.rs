@@ -1,19 +1,19 @@
-//! What kind of file system a folder is on. For providers that keep files.
+//! Detection of network file systems, for providers that keep files.
 
 use std::path::Path;
 
-/// The name of the network file system that a folder is on, if it is on one.
+/// Returns the name of the network file system that a folder is on; `None` for a local one.
 #[cfg(target_os = "linux")]
 pub fn network_kind(folder: &Path) -> Option<String> {
-    // A file system that cannot be asked is taken for a local one.
+    // A file system that cannot be queried counts as local.
     let found = nix::sys::statfs::statfs(folder).ok()?;
-    // The number's type differs between architectures; only the low 32 bits are ever used.
+    // The type of the number differs between architectures; only its low 32 bits are used.
     let magic = (found.filesystem_type().0 as u64 & 0xffff_ffff) as u32;
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     linux::network_kind(magic, folder, mounts)
 }
 
-/// The name of the network file system that a folder is on: nobody knows here.
+/// Returns `None`: network file systems are detected on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub fn network_kind(_: &Path) -> Option<String> {
     None
@@ -40,7 +40,7 @@ mod linux {
         (0x0116_1970, "gfs2"),
     ];
     const FUSE: u32 = 0x6573_5546;
-    /// File systems in user space that are somewhere else. Others (ntfs-3g, mergerfs, gocryptfs) are local.
+    /// FUSE file systems whose data is on another host. Others (ntfs-3g, mergerfs, gocryptfs) are local.
     const REMOTE_FUSE: &[&str] = &[
         "sshfs",
         "s3fs",
@@ -64,7 +64,7 @@ mod linux {
         "onedriver",
     ];
 
-    /// The name of the network file system that a folder is on, if it is on one.
+    /// Returns the name of the network file system that a folder is on; `None` for a local one.
     pub(super) fn network_kind(magic: u32, folder: &Path, mounts: impl Fn() -> String) -> Option<String> {
         if let Some((_, kind)) = NETWORK.iter().find(|(network, _)| *network == magic) {
             return Some((*kind).to_owned());
@@ -77,10 +77,10 @@ mod linux {
         REMOTE_FUSE.iter().any(|remote| name.contains(remote)).then_some(kind)
     }
 
-    /// The kind of file system that is mounted nearest above a folder.
+    /// Returns the type of the file system that is mounted nearest above a folder.
     fn mount_kind(mounts: &str, folder: &Path) -> Option<String> {
         let mounted = mounts.lines().filter_map(|line| {
-            // `36 35 98:0 /root /mount/point rw,noatime master:1 - fuse.sshfs host:/ rw`; blanks are written as \040.
+            // `36 35 98:0 /root /mount/point rw,noatime master:1 - fuse.sshfs host:/ rw`; spaces are written as \040.
             let (mount, system) = line.split_once(" - ")?;
             let point = mount.split(' ').nth(4)?.replace("\\040", " ");
             let kind = system.split(' ').next()?;
@@ -98,7 +98,7 @@ mod linux {
             37 22 0:41 / /mnt/disk rw - fuseblk /dev/sdb1 rw\n";
 
         #[test]
-        fn network_file_systems_are_known_by_number_or_by_mount() {
+        fn network_file_systems_are_recognized_by_number_or_by_mount() {
             let kind = |magic, folder: &str| network_kind(magic, Path::new(folder), || MOUNTS.to_owned());
             assert_eq!(kind(0x6969, "/srv").as_deref(), Some("nfs"));
             assert_eq!(kind(0xff53_4d42, "/srv").as_deref(), Some("cifs"));
