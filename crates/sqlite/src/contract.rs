@@ -20,7 +20,7 @@ use crate::error::{Failure, refusal_as_value};
 use crate::provider::Connection;
 use crate::purge::{self, Present};
 use crate::session::Session;
-use crate::{archived, queries};
+use crate::{archived, look};
 
 /// Settles, then leases what is due in the queues, in one transaction.
 fn settle_and_claim(session: &mut Session<'_>, look: &Look) -> Result<Looked, Failure> {
@@ -57,7 +57,7 @@ impl Connection {
         deadline: Deadline,
     ) -> Result<Vec<i64>, MessagingError> {
         let queue = queue.clone();
-        self.read(operation, deadline, move |connection| Ok(queries::find(connection, &queue, id)?)).await
+        self.read(operation, deadline, move |connection| Ok(look::find(connection, &queue, id)?)).await
     }
 
     fn now(&self) -> Timestamp {
@@ -164,18 +164,18 @@ impl Store for Connection {
     }
 
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
-        Ok(self.read("list queues", deadline, |connection| Ok(queries::list_queues(connection)?)).await?)
+        Ok(self.read("list queues", deadline, |connection| Ok(look::list_queues(connection)?)).await?)
     }
 
     async fn verify_queues(&self, queues: &[QueueName], deadline: Deadline) -> Result<QueueHealthReport, Undone> {
         let queues = queues.to_vec();
-        let read = move |connection: &rusqlite::Connection| Ok(queries::verify_queues(connection, &queues)?);
+        let read = move |connection: &rusqlite::Connection| Ok(look::verify_queues(connection, &queues)?);
         Ok(self.read("verify queues", deadline, read).await?)
     }
 
     async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {
         let (queue, connection) = (queue.clone(), self.clone());
-        let read = move |file: &rusqlite::Connection| Ok(queries::stats(file, &queue, connection.now())?);
+        let read = move |file: &rusqlite::Connection| Ok(look::stats(file, &queue, connection.now())?);
         Ok(self.read("stats", deadline, read).await?)
     }
 
@@ -187,7 +187,7 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<Vec<(i64, PeekedMessage)>, Undone> {
         let (queue, connection) = (queue.clone(), self.clone());
-        let read = move |file: &rusqlite::Connection| Ok(queries::peek(file, &queue, after, limit, connection.now())?);
+        let read = move |file: &rusqlite::Connection| Ok(look::peek(file, &queue, after, limit, connection.now())?);
         Ok(self.read("peek", deadline, read).await?)
     }
 
@@ -198,7 +198,7 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<Vec<MessageAttempt>, Undone> {
         let queue = queue.clone();
-        let read = move |connection: &rusqlite::Connection| Ok(queries::attempts(connection, &queue, id)?);
+        let read = move |connection: &rusqlite::Connection| Ok(look::attempts(connection, &queue, id)?);
         Ok(self.read("read attempts", deadline, read).await?)
     }
 
@@ -284,7 +284,7 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<DeadLetterPage, Undone> {
         let (queue, query) = (queue.clone(), query.clone());
-        let read = move |connection: &rusqlite::Connection| queries::list_dead(connection, &queue, &query, bodies);
+        let read = move |connection: &rusqlite::Connection| look::list_dead(connection, &queue, &query, bodies);
         Ok(self.read("list dead letters", deadline, read).await?)
     }
 
@@ -297,7 +297,7 @@ impl Store for Connection {
     ) -> Result<Option<Vec<MessageId>>, Undone> {
         let (queue, selection, error) = (queue.clone(), selection.clone(), error.map(str::to_owned));
         let read = move |connection: &rusqlite::Connection| {
-            Ok(queries::find_dead(connection, &queue, &selection, error.as_deref())?)
+            Ok(look::find_dead(connection, &queue, &selection, error.as_deref())?)
         };
         Ok(Some(self.read("find dead letters", deadline, read).await?))
     }

@@ -17,7 +17,7 @@
 //! 6. `session.rs` unblocks the next message of a key, and notes the queues whose receivers wake after the commit.
 //! 7. `dead_letters.rs` moves dead messages to `{queue}_dlq`, and edits, redrives and purges them there.
 //! 8. `archive.rs` removes old rows of the archive, which an ack or a purge has filled; `archived.rs` searches it.
-//! 9. `queries.rs` reads queues for operators, on the connections of `readers.rs`.
+//! 9. `look.rs` reads queues for operators, on the connections of `readers.rs`.
 //!
 //! **How it is fast.** The cost of a commit is its fsync, so one thread writes for the whole process and takes all
 //! waiting calls into one transaction. Statements find rows by their number; the only search, for due rows, has an
@@ -67,13 +67,13 @@ mod idempotency;
 mod in_transaction;
 mod location;
 mod lock_queue;
+mod look;
 mod migrations;
 mod options;
 #[cfg(test)]
 mod plans;
 mod provider;
 mod purge;
-mod queries;
 mod readers;
 mod rows;
 mod send;

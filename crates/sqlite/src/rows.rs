@@ -31,7 +31,9 @@ macro_rules! columns {
         }
     };
 }
+
 pub(crate) use columns;
+
 pub(crate) fn headers_column(headers: &Headers) -> Cow<'static, str> {
     if headers.is_empty() {
         return Cow::Borrowed("{}");

@@ -150,7 +150,7 @@ impl SqliteStore {
     }
 }
 
-/// A connection that writes, to a new file or one of ours. Creates nothing in a file of another program.
+/// A connection that writes, to a new file or one of ours. Refuses a file of another program before it changes anything.
 fn open_checked(path: &Path, options: &SqliteOptions) -> Result<Connection, FileError> {
     if path.exists() {
         let reader = crate::connection::open_reader(path, options.lock_timeout)?;

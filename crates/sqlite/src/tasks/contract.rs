@@ -14,30 +14,30 @@ use rusqlite::Connection;
 
 use super::claim::Claimer;
 use super::step::TaskStep;
-use super::{SqliteTasks, UndeliveredTask, queries, upkeep};
+use super::{SqliteTasks, UndeliveredTask, look, upkeep};
 use crate::PROVIDER;
 use crate::error::{Failure, refusal_as_value};
 use crate::writer::work::{Answer, UndeliveredLease};
 
 /// An answer with leases, which are returned when its caller has gone.
-struct Handed<T> {
+struct WithRoutes<T> {
     answer: T,
     routes: Arc<TaskRoutes>,
 }
 
-impl<T> Handed<T> {
+impl<T> WithRoutes<T> {
     fn undelivered(&self, leases: impl Iterator<Item = TaskLease>) -> Vec<UndeliveredLease> {
         leases.map(|lease| UndeliveredLease::Task(UndeliveredTask { lease, routes: self.routes.clone() })).collect()
     }
 }
 
-impl Answer for Handed<FinishedAndClaimed> {
+impl Answer for WithRoutes<FinishedAndClaimed> {
     fn into_leases(self) -> Vec<UndeliveredLease> {
         self.undelivered(self.answer.claimed.iter().map(|task| task.lease))
     }
 }
 
-impl Answer for Handed<Vec<ClaimAnswer>> {
+impl Answer for WithRoutes<Vec<ClaimAnswer>> {
     fn into_leases(self) -> Vec<UndeliveredLease> {
         self.undelivered(self.answer.iter().filter_map(|answer| match answer {
             ClaimAnswer::Claimed(task) => Some(task.lease),
@@ -127,14 +127,14 @@ impl TaskStore for SqliteTasks {
             if let Some((claim, round)) = &claim {
                 step.claim(claim, *round, &mut answer)?;
             }
-            Ok(Handed { answer, routes: routes.clone() })
+            Ok(WithRoutes { answer, routes: routes.clone() })
         };
-        let handed = if only_claims {
+        let claimed = if only_claims {
             self.lease(operation, deadline, step).await?
         } else {
             self.write(operation, deadline, step).await?
         };
-        Ok(handed.answer)
+        Ok(claimed.answer)
     }
 
     async fn claim_by_id(
@@ -150,7 +150,7 @@ impl TaskStore for SqliteTasks {
         let claim = move |step: &mut TaskStep<'_, '_>| {
             let claimer = Claimer { worker: &worker, lease };
             let answer = ids.iter().map(|id| step.claim_task(*id, claimer)).collect::<rusqlite::Result<_>>()?;
-            Ok(Handed { answer, routes: routes.clone() })
+            Ok(WithRoutes { answer, routes: routes.clone() })
         };
         Ok(self.lease("claim", deadline, claim).await?.answer)
     }
@@ -173,14 +173,14 @@ impl TaskStore for SqliteTasks {
     async fn standings(&self, leases: &[TaskLease], deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError> {
         self.begin("standings", deadline)?;
         let leases = leases.to_vec();
-        let read = move |connection: &Connection| Ok(queries::standings(connection, &leases)?);
+        let read = move |connection: &Connection| Ok(look::standings(connection, &leases)?);
         self.read("standings", deadline, read).await
     }
 
     async fn lost_leases(&self, limit: usize, deadline: Deadline) -> Result<Vec<LostLease>, MessagingError> {
         self.begin("look for lost leases", deadline)?;
         let now = self.now();
-        let read = move |connection: &Connection| Ok(queries::lost_leases(connection, limit, now)?);
+        let read = move |connection: &Connection| Ok(look::lost_leases(connection, limit, now)?);
         self.read("look for lost leases", deadline, read).await
     }
 
@@ -226,29 +226,29 @@ impl TaskStore for SqliteTasks {
 
     async fn revisions(&self, id: TaskId, deadline: Deadline) -> Result<Vec<PayloadRevision>, MessagingError> {
         self.begin("revisions", deadline)?;
-        self.read("revisions", deadline, move |connection| queries::revisions(connection, id)).await
+        self.read("revisions", deadline, move |connection| look::revisions(connection, id)).await
     }
 
     async fn get(&self, id: TaskId, deadline: Deadline) -> Result<Option<Task>, MessagingError> {
         self.begin("get", deadline)?;
-        self.read("get", deadline, move |connection| Ok(queries::get(connection, id)?)).await
+        self.read("get", deadline, move |connection| Ok(look::get(connection, id)?)).await
     }
 
     async fn attempts(&self, id: TaskId, deadline: Deadline) -> Result<Vec<TaskAttempt>, MessagingError> {
         self.begin("attempts", deadline)?;
-        self.read("attempts", deadline, move |connection| queries::attempts(connection, id)).await
+        self.read("attempts", deadline, move |connection| look::attempts(connection, id)).await
     }
 
     async fn list(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, MessagingError> {
         self.begin("list", deadline)?;
         query.check()?;
         let query = query.clone();
-        self.read("list", deadline, move |connection| queries::list(connection, &query)).await
+        self.read("list", deadline, move |connection| look::list(connection, &query)).await
     }
 
     async fn counts(&self, deadline: Deadline) -> Result<Vec<TaskCount>, MessagingError> {
         self.begin("count", deadline)?;
-        self.read("count", deadline, |connection| Ok(queries::counts(connection, MOST_ENDED_COUNTED)?)).await
+        self.read("count", deadline, |connection| Ok(look::counts(connection, MOST_ENDED_COUNTED)?)).await
     }
 
     async fn enqueue_due(&self, limit: usize, deadline: Deadline) -> Result<Enqueued, MessagingError> {

@@ -10,7 +10,7 @@ use postrider_core::task::{
 use postrider_core::Measured;
 
 use super::step::TaskStep;
-use super::{queries, upkeep};
+use super::{look, upkeep};
 use crate::costs::{Bench, NOW, later};
 
 /// A number of tasks over which a scan shows in the cost.
@@ -84,7 +84,7 @@ fn costs(around: impl Fn(&Bench)) -> Vec<(&'static str, u64)> {
     });
     let (expire, expired) = bench.cost(|session| TaskStep::new(session, &routes).expire_overdue(10).unwrap());
     assert!(expired.is_empty());
-    let (lost, _) = bench.cost(|session| queries::lost_leases(session.connection, 10, NOW).unwrap());
+    let (lost, _) = bench.cost(|session| look::lost_leases(session.connection, 10, NOW).unwrap());
     let mut bench = due(&around);
     let (enqueue, enqueued) = enqueue_ten(&mut bench);
     assert_eq!(enqueued.count, 10);
@@ -182,7 +182,7 @@ fn ended_tasks_are_counted_up_to_a_bound() {
         let mut bench = Bench::new();
         fill_with_ended(&bench, ended);
         fill(&bench, "mail", TaskState::Pending, 40, NOW.as_micros());
-        bench.cost(|session| queries::counts(session.connection, MAX).unwrap())
+        bench.cost(|session| look::counts(session.connection, MAX).unwrap())
     };
     let ((few, _), (many, counts)) = (count_of(400), count_of(MANY));
     assert!(many <= few + few / 2, "{few} instructions with 400 ended tasks, {many} with {MANY}");

@@ -135,9 +135,9 @@ async fn messages_of_tasks_fit_into_the_smallest_allowed_body() {
     let lease = claim_one(&tasks).await;
     let dead = TaskOutcome::Dead { reason: DeadReason::Permanent, error: "\u{1}".repeat(100_000) };
     let _ = tasks.finish(vec![Finish { lease, outcome: dead }], soon()).await.unwrap();
-    let told = tasks.provider.receive_messages(&deaths, &ReceiveOptions::batch(9), soon()).await.unwrap();
-    assert_eq!(told.len(), 1);
-    assert!(told[0].message.len() <= super::SMALLEST_BODY, "{} bytes", told[0].message.len());
+    let events = tasks.provider.receive_messages(&deaths, &ReceiveOptions::batch(9), soon()).await.unwrap();
+    assert_eq!(events.len(), 1);
+    assert!(events[0].message.len() <= super::SMALLEST_BODY, "{} bytes", events[0].message.len());
     let kept = tasks.get(id, soon()).await.unwrap().unwrap().info.last_error.unwrap();
     assert_eq!(kept.len(), 8 * 1024, "the stored error has the usual bound");
 }

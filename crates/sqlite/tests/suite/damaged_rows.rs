@@ -10,7 +10,7 @@ use crate::{TestStore, queue, soon};
 
 #[tokio::test]
 async fn an_unreadable_row_dies_alone_and_can_be_addressed() {
-    let spoiled = [
+    let changes = [
         "message_id = 'no id'",
         "dedup_key = x'00ff'",
         "expires_at = 'soon'",
@@ -20,7 +20,7 @@ async fn an_unreadable_row_dies_alone_and_can_be_addressed() {
         "first_attempt_at = 'once'",
         "headers = '['",
     ];
-    for change in spoiled {
+    for change in changes {
         let test_store = TestStore::new();
         let provider = test_store.connect().await;
         let orders = queue("orders");

@@ -324,10 +324,10 @@ async fn the_mode_of_an_existing_file_is_kept_and_reported() {
         let found = SqliteStore::examine(test_store.file(), SqliteOptions::default()).await;
         found.into_iter().find(|finding| finding.check == "access").unwrap()
     };
-    let told = access().await;
-    assert_eq!(told.severity, Severity::Warning, "{told:?}");
-    assert!(told.found.contains("mode 640"), "{told:?}");
-    let fix = told.fix.unwrap();
+    let finding = access().await;
+    assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+    assert!(finding.found.contains("mode 640"), "{finding:?}");
+    let fix = finding.fix.unwrap();
     for name in ["queues.db", "queues.db-wal", "queues.db-shm"] {
         let file = test_store.folder.path().join(name);
         assert!(fix.starts_with("chmod 600 ") && fix.contains(&format!("'{}'", file.display())), "{fix}");

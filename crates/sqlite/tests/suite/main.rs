@@ -7,13 +7,14 @@ mod archive;
 mod broken_state_records;
 mod broken_tasks;
 mod connections;
+mod damaged_rows;
 mod files;
 mod full_disk;
 mod idempotency;
 mod lawful;
 mod operators_page;
 mod processes;
-mod spoiled;
+
 mod state_records;
 mod tasks;
 mod transactions;

@@ -98,7 +98,7 @@ async fn an_ack_and_the_handlers_changes_are_committed_together() {
     let transaction = own.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let again = store.ack_in(&transaction, &receipt);
     assert!(matches!(again, Err(MessagingError::VisibilityExpired { .. })), "{again:?}");
-    transaction.execute("insert into orders default values", []).expect("the transaction goes on");
+    transaction.execute("insert into orders default values", []).expect("the transaction stays usable");
 }
 
 #[tokio::test]

@@ -12,8 +12,8 @@ use crate::{TestStore, is_long, queue, soon};
 
 const TASKS: usize = 4;
 
-/// The promised bound if no other test runs. Among other tests on a few busy cores a process can lose its core for longer,
-/// which says nothing about the lock; a starved process waited for ten seconds.
+/// The promised bound if no other test runs. Among other tests on a few busy cores a process can lose its core for
+/// longer, which says nothing about the lock; a starved process waited for ten seconds.
 fn longest_wait() -> Duration {
     Duration::from_millis(if is_long() { 500 } else { 5000 })
 }
@@ -46,8 +46,8 @@ async fn each_of_four_processes_gets_its_share_and_none_waits_long() {
     assert!(longest < longest_wait(), "an operation waited {longest:?}; shares {shares:?}");
 }
 
-/// Runs a worker process: several tasks send and handle messages as fast as they can, so that there is always something to
-/// write.
+/// Runs a worker process: several tasks send and handle messages as fast as they can, so that there is always something
+/// to write.
 pub(super) async fn work(file: &Path, report: &Path) {
     let provider = crate::connect(file).await;
     let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(keep_busy(provider.clone()))).collect();

@@ -56,30 +56,30 @@ async fn a_damaged_task_does_not_stop_the_others() {
     for payload in ["id", "strategy", "tags", "times", "type", "state", "well"] {
         ids.push(create(&tasks, task(payload).deadline_in(Duration::from_secs(3600)).tag("a")).await);
     }
-    let spoil = |change: &str, payload: &str| {
+    let damage = |change: &str, payload: &str| {
         let file = Connection::open(test_store.file()).unwrap();
         file.busy_timeout(Duration::from_secs(5)).unwrap();
         let sql = format!("update task set {change} where payload = cast(?1 as blob)");
         assert_eq!(file.execute(&sql, [payload]).unwrap(), 1);
     };
-    spoil("task_id = x'07'", "id");
-    spoil("retry_strategy = '{'", "strategy");
-    spoil("tags = 7", "tags");
-    spoil("created_at = 'yesterday'", "times");
-    spoil("state = 'LOST'", "state");
+    damage("task_id = x'07'", "id");
+    damage("retry_strategy = '{'", "strategy");
+    damage("tags = 7", "tags");
+    damage("created_at = 'yesterday'", "times");
+    damage("state = 'LOST'", "state");
     let claimed = claim(&tasks, 9).await;
     let seen: Vec<&[u8]> = claimed.iter().map(|task| &*task.payload).collect();
     assert_eq!(seen, [&b"strategy"[..], b"tags", b"type", b"well"], "their readable columns are enough");
     assert!(claimed[0].retry_strategy.is_none() && claimed[1].tags.is_empty());
 
     // Damaged while a worker holds it.
-    spoil("task_type = 'no type'", "type");
+    damage("task_type = 'no type'", "type");
     let mut ends: Vec<Finish> = claimed.iter().map(succeeded).collect();
     ends[2].outcome = TaskOutcome::Retry { after: Duration::ZERO, error: "again".into() };
     let standings = tasks.finish(ends, soon()).await.unwrap();
     assert_eq!(standings[2], TaskStanding::Lost(None));
     assert_eq!([standings[0], standings[1], standings[3]], [TaskStanding::Held; 3]);
-    spoil("deadline = 1", "type");
+    damage("deadline = 1", "type");
     assert_eq!(tasks.expire_overdue(9, soon()).await.unwrap(), Vec::<TaskId>::new());
     let listed = tasks.list(&TaskQuery::default(), soon()).await.unwrap();
     assert_eq!(listed.tasks.iter().map(|task| task.state).collect::<Vec<_>>(), [TaskState::Succeeded; 3]);

@@ -71,7 +71,7 @@ async fn the_rules_are_the_same_as_for_any_creation_and_a_refusal_leaves_the_tra
     let too_large = NewTask::of(mail(), vec![b'x'; tasks.max_payload_bytes() + 1]);
     let refused = tasks.create_in(&transaction, &too_large);
     assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "payload", .. })), "{refused:?}");
-    transaction.execute("insert into orders default values", []).expect("the transaction goes on");
+    transaction.execute("insert into orders default values", []).expect("the transaction stays usable");
     transaction.commit().unwrap();
     assert_eq!(claim(&tasks, 9).await.len(), 1);
 }
