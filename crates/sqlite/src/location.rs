@@ -43,7 +43,7 @@ const OWNER_ONLY: u32 = 0o600;
 /// it cannot.
 ///
 /// Creates it under a temporary name, because a file that another thread may have open must not be closed here, and
-/// renames it only if the name is still free.
+/// links its real name to it only if that is still free.
 pub(crate) fn make(path: &Path) {
     use std::os::unix::fs::OpenOptionsExt;
     let Some(name) = path.file_name().filter(|_| !path.exists()) else { return };

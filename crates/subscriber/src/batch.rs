@@ -69,7 +69,7 @@ impl<E: Into<HandlerError>> IntoBatchResults for Result<(), E> {
 ///
 /// The compiler infers `Kind`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can not handle batches of messages",
+    message = "`{Self}` cannot handle batches of messages",
     label = "neither an `async fn(Vec<Delivery>)` nor a `tower::Service<Vec<Delivery>>`",
     note = "a batch handler is an `async fn` or closure of one argument, `Vec<Delivery>`; it returns \
             `Vec<Result<(), E>>`, one for each message, or `Result<(), E>` for all of them; its future is `Send`",

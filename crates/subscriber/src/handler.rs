@@ -65,7 +65,7 @@ where
 ///
 /// The compiler infers `Kind`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can not handle messages",
+    message = "`{Self}` cannot handle messages",
     label = "neither an `async fn` of parts of a message nor a `tower::Service<Delivery>`",
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
             message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `QueueMessage`) or `Context`; it returns \
