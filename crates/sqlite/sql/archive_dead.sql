@@ -1,4 +1,4 @@
--- A dead letter is archived as what it was when it died.
+-- Archives a dead letter with the counts and times that it had when it died.
 insert into message_archive (id, queue, state, priority, deliveries_count, attempts_count, created_at,
                              first_attempt_at, last_attempt_at, archived_at, message_id, ordering_key, content_type,
                              headers, last_error, payload)

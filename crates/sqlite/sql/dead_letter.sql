@@ -1,4 +1,4 @@
--- The move: the same row under the dead-letter queue's name, where it begins anew and is ordered by nothing.
+-- Moves the row to the dead-letter queue: its counts and times start over, and it has no order there.
 -- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
 update message
 set queue = ?2, blocked = 0, next_attempt_at = ?3, state = 'PENDING', lease_token = null, acquired_at = null,

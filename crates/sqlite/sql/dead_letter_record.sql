@@ -1,4 +1,4 @@
--- Written first, while the message still is what it was when it died.
+-- Runs before the move, while the row still has the counts and times of its death.
 -- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
 insert into dead_letter (id, message_id, queue, reason, error, deliveries_count, attempts_count, created_at,
                          first_attempt_at, last_attempt_at, dead_at, dedup_key)

@@ -1,4 +1,4 @@
--- Walks the keys of one queue; needed only after another program has spoiled a key.
+-- Unblocks the first message of every key of a queue. Needed only after another program has damaged a key.
 -- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
 -- Plan: SEARCH message USING COVERING INDEX message_key (queue=? AND ordering_key>?)
 update message set blocked = 0

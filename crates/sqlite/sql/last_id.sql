@@ -1,3 +1,3 @@
--- The newest message's row number; null when there is none.
+-- The row number of the newest message; null if there is none.
 -- Plan: SEARCH message
-select max(id) from message
+select max(id) as last_id from message

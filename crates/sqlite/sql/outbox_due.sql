@@ -1,4 +1,4 @@
--- Due messages that nobody has taken, or whose taker's lease has run out.
+-- Due messages that are not leased, or whose lease has expired.
 -- Plan: SEARCH outbox USING INDEX outbox_due (<expr><?)
 select id, queue, message_id, priority, content_type, payload, due_at from outbox
 where coalesce(lease_expires_at, due_at) <= ?1

@@ -1,3 +1,3 @@
--- When a message becomes due, or is given up by its taker, that cannot be taken yet.
+-- When the next message becomes due, or its lease expires, after ?1.
 -- Plan: SEARCH outbox USING COVERING INDEX outbox_due (<expr>>?)
-select min(coalesce(lease_expires_at, due_at)) from outbox where coalesce(lease_expires_at, due_at) > ?1
+select min(coalesce(lease_expires_at, due_at)) as next_due from outbox where coalesce(lease_expires_at, due_at) > ?1

@@ -1,4 +1,4 @@
--- The first of a key that is left becomes its head.
+-- Makes the first message of a key its head.
 -- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
 -- Plan: SEARCH message USING COVERING INDEX message_key (queue=? AND ordering_key=?)
 update message set blocked = 0

@@ -1,1 +1,1 @@
-select exists (select 1 from queue where name = ?1)
+select exists (select 1 from queue where name = ?1) as queue_exists

@@ -1,4 +1,5 @@
--- A new row at the tail of its key. An expiry that has passed would kill it again unread, and nobody redrives for that.
+-- Inserts a new row at the tail of the key. An expiry that has passed is dropped, or the message would die again
+-- unread.
 insert into message (queue, blocked, priority, next_attempt_at, state, created_at, expires_at, message_id,
                      ordering_key, dedup_key, content_type, headers, payload)
 select ?2,

@@ -1,4 +1,4 @@
--- The delivery is taken back, as if it had not been; a strategy counts its time from the first one.
+-- Undoes the delivery. The first delivery loses its times too, from which a retry strategy counts.
 -- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
 update message
 set state = 'PENDING', next_attempt_at = ?2, lease_token = null, acquired_at = null,

@@ -1,4 +1,4 @@
--- Whether a message is still the one that was there when its removal began, and may go.
+-- Returns the row if it still is the message that was chosen for removal, and is not leased if ?4 is set.
 -- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
 select ordering_key from message
 where id = ?1 and queue = ?2 and cast(message_id as blob) = ?3

@@ -1,4 +1,4 @@
--- The head of a key stays its head: it holds the key until it comes back.
+-- The head of a key stays its head while it waits for its retry.
 -- Plan: SEARCH message USING INTEGER PRIMARY KEY (rowid=?)
 update message
 set state = 'RETRYABLE', next_attempt_at = ?2, lease_token = null, acquired_at = null,

@@ -1,4 +1,4 @@
--- A chunk of those that expired first.
+-- Removes a chunk of the records that expired first.
 -- Plan: SEARCH state_record USING INTEGER PRIMARY KEY (rowid=?)
 -- Plan: SEARCH state_record USING COVERING INDEX state_record_expiry (expires_at>? AND expires_at<?)
 delete from state_record

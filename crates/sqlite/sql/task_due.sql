@@ -1,4 +1,4 @@
--- Whole rows, because whoever finds one claims it. Read as far as somebody wants more: there is no limit here.
+-- Whole rows, because every row that is read is claimed. Without a limit: the caller stops reading when it has enough.
 -- Plan: SEARCH task USING INDEX task_claim (state=? AND task_type=? AND priority=? AND scheduled_for<?)
 select id, task_id, attempt_count, max_attempts, retry_strategy, ordering_key, tags, created_at, scheduled_for,
        first_started_at, deadline, payload

@@ -1,5 +1,5 @@
--- Which priorities of a type have something due in a state: one probe each, so that tasks that are not due, or of other
--- types, are never walked. Deadlines are not asked for: they are not in the index.
+-- The priorities of a type that have due tasks in a state: one probe each, which reads no tasks that are not due or of
+-- other types. Ignores deadlines, which are not in the index.
 -- Plan: SEARCH task EXISTS USING COVERING INDEX task_claim (state=? AND task_type=? AND priority=? AND scheduled_for<?)
 with urgency (priority) as (values (9), (8), (7), (6), (5), (4), (3), (2), (1), (0))
 select priority from urgency

@@ -1,3 +1,3 @@
--- Asked again: the row may be another's by now.
+-- Checks the state again, because the row number may belong to another task by now.
 -- Plan: SEARCH task USING INTEGER PRIMARY KEY (rowid=?)
 delete from task where id = ?1 and state in ('SUCCEEDED', 'CANCELED') and finished_at <= ?2

@@ -1,4 +1,4 @@
--- The first columns are those of task_list.
+-- The columns of task_list, the payload and the result.
 -- Plan: SEARCH task USING INDEX task_identity (task_id=?)
 select id, task_id, task_type, state, priority, ordering_key, blocked, idempotency_key, tags, schedule, attempt_count,
        max_attempts, retry_strategy, created_at, scheduled_for, deadline, enqueued_at, started_at, finished_at,

@@ -1,3 +1,3 @@
--- Who has a task, and whether its end concerns others.
+-- The state and the lease of a task, and whether its end unblocks another task.
 -- Plan: SEARCH task USING INDEX task_identity (task_id=?)
-select id, state, lease_token, lease_expires_at, ordering_key is not null from task where task_id = ?1
+select id, state, lease_token, lease_expires_at, ordering_key is not null as has_key from task where task_id = ?1

@@ -1,4 +1,4 @@
--- The dead, the canceled or both, newest first, without a look at any other task. The columns are those of task_list.
+-- DEAD tasks, CANCELED tasks or both, newest first, without reading other tasks. The columns are those of task_list.
 -- Plan: MERGE (UNION ALL)
 -- Plan: SEARCH task USING INDEX task_ended (state=? AND id<?)
 select id, task_id, task_type, state, priority, ordering_key, blocked, idempotency_key, tags, schedule, attempt_count,

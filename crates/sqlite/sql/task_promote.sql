@@ -1,4 +1,4 @@
--- The first of a key that still lives becomes its head.
+-- Makes the first living task of a key its head.
 -- Plan: SEARCH task USING INTEGER PRIMARY KEY (rowid=?)
 -- Plan: SEARCH task USING INDEX task_key (task_type=? AND ordering_key=?)
 update task set blocked = 0

@@ -1,4 +1,4 @@
--- The attempt is taken back, as if it had not been: the one before it is the last again.
+-- Undoes the claim: the attempt before it becomes the last one again.
 -- Plan: SEARCH task USING INTEGER PRIMARY KEY (rowid=?)
 -- Plan: SEARCH a USING PRIMARY KEY (id=? AND replay=? AND attempt=?)
 update task

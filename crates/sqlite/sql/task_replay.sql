@@ -1,4 +1,4 @@
--- At the end of its key's line, and without the deadline that it may have missed.
+-- At the tail of its key, and without the deadline that it may have missed.
 -- Plan: SEARCH task USING INTEGER PRIMARY KEY (rowid=?)
 update task
 set state = 'PENDING', scheduled_for = ?2, attempt_count = 0, replay_count = replay_count + 1, blocked = ?3,

@@ -1,5 +1,5 @@
--- Tasks of a type that have been due and on their way for too long. Of those that are due for longest only so many are
--- looked at: they may all have been sent again lately.
+-- Tasks of a type that were due and enqueued before ?3. Searches at most ?4 of the tasks that are due for longest,
+-- because all of them may have been sent again recently.
 -- Plan: SEARCH task USING INDEX task_claim (state=? AND task_type=? AND priority=? AND scheduled_for<?)
 select id, task_id, scheduled_for
 from (select id, task_id, scheduled_for, enqueued_at from task

@@ -1,4 +1,4 @@
-//! Where a message is claimed: leased, or dead-lettered because it was read too often or too late.
+//! Claims messages: leases what is due, and dead-letters what was delivered too often or has expired.
 
 use std::collections::VecDeque;
 
@@ -10,30 +10,30 @@ use rusqlite::OptionalExtension;
 use rusqlite::types::ValueRef;
 
 use crate::PROVIDER;
-use crate::rows::{self, Label, Life};
-use crate::session::{MOST_NAMES, Session, is_paused};
+use crate::rows::{self, DeliveryRecord, Metadata};
+use crate::session::{MAX_QUEUES, Session, is_paused};
 use crate::sql;
 
-/// Every so many claims the oldest due message goes first, whatever its priority, so that none waits for ever.
+/// Interval, in claims, at which the oldest due message goes first whatever its priority, so that none starves.
 const OLDEST_FIRST_EVERY: u64 = 16;
 
-/// So many messages die in one claim at most; a backlog of dead ones is cleared over several transactions.
-const MOST_DEATHS: usize = 500;
+/// Upper bound of messages dead-lettered in one claim; a longer backlog takes several transactions.
+const MAX_DEAD_LETTERED: usize = 500;
 
-/// So many messages are leased in one claim at most, whatever was asked for: every other process waits for the lock.
-const MOST_LEASES: usize = 1000;
+/// Upper bound of leases in one claim, whatever the caller requests: other processes wait for the write lock.
+const MAX_LEASES: usize = 1000;
 
-/// What a claim found.
+/// The result of a claim.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) messages: Vec<Claimed>,
-    /// When something more becomes due.
+    /// When the next message becomes due.
     pub(crate) next: Timestamp,
-    /// Whether it ended before it had looked at everything that is due.
+    /// Whether the claim stopped before it had read every due message.
     pub(crate) is_cut_short: bool,
 }
 
-/// Half of a receipt's token: chance, so that no two leases of a row ever share it. The row is the other half.
+/// The lease token of a row: a random half, so that no two leases of a row share it, and the row number.
 pub(crate) fn token(lease: i64, row: i64) -> LeaseToken {
     LeaseToken(u128::from(lease.cast_unsigned()) << 64 | u128::from(row.cast_unsigned()))
 }
@@ -45,7 +45,7 @@ impl Session<'_> {
         if is_paused(self.connection, queue)? {
             return Ok(claim);
         }
-        let most = options.max.min(MOST_LEASES);
+        let most = options.max.min(MAX_LEASES);
         let lease = rand::random();
         let mut deaths = 0;
         loop {
@@ -61,7 +61,7 @@ impl Session<'_> {
             if claim.messages.len() >= most || deaths == before {
                 break;
             }
-            if deaths >= MOST_DEATHS {
+            if deaths >= MAX_DEAD_LETTERED {
                 claim.is_cut_short = true;
                 break;
             }
@@ -72,7 +72,7 @@ impl Session<'_> {
         Ok(claim)
     }
 
-    /// Leases one message by its id, if it may be received now. `rows` are those that had the id a moment ago.
+    /// Leases one message by its id, if it is due. `rows` are the rows that had the id a moment ago.
     pub(crate) fn claim_by_id(
         &mut self,
         queue: &QueueName,
@@ -92,37 +92,39 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// The rows that are due, in the order of their turns: the more urgent first, now and then the oldest.
+    /// The due rows in the order of delivery: by priority, and from time to time the oldest first.
     fn due(&self, queue: &QueueName, limit: usize) -> rusqlite::Result<Vec<i64>> {
         let now = self.now.as_micros();
         let mut statement = self.connection.prepare_cached(sql::DUE_PRIORITIES)?;
         let priorities = statement
-            .query_map((queue.as_str(), now), |row| row.get::<_, i64>(0))?
+            .query_map((queue.as_str(), now), |row| row.get::<_, i64>("priority"))?
             .collect::<rusqlite::Result<Vec<_>>>()?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut statement = self.connection.prepare_cached(sql::DUE)?;
-        let mut lines = Vec::with_capacity(priorities.len());
+        let (id, next_attempt_at) = (statement.column_index("id")?, statement.column_index("next_attempt_at")?);
+        let mut by_priority = Vec::with_capacity(priorities.len());
         for priority in priorities {
             let rows = statement.query_map((queue.as_str(), priority, now, limit), |row| {
-                // A time that is no whole number is only a place in line.
-                Ok((row.get::<_, i64>(1).unwrap_or_default(), row.get::<_, i64>(0)?))
+                // An unreadable time costs the row nothing but its order.
+                Ok((row.get::<_, i64>(next_attempt_at).unwrap_or_default(), row.get::<_, i64>(id)?))
             })?;
-            lines.push(rows.collect::<rusqlite::Result<VecDeque<(i64, i64)>>>()?);
+            by_priority.push(rows.collect::<rusqlite::Result<VecDeque<(i64, i64)>>>()?);
         }
-        let mut turn = self.memory.claims.get(queue).copied().unwrap_or(0);
+        let mut claim = self.cache.claims.get(queue).copied().unwrap_or(0);
         let mut order = Vec::new();
         while order.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
-            lines.retain(|line| !line.is_empty());
-            let oldest_first = turn % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1;
-            let line = if oldest_first { lines.iter_mut().min_by_key(|line| line[0]) } else { lines.first_mut() };
-            let Some((_, id)) = line.and_then(VecDeque::pop_front) else { break };
+            by_priority.retain(|rows| !rows.is_empty());
+            let oldest_first = claim % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1;
+            let rows =
+                if oldest_first { by_priority.iter_mut().min_by_key(|rows| rows[0]) } else { by_priority.first_mut() };
+            let Some((_, id)) = rows.and_then(VecDeque::pop_front) else { break };
             order.push(id);
-            turn += 1;
+            claim += 1;
         }
         Ok(order)
     }
 
-    /// Leases one row that is due; `None` when reading it sent it to the dead letters.
+    /// Leases one due row; `None` if the message was dead-lettered instead.
     fn lease(
         &mut self,
         queue: &QueueName,
@@ -131,74 +133,80 @@ impl Session<'_> {
         options: &ReceiveOptions,
     ) -> rusqlite::Result<Option<Claimed>> {
         let (now, connection) = (self.now, self.connection);
-        let mut found = self.hot.read_due.get(connection, sql::READ_DUE)?.query([id])?;
+        let (statement, columns) = self.hot.read_due.with_columns(connection, sql::READ_DUE)?;
+        let mut found = statement.query([id])?;
         let Some(row) = found.next()? else { return Ok(None) };
-        let (label_columns, life_columns) = ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9]);
-        let ordering_key = row.get::<_, Option<String>>(3);
-        let dedup_key = row.get::<_, Option<String>>(10).map_err(|error| format!("dedup_key is unreadable: {error}"));
-        let read = || -> Result<(Label, Life), String> {
+        let ordering_key = row.get::<_, Option<String>>(columns.metadata.ordering_key);
+        let dedup_key = row
+            .get::<_, Option<String>>(columns.dedup_key)
+            .map_err(|error| format!("dedup_key is unreadable: {error}"));
+        let read = || -> Result<(Metadata, DeliveryRecord), String> {
             dedup_key.as_ref().map_err(String::clone)?;
-            Ok((Label::read(row, label_columns)?, Life::read(row, life_columns)?))
+            Ok((Metadata::read(row, columns.metadata)?, DeliveryRecord::read(row, columns.record)?))
         };
         let read = read();
         let death = if queue.holds_dead_letters() {
-            // Dead letters can be read for ever.
+            // Dead letters can be received any number of times.
             None
         } else {
             match &read {
                 Err(text) => Some((DeadLetterReason::UNDECODABLE, Some(text.clone()))),
-                Ok((_, life)) if life.expires_at.is_some_and(|expires_at| expires_at <= now) => {
+                Ok((_, record)) if record.expires_at.is_some_and(|expires_at| expires_at <= now) => {
                     Some((DeadLetterReason::EXPIRED, None))
                 }
-                Ok((_, life)) if life.deliveries_count >= options.max_receive_count => {
+                Ok((_, record)) if record.deliveries_count >= options.max_receive_count => {
                     Some((DeadLetterReason::MAX_RECEIVE_COUNT, None))
                 }
                 Ok(_) => None,
             }
         };
         if let Some((reason, error)) = death {
-            let message_id = rows::message_id(row, 0, id);
-            let holds_no_key = matches!(row.get_ref(3)?, ValueRef::Null);
-            let is_known = holds_no_key || rows::key(row, 3, "ordering key").is_some();
+            let message_id = rows::message_id(row, columns.metadata.message_id, id);
+            let has_no_key = matches!(row.get_ref(columns.metadata.ordering_key)?, ValueRef::Null);
+            let has_readable_key =
+                has_no_key || rows::key(row, columns.metadata.ordering_key, "ordering key").is_some();
             drop(found);
             if read.is_err() {
-                // An id that is unreadable is replaced, so that the dead letter can be asked for.
+                // An unreadable id is replaced, so that the dead letter can be addressed.
                 self.connection.prepare_cached(sql::SET_MESSAGE_ID)?.execute((id, message_id.as_uuid().as_bytes()))?;
             }
             let key = ordering_key.unwrap_or_default();
-            self.bury(queue, id, key.as_deref(), &reason, error.as_deref())?;
-            if !is_known {
+            self.move_to_dead_letters(queue, id, key.as_deref(), &reason, error.as_deref())?;
+            if !has_readable_key {
                 self.free_keys(queue)?;
             }
             return Ok(None);
         }
         let dedup_key = match queue.holds_dead_letters() {
-            // The dead do not hold their key, but they have it.
+            // Dead letters keep their dedup key but do not hold it.
             true => {
                 let mut statement = connection.prepare_cached(sql::DEAD_DEDUP_KEY)?;
                 statement.query_row([id], |row| Ok(rows::key(row, 0, "dedup key"))).optional()?.flatten()
             }
-            false => rows::key(row, 10, "dedup key"),
+            false => rows::key(row, columns.dedup_key, "dedup key"),
         };
-        let lenient = |_| (Label::read_leniently(row, label_columns, id), Life::read_leniently(row, life_columns));
-        let (label, life) = read.unwrap_or_else(lenient);
+        let lenient = |_| {
+            let metadata = Metadata::read_leniently(row, columns.metadata, id);
+            (metadata, DeliveryRecord::read_leniently(row, columns.record))
+        };
+        let (metadata, record) = read.unwrap_or_else(lenient);
         let lease_expires_at = now.saturating_add(options.visibility);
         let envelope = Envelope {
-            id: label.id,
+            id: metadata.id,
             queue: queue.clone(),
-            content_type: label.content_type,
-            headers: label.headers,
-            ordering_key: label.ordering_key,
+            content_type: metadata.content_type,
+            headers: metadata.headers,
+            ordering_key: metadata.ordering_key,
             dedup_key,
-            priority: label.priority,
-            expires_at: life.expires_at,
-            receive_count: life.deliveries_count.saturating_add(1),
-            attempts_count: life.attempts_count,
-            enqueued_at: life.created_at,
-            first_attempt_at: life.first_attempt_at.unwrap_or(now),
+            priority: metadata.priority,
+            expires_at: record.expires_at,
+            receive_count: record.deliveries_count.saturating_add(1),
+            attempts_count: record.attempts_count,
+            enqueued_at: record.created_at,
+            first_attempt_at: record.first_attempt_at.unwrap_or(now),
             lease_expires_at,
         };
-        let body = rows::bytes(row, 11)?;
+        let body = rows::bytes(row, columns.payload)?;
         drop(found);
         let parameters = (id, lease_expires_at.as_micros(), lease, now.as_micros());
         self.hot.claim.get(connection, sql::CLAIM)?.execute(parameters)?;
@@ -209,7 +217,8 @@ impl Session<'_> {
         Ok(Some(Claimed { body, envelope, receipt }))
     }
 
-    /// Lets the first of every key go ahead: a head has died whose key nobody can read, so nobody knows who is next.
+    /// Unblocks the first message of every key: the key of the head that died is unreadable, so its successor is
+    /// unknown.
     fn free_keys(&mut self, queue: &QueueName) -> rusqlite::Result<()> {
         self.connection.prepare_cached(sql::FREE_KEYS)?.execute([queue.as_str()])?;
         self.touch(queue, self.now);
@@ -217,20 +226,20 @@ impl Session<'_> {
     }
 
     fn count_claim(&mut self, queue: &QueueName) {
-        match self.memory.claims.get_mut(queue) {
+        match self.cache.claims.get_mut(queue) {
             Some(claims) => *claims = claims.wrapping_add(1),
             None => {
-                // Only whose turn it is would be forgotten.
-                if self.memory.claims.len() >= MOST_NAMES {
-                    self.memory.claims.clear();
+                // Without the counts only the interval of `OLDEST_FIRST_EVERY` starts over.
+                if self.cache.claims.len() >= MAX_QUEUES {
+                    self.cache.claims.clear();
                 }
-                self.memory.claims.insert(queue.clone(), 1);
+                self.cache.claims.insert(queue.clone(), 1);
             }
         }
     }
 }
 
-/// When the first message becomes due that is not due at `after`.
+/// When the next message becomes due after `after`.
 pub(crate) fn next_due(
     connection: &rusqlite::Connection,
     queue: &QueueName,
@@ -241,6 +250,6 @@ pub(crate) fn next_due(
     }
     let mut statement = connection.prepare_cached(sql::NEXT_DUE)?;
     let next = statement.query_row((queue.as_str(), after.as_micros()), |row| Ok(rows::optional_time(row, 0)))?;
-    // A time that is unreadable never comes.
+    // A message with an unreadable time never becomes due.
     Ok(next.ok().flatten().unwrap_or(Timestamp::MAX))
 }

@@ -1,4 +1,4 @@
-//! Where each operation of the contract is carried out.
+//! Implements the provider contract with the writer and the readers.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use crate::PROVIDER;
 use crate::claim::next_due;
-use crate::dead_letters::rehearse;
-use crate::error::{Failure, by_law};
+use crate::dead_letters::preview_redrive;
+use crate::error::{Failure, refusal_as_value};
 use crate::provider::Connection;
 use crate::purge::{self, Present};
 use crate::session::Session;
@@ -26,10 +26,10 @@ use crate::{archived, look};
 fn settle_and_claim(session: &mut Session<'_>, look: &Look) -> Result<Looked, Failure> {
     let mut looked = Looked::default();
     for settlement in &look.settlements {
-        looked.settled.push(by_law(session.settle(settlement))?);
+        looked.settled.push(refusal_as_value(session.settle(settlement))?);
     }
     if look.patience.is_closing() {
-        // What is there is left to other connections.
+        // Due messages are left to other connections.
         return Ok(looked);
     }
     let mut options = look.options.clone();
@@ -47,8 +47,8 @@ fn settle_and_claim(session: &mut Session<'_>, look: &Look) -> Result<Looked, Fa
 }
 
 impl Connection {
-    /// The rows of a message in a queue. Looked for by a reader, because there is no index for it, and the writer must not
-    /// walk a queue.
+    /// The rows of a message in a queue. A reader searches them: message ids have no index, and the writer must not
+    /// scan a queue.
     async fn find(
         &self,
         operation: &'static str,
@@ -61,7 +61,7 @@ impl Connection {
     }
 
     fn now(&self) -> Timestamp {
-        self.shared().desk.options.clock.now()
+        self.shared().context.options.clock.now()
     }
 }
 
@@ -72,7 +72,7 @@ impl Store for Connection {
 
     const DEAD_CHUNK: usize = 500;
 
-    /// The writer brings everything to its end.
+    /// The writer carries out every operation.
     const SPAWNS: bool = false;
 
     type Listener = Listener;
@@ -80,11 +80,11 @@ impl Store for Connection {
     type Chunk = Vec<Present>;
 
     fn capabilities(&self) -> &Capabilities {
-        &self.shared().desk.rules.capabilities
+        &self.shared().context.rules.capabilities
     }
 
     fn creates_queues(&self) -> bool {
-        self.shared().desk.options.create_queues
+        self.shared().context.options.create_queues
     }
 
     fn batches(&self) -> Result<Vec<Coalescer>, MessagingError> {
@@ -96,7 +96,7 @@ impl Store for Connection {
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), Undone> {
-        // An empty transaction: the lock can be had and the file can be read.
+        // An empty transaction: the write lock can be taken and the file can be read.
         Ok(self.write("health check", deadline, |session| Ok(session.last_id().map(|_| ())?)).await?)
     }
 
@@ -105,7 +105,7 @@ impl Store for Connection {
     }
 
     fn listen(&self, queues: &[QueueName]) -> Option<Listener> {
-        Some(self.shared().desk.wakes.listen(queues))
+        Some(self.shared().context.wakes.listen(queues))
     }
 
     fn begin_look(&self, listener: &Listener) {
@@ -124,7 +124,7 @@ impl Store for Connection {
     }
 
     async fn news(&self, listener: &Listener, _: &[QueueName], next: Timestamp) {
-        until_due(listener, &*self.shared().desk.options.clock, next).await;
+        until_due(listener, &*self.shared().context.options.clock, next).await;
     }
 
     async fn claim_by_id(
@@ -169,14 +169,14 @@ impl Store for Connection {
 
     async fn verify_queues(&self, queues: &[QueueName], deadline: Deadline) -> Result<QueueHealthReport, Undone> {
         let queues = queues.to_vec();
-        let look = move |connection: &rusqlite::Connection| Ok(look::verify_queues(connection, &queues)?);
-        Ok(self.read("verify queues", deadline, look).await?)
+        let read = move |connection: &rusqlite::Connection| Ok(look::verify_queues(connection, &queues)?);
+        Ok(self.read("verify queues", deadline, read).await?)
     }
 
     async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {
         let (queue, connection) = (queue.clone(), self.clone());
-        let look = move |file: &rusqlite::Connection| Ok(look::stats(file, &queue, connection.now())?);
-        Ok(self.read("stats", deadline, look).await?)
+        let read = move |file: &rusqlite::Connection| Ok(look::stats(file, &queue, connection.now())?);
+        Ok(self.read("stats", deadline, read).await?)
     }
 
     async fn peek_rows(
@@ -187,8 +187,8 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<Vec<(i64, PeekedMessage)>, Undone> {
         let (queue, connection) = (queue.clone(), self.clone());
-        let look = move |file: &rusqlite::Connection| Ok(look::peek(file, &queue, after, limit, connection.now())?);
-        Ok(self.read("peek", deadline, look).await?)
+        let read = move |file: &rusqlite::Connection| Ok(look::peek(file, &queue, after, limit, connection.now())?);
+        Ok(self.read("peek", deadline, read).await?)
     }
 
     async fn attempts(
@@ -198,8 +198,8 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<Vec<MessageAttempt>, Undone> {
         let queue = queue.clone();
-        let look = move |connection: &rusqlite::Connection| Ok(look::attempts(connection, &queue, id)?);
-        Ok(self.read("read attempts", deadline, look).await?)
+        let read = move |connection: &rusqlite::Connection| Ok(look::attempts(connection, &queue, id)?);
+        Ok(self.read("read attempts", deadline, read).await?)
     }
 
     async fn archived(
@@ -209,8 +209,8 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<ArchivePage, Undone> {
         let (queue, query) = (queue.clone(), query.clone());
-        let look = move |connection: &rusqlite::Connection| archived::archived(connection, &queue, &query);
-        Ok(self.read("search the archive", deadline, look).await?)
+        let read = move |connection: &rusqlite::Connection| archived::archived(connection, &queue, &query);
+        Ok(self.read("search the archive", deadline, read).await?)
     }
 
     async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), Undone> {
@@ -228,12 +228,12 @@ impl Store for Connection {
         error: Option<String>,
         deadline: Deadline,
     ) -> Result<(), Undone> {
-        const BURY: &str = "dead-letter";
-        let rows = self.find(BURY, queue, id, deadline).await?;
+        const DEAD_LETTER: &str = "dead-letter";
+        let rows = self.find(DEAD_LETTER, queue, id, deadline).await?;
         let queue = queue.clone();
-        let bury =
+        let dead_letter =
             move |session: &mut Session<'_>| session.dead_letter_waiting(&queue, id, &rows, &reason, error.as_deref());
-        Ok(self.write(BURY, deadline, bury).await?)
+        Ok(self.write(DEAD_LETTER, deadline, dead_letter).await?)
     }
 
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), Undone> {
@@ -252,8 +252,8 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<Vec<Vec<Present>>, Undone> {
         let queue = queue.clone();
-        let look = move |connection: &rusqlite::Connection| Ok(purge::present(connection, &queue)?);
-        let present = self.read(operation, deadline, look).await?;
+        let read = move |connection: &rusqlite::Connection| Ok(purge::present(connection, &queue)?);
+        let present = self.read(operation, deadline, read).await?;
         Ok(present.chunks(purge::CHUNK).map(<[Present]>::to_vec).collect())
     }
 
@@ -284,8 +284,8 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<DeadLetterPage, Undone> {
         let (queue, query) = (queue.clone(), query.clone());
-        let look = move |connection: &rusqlite::Connection| look::list_dead(connection, &queue, &query, bodies);
-        Ok(self.read("list dead letters", deadline, look).await?)
+        let read = move |connection: &rusqlite::Connection| look::list_dead(connection, &queue, &query, bodies);
+        Ok(self.read("list dead letters", deadline, read).await?)
     }
 
     async fn find_dead(
@@ -296,10 +296,10 @@ impl Store for Connection {
         deadline: Deadline,
     ) -> Result<Option<Vec<MessageId>>, Undone> {
         let (queue, selection, error) = (queue.clone(), selection.clone(), error.map(str::to_owned));
-        let look = move |connection: &rusqlite::Connection| {
+        let read = move |connection: &rusqlite::Connection| {
             Ok(look::find_dead(connection, &queue, &selection, error.as_deref())?)
         };
-        Ok(Some(self.read("find dead letters", deadline, look).await?))
+        Ok(Some(self.read("find dead letters", deadline, read).await?))
     }
 
     async fn edit_dead(
@@ -309,15 +309,15 @@ impl Store for Connection {
         edit: DeadLetterEdit,
         deadline: Deadline,
     ) -> Result<DeadLetter, Undone> {
-        let (queue, limits) = (queue.clone(), self.shared().desk.options.limits.clone());
+        let (queue, limits) = (queue.clone(), self.shared().context.options.limits.clone());
         let edit = move |session: &mut Session<'_>| session.edit_dead(&queue, id, &edit, &limits);
         Ok(self.write("edit dead letter", deadline, edit).await?)
     }
 
     async fn rehearse(&self, part: &DeadPart, target: &QueueName, deadline: Deadline) -> Result<RedriveReport, Undone> {
         let (part, target, connection) = (part.clone(), target.clone(), self.clone());
-        let look = move |file: &rusqlite::Connection| Ok(rehearse(file, &part, &target, connection.now())?);
-        Ok(self.read("redrive", deadline, look).await?)
+        let read = move |file: &rusqlite::Connection| Ok(preview_redrive(file, &part, &target, connection.now())?);
+        Ok(self.read("redrive", deadline, read).await?)
     }
 
     async fn redrive(

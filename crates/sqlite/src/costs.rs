@@ -1,4 +1,4 @@
-//! What steps cost, counted in SQLite's own instructions: the same in every run, on every machine.
+//! Costs of steps, counted in SQLite's virtual machine instructions: the same in every run on every machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,17 +7,17 @@ use std::time::Duration;
 use postrider_core::{ArchivePolicy, Capabilities, Message, QueueName, ReceiveOptions, Timestamp};
 use rusqlite::Connection;
 
-use crate::session::{Memory, Rules, Session};
+use crate::session::{Rules, Session, WriterCache};
 use crate::{PROVIDER, migrations};
 
 pub(crate) const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
-/// A database with the schema, and a counter of instructions.
+/// An in-memory database with the schema, and a counter of instructions.
 pub(crate) struct Bench {
     pub(crate) connection: Connection,
     instructions: Arc<AtomicU64>,
     rules: Rules,
-    memory: Memory,
+    cache: WriterCache,
 }
 
 impl Bench {
@@ -40,10 +40,10 @@ impl Bench {
             archive: ArchivePolicy::All,
             worker: "test".into(),
         };
-        Self { connection, instructions, rules, memory: Memory::default() }
+        Self { connection, instructions, rules, cache: WriterCache::default() }
     }
 
-    /// Puts messages into a queue without counting.
+    /// Inserts messages into a queue without counting.
     fn fill(&self, queue: &str, count: i64, due: Timestamp, lease: Option<i64>) {
         self.connection
             .execute(
@@ -58,7 +58,7 @@ impl Bench {
 
     pub(crate) fn cost<T>(&mut self, step: impl FnOnce(&mut Session<'_>) -> T) -> (u64, T) {
         let before = self.instructions.load(Ordering::Relaxed);
-        let mut session = Session::new(&self.connection, &self.rules, &mut self.memory, NOW);
+        let mut session = Session::new(&self.connection, &self.rules, &mut self.cache, NOW);
         let answer = step(&mut session);
         (self.instructions.load(Ordering::Relaxed) - before, answer)
     }
@@ -81,7 +81,7 @@ pub(crate) fn later() -> Timestamp {
 }
 
 #[test]
-fn a_backlog_elsewhere_and_messages_that_are_not_due_cost_a_claim_nothing() {
+fn other_queues_and_messages_that_are_not_due_add_no_cost_to_a_claim() {
     let alone = {
         let mut bench = Bench::new();
         bench.fill("orders", 10, NOW, None);
@@ -93,16 +93,16 @@ fn a_backlog_elsewhere_and_messages_that_are_not_due_cost_a_claim_nothing() {
     bench.fill("orders", 20_000, later(), Some(7));
     bench.fill("others", 200_000, NOW, None);
     let crowded = bench.claim_ten(&queue("orders"));
-    assert!(crowded <= alone + alone / 10, "{alone} instructions alone, {crowded} in the crowd");
+    assert!(crowded <= alone + alone / 10, "{alone} instructions alone, {crowded} among other messages");
     let options = ReceiveOptions::batch(10).wait(Duration::from_secs(1));
     let (empty, claim) = bench.cost(|session| session.claim(&queue("orders"), &options).unwrap());
     assert!(claim.messages.is_empty());
     assert_eq!(claim.next, NOW.saturating_add(options.visibility), "when the ten leases end");
-    assert!(empty < alone, "an empty look takes {empty} instructions, ten messages {alone}");
+    assert!(empty < alone, "an empty claim takes {empty} instructions, ten messages take {alone}");
 }
 
 #[test]
-fn a_claim_costs_the_same_however_many_messages_wait() {
+fn a_claim_costs_the_same_whatever_the_number_of_due_messages() {
     let most = 1_000_000;
     let mut costs = Vec::new();
     for count in [1000, most] {
@@ -114,7 +114,7 @@ fn a_claim_costs_the_same_however_many_messages_wait() {
 }
 
 #[test]
-fn a_key_of_many_messages_costs_no_more_than_a_short_one() {
+fn a_key_with_many_messages_costs_no_more_than_a_key_with_few() {
     let cost_of_one = |length: usize| {
         let mut bench = Bench::new();
         let orders = queue("orders");

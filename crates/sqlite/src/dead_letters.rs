@@ -1,4 +1,4 @@
-//! Where dead messages lie, and how they come back.
+//! Moves messages to the dead letters; edits, redrives and purges them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use postrider_provider::DeadPart;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::Failure;
-use crate::rows::{self, content_type_column, headers_column};
+use crate::rows::{self, Columns, DeadLetterColumns, content_type_column, headers_column};
 use crate::send::dedup_holder;
 use crate::session::Session;
 use crate::sql;
 
-/// A dead letter, as a redrive or a purge sees it.
+/// A dead letter as a redrive or a purge needs it.
 #[derive(Debug)]
 pub(crate) struct Dead {
     pub(crate) death: i64,
@@ -28,13 +28,18 @@ pub(crate) struct Dead {
 
 impl Dead {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let id: i64 = row.get(1)?;
-        let (message_id, dedup_key) = (rows::message_id(row, 2, id), row.get(3).unwrap_or_default());
-        Ok(Self { death: row.get(0)?, id, message_id, dedup_key, is_leased: row.get(4)? })
+        let id: i64 = row.get("id")?;
+        Ok(Self {
+            death: row.get("death")?,
+            id,
+            message_id: rows::message_id(row, "message_id", id),
+            dedup_key: row.get("dedup_key").unwrap_or_default(),
+            is_leased: row.get("is_leased")?,
+        })
     }
 }
 
-/// The dead letters that a part of a selection means.
+/// The dead letters of a part of a selection.
 pub(crate) fn select(connection: &Connection, part: &DeadPart, now: i64) -> rusqlite::Result<Vec<Dead>> {
     let origin = part.queue.origin();
     let reason = match &part.selection {
@@ -60,20 +65,20 @@ pub(crate) fn select(connection: &Connection, part: &DeadPart, now: i64) -> rusq
     dead.collect()
 }
 
-/// What a redrive would do, told by a connection that only reads.
-pub(crate) fn rehearse(
+/// The report of a redrive without carrying it out, on a connection that only reads.
+pub(crate) fn preview_redrive(
     connection: &Connection,
     part: &DeadPart,
     target: &QueueName,
     now: Timestamp,
 ) -> rusqlite::Result<RedriveReport> {
     let mut report = RedriveReport::default();
-    let mut revived_keys = HashSet::new();
+    let mut redriven_keys = HashSet::new();
     for dead in select(connection, part, now.as_micros())? {
         let is_taken = match &dead.dedup_key {
             Some(key) => {
                 let holder = dedup_holder(connection, target, key, now)?;
-                revived_keys.contains(key) || holder.is_some_and(|holder| holder.lives(now))
+                redriven_keys.contains(key) || holder.is_some_and(|holder| holder.lives(now))
             }
             None => false,
         };
@@ -82,7 +87,7 @@ pub(crate) fn rehearse(
         } else if is_taken {
             report.skipped.push((dead.message_id, RedriveSkip::DedupKeyTaken));
         } else {
-            revived_keys.extend(dead.dedup_key);
+            redriven_keys.extend(dead.dedup_key);
             report.redriven.push(dead.message_id);
         }
     }
@@ -97,15 +102,16 @@ pub(crate) fn get(
 ) -> rusqlite::Result<Option<(i64, DeadLetter)>> {
     let origin = queue.origin();
     let mut statement = connection.prepare_cached(sql::GET_DEAD_LETTER)?;
+    let columns = DeadLetterColumns::of(&statement)?;
     let found = statement
-        .query_row((id.as_uuid().as_bytes(), origin.as_str()), |row| rows::dead_letter(row, &origin))
+        .query_row((id.as_uuid().as_bytes(), origin.as_str()), |row| rows::dead_letter(row, &origin, columns))
         .optional()?;
     Ok(found.map(|(_, row, letter)| (row, letter)))
 }
 
 impl Session<'_> {
-    /// Moves a message to the dead letters of its queue, with its record. One transaction: it has one home.
-    pub(crate) fn bury(
+    /// Moves a message to the dead letters of its queue, with its record, in one transaction.
+    pub(crate) fn move_to_dead_letters(
         &mut self,
         origin: &QueueName,
         id: i64,
@@ -154,7 +160,7 @@ impl Session<'_> {
         Ok(letter)
     }
 
-    /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
+    /// Redrives a part of a selection. Returns the report, and where the next part begins if there is one.
     pub(crate) fn redrive(
         &mut self,
         part: &DeadPart,
@@ -176,15 +182,15 @@ impl Session<'_> {
                 report.skipped.push((dead.message_id, RedriveSkip::DedupKeyTaken));
             } else {
                 self.require_queue(target)?;
-                self.revive(&part.queue, &dead, target)?;
+                self.redrive_one(&part.queue, &dead, target)?;
                 report.redriven.push(dead.message_id);
             }
         }
         Ok((report, next))
     }
 
-    /// It joins the tail of its key: a new row number, after everything that was sent meanwhile.
-    fn revive(&mut self, queue: &QueueName, dead: &Dead, target: &QueueName) -> rusqlite::Result<()> {
+    /// Sends a dead letter again at the tail of its key: the new row number is behind everything sent meanwhile.
+    fn redrive_one(&mut self, queue: &QueueName, dead: &Dead, target: &QueueName) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(sql::REDRIVE)?;
         statement.execute((dead.id, target.as_str(), self.now.as_micros()))?;
         self.forget_attempts(queue, dead.message_id)?;
@@ -193,19 +199,20 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
+    /// Purges a part of a selection. Returns the number of purged messages, and where the next part begins if there is
+    /// one.
     pub(crate) fn purge_dead(&mut self, part: &DeadPart) -> rusqlite::Result<(u64, Option<i64>)> {
         let chosen = select(self.connection, part, self.now.as_micros())?;
         let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
         let mut purged = 0;
         for dead in chosen.into_iter().filter(|dead| !dead.is_leased) {
-            self.throw_away(&part.queue, &dead)?;
+            self.purge_one(&part.queue, &dead)?;
             purged += 1;
         }
         Ok((purged, next))
     }
 
-    fn throw_away(&mut self, queue: &QueueName, dead: &Dead) -> rusqlite::Result<()> {
+    fn purge_one(&mut self, queue: &QueueName, dead: &Dead) -> rusqlite::Result<()> {
         match self.rules.archive {
             ArchivePolicy::All | ArchivePolicy::Failed => {
                 self.connection.prepare_cached(sql::ARCHIVE_DEAD)?.execute((dead.id, self.now.as_micros()))?;

@@ -1,4 +1,4 @@
-//! What can be wrong with a file that holds queues.
+//! Checks a file that holds queues.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::options::{Durability, SqliteOptions};
 use crate::store::SqliteStore;
 
 impl SqliteStore {
-    /// Looks at a file and says what is wrong with it and what to do about it. Changes nothing, and makes no file.
+    /// Checks a file and returns the findings, each with its fix. Changes nothing and creates no file.
     pub fn examine(path: impl AsRef<Path>, options: SqliteOptions) -> BoxFuture<'static, Vec<Finding>> {
         let path = path.as_ref().to_owned();
         Box::pin(async move {
             let path = path.as_path();
             if !path.exists() {
                 let found = format!("'{}' does not exist", path.display());
-                let fix = "name another file; this one is made by the first send, or by `postrider migrate`";
+                let fix = "name another file; the first send creates this one, and so does `postrider migrate`";
                 return vec![Finding::new("connection", Severity::Problem, found, fix)];
             }
             let durability = match options.durability {
@@ -26,7 +26,7 @@ impl SqliteStore {
                 Durability::ProcessCrashOnly => Finding::new(
                     "durability",
                     Severity::Warning,
-                    "synchronous = \"normal\": a power loss can take the last commits, which were already answered",
+                    "synchronous = \"normal\": a power loss can undo the last commits, which were already answered",
                     "set common.messaging.sqlite.synchronous = \"full\"",
                 ),
             };
@@ -39,15 +39,15 @@ impl SqliteStore {
         })
     }
 
-    /// Whether others than the owner of a file may read or write it. The file is not opened.
+    /// Whether users other than the owner of a file may read or write it. Does not open the file.
     pub fn access(path: &Path) -> Finding {
         match location::open_to_others(path).as_slice() {
             [] => Finding::fine("access", "only the owner of the file may read and write it"),
             open @ [(_, mode), ..] => {
                 let names: Vec<String> = open.iter().map(|(file, _)| format!("'{}'", file.display())).collect();
                 let found = format!(
-                    "other users of this host may read or write it (mode {mode:03o}): the messages, and what tokens \
-                     and receipts are checked with"
+                    "other users of this host may read or write it (mode {mode:03o}): the messages, and the secrets that \
+                     tokens and receipts are checked with"
                 );
                 Finding::new("access", Severity::Warning, found, format!("chmod 600 {}", names.join(" ")))
             }

@@ -1,4 +1,4 @@
-//! What SQLite says, in words that tell what to do.
+//! Errors of SQLite and of the file, each with what to do next.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use rusqlite::ErrorCode;
 
 use crate::PROVIDER;
 
-/// Why a file cannot be used as it is.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("'{}' is a folder; name a file in it, such as '{}'", .0.display(), .0.join("postrider.db").display())]
     IsFolder(PathBuf),
-    #[error("'{}' is no regular file; name another one", .0.display())]
+    #[error("'{}' is not a regular file; name another one", .0.display())]
     NotAFile(PathBuf),
     #[error("the folder '{}' does not exist; create it, or name a file elsewhere", .0.display())]
     NoFolder(PathBuf),
@@ -44,8 +44,8 @@ pub(crate) enum FileError {
     )]
     Disk { path: PathBuf, detail: String },
     #[error(
-        "'{}': the disk is full, and what is left of it is kept for receives and acks; free some space, and sends go \
-         on by themselves",
+        "'{}': the disk is full, and what is left of it is kept for receives and acks; free some space, and sends succeed \
+         again",
         .0.display()
     )]
     Full(PathBuf),
@@ -64,11 +64,11 @@ pub(crate) enum FileError {
     NeedsMigration { path: PathBuf, missing: String },
     #[error("migration {name} could not be applied to '{}': {source}; nothing was changed", path.display())]
     Migration { path: PathBuf, name: &'static str, source: rusqlite::Error },
-    #[error("'{}' was removed or replaced while it was open; put it back, or start again whatever has it open", .0.display())]
+    #[error("'{}' was removed or replaced while it was open; put it back, or restart the program that has it open", .0.display())]
     Gone(PathBuf),
     #[error(
-        "'{}' has been locked by another process for {waited:.1?}: one that writes very much, that is stopped in the \
-         middle of a write, or that has a transaction open (a database shell, a backup); find it with `fuser -v '{}'`",
+        "'{}' has been locked by another process for {waited:.1?}: by one that writes without pause, that was stopped during a \
+         write, or that has a transaction open (a database shell, a backup); find it with `fuser -v '{}'`",
         path.display(),
         path.display()
     )]
@@ -76,23 +76,23 @@ pub(crate) enum FileError {
 }
 
 impl FileError {
-    /// As the answer to a call in which nothing was done.
+    /// The error of a call that changed nothing.
     pub(crate) fn into_error(self, operation: &'static str) -> MessagingError {
-        Trouble::from(self).error(operation)
+        SharedError::from(self).error(operation)
     }
 }
 
-/// Why nothing was done. Shared, so that one failure can be told to everybody who was in the same transaction.
+/// Why nothing was done. Clones share the source: every call of a failed transaction gets the same error.
 #[derive(Debug, Clone)]
-pub(crate) struct Trouble {
+pub(crate) struct SharedError {
     source: ErrorSource,
     retryable: bool,
-    /// Whether all that is wrong is that the disk is full: the file is well, and can be read.
+    /// Whether the only problem is a full disk: the file is intact and can be read.
     is_full: bool,
 }
 
-impl Trouble {
-    /// As the answer to a call.
+impl SharedError {
+    /// The error for one call.
     pub(crate) fn error(&self, operation: &'static str) -> MessagingError {
         let (source, retryable) = (self.source.clone(), self.retryable);
         if self.is_full {
@@ -102,15 +102,15 @@ impl Trouble {
     }
 }
 
-impl From<FileError> for Trouble {
+impl From<FileError> for SharedError {
     fn from(error: FileError) -> Self {
         let retryable = matches!(error, FileError::Locked { .. } | FileError::Gone(_) | FileError::Disk { .. });
         Self { is_full: matches!(error, FileError::Full(_) | FileError::NoRoom(_)), source: Arc::new(error), retryable }
     }
 }
 
-impl Trouble {
-    /// What SQLite said of a file that was in use.
+impl SharedError {
+    /// An error of SQLite on an open file.
     pub(crate) fn new(path: &Path, error: rusqlite::Error) -> Self {
         let (meaning, retryable) = match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => ("the disk is full; free some space and try again", true),
@@ -126,15 +126,15 @@ impl Trouble {
                  again",
                 true,
             ),
-            Some(ErrorCode::TooBig) => ("it is larger than SQLite can hold", false),
-            _ => ("SQLite refused it", false),
+            Some(ErrorCode::TooBig) => ("a value is larger than SQLite can store; send a smaller message", false),
+            _ => ("SQLite refused the statement", false),
         };
         let is_full = is_full(&error);
         Self { source: Arc::new(SqlError { path: path.to_owned(), meaning, source: error }), retryable, is_full }
     }
 }
 
-/// What SQLite said, with what it means.
+/// An error of SQLite, with its meaning.
 #[derive(Debug, thiserror::Error)]
 #[error("'{}': {meaning}: {source}", path.display())]
 struct SqlError {
@@ -143,13 +143,13 @@ struct SqlError {
     source: rusqlite::Error,
 }
 
-/// An answer that says that nothing was done, because of what SQLite said.
+/// The error of a call that changed nothing because SQLite failed.
 pub(crate) fn not_done(path: &Path, operation: &'static str, error: rusqlite::Error) -> MessagingError {
-    Trouble::new(path, error).error(operation)
+    SharedError::new(path, error).error(operation)
 }
 
-/// Whether the fault lies with the file and not with a row: everybody's work fails, not only that row's.
-pub(crate) fn concerns_everybody(error: &rusqlite::Error) -> bool {
+/// Whether the error concerns the file and not one row, so that every call of the transaction fails.
+pub(crate) fn concerns_file(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
         Some(
@@ -169,7 +169,7 @@ pub(crate) fn concerns_everybody(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether SQLite has found no room for what it was to write.
+/// Whether SQLite found no free space for a write.
 pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
@@ -178,29 +178,29 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Why a step inside a transaction did not come to its end.
+/// Why a step inside a transaction did not complete.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The law forbids it; nothing was written by this step.
-    Law(MessagingError),
+    /// The request was refused; this step wrote nothing.
+    Refused(MessagingError),
     /// SQLite failed.
     Sql(rusqlite::Error),
 }
 
 impl Failure {
-    /// As a failure of SQLite, after which everything is taken back that the piece of work has written: for what is
-    /// refused when a part of it was done already.
+    /// The refusal as an error of SQLite, which rolls back the whole call: for a refusal after the call has written
+    /// rows.
     pub(crate) fn take_back(self) -> rusqlite::Error {
         match self {
             Self::Sql(error) => error,
-            Self::Law(error) => rusqlite::Error::ToSqlConversionFailure(Box::new(error)),
+            Self::Refused(error) => rusqlite::Error::ToSqlConversionFailure(Box::new(error)),
         }
     }
 }
 
 impl From<MessagingError> for Failure {
     fn from(error: MessagingError) -> Self {
-        Self::Law(error)
+        Self::Refused(error)
     }
 }
 
@@ -210,11 +210,11 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-/// Takes a row's own failure apart from SQLite's.
-pub(crate) fn by_law<T>(result: Result<T, Failure>) -> rusqlite::Result<Result<T, MessagingError>> {
+/// Separates the refusal of one row from an error of SQLite.
+pub(crate) fn refusal_as_value<T>(result: Result<T, Failure>) -> rusqlite::Result<Result<T, MessagingError>> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Failure::Law(error)) => Ok(Err(error)),
+        Err(Failure::Refused(error)) => Ok(Err(error)),
         Err(Failure::Sql(error)) => Err(error),
     }
 }

@@ -1,4 +1,4 @@
-//! Records of work that was done, beside the queues in the same file.
+//! Idempotency records, in the same file as the queues.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::SqliteProvider;
 use crate::session::Session;
 use crate::sql;
 
-/// So many records are forgotten in one transaction: every other process waits for its end.
+/// Records removed in one transaction: other processes wait for the write lock.
 const CHUNK: i64 = 1000;
 
 struct Record {
@@ -28,7 +28,11 @@ impl Session<'_> {
         self.connection
             .prepare_cached(sql::IDEMPOTENCY_FIND)?
             .query_row([key.as_str()], |row| {
-                Ok(Record { lease: row.get(0)?, is_done: row.get(1)?, at: Timestamp::from_micros(row.get(2)?) })
+                Ok(Record {
+                    lease: row.get("lease_token")?,
+                    is_done: row.get("completed")?,
+                    at: Timestamp::from_micros(row.get("at")?),
+                })
             })
             .optional()
     }
@@ -61,7 +65,7 @@ impl Session<'_> {
         self.change_work(token, sql::IDEMPOTENCY_ABANDON, &[&token.key().as_str()])
     }
 
-    /// Changes the record of work that is under way. Looked at first: done work is held too, and stays as it is.
+    /// Changes the record if the token holds it. A completed record counts as held, and stays as it is.
     fn change_work(
         &mut self,
         token: &IdempotencyToken,

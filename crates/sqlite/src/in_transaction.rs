@@ -1,4 +1,4 @@
-//! Sends, acks and records of done work inside a transaction that the caller has open on the same file.
+//! Sends, acks and idempotency records inside a transaction that the caller has open on the same file.
 
 use postrider_core::{
     IdempotencyToken, Message, MessageId, MessagingError, QueueName, ReceiptHandle, Settlement, Standing,
@@ -6,16 +6,16 @@ use postrider_core::{
 use rusqlite::Transaction;
 
 use crate::error::{Failure, not_done};
-use crate::session::{Memory, Session};
+use crate::session::{Session, WriterCache};
 use crate::store::SqliteStore;
 
 impl SqliteStore {
-    /// Sends a message inside the caller's own transaction: it is there if and only if the caller's changes are.
+    /// Sends a message inside the caller's own transaction: both are committed together.
     ///
     /// The same rules hold as for any send. Begin the transaction with
-    /// [`TransactionBehavior::Immediate`](rusqlite::TransactionBehavior::Immediate) and keep it short: nobody else can
-    /// write to the file until it ends. An error leaves the transaction as it was before the call, for the caller to
-    /// commit or to roll back.
+    /// [`TransactionBehavior::Immediate`](rusqlite::TransactionBehavior::Immediate) and keep it short: no other
+    /// connection can write to the file until it ends. An error leaves the transaction as it was before the call, for
+    /// the caller to commit or to roll back.
     pub fn send_in(
         &self,
         transaction: &Transaction<'_>,
@@ -25,22 +25,23 @@ impl SqliteStore {
         self.inside("send", transaction, |session| session.send(queue, message))
     }
 
-    /// Acknowledges a message inside the caller's own transaction: what its handler changed there and the ack are one.
+    /// Acknowledges a message inside the caller's own transaction, together with the changes of its handler.
     pub fn ack_in(&self, transaction: &Transaction<'_>, receipt: &ReceiptHandle) -> Result<(), MessagingError> {
         let settlement = Settlement::ack(receipt.clone());
         self.inside("ack", transaction, |session| session.settle(&settlement))
     }
 
-    /// Writes down, inside the caller's own transaction, that work is done: what a handler changed there and the record
-    /// are one, and a worker that dies afterwards has its work neither lost nor done again.
+    /// Completes an idempotency record inside the caller's own transaction, together with the changes of its handler:
+    /// when the worker dies afterwards, the work is neither lost nor repeated.
     ///
-    /// When somebody else has begun the work since, it is an error: roll the transaction back, or the work is done twice.
+    /// Returns an error if the lease has expired and another worker has begun the work: roll the transaction back, or
+    /// the work is done twice.
     pub fn complete_in(&self, transaction: &Transaction<'_>, token: &IdempotencyToken) -> Result<(), MessagingError> {
         match self.inside("complete", transaction, |session| Ok(session.complete_work(token)?))? {
             Standing::Held => Ok(()),
             Standing::Lost => Err(MessagingError::invalid(
                 "idempotency token",
-                format!("the lease has run out and somebody else has begun '{}' since; roll back", token.key()),
+                format!("its lease has expired and another worker has begun '{}'; roll back", token.key()),
             )),
         }
     }
@@ -53,27 +54,27 @@ impl SqliteStore {
     ) -> Result<T, MessagingError> {
         self.check_file(transaction)?;
         let failed = |failure| match failure {
-            Failure::Law(error) => error,
+            Failure::Refused(error) => error,
             Failure::Sql(error) => not_done(self.path(), operation, error),
         };
         let run = || -> Result<T, Failure> {
             transaction.execute_batch("savepoint postrider")?;
-            let desk = &self.shared.desk;
-            let mut memory = Memory::default();
-            let mut session = Session::new(transaction, &desk.rules, &mut memory, desk.options.clock.now());
+            let context = &self.shared.context;
+            let mut cache = WriterCache::default();
+            let mut session = Session::new(transaction, &context.rules, &mut cache, context.options.clock.now());
             let answer = step(&mut session)?;
             transaction.execute_batch("release postrider")?;
             Ok(answer)
         };
         let result = run();
         if result.is_err() {
-            // When SQLite has ended the whole transaction by itself there is nothing left to take back.
+            // If SQLite has ended the whole transaction by itself, there is nothing to roll back.
             let _ = transaction.execute_batch("rollback to postrider; release postrider");
         }
         result.map_err(failed)
     }
 
-    /// A transaction on another file would send into a void, or into somebody else's queue.
+    /// Refuses a transaction on another file, which would send into a queue that no receiver of this store reads.
     fn check_file(&self, transaction: &Transaction<'_>) -> Result<(), MessagingError> {
         let theirs = transaction.path().and_then(|path| std::fs::canonicalize(path).ok());
         if theirs.as_deref() != Some(self.path()) {

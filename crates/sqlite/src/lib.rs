@@ -1,23 +1,34 @@
 //! The embedded default: the whole law on one SQLite file.
 //!
-//! **The idea.** A team that starts has a disk and nothing else. One file is a durable queue for all processes of a
-//! host: leases, retries, order, dead letters and archive are rows, and everything that belongs together is one
-//! transaction.
+//! **The idea.** A new project has a disk and nothing else. One file is a durable queue for all processes of a host:
+//! leases, retries, order, dead letters and archive are rows, and every change is one transaction.
 //!
-//! **The invariant.** Whoever writes holds the file's one write lock, at one time by the host's clock, and leaves the
-//! file as the law wants it. So nothing here needs a second lock: the head of a key is a flag, a dead letter moves by one
-//! update, and a lease that has run out is simply due again. What was answered is on the disk.
+//! **The invariant.** A writer holds the file's one write lock, works at one time by the host's clock, and leaves the
+//! file as the law requires. So nothing here needs a second lock: the head of a key is a flag, a dead letter moves by
+//! one update, and an expired lease is simply due again. Every answer follows its commit to the disk.
 //!
-//! **How it is fast.** An fsync is what a commit costs, so one thread writes for everybody in the process and takes all
-//! that waits into one transaction ([`writer`](self)). Statements touch rows by their number; the one search, for what
-//! is due, has an index that matches it. The plan of each statement stands beside it and is tested.
+//! **Life of a message.**
+//! 1. `provider.rs` batches the calls of a connection and sends them to the writer.
+//! 2. `writer/mod.rs` collects the waiting calls; `writer/transaction.rs` runs them in one transaction, commits and
+//!    answers.
+//! 3. `send.rs` checks the message, its dedup key and its ordering key, and inserts the row.
+//! 4. `claim.rs` finds the due rows, leases them, and dead-letters what was delivered too often or has expired.
+//! 5. `settle.rs` checks the lease token, then acks, retries, releases or extends.
+//! 6. `session.rs` unblocks the next message of a key, and notes the queues whose receivers wake after the commit.
+//! 7. `dead_letters.rs` moves dead messages to `{queue}_dlq`, and edits, redrives and purges them there.
+//! 8. `archive.rs` removes old rows of the archive, which an ack or a purge has filled; `archived.rs` searches it.
+//! 9. `look.rs` reads queues for operators, on the connections of `readers.rs`.
 //!
-//! **Tasks.** [`SqliteTasks`] keeps tasks and schedules in the same file, by the same writer: a task and the message that
-//! delivers it, or the event of its death, are one transaction. [`SqliteStateRecords`] keeps small records there that are
-//! neither.
+//! **How it is fast.** The cost of a commit is its fsync, so one thread writes for the whole process and takes all
+//! waiting calls into one transaction. Statements find rows by their number; the only search, for due rows, has an
+//! index that matches it. The plan of each statement is in its comment and is tested.
 //!
-//! **What was rejected.** SQLite's own waiting for the lock: it sleeps up to 100 ms at a time, and of four processes one
-//! starved. A pool of writers: they would only queue at the same lock. A task on the runtime instead of a thread: an
+//! **Tasks.** [`SqliteTasks`] keeps tasks and schedules in the same file, through the same writer: a task and the
+//! message that delivers it, or the event of its death, are one transaction. [`SqliteStateRecords`] keeps small records
+//! that are neither messages nor tasks.
+//!
+//! **What was rejected.** SQLite's own wait for the lock: it sleeps up to 100 ms at a time, and of four processes one
+//! starved. A pool of writers: they would only queue for the same lock. A task on the runtime instead of a thread: an
 //! await inside a write transaction stops every other process. Network file systems: their locks do not hold.
 //!
 //! ```
@@ -51,9 +62,11 @@ mod costs;
 mod dead_letters;
 mod doctor;
 mod error;
+mod free_space;
 mod idempotency;
 mod in_transaction;
 mod location;
+mod lock_queue;
 mod look;
 mod migrations;
 mod options;
@@ -62,7 +75,6 @@ mod plans;
 mod provider;
 mod purge;
 mod readers;
-mod room;
 mod rows;
 mod send;
 mod session;
@@ -71,7 +83,6 @@ mod sql;
 mod state_records;
 mod store;
 mod tasks;
-mod turns;
 mod waiting;
 mod writer;
 
@@ -88,7 +99,7 @@ postrider_core::own_provider! {
     SqliteProvider(postrider_provider::Provider<provider::Connection>)
 }
 
-/// The example of the operators' page is compiled.
+/// Compiles the example of the operators' page.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/sqlite.md")]
 struct OperatorsPage;

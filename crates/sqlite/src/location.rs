@@ -1,7 +1,7 @@
-//! Where a file may lie.
+//! Checks the location of the file.
 //!
-//! The file itself is never opened here. POSIX drops all of a process's locks on a file when the process closes any
-//! descriptor of it, so a look by other means than SQLite's would take the locks of connections that are already open.
+//! Nothing here opens the file itself. POSIX drops all locks of a process on a file when the process closes any
+//! descriptor of it, so opening it here would drop the locks of SQLite's open connections.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +12,7 @@ use postrider_provider::file_system;
 
 use crate::error::FileError;
 
-/// The file's full path, after everything was checked that can be checked without opening it.
+/// The file's full path, after every check that needs no open file.
 pub(crate) fn check(path: &Path) -> Result<PathBuf, FileError> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -27,7 +27,7 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FileError> {
     match fs::metadata(&full) {
         Ok(metadata) if metadata.is_dir() => return Err(FileError::IsFolder(full)),
         Ok(metadata) if !metadata.is_file() => return Err(FileError::NotAFile(full)),
-        // Two names of one file must be the same store.
+        // Two names of one file must give the same store.
         Ok(_) => full = fs::canonicalize(&full).unwrap_or(full),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(FileError::CannotOpen { path: full, detail: error.to_string() }),
@@ -36,14 +36,14 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FileError> {
     Ok(full)
 }
 
-/// Who may read and write a file that is made here: its owner. SQLite gives the log beside it the same rights.
+/// Mode of a new file: readable and writable by its owner only. SQLite gives the log beside it the same mode.
 const OWNER_ONLY: u32 = 0o600;
 
-/// Makes a file that is missing, empty, for its owner alone; what is there is left as it is. SQLite makes what this could
-/// not make, or says why it cannot.
+/// Creates an empty file with [`OWNER_ONLY`] if there is none. When this fails, SQLite creates the file or reports why
+/// it cannot.
 ///
-/// Made under another name, because a file that another thread may have open must not be closed here, and given its name
-/// only if that is still free.
+/// Creates it under a temporary name, because a file that another thread may have open must not be closed here, and
+/// links its real name to it only if that is still free.
 pub(crate) fn make(path: &Path) {
     use std::os::unix::fs::OpenOptionsExt;
     let Some(name) = path.file_name().filter(|_| !path.exists()) else { return };
@@ -52,7 +52,7 @@ pub(crate) fn make(path: &Path) {
     hidden.push(format!("-{:016x}", rand::random::<u64>()));
     let new = path.with_file_name(hidden);
     if fs::OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&new).is_ok() {
-        // Fails when another process was faster, and where files have one name only.
+        // Fails when another process was faster, and on file systems without hard links.
         if fs::hard_link(&new, path).is_err() {
             make_unopened(path);
         }
@@ -60,13 +60,14 @@ pub(crate) fn make(path: &Path) {
     }
 }
 
-/// Makes an empty file for its owner alone without opening it; what is there is left as it is. Not every system can.
+/// Creates an empty file for its owner only, without opening it; keeps an existing file. Not every system supports
+/// this.
 fn make_unopened(path: &Path) {
     use nix::sys::stat::{Mode, SFlag, mknod};
     let _ = mknod(path, SFlag::S_IFREG, Mode::S_IRUSR | Mode::S_IWUSR, 0);
 }
 
-/// The files of a database that others than their owner may read or write, with their rights.
+/// The files of a database that users other than their owner may read or write, with their modes.
 pub(crate) fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
     use std::os::unix::fs::PermissionsExt;
     let beside = |ending: &str| {
@@ -82,12 +83,12 @@ pub(crate) fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
     files.filter_map(rights).collect()
 }
 
-/// What tells a file from another that takes its name: the device and the number on it.
+/// Device and inode of a file: they distinguish it from another file that takes its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity(u64, u64);
 
 impl Identity {
-    /// The file that has this name now.
+    /// The identity of the file that has this name now.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(path).ok().map(|metadata| Self(metadata.dev(), metadata.ino()))
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_with_one_name_is_made_for_its_owner_too_and_one_that_is_there_stays() {
+    fn a_file_without_hard_links_is_created_for_its_owner_and_an_existing_file_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (new, old) = (folder.path().join("new.db"), folder.path().join("old.db"));
         fs::write(&old, "kept").unwrap();

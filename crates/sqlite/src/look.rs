@@ -1,4 +1,4 @@
-//! What people and tools see of a queue, through connections that only read.
+//! Read-only queries on a queue.
 
 use std::collections::HashSet;
 
@@ -10,17 +10,18 @@ use postrider_core::{
 use rusqlite::Connection;
 
 use crate::error::Failure;
-use crate::rows::{self, Label};
+use crate::rows::{self, Columns, DeadLetterColumns, Metadata, MetadataColumns};
 use crate::session::{is_paused, queue_exists};
 use crate::sql;
 
-/// A queue with fewer messages is gone through by its index; a longer one is met soon enough when the table is walked.
+/// Upper bound of a short queue, which is searched by its index. In a longer one a scan of the table finds a row soon
+/// enough.
 const SHORT: i64 = 10_000;
 
 pub(crate) fn list_queues(connection: &Connection) -> rusqlite::Result<Vec<QueueName>> {
     let mut statement = connection.prepare_cached(sql::LIST_QUEUES)?;
-    let names = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-    // A name that is none was not written by us.
+    let names = statement.query_map([], |row| row.get::<_, String>("name"))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    // Names that are not valid were written by another program.
     Ok(names.into_iter().filter_map(|name| QueueName::new(name).ok()).collect())
 }
 
@@ -36,9 +37,10 @@ pub(crate) fn verify_queues(connection: &Connection, queues: &[QueueName]) -> ru
 pub(crate) fn stats(connection: &Connection, queue: &QueueName, now: Timestamp) -> rusqlite::Result<QueueStats> {
     let at = (queue.as_str(), now.as_micros());
     let (ready, oldest): (i64, Option<i64>) =
-        connection.prepare_cached(sql::COUNT_DUE)?.query_row(at, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let (in_flight, not_due): (i64, i64) =
-        connection.prepare_cached(sql::COUNT_NOT_DUE)?.query_row(at, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        connection.prepare_cached(sql::COUNT_DUE)?.query_row(at, |row| Ok((row.get("ready")?, row.get("oldest")?)))?;
+    let (in_flight, not_due): (i64, i64) = connection
+        .prepare_cached(sql::COUNT_NOT_DUE)?
+        .query_row(at, |row| Ok((row.get("in_flight")?, row.get("not_due")?)))?;
     let oldest = match oldest {
         Some(id) => connection.prepare_cached(sql::CREATED_AT)?.query_row([id], |row| Ok(rows::time(row, 0).ok()))?,
         None => None,
@@ -60,17 +62,17 @@ pub(crate) fn stats(connection: &Connection, queue: &QueueName, now: Timestamp) 
     })
 }
 
-/// The rows that have a message's id, in send order.
+/// The rows with a message's id, in send order.
 pub(crate) fn find(connection: &Connection, queue: &QueueName, id: MessageId) -> rusqlite::Result<Vec<i64>> {
     let statement = if is_short(connection, queue)? { sql::FIND_BY_ID } else { sql::FIND_BY_ID_LONG };
     let mut statement = connection.prepare_cached(statement)?;
-    let found = statement.query_map((queue.as_str(), id.as_uuid().as_bytes()), |row| row.get(0))?;
+    let found = statement.query_map((queue.as_str(), id.as_uuid().as_bytes()), |row| row.get("id"))?;
     let mut rows = found.collect::<rusqlite::Result<Vec<i64>>>()?;
     rows.sort_unstable();
     Ok(rows)
 }
 
-/// The failed attempts that are kept of a message that lives in the queue or is among its dead letters, oldest first.
+/// The kept failed attempts of a message that is in the queue or among its dead letters, oldest first.
 pub(crate) fn attempts(
     connection: &Connection,
     queue: &QueueName,
@@ -80,16 +82,16 @@ pub(crate) fn attempts(
     let mut statement = connection.prepare_cached(sql::MESSAGE_ATTEMPTS)?;
     let found = statement.query_map((origin.as_str(), bytes, KEPT_ATTEMPTS), |row| {
         Ok(MessageAttempt {
-            attempt: rows::count(row, 0)?,
-            started_at: rows::optional_time(row, 1)?,
-            failed_at: rows::time(row, 2)?,
-            worker: row.get(3)?,
-            error: row.get(4)?,
+            attempt: rows::count(row, "attempt")?,
+            started_at: rows::optional_time(row, "started_at")?,
+            failed_at: rows::time(row, "failed_at")?,
+            worker: row.get("worker")?,
+            error: row.get("error")?,
         })
     })?;
     let mut attempts = found.collect::<rusqlite::Result<Vec<_>>>()?;
     attempts.reverse();
-    // Looked for last, because there is no index for the living. What is archived has its attempts too, and is not there.
+    // Searched last, because message ids have no index. An archived message keeps its attempts but does not count.
     let is_dead = || {
         let mut statement = connection.prepare_cached(sql::IS_DEAD)?;
         statement.query_row((origin.as_str(), bytes), |row| row.get::<_, bool>(0))
@@ -105,7 +107,7 @@ fn is_short(connection: &Connection, queue: &QueueName) -> rusqlite::Result<bool
     statement.query_row((queue.as_str(), SHORT), |row| row.get::<_, i64>(0)).map(|some| some < SHORT)
 }
 
-/// The messages behind a row, with the numbers of theirs.
+/// The messages after a row, each with its row number.
 pub(crate) fn peek(
     connection: &Connection,
     queue: &QueueName,
@@ -116,10 +118,11 @@ pub(crate) fn peek(
     let statement = if is_short(connection, queue)? { sql::PEEK } else { sql::PEEK_LONG };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection.prepare_cached(statement)?;
+    let columns = MetadataColumns::of(&statement)?;
     let rows = statement.query_map((queue.as_str(), limit, after), |row| {
-        let next_attempt_at = rows::time(row, 11).unwrap_or(Timestamp::MAX);
-        let is_leased = row.get::<_, bool>(7)?;
-        let state: String = row.get(6).unwrap_or_default();
+        let next_attempt_at = rows::time(row, "next_attempt_at").unwrap_or(Timestamp::MAX);
+        let is_leased = row.get::<_, bool>("is_leased")?;
+        let state: String = row.get("state").unwrap_or_default();
         let state = if is_leased {
             if next_attempt_at > now { LiveState::Processing } else { LiveState::Pending }
         } else if state == State::Retryable.as_str() {
@@ -127,23 +130,23 @@ pub(crate) fn peek(
         } else {
             LiveState::Pending
         };
-        let number = row.get(13)?;
-        let label = Label::read_leniently(row, [0, 2, 3, 4, 5], number);
+        let id = row.get("id")?;
+        let metadata = Metadata::read_leniently(row, columns, id);
         let message = PeekedMessage {
-            id: label.id,
-            body: rows::bytes(row, 1)?,
-            content_type: label.content_type,
-            headers: label.headers,
-            ordering_key: label.ordering_key,
-            priority: label.priority,
+            id: metadata.id,
+            body: rows::bytes(row, "payload")?,
+            content_type: metadata.content_type,
+            headers: metadata.headers,
+            ordering_key: metadata.ordering_key,
+            priority: metadata.priority,
             state,
-            deliveries_count: rows::count(row, 8).unwrap_or_default(),
-            attempts_count: rows::count(row, 9).unwrap_or_default(),
-            enqueued_at: rows::time(row, 10).unwrap_or(Timestamp::from_micros(0)),
+            deliveries_count: rows::count(row, "deliveries_count").unwrap_or_default(),
+            attempts_count: rows::count(row, "attempts_count").unwrap_or_default(),
+            enqueued_at: rows::time(row, "created_at").unwrap_or(Timestamp::from_micros(0)),
             next_attempt_at,
-            last_error: row.get(12).unwrap_or_default(),
+            last_error: row.get("last_error").unwrap_or_default(),
         };
-        Ok((number, message))
+        Ok((id, message))
     })?;
     rows.collect()
 }
@@ -157,18 +160,20 @@ pub(crate) fn list_dead(
     query.check()?;
     let after = match &query.after {
         None => 0,
-        Some(cursor) => cursor
-            .0
-            .parse::<i64>()
-            .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+        Some(cursor) => cursor.0.parse::<i64>().map_err(|_| {
+            let why = format!("'{}' is not the end of a page; pass `next` of the previous page", cursor.0);
+            MessagingError::invalid("cursor", why)
+        })?,
     };
     let origin = queue.origin();
     let mut letters = Vec::new();
     if let DeadLetterSelection::Ids(ids) = &query.selection {
         let mut statement = connection.prepare_cached(sql::GET_DEAD_LETTER)?;
+        let columns = DeadLetterColumns::of(&statement)?;
         for id in ids {
-            let found = statement
-                .query_map((id.as_uuid().as_bytes(), origin.as_str()), |row| rows::dead_letter(row, &origin))?;
+            let found = statement.query_map((id.as_uuid().as_bytes(), origin.as_str()), |row| {
+                rows::dead_letter(row, &origin, columns)
+            })?;
             for found in found {
                 letters.push(found?);
             }
@@ -183,8 +188,10 @@ pub(crate) fn list_dead(
         };
         let limit = i64::try_from(query.limit.saturating_add(1)).unwrap_or(i64::MAX);
         let mut statement = connection.prepare_cached(sql::LIST_DEAD_LETTERS)?;
-        let found = statement
-            .query_map((origin.as_str(), after, reason, limit, with_bodies), |row| rows::dead_letter(row, &origin))?;
+        let columns = DeadLetterColumns::of(&statement)?;
+        let found = statement.query_map((origin.as_str(), after, reason, limit, with_bodies), |row| {
+            rows::dead_letter(row, &origin, columns)
+        })?;
         for found in found {
             letters.push(found?);
         }
@@ -198,7 +205,7 @@ pub(crate) fn list_dead(
     })
 }
 
-/// The ids of dead letters, oldest death first.
+/// The message ids of dead letters, oldest death first.
 pub(crate) fn find_dead(
     connection: &Connection,
     queue: &QueueName,
@@ -212,8 +219,8 @@ pub(crate) fn find_dead(
     };
     let mut statement = connection.prepare_cached(sql::FIND_DEAD_LETTERS)?;
     let found = statement.query_map((queue.origin().as_str(), reason, error), |row| {
-        let row_number = row.get(1)?;
-        Ok(rows::message_id(row, 0, row_number))
+        let id = row.get("id")?;
+        Ok(rows::message_id(row, "message_id", id))
     })?;
     let mut found = found.collect::<rusqlite::Result<Vec<MessageId>>>()?;
     if let Some(wanted) = wanted {

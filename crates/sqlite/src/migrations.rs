@@ -1,28 +1,28 @@
-//! The schema, step by step.
+//! The migrations of the schema.
 //!
-//! What was applied is written down in a table of its own and not in `user_version`, which belongs to the owner of the
-//! file when that is shared. A step names the oldest program that can still work with it: a program before it opens a
-//! newer file when all newer steps allow it, so that programs of two versions can run side by side during an upgrade.
+//! Applied migrations are recorded in a table and not in `user_version`, which belongs to the owner of a shared file. A
+//! migration names the oldest schema version whose programs still work with it: an older program opens a newer file
+//! when all newer migrations allow it, so that programs of two versions can run side by side during an upgrade.
 
 use std::path::Path;
 
 use postrider_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::connection::{begin_now, explain, in_turn};
+use crate::connection::{begin_now, explain, wait_in_queue};
 use crate::error::FileError;
 use crate::options::SqliteOptions;
 
-/// What a file of ours carries in its header: "PRdr".
+/// The `application_id` in the header of our files: "PRdr".
 const APPLICATION_ID: i64 = 0x5052_6472;
 
 const CREATE_RECORD: &str = "create table if not exists postrider_migration (version integer not null primary key, \
      name text not null, works_since integer not null, applied_at integer not null)";
 
-/// A step of the schema.
+/// A migration of the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migration {
-    /// Its number; steps are applied in this order.
+    /// Its number; migrations are applied in this order.
     pub version: i64,
     /// Its name.
     pub name: &'static str,
@@ -63,12 +63,12 @@ const ALL: &[Migration] = &[
 
 const KNOWN: i64 = ALL[ALL.len() - 1].version;
 
-/// Every step that this program knows.
+/// Every migration that this program has.
 pub(crate) fn all() -> &'static [Migration] {
     ALL
 }
 
-/// The steps that a file lacks. Refuses a file of another program and one that is too new.
+/// The migrations that a file lacks. Refuses a file of another program and one that is too new.
 pub(crate) fn pending(
     connection: &Connection,
     path: &Path,
@@ -82,20 +82,20 @@ pub(crate) fn pending(
     Ok(ALL.iter().filter(|step| !applied.iter().any(|(version, _)| *version == step.version)).copied().collect())
 }
 
-/// Applies what is missing, all of it or nothing, and answers what it was.
+/// Applies the missing migrations, all or none, and returns them.
 pub(crate) fn apply(
     connection: &Connection,
     path: &Path,
     options: &SqliteOptions,
 ) -> Result<Vec<Migration>, FileError> {
-    // Nobody needs the write lock to open a file that lacks nothing.
+    // A file that lacks nothing is opened without the write lock.
     if pending(connection, path, options)?.is_empty() {
         return Ok(Vec::new());
     }
-    let patience = options.lock_timeout;
-    let begun = in_turn(connection, path, patience, || begin_now(connection));
-    begun.map_err(|error| explain(path, patience, error))?;
-    // Looked at again inside the transaction: another process may have been faster.
+    let timeout = options.lock_timeout;
+    let begun = wait_in_queue(connection, path, timeout, || begin_now(connection));
+    begun.map_err(|error| explain(path, timeout, error))?;
+    // Read again inside the transaction: another process may have been faster.
     let result = pending(connection, path, options).and_then(|steps| {
         for step in &steps {
             run(connection, step).map_err(|source| FileError::Migration {
@@ -104,11 +104,11 @@ pub(crate) fn apply(
                 source,
             })?;
         }
-        connection.execute_batch("commit").map_err(|error| explain(path, patience, error))?;
+        connection.execute_batch("commit").map_err(|error| explain(path, timeout, error))?;
         Ok(steps)
     });
     if !connection.is_autocommit() {
-        // It failed already; a rollback that fails as well leaves the file as it was all the same.
+        // The call has failed already; a failed rollback leaves the file unchanged too.
         let _ = connection.execute_batch("rollback");
     }
     result
@@ -129,11 +129,11 @@ fn run(connection: &Connection, step: &Migration) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The steps that a file has: their versions, and since which version a program can work with each.
+/// The applied migrations: each version, and the oldest version whose programs work with it.
 fn applied(connection: &Connection, path: &Path, options: &SqliteOptions) -> Result<Vec<(i64, i64)>, FileError> {
-    let look = || -> rusqlite::Result<Option<Vec<(i64, i64)>>> {
-        // One moment for all of it: another process may be about to make the tables.
-        let _moment = connection.is_autocommit().then(|| connection.unchecked_transaction()).transpose()?;
+    let read = || -> rusqlite::Result<Option<Vec<(i64, i64)>>> {
+        // One read transaction for all of it: another process may be creating the tables.
+        let _transaction = connection.is_autocommit().then(|| connection.unchecked_transaction()).transpose()?;
         let is_ours = connection
             .query_row("select 1 from sqlite_schema where name = 'postrider_migration'", [], |_| Ok(()))
             .optional()?;
@@ -144,10 +144,10 @@ fn applied(connection: &Connection, path: &Path, options: &SqliteOptions) -> Res
             return Ok((is_new || options.share_file).then(Vec::new));
         }
         let mut statement = connection.prepare("select version, works_since from postrider_migration")?;
-        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let rows = statement.query_map([], |row| Ok((row.get("version")?, row.get("works_since")?)))?;
         rows.collect::<rusqlite::Result<Vec<_>>>().map(Some)
     };
-    match look() {
+    match read() {
         Ok(Some(applied)) => Ok(applied),
         Ok(None) => Err(FileError::Foreign(path.to_owned())),
         Err(error) => Err(explain(path, options.lock_timeout, error)),

@@ -1,46 +1,46 @@
-//! How a file is opened.
+//! Options of opening a file.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::{ArchivePolicy, Clock, Limits, WallClock};
 
-/// What an accepted message survives.
+/// The failures that an accepted message survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Everything up to a failure of the disk: each commit is on the disk before it is answered (`synchronous=FULL`).
+    /// All but a failure of the disk: each commit is on the disk before it is answered (`synchronous=FULL`).
     #[default]
     PowerLoss,
-    /// The end of the process, but not of the host: a power loss or a crash of the system may take the last commits,
-    /// which were already answered (`synchronous=NORMAL`). The file stays sound.
+    /// A crash of the process, but not of the host: a power loss or a crash of the system may undo the last commits,
+    /// which were already answered (`synchronous=NORMAL`). The file stays intact.
     ProcessCrashOnly,
 }
 
-/// How a file is opened. The defaults are safe.
+/// Options of opening a file. The defaults are safe.
 #[derive(Debug, Clone)]
 pub struct SqliteOptions {
-    /// What an accepted message survives.
+    /// The failures that an accepted message survives.
     pub durability: Durability,
-    /// Which messages are kept after their end.
+    /// Which settled and purged messages are archived.
     pub archive: ArchivePolicy,
-    /// How long they are kept.
+    /// How long archived messages are kept.
     pub archive_retention: Duration,
     /// Whether opening creates the file and applies missing migrations.
     pub auto_migrate: bool,
-    /// Whether the tables may be put into a database that another program made. The owner's `application_id` and
+    /// Whether the tables may be created in a database of another program. The owner's `application_id` and
     /// `user_version` are left alone.
     pub share_file: bool,
     /// Whether a send creates a queue that is missing.
     pub create_queues: bool,
-    /// Sizes and times that are accepted.
+    /// Accepted sizes and times.
     pub limits: Limits,
-    /// How long a call waits while other processes write, before it fails with an error that can be retried.
+    /// How long a call waits for the write lock before it fails with an error that can be retried.
     pub lock_timeout: Duration,
-    /// How large the write-ahead log may grow before it is worked into the file at the next opportunity.
+    /// Size of the write-ahead log from which on it is checkpointed at the next opportunity.
     pub wal_limit_bytes: u64,
-    /// What failed attempts are signed with; unset, the host's name and the process's number.
+    /// Worker name recorded with failed attempts; unset, the host's name and the process id.
     pub worker: Option<String>,
-    /// The clock that judges leases and due times. All processes on a file must agree on it.
+    /// Clock that decides about leases and due times. All processes on a file must agree on it.
     pub clock: Arc<dyn Clock>,
 }
 

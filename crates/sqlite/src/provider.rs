@@ -1,4 +1,4 @@
-//! A connection to a file: what the writer does for it, and how its callers get their answers.
+//! A connection to a file: passes calls to the writer and the readers and returns their answers.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -10,22 +10,22 @@ use postrider_core::{
 use postrider_provider::hints;
 use tokio::sync::watch;
 
-use crate::error::{Failure, by_law};
+use crate::error::{Failure, refusal_as_value};
 use crate::session::Session;
 use crate::store::{Shared, SqliteStore};
-use crate::writer::work::Unclaimed;
-use crate::writer::{Call, Note, Reply, Undone, WriterHandle};
+use crate::writer::work::Answer;
+use crate::writer::{Call, Command, Reply, WriteError, WriterHandle};
 use crate::{PROVIDER, SqliteProvider};
 
 /// A connection to a [`SqliteStore`]. Clones are the same connection.
 #[derive(Debug, Clone)]
 pub struct Connection {
     store: SqliteStore,
-    /// `None` once closed. A lock, because close takes it away while calls use it; it is held for a clone.
+    /// `None` once closed. A lock, because close takes the handle while calls use it; a call holds it only to clone.
     writer: Arc<Mutex<Option<Arc<WriterHandle>>>>,
 }
 
-/// Finds the next time, after the given one, at which something becomes due by itself.
+/// Finds the next time, after the given one, at which something becomes due.
 pub(crate) type NextDue = Arc<dyn Fn(&rusqlite::Connection, Timestamp) -> rusqlite::Result<Timestamp> + Send + Sync>;
 
 impl Connection {
@@ -42,11 +42,11 @@ impl Connection {
         writer.clone().ok_or_else(closed)
     }
 
-    /// The batches of callers, made on the writer's thread and each in one transaction.
+    /// Batches the calls of this connection on the writer's thread; each batch is one transaction.
     pub(crate) fn coalescer(&self) -> Result<Coalescer, MessagingError> {
         let writer = self.writer()?;
         let config = CoalescerConfig { lanes: Lanes::Merged, ..CoalescerConfig::new(PROVIDER) };
-        let (coalescer, drivers) = Coalescer::new(ToWriter { inbox: writer.inbox() }, config)?;
+        let (coalescer, drivers) = Coalescer::new(ToWriter { commands: writer.commands() }, config)?;
         writer.drive(drivers);
         Ok(coalescer)
     }
@@ -59,7 +59,7 @@ impl Connection {
     pub(crate) async fn end(&self, deadline: Deadline) -> Result<(), MessagingError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(last) = writer.and_then(Arc::into_inner) {
-            // Before the writer: of two that close at the same time neither would work the log into the file.
+            // The readers close first: of two connections that close at the same time neither would checkpoint the log.
             self.shared().readers.close();
             let unknown = || MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None };
             deadline.limit(last.end()).await.ok_or_else(unknown)?;
@@ -67,20 +67,20 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the writer do something in its next transaction, and waits for the answer.
-    pub(crate) async fn write<T: Unclaimed + Send + 'static>(
+    /// Runs a step in the writer's next transaction, and waits for the answer.
+    pub(crate) async fn write<T: Answer + Send + 'static>(
         &self,
         operation: &'static str,
         deadline: Deadline,
         step: impl FnMut(&mut Session<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, MessagingError> {
         let (work, reply) = Call::new(operation, step);
-        self.writer()?.tell(Note::Work(work));
+        self.writer()?.send(Command::Work(work));
         answer(operation, Vec::new(), deadline.limit(reply).await)
     }
 
-    /// [`Self::write`], for work that hands out leases: it is left out when nobody waits for it any more.
-    pub(crate) async fn lease<T: Unclaimed + Send + 'static>(
+    /// [`Self::write`] for a step that only leases: it is skipped when its caller has gone.
+    pub(crate) async fn lease<T: Answer + Send + 'static>(
         &self,
         operation: &'static str,
         ids: Vec<MessageId>,
@@ -88,45 +88,45 @@ impl Connection {
         step: impl FnMut(&mut Session<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, MessagingError> {
         let (work, reply) = Call::new(operation, step);
-        let work = if ids.is_empty() { work.withdraws() } else { work };
-        self.writer()?.tell(Note::Work(work));
+        let work = if ids.is_empty() { work.skip_without_caller() } else { work };
+        self.writer()?.send(Command::Work(work));
         answer(operation, ids, deadline.limit(reply).await)
     }
 
-    /// Runs a look in one read transaction.
+    /// Runs a query in one read transaction.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         operation: &'static str,
         deadline: Deadline,
-        look: impl FnOnce(&rusqlite::Connection) -> Result<T, Failure> + Send + 'static,
+        query: impl FnOnce(&rusqlite::Connection) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, MessagingError> {
-        self.shared().readers.read(operation, deadline, look).await
+        self.shared().readers.read(operation, deadline, query).await
     }
 
-    /// Hints for what is told under these names, and for the next time that `next` finds.
+    /// Hints for changes in the queues of these names, and for the next time that `next` finds.
     pub(crate) fn hints(
         &self,
         names: &[QueueName],
         next: NextDue,
         closing: watch::Receiver<bool>,
     ) -> Result<WakeUps, MessagingError> {
-        let listener = self.shared().desk.wakes.listen(names);
-        self.writer()?.tell(Note::Listen);
-        let (readers, clock) = (self.shared().readers.clone(), self.shared().desk.options.clock.clone());
+        let listener = self.shared().context.wakes.listen(names);
+        self.writer()?.send(Command::Listen);
+        let (readers, clock) = (self.shared().readers.clone(), self.shared().context.options.clock.clone());
         Ok(hints(listener, clock, closing, move |after| -> BoxFuture<'static, Timestamp> {
             let (readers, next) = (readers.clone(), next.clone());
             Box::pin(async move {
-                let look = move |connection: &rusqlite::Connection| Ok(next(connection, after)?);
-                // A look that failed promises nothing: the next hint comes by a call, or the stream's owner polls anyway.
-                readers.read("subscribe", Deadline::default(), look).await.unwrap_or(Timestamp::MAX)
+                let query = move |connection: &rusqlite::Connection| Ok(next(connection, after)?);
+                // Without an answer the next hint comes with a change, and the owner of the stream polls anyway.
+                readers.read("subscribe", Deadline::default(), query).await.unwrap_or(Timestamp::MAX)
             })
         }))
     }
 }
 
-/// What tasks and records in the same file use of their connection.
+/// What the tasks and records in the same file use.
 impl SqliteProvider {
-    /// The store behind this connection, to open another.
+    /// The store of this connection, to open another connection.
     pub fn store(&self) -> &SqliteStore {
         &self.connection().store
     }
@@ -139,7 +139,7 @@ impl SqliteProvider {
         self.connection().shared()
     }
 
-    pub(crate) async fn write<T: Unclaimed + Send + 'static>(
+    pub(crate) async fn write<T: Answer + Send + 'static>(
         &self,
         operation: &'static str,
         deadline: Deadline,
@@ -148,7 +148,7 @@ impl SqliteProvider {
         self.connection().write(operation, deadline, step).await
     }
 
-    pub(crate) async fn lease<T: Unclaimed + Send + 'static>(
+    pub(crate) async fn lease<T: Answer + Send + 'static>(
         &self,
         operation: &'static str,
         ids: Vec<MessageId>,
@@ -162,11 +162,11 @@ impl SqliteProvider {
         self.connection().hints(names, next, self.closing())
     }
 
-    /// Removes archived messages that are older than the retention, now, and answers how many. The writer does the
-    /// same by itself, a little at a time.
+    /// Removes archived messages that are older than the retention, and returns how many. The writer also does this by
+    /// itself, a chunk at a time.
     pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
         self.begin("sweep the archive", deadline)?;
-        let retention = self.shared().desk.options.archive_retention;
+        let retention = self.shared().context.options.archive_retention;
         let (mut removed, mut after) = (0, 0);
         loop {
             let sweep = self.write("sweep the archive", deadline, move |session| {
@@ -180,14 +180,14 @@ impl SqliteProvider {
     }
 }
 
-/// Archived messages of one transaction of a sweep.
+/// Archived messages removed in one transaction of a sweep.
 const SWEPT: usize = 500;
 
 fn closed() -> MessagingError {
     MessagingError::Closed { provider: PROVIDER }
 }
 
-/// What a call answers, from what the writer said.
+/// The result of a call, from the writer's reply.
 fn answer<T>(
     operation: &'static str,
     ids: Vec<MessageId>,
@@ -195,55 +195,55 @@ fn answer<T>(
 ) -> Result<T, MessagingError> {
     match reply {
         Some(Ok(Ok(answer))) => answer,
-        Some(Ok(Err(Undone::Rejected(error) | Undone::NotDone(error)))) => Err(error),
-        Some(Ok(Err(Undone::Unknown(error)))) => {
+        Some(Ok(Err(WriteError::Rejected(error) | WriteError::NotDone(error)))) => Err(error),
+        Some(Ok(Err(WriteError::Unknown(error)))) => {
             Err(MessagingError::OutcomeUnknown { operation, ids, source: Some(Arc::new(error)) })
         }
         Some(Err(_)) | None => Err(MessagingError::OutcomeUnknown { operation, ids, source: None }),
     }
 }
 
-/// Hands the coalescer's batches to the writer.
+/// Sends the coalescer's batches to the writer.
 struct ToWriter {
-    inbox: std::sync::mpsc::Sender<Note>,
+    commands: std::sync::mpsc::Sender<Command>,
 }
 
 #[async_trait]
 impl BatchExecutor for ToWriter {
     async fn execute(&self, batch: &Batch) -> Result<BatchReply, BatchFailure> {
         let batch = batch.clone();
-        let (work, reply) = Call::new("write", move |session: &mut Session<'_>| carry_out(session, &batch));
-        // The writer polls this, so it is there to hear it.
-        let _ = self.inbox.send(Note::Work(work));
+        let (work, reply) = Call::new("write", move |session: &mut Session<'_>| run_batch(session, &batch));
+        // The send cannot fail: the writer itself polls this future.
+        let _ = self.commands.send(Command::Work(work));
         match reply.await {
             Ok(Ok(Ok(reply))) => Ok(reply),
-            Ok(Ok(Err(error)) | Err(Undone::Rejected(error))) => Err(BatchFailure::Rejected(error)),
-            Ok(Err(Undone::NotDone(error))) => Err(BatchFailure::NotDone(error)),
-            Ok(Err(Undone::Unknown(error))) => Err(BatchFailure::Unknown(error)),
+            Ok(Ok(Err(error)) | Err(WriteError::Rejected(error))) => Err(BatchFailure::Rejected(error)),
+            Ok(Err(WriteError::NotDone(error))) => Err(BatchFailure::NotDone(error)),
+            Ok(Err(WriteError::Unknown(error))) => Err(BatchFailure::Unknown(error)),
             Err(_) => Err(BatchFailure::Unknown(closed())),
         }
     }
 }
 
-fn carry_out(session: &mut Session<'_>, batch: &Batch) -> Result<BatchReply, Failure> {
+fn run_batch(session: &mut Session<'_>, batch: &Batch) -> Result<BatchReply, Failure> {
     let mut reply = BatchReply::default();
     for row in &batch.extends {
-        let extended = by_law(session.extend(&row.receipt, row.extension))?;
+        let extended = refusal_as_value(session.extend(&row.receipt, row.extension))?;
         reply.extends.push(extended.map(|()| row.receipt.clone()));
     }
     for settlement in &batch.settles {
-        reply.settles.push(by_law(session.settle(settlement))?);
+        reply.settles.push(refusal_as_value(session.settle(settlement))?);
     }
     for row in &batch.sends {
-        reply.sends.push(by_law(session.send(&row.queue, &row.message))?);
+        reply.sends.push(refusal_as_value(session.send(&row.queue, &row.message))?);
     }
     Ok(reply)
 }
 
-/// Takes back the leases of messages that were dropped, without waiting for it.
+/// Returns the leases of dropped messages, without waiting.
 #[derive(Debug)]
 struct Returns {
-    /// Weak: messages that are still held do not keep a file open that everybody else has closed.
+    /// Weak: messages that are still held do not keep a file open that every connection has closed.
     writer: Weak<WriterHandle>,
 }
 
@@ -252,8 +252,8 @@ impl ReturnLease for Returns {
         let Some(writer) = self.writer.upgrade() else { return };
         let (work, _) = Call::new("return", move |session: &mut Session<'_>| match session.give_up(&receipt) {
             Err(Failure::Sql(error)) => Err(error.into()),
-            Ok(()) | Err(Failure::Law(_)) => Ok(()),
+            Ok(()) | Err(Failure::Refused(_)) => Ok(()),
         });
-        writer.tell(Note::Work(work));
+        writer.send(Command::Work(work));
     }
 }

@@ -1,7 +1,7 @@
-//! Where messages and queues are removed by an operator's word, a chunk at a time.
+//! Removes messages and queues on an operator's request, a chunk at a time.
 //!
-//! A transaction holds the file's one write lock, and every other process waits for it; a million messages in one would
-//! stop them all for seconds.
+//! A transaction holds the file's one write lock while every other process waits; one transaction over a million
+//! messages would block them for seconds.
 
 use std::collections::HashSet;
 
@@ -12,29 +12,28 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::session::Session;
 use crate::sql;
 
-/// So many messages are removed in one transaction.
+/// Messages removed in one transaction.
 pub(crate) const CHUNK: usize = 2000;
 
-/// A message that was there when a removal began. Both, because the number of a removed row can come again, for a
-/// message that was accepted meanwhile and must stay.
+/// A message that was in the queue when a removal began. Both row number and message id, because a new message can get
+/// the number of a removed row.
 pub(crate) type Present = (i64, Vec<u8>);
 
-/// The messages of a queue at this moment. A removal goes through these and no others, or new ones would keep it going
-/// for ever.
+/// The messages of a queue at this moment. A removal is limited to these; with new messages it might never end.
 pub(crate) fn present(connection: &Connection, queue: &QueueName) -> rusqlite::Result<Vec<Present>> {
     let mut statement = connection.prepare_cached(sql::SELECT_QUEUE)?;
-    let rows = statement.query_map([queue.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let rows = statement.query_map([queue.as_str()], |row| Ok((row.get("id")?, row.get("message_id")?)))?;
     rows.collect()
 }
 
 impl Session<'_> {
-    /// The newest message's row number.
+    /// The row number of the newest message; 0 if there is none.
     pub(crate) fn last_id(&mut self) -> rusqlite::Result<i64> {
         let last: Option<i64> = self.connection.prepare_cached(sql::LAST_ID)?.query_row([], |row| row.get(0))?;
         Ok(last.unwrap_or(0))
     }
 
-    /// Removes those of a queue's messages that are still there, and answers how many.
+    /// Removes those of the chosen messages that are still in the queue, and returns how many.
     pub(crate) fn remove_some(
         &mut self,
         queue: &QueueName,
@@ -63,7 +62,7 @@ impl Session<'_> {
             }
         }
         if !queue.holds_dead_letters() {
-            // What was sent meanwhile behind a head that is gone must not wait for it.
+            // Messages sent meanwhile behind a removed head must not wait for it.
             for key in keys {
                 self.promote(queue, &key)?;
             }
@@ -71,13 +70,13 @@ impl Session<'_> {
         Ok(removed)
     }
 
-    /// Takes a queue's name off the list. Its messages are removed apart.
+    /// Removes the name and the pause of a queue. Its messages are removed separately.
     pub(crate) fn unlist_queue(&mut self, queue: &QueueName) -> rusqlite::Result<()> {
-        self.memory.queues.remove(queue);
+        self.cache.queues.remove(queue);
         self.connection.prepare_cached(sql::DELETE_QUEUE)?.execute([queue.as_str()])?;
         for name in [queue.dead_letters(), queue.clone()] {
             self.connection.prepare_cached(sql::RESUME)?.execute([name.as_str()])?;
-            self.memory.claims.remove(&name);
+            self.cache.claims.remove(&name);
         }
         Ok(())
     }
@@ -91,7 +90,7 @@ mod tests {
     use crate::{SqliteOptions, SqliteStore};
 
     #[tokio::test]
-    async fn a_message_that_takes_the_number_of_a_removed_one_stays() {
+    async fn a_message_with_the_row_number_of_a_removed_one_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("queues.db");
         let store = SqliteStore::open(&file, SqliteOptions::default()).await.unwrap();
@@ -111,7 +110,7 @@ mod tests {
             if n == 0 {
                 provider.send_message(&queue, Message::new("accepted meanwhile"), soon()).await.unwrap();
                 let newest = present(&connection, &queue).unwrap().into_iter().map(|(id, _)| id).max();
-                assert_eq!(newest, Some(3), "the number came again");
+                assert_eq!(newest, Some(3), "the row number is used again");
             }
         }
         assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().message_count(), Some(1));

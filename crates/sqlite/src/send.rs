@@ -1,4 +1,4 @@
-//! Where a message is accepted.
+//! Accepts messages.
 
 use postrider_core::service::check_sendable;
 use postrider_core::{DeadLetterReason, Expiry, Message, MessageId, QueueName, Timestamp};
@@ -10,14 +10,14 @@ use crate::session::Session;
 use crate::sql;
 
 impl Session<'_> {
-    /// Accepts a message, or answers the living one that has its dedup key.
+    /// Accepts a message, or returns the id of the living message with its dedup key.
     pub(crate) fn send(&mut self, queue: &QueueName, message: &Message) -> Result<MessageId, Failure> {
         check_sendable(&self.rules.capabilities, queue, message)?;
-        self.require_room(message.body.len().saturating_add(message.headers.byte_len()))?;
+        self.require_space(message.body.len().saturating_add(message.headers.byte_len()))?;
         self.accept(queue, message)
     }
 
-    /// The same for a message that belongs to what is done beside it, and may use the last of the room.
+    /// [`Self::send`] for a message that belongs to another change, which may use the last free space.
     pub(crate) fn accept(&mut self, queue: &QueueName, message: &Message) -> Result<MessageId, Failure> {
         self.require_queue(queue)?;
         if let Some(key) = &message.dedup_key
@@ -52,13 +52,13 @@ impl Session<'_> {
         Ok(message.id)
     }
 
-    /// The message that a dedup key is taken by. One that has expired and that nobody handles no longer lives: it goes
-    /// to the dead letters now, or it would swallow the new message and die at the next read.
+    /// The living message that holds a dedup key. One that has expired and is not leased does not live: it is
+    /// dead-lettered now, or it would take the place of the new message and die at the next claim.
     pub(crate) fn living_holder(&mut self, queue: &QueueName, key: &str) -> rusqlite::Result<Option<MessageId>> {
         let Some(holder) = dedup_holder(self.connection, queue, key, self.now)? else { return Ok(None) };
         if !holder.lives(self.now) {
             let key = holder.ordering_key.as_deref();
-            self.bury(queue, holder.id, key, &DeadLetterReason::EXPIRED, None)?;
+            self.move_to_dead_letters(queue, holder.id, key, &DeadLetterReason::EXPIRED, None)?;
             return Ok(None);
         }
         Ok(Some(holder.message_id))
@@ -80,7 +80,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Whether it still has its key at this time.
+    /// Whether the message still holds its key at this time.
     pub(crate) fn lives(&self, now: Timestamp) -> bool {
         self.is_leased || self.expires_at.is_none_or(|expires_at| expires_at > now)
     }
@@ -94,13 +94,13 @@ pub(crate) fn dedup_holder(
 ) -> rusqlite::Result<Option<Holder>> {
     let mut statement = connection.prepare_cached(sql::DEDUP_HOLDER)?;
     let holder = statement.query_row((queue.as_str(), key, now.as_micros()), |row| {
-        let id = row.get(1)?;
+        let id = row.get("id")?;
         Ok(Holder {
-            message_id: rows::message_id(row, 0, id),
+            message_id: rows::message_id(row, "message_id", id),
             id,
-            expires_at: rows::optional_time(row, 2).unwrap_or_default(),
-            is_leased: row.get(3)?,
-            ordering_key: row.get(4).unwrap_or_default(),
+            expires_at: rows::optional_time(row, "expires_at").unwrap_or_default(),
+            is_leased: row.get("is_leased")?,
+            ordering_key: row.get("ordering_key").unwrap_or_default(),
         })
     });
     holder.optional()

@@ -1,40 +1,43 @@
-//! One write transaction, seen by the steps of the law.
+//! One write transaction, as the steps of the law use it.
 //!
-//! All of it happens under the file's one write lock and at one time: `now` is taken once, after the lock was had. What
-//! a step does is told to those who wait only after the commit.
+//! Everything happens under the file's one write lock and at one time: `now` is read once, after the lock was taken.
+//! Waiting receivers are woken only after the commit.
 
 use std::collections::{HashMap, HashSet};
 
 use postrider_core::{ArchivePolicy, Capabilities, MessagingError, QueueName, Timestamp};
-use rusqlite::{CachedStatement, Connection, OptionalExtension};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement};
 
 use crate::error::Failure;
-use crate::room::Room;
+use crate::free_space::FreeSpace;
+use crate::rows::{Columns, ReadDueColumns};
+use crate::settle::HeldColumns;
 use crate::sql;
+use crate::tasks::{ClaimableColumns, TaskByIdColumns, TaskHeldColumns};
 
-/// What the file is used with; the same for all transactions of a store.
+/// Settings that are the same for all transactions of a store.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) capabilities: Capabilities,
     pub(crate) create_queues: bool,
     pub(crate) archive: ArchivePolicy,
     pub(crate) worker: String,
-    /// How many bytes of the disk sends leave to receives and acks.
+    /// Bytes of free space that sends leave to receives and acks.
     pub(crate) headroom: u64,
 }
 
-/// So many queues are remembered. One process may meet any number of names.
-pub(crate) const MOST_NAMES: usize = 10_000;
+/// Upper bound of cached queue names; one process can meet any number of queues.
+pub(crate) const MAX_QUEUES: usize = 10_000;
 
-/// What a writer remembers from one transaction to the next.
+/// What a writer keeps from one transaction to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    /// Queues that are known to exist. Forgotten when another process has written.
+pub(crate) struct WriterCache {
+    /// Queues that exist. Cleared when another process has written.
     pub(crate) queues: HashSet<QueueName>,
-    /// How many messages were claimed from each queue, for the turns of the oldest.
+    /// Number of messages claimed from each queue, for the turns of the oldest.
     pub(crate) claims: HashMap<QueueName, u64>,
-    pub(crate) room: Room,
-    /// Has the commit answer a failure of the disk, although it was done: nothing else can bring one about.
+    pub(crate) free_space: FreeSpace,
+    /// Makes the commit return a disk error although it succeeded; no test can cause such an error otherwise.
     #[cfg(test)]
     pub(crate) commit_fails: bool,
 }
@@ -43,67 +46,97 @@ pub(crate) struct Memory {
 pub(crate) struct Session<'c> {
     pub(crate) connection: &'c Connection,
     pub(crate) rules: &'c Rules,
-    pub(crate) memory: &'c mut Memory,
+    pub(crate) cache: &'c mut WriterCache,
     pub(crate) now: Timestamp,
-    /// Queues in which something became receivable or will, and when at the earliest.
+    /// Queues with a change to wake receivers for, and the earliest time at which it can be received.
     touched: Vec<(QueueName, Timestamp)>,
-    /// How many rows were put into the archive.
+    /// Number of rows added to the archive.
     pub(crate) archived: u64,
-    pub(crate) hot: Hot<'c>,
+    pub(crate) hot: HotStatements<'c>,
 }
 
-/// The statements that every message and every task goes through, at hand for the whole transaction: to find them in the
-/// connection's cache by their text for each row would cost a tenth of a batch.
+/// The statements that every message and every task uses, kept for the whole transaction: finding them in the
+/// connection's cache by their text for each row costs a tenth of a batch.
 #[derive(Default)]
-pub(crate) struct Hot<'c> {
+pub(crate) struct HotStatements<'c> {
     pub(crate) send: Prepared<'c>,
-    pub(crate) read_due: Prepared<'c>,
+    pub(crate) read_due: Prepared<'c, ReadDueColumns>,
     pub(crate) claim: Prepared<'c>,
-    pub(crate) held: Prepared<'c>,
+    pub(crate) held: Prepared<'c, HeldColumns>,
     pub(crate) archive: Prepared<'c>,
     pub(crate) remove: Prepared<'c>,
     pub(crate) task_create: Prepared<'c>,
     pub(crate) task_key_tail: Prepared<'c>,
-    /// One for each state that a task can be claimed in: both are read at the same time.
-    pub(crate) task_due: [Prepared<'c>; 2],
-    pub(crate) task_by_id: Prepared<'c>,
+    /// One for each state that a task can be claimed in, because both are read at the same time.
+    pub(crate) task_due: [Prepared<'c, ClaimableColumns>; 2],
+    pub(crate) task_by_id: Prepared<'c, TaskByIdColumns>,
     pub(crate) task_claim: Prepared<'c>,
-    pub(crate) task_held: Prepared<'c>,
+    pub(crate) task_held: Prepared<'c, TaskHeldColumns>,
     pub(crate) task_succeed: Prepared<'c>,
     pub(crate) task_enqueue: Prepared<'c>,
     pub(crate) outbox_put: Prepared<'c>,
 }
 
-impl std::fmt::Debug for Hot<'_> {
+impl std::fmt::Debug for HotStatements<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hot")
+        f.write_str("HotStatements")
     }
 }
 
-/// A statement, prepared when it is first used.
-#[derive(Default)]
-pub(crate) struct Prepared<'c>(Option<CachedStatement<'c>>);
+/// A statement, prepared when it is first used, and the positions of its columns.
+pub(crate) struct Prepared<'c, C = ()>(Option<(CachedStatement<'c>, C)>);
 
-impl<'c> Prepared<'c> {
+impl<C> Default for Prepared<'_, C> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+/// A statement that returns no rows, or a single value.
+impl Columns for () {
+    fn of(_: &Statement<'_>) -> rusqlite::Result<Self> {
+        Ok(())
+    }
+}
+
+impl<'c, C: Columns> Prepared<'c, C> {
     pub(crate) fn get(&mut self, connection: &'c Connection, sql: &str) -> rusqlite::Result<&mut CachedStatement<'c>> {
-        match &mut self.0 {
-            Some(statement) => Ok(statement),
-            empty => Ok(empty.insert(connection.prepare_cached(sql)?)),
-        }
+        self.with_columns(connection, sql).map(|(statement, _)| statement)
+    }
+
+    pub(crate) fn with_columns(
+        &mut self,
+        connection: &'c Connection,
+        sql: &str,
+    ) -> rusqlite::Result<(&mut CachedStatement<'c>, C)> {
+        let (statement, columns) = match &mut self.0 {
+            Some(prepared) => prepared,
+            empty => {
+                let statement = connection.prepare_cached(sql)?;
+                let columns = C::of(&statement)?;
+                empty.insert((statement, columns))
+            }
+        };
+        Ok((statement, *columns))
     }
 }
 
 impl<'c> Session<'c> {
-    pub(crate) fn new(connection: &'c Connection, rules: &'c Rules, memory: &'c mut Memory, now: Timestamp) -> Self {
-        Self { connection, rules, memory, now, touched: Vec::new(), archived: 0, hot: Hot::default() }
+    pub(crate) fn new(
+        connection: &'c Connection,
+        rules: &'c Rules,
+        cache: &'c mut WriterCache,
+        now: Timestamp,
+    ) -> Self {
+        Self { connection, rules, cache, now, touched: Vec::new(), archived: 0, hot: HotStatements::default() }
     }
 
-    /// Whom to tell after the commit.
+    /// The queues to wake receivers of after the commit.
     pub(crate) fn into_touched(self) -> Vec<(QueueName, Timestamp)> {
         self.touched
     }
 
-    /// Something in the queue can be received at `due`.
+    /// Wakes receivers of the queue after the commit: something can be received at `due`.
     pub(crate) fn touch(&mut self, queue: &QueueName, due: Timestamp) {
         match self.touched.iter_mut().find(|(touched, _)| touched == queue) {
             Some((_, earliest)) => *earliest = due.min(*earliest),
@@ -111,14 +144,14 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Refuses to add a row of so many bytes when the disk is almost full.
-    pub(crate) fn require_room(&mut self, bytes: usize) -> Result<(), Failure> {
-        self.memory.room.take(self.connection, self.rules.headroom, bytes as u64)
+    /// Refuses to add a row of this size when the disk is almost full.
+    pub(crate) fn require_space(&mut self, bytes: usize) -> Result<(), Failure> {
+        self.cache.free_space.take(self.connection, self.rules.headroom, bytes as u64)
     }
 
-    /// Makes a queue that is missing, or refuses to.
+    /// Creates a missing queue, or refuses to when the options say so.
     pub(crate) fn require_queue(&mut self, queue: &QueueName) -> Result<(), Failure> {
-        if self.memory.queues.contains(queue) {
+        if self.cache.queues.contains(queue) {
             return Ok(());
         }
         if self.rules.create_queues {
@@ -130,9 +163,9 @@ impl<'c> Session<'c> {
         Ok(())
     }
 
-    /// Makes a queue that is missing, for messages that are not the caller's own choice to send.
+    /// Creates a missing queue whatever the options say, for messages that the caller did not choose to send.
     pub(crate) fn make_queue(&mut self, queue: &QueueName) -> rusqlite::Result<()> {
-        if !self.memory.queues.contains(queue) {
+        if !self.cache.queues.contains(queue) {
             self.ensure_queue(queue)?;
             self.remember_queue(queue);
         }
@@ -140,11 +173,11 @@ impl<'c> Session<'c> {
     }
 
     fn remember_queue(&mut self, queue: &QueueName) {
-        // What is forgotten is only looked up again.
-        if self.memory.queues.len() >= MOST_NAMES {
-            self.memory.queues.clear();
+        // A forgotten queue is only looked up again.
+        if self.cache.queues.len() >= MAX_QUEUES {
+            self.cache.queues.clear();
         }
-        self.memory.queues.insert(queue.clone());
+        self.cache.queues.insert(queue.clone());
     }
 
     pub(crate) fn ensure_queue(&mut self, queue: &QueueName) -> rusqlite::Result<()> {
@@ -164,7 +197,7 @@ impl<'c> Session<'c> {
         Ok(())
     }
 
-    /// Lets the next message of a key go ahead, when the head was removed.
+    /// Unblocks the next message of a key after its head was removed.
     pub(crate) fn promote(&mut self, queue: &QueueName, key: &str) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(sql::PROMOTE)?;
         let due =

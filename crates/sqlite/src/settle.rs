@@ -1,4 +1,4 @@
-//! Where a lease ends or is extended: nothing happens without the token that is valid now.
+//! Ends or extends a lease. Nothing happens without the currently valid lease token.
 
 use std::time::Duration;
 
@@ -11,9 +11,14 @@ use rusqlite::OptionalExtension;
 use crate::PROVIDER;
 use crate::claim::token;
 use crate::error::Failure;
-use crate::rows;
+use crate::rows::{self, columns};
 use crate::session::Session;
 use crate::sql;
+
+columns! {
+    /// Where the columns of [`Held`] are.
+    HeldColumns { ordering_key, attempts_count, last_attempt_at }
+}
 
 /// A row whose lease is valid.
 struct Held {
@@ -57,7 +62,7 @@ impl Session<'_> {
                     .into());
                 }
                 self.note_attempt(queue, &held, worker.as_deref(), error.as_deref())?;
-                self.bury(queue, held.id, held.ordering_key.as_deref(), reason, error.as_deref())?;
+                self.move_to_dead_letters(queue, held.id, held.ordering_key.as_deref(), reason, error.as_deref())?;
             }
         }
         Ok(())
@@ -71,7 +76,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// A message was dropped unsettled: its lease ends now, its delivery stays counted.
+    /// Ends the lease of a message that was dropped unsettled; its delivery stays counted.
     pub(crate) fn give_up(&mut self, receipt: &ReceiptHandle) -> Result<(), Failure> {
         let held = self.held(receipt)?;
         self.connection.prepare_cached(sql::GIVE_UP)?.execute((held.id, self.now.as_micros()))?;
@@ -79,25 +84,25 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The row that a receipt holds, if its lease is valid now.
+    /// The row of a receipt, if its lease is valid now.
     fn held(&mut self, receipt: &ReceiptHandle) -> Result<Held, Failure> {
         receipt.check_provider(PROVIDER)?;
-        let expired = || Failure::Law(receipt.expired());
+        let expired = || Failure::Refused(receipt.expired());
         let id = i64::try_from(receipt.row()?).map_err(|_| expired())?;
         let lease = ((receipt.token().0 >> 64) as u64).cast_signed();
         if receipt.token() != token(lease, id) {
             return Err(expired());
         }
-        let statement = self.hot.held.get(self.connection, sql::HELD)?;
+        let (statement, columns) = self.hot.held.with_columns(self.connection, sql::HELD)?;
         let message_id = receipt.message_id();
         let parameters = (id, receipt.queue().as_str(), message_id.as_uuid().as_bytes(), lease, self.now.as_micros());
         let held = statement.query_row(parameters, |row| {
             Ok(Held {
                 id,
                 message_id,
-                ordering_key: row.get(0)?,
-                attempts_count: rows::count(row, 1)?,
-                last_attempt_at: rows::optional_time(row, 2)?,
+                ordering_key: row.get(columns.ordering_key)?,
+                attempts_count: rows::count(row, columns.attempts_count)?,
+                last_attempt_at: rows::optional_time(row, columns.last_attempt_at)?,
             })
         });
         held.optional()?.ok_or_else(expired)
@@ -113,7 +118,7 @@ impl Session<'_> {
         self.remove(queue, held.id, held.ordering_key.as_deref())
     }
 
-    /// Takes a row out. If it was the head of its key, the next one becomes the head.
+    /// Removes a row. If it was the head of its key, the next one becomes the head.
     pub(crate) fn remove(&mut self, queue: &QueueName, id: i64, key: Option<&str>) -> rusqlite::Result<()> {
         self.hot.remove.get(self.connection, sql::REMOVE)?.execute([id])?;
         if queue.holds_dead_letters() {
@@ -124,14 +129,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Forgets the failed attempts of a message of a queue or of its dead letters.
+    /// Removes the failed attempts of a message that is in a queue or among its dead letters.
     pub(crate) fn forget_attempts(&mut self, queue: &QueueName, message: MessageId) -> rusqlite::Result<()> {
         let mut forget = self.connection.prepare_cached(sql::FORGET_ATTEMPTS)?;
         forget.execute((queue.origin().as_str(), message.as_uuid().as_bytes()))?;
         Ok(())
     }
 
-    /// Writes a failed attempt down. A dead letter's are not: its story is over.
+    /// Records a failed attempt. Attempts on dead letters are not recorded.
     fn note_attempt(
         &mut self,
         queue: &QueueName,

@@ -1,4 +1,4 @@
-//! The statements, one file each.
+//! The statements, one in each file.
 
 macro_rules! statements {
     ($($name:ident = $file:literal,)*) => {
@@ -124,7 +124,7 @@ statements! {
     TASK_HOLDER = "task_holder",
     TASK_KEEP_REVISION = "task_keep_revision",
     TASK_KEY_TAIL = "task_key_tail",
-    TASK_LIFE = "task_life",
+    TASK_ROW = "task_row",
     TASK_LIST = "task_list",
     TASK_LIST_ENDED = "task_list_ended",
     TASK_LOST_LEASES = "task_lost_leases",

@@ -1,6 +1,6 @@
-//! Small records that are neither messages nor tasks, beside the queues in the same file.
+//! Small records that are neither messages nor tasks, in the same file as the queues.
 //!
-//! Whoever writes is the writer, so a look and the change that follows from it are one.
+//! All changes go through the writer, so a read and the change that depends on it are in one transaction.
 
 use std::time::Duration;
 
@@ -18,24 +18,24 @@ use crate::rows;
 use crate::session::Session;
 use crate::sql;
 
-/// So many records are forgotten in one transaction: every other process waits for its end.
+/// Records removed in one transaction: other processes wait for the write lock.
 const CHUNK: i64 = 1000;
 
-/// The small records in a file. Clones are the same; all of them close with the connection that they were made of.
+/// The small records in a file. Clones share the connection and close with it.
 #[derive(Debug, Clone)]
 pub struct SqliteStateRecords {
     provider: SqliteProvider,
 }
 
-/// A record whose key is known.
+/// Reads a record with a known key.
 fn record(row: &Row<'_>, kind: &RecordKind, key: &RecordKey) -> rusqlite::Result<StateRecord> {
     Ok(StateRecord {
         kind: kind.clone(),
         key: key.clone(),
-        version: row.get(2)?,
-        created_at: rows::time(row, 3)?,
-        expires_at: rows::optional_time(row, 4)?,
-        value: rows::bytes(row, 5)?,
+        version: row.get("version")?,
+        created_at: rows::time(row, "created_at")?,
+        expires_at: rows::optional_time(row, "expires_at")?,
+        value: rows::bytes(row, "value")?,
     })
 }
 
@@ -61,13 +61,13 @@ fn list(
         RecordOrder::OldestFirst => (sql::STATE_RECORD_LIST, after.unwrap_or(i64::MIN)),
         RecordOrder::NewestFirst => (sql::STATE_RECORD_LIST_NEWEST, after.unwrap_or(i64::MAX)),
     };
-    // One more than a page has: whether there is a next one.
+    // One more than the page holds shows whether there is a next page.
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
     let mut statement = connection.prepare_cached(statement)?;
     let read = |row: &Row<'_>| {
-        // A key that is none was not written by us.
-        let key = RecordKey::new(row.get::<_, String>(1)?).ok();
-        Ok((row.get::<_, i64>(0)?, key.map(|key| record(row, kind, &key)).transpose()?))
+        // A record with an invalid key was written by another program.
+        let key = RecordKey::new(row.get::<_, String>("key")?).ok();
+        Ok((row.get::<_, i64>("sequence")?, key.map(|key| record(row, kind, &key)).transpose()?))
     };
     let found = statement.query_map((kind.as_str(), after, now.as_micros(), limit), read)?;
     let mut found = found.collect::<rusqlite::Result<Vec<_>>>()?;
@@ -78,7 +78,7 @@ fn list(
 }
 
 impl Session<'_> {
-    /// A number that no change of any record has had.
+    /// A new change number; no change of any record has had it.
     fn next_change(&mut self) -> rusqlite::Result<i64> {
         self.connection.prepare_cached(sql::STATE_RECORD_CHANGE)?.query_row([], |row| row.get(0))
     }
@@ -129,26 +129,26 @@ impl Session<'_> {
 }
 
 impl SqliteStateRecords {
-    /// The records in the file that a connection is open to.
+    /// The records in the file of this connection.
     pub fn new(provider: SqliteProvider) -> Self {
         Self { provider }
     }
 
-    /// The connection that the records are reached by.
+    /// The connection that the records use.
     pub fn provider(&self) -> &SqliteProvider {
         &self.provider
     }
 
-    /// Runs a look at the store's time in one read transaction.
+    /// Runs a query at the store's time in one read transaction.
     async fn read<T: Send + 'static>(
         &self,
         operation: &'static str,
         deadline: Deadline,
-        look: impl FnOnce(&Connection, Timestamp) -> Result<T, Failure> + Send + 'static,
+        query: impl FnOnce(&Connection, Timestamp) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, MessagingError> {
         let shared = self.provider.shared();
-        let clock = shared.desk.options.clock.clone();
-        shared.readers.read(operation, deadline, move |connection| look(connection, clock.now())).await
+        let clock = shared.context.options.clock.clone();
+        shared.readers.read(operation, deadline, move |connection| query(connection, clock.now())).await
     }
 }
 

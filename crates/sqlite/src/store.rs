@@ -15,7 +15,7 @@ use crate::options::SqliteOptions;
 use crate::provider;
 use crate::readers::Readers;
 use crate::session::Rules;
-use crate::writer::{Desk, WriterHandle};
+use crate::writer::{StoreContext, WriterHandle};
 use crate::{PROVIDER, SqliteProvider};
 use postrider_core::wakes::Wakes;
 
@@ -31,11 +31,11 @@ pub struct SqliteStore {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) desk: Desk,
+    pub(crate) context: StoreContext,
     pub(crate) readers: Arc<Readers>,
     /// The writer, while a connection is open.
     writer: Mutex<Weak<WriterHandle>>,
-    /// The connection that the file was checked with, for the first writer.
+    /// The connection that the file was checked with; the first writer uses it.
     checked: Mutex<Option<Connection>>,
 }
 
@@ -66,16 +66,17 @@ impl SqliteStore {
             create_queues: options.create_queues,
             archive: options.archive,
             worker: options.worker_name(),
-            // As much as the log can grow by before it is worked into the file.
+            // The log can grow by this much before it is checkpointed.
             headroom: options.wal_limit_bytes,
         };
-        let desk = Desk { path: path.clone(), options, rules: Arc::new(rules), wakes: Arc::new(Wakes::default()) };
-        let readers = Arc::new(Readers::new(path, desk.options.lock_timeout));
-        let shared = Shared { desk, readers, writer: Mutex::default(), checked: Mutex::new(Some(connection)) };
+        let context =
+            StoreContext { path: path.clone(), options, rules: Arc::new(rules), wakes: Arc::new(Wakes::default()) };
+        let readers = Arc::new(Readers::new(path, context.options.lock_timeout));
+        let shared = Shared { context, readers, writer: Mutex::default(), checked: Mutex::new(Some(connection)) };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Every migration that this program knows: what a file lacks that does not exist.
+    /// Every migration that this program has: those that a new file needs.
     pub fn all_migrations() -> Vec<Migration> {
         migrations::all().to_vec()
     }
@@ -99,7 +100,7 @@ impl SqliteStore {
         })
     }
 
-    /// Creates a file that is missing, applies what it lacks, and answers what that was.
+    /// Creates a missing file, applies its missing migrations and returns them.
     pub fn migrate(
         path: impl AsRef<Path>,
         options: SqliteOptions,
@@ -115,7 +116,7 @@ impl SqliteStore {
         })
     }
 
-    /// One more connection. Each is closed by itself; the file is closed with the last one.
+    /// Opens a connection. Each is closed separately; the file is closed with the last one.
     pub fn connect(&self) -> BoxFuture<'_, Result<SqliteProvider, MessagingError>> {
         Box::pin(async move {
             let store = self.clone();
@@ -126,7 +127,7 @@ impl SqliteStore {
 
     /// The file's full path.
     pub fn path(&self) -> &PathBuf {
-        &self.shared.desk.path
+        &self.shared.context.path
     }
 
     fn writer(&self) -> Result<Arc<WriterHandle>, FileError> {
@@ -134,14 +135,14 @@ impl SqliteStore {
         if let Some(running) = writer.upgrade() {
             return Ok(running);
         }
-        let desk = self.shared.desk.clone();
+        let context = self.shared.context.clone();
         let checked = self.shared.checked.lock().unwrap_or_else(PoisonError::into_inner).take();
         let connection = match checked {
             Some(connection) => connection,
-            None => open_writer(&desk.path, &desk.options, Missing::Refuse)?,
+            None => open_writer(&context.path, &context.options, Missing::Refuse)?,
         };
-        let path = desk.path.clone();
-        let started = WriterHandle::start(desk, connection)
+        let path = context.path.clone();
+        let started = WriterHandle::start(context, connection)
             .map_err(|error| FileError::CannotOpen { path, detail: format!("no thread could be started: {error}") })?;
         let started = Arc::new(started);
         *writer = Arc::downgrade(&started);
@@ -149,11 +150,11 @@ impl SqliteStore {
     }
 }
 
-/// A connection that writes, to a file that is ours or new. Nothing is created before that is known.
+/// A connection that writes, to a new file or one of ours. Refuses a file of another program before it changes anything.
 fn open_checked(path: &Path, options: &SqliteOptions) -> Result<Connection, FileError> {
     if path.exists() {
-        let looking = crate::connection::open_reader(path, options.lock_timeout)?;
-        migrations::pending(&looking, path, options)?;
+        let reader = crate::connection::open_reader(path, options.lock_timeout)?;
+        migrations::pending(&reader, path, options)?;
     }
     open_writer(path, options, Missing::Create)
 }
@@ -161,11 +162,11 @@ fn open_checked(path: &Path, options: &SqliteOptions) -> Result<Connection, File
 fn capabilities() -> Capabilities {
     Capabilities::native(PROVIDER).with(
         Feature::WakeUp,
-        Support::emulated("what other processes send is noticed by a look at the file, twenty times a second"),
+        Support::emulated("messages of other processes are noticed by polling the file twenty times a second"),
     )
 }
 
-/// Runs what reads and writes files on a thread that may block.
+/// Runs file operations on a blocking thread.
 async fn blocking<T: Send + 'static>(
     operation: &'static str,
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,

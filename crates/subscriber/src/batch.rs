@@ -1,8 +1,8 @@
 //! Handlers of several messages at once.
 //!
-//! A batch handler answers one result for each message, in their order. An answer with another number of results says
-//! nothing about any of them: the results may have slipped, and an ack of the wrong message would lose it. So all of
-//! them fail, as they do when the handler panics, except those that it settled by hand before.
+//! A batch handler returns one result for each message, in their order. Another number of results says nothing about
+//! any of them: they may be shifted, and an ack of the wrong message would lose it. So all messages fail, as they do
+//! when the handler panics, except those that were settled by hand before.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -33,7 +33,7 @@ pub type BatchResults = Vec<Result<(), HandlerError>>;
 /// # is_service(service);
 /// ```
 ///
-/// The function may also answer `Result<(), E>`, for all of the messages alike.
+/// The function may also return `Result<(), E>`, which counts for all of the messages.
 pub fn batch_handler<F, Fut>(function: F) -> BatchFn<F>
 where
     F: Fn(Vec<Delivery>) -> Fut + Clone + Send + Sync + 'static,
@@ -42,10 +42,10 @@ where
     BatchFn(function)
 }
 
-/// What a batch handler may answer.
+/// The result of a batch handler.
 #[diagnostic::on_unimplemented(
-    message = "a batch handler cannot answer `{Self}`",
-    note = "it answers `Vec<Result<(), E>>`, one for each message, or `Result<(), E>` for all of them"
+    message = "a batch handler cannot return `{Self}`",
+    note = "it returns `Vec<Result<(), E>>`, one for each message, or `Result<(), E>` for all of them"
 )]
 pub trait IntoBatchResults {
     /// The results, one for each of `messages`, or an error for all of them.
@@ -64,16 +64,16 @@ impl<E: Into<HandlerError>> IntoBatchResults for Result<(), E> {
     }
 }
 
-/// What [`SubscriberBuilder::batch_handler`](crate::SubscriberBuilder::batch_handler) takes: an `async` function of
-/// `Vec<Delivery>`, or any service of it.
+/// The argument of [`SubscriberBuilder::batch_handler`](crate::SubscriberBuilder::batch_handler): an `async` function
+/// of `Vec<Delivery>`, or any service of it.
 ///
-/// `Kind` is found by the compiler.
+/// The compiler infers `Kind`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can not handle batches of messages",
+    message = "`{Self}` cannot handle batches of messages",
     label = "neither an `async fn(Vec<Delivery>)` nor a `tower::Service<Vec<Delivery>>`",
-    note = "a batch handler is an `async fn` or closure of one argument, `Vec<Delivery>`; it answers \
+    note = "a batch handler is an `async fn` or closure of one argument, `Vec<Delivery>`; it returns \
             `Vec<Result<(), E>>`, one for each message, or `Result<(), E>` for all of them; its future is `Send`",
-    note = "a service answers `BatchResults`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
+    note = "a service returns `BatchResults`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
 )]
 pub trait IntoBatchHandler<Kind> {
     /// The service.
@@ -140,14 +140,13 @@ impl<F> fmt::Debug for BatchFn<F> {
     }
 }
 
-/// A result for each message. A handler that answered more or fewer may have let its results slip: none of them can be
-/// believed.
+/// Fails all messages if the number of results is wrong, because the results may be shifted.
 pub(crate) fn complete(results: BatchResults, messages: usize) -> BatchResults {
     if results.len() == messages {
         return results;
     }
     let error = HandlerError::retryable(format!(
-        "the batch handler answered {} results for {messages} messages; it must answer one for each, in order",
+        "the batch handler returned {} results for {messages} messages; it must return one for each, in order",
         results.len()
     ));
     vec![Err(error); messages]
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_answer_can_stand_for_all() {
+    async fn one_result_can_count_for_all() {
         let done = batch_handler(async |_: Vec<Delivery>| Ok::<_, HandlerError>(()));
         assert_eq!(kinds(results(done).await), [None; 3]);
         let failed = batch_handler(async |_: Vec<Delivery>| Err::<(), _>(HandlerError::permanent("no")));
@@ -197,7 +196,7 @@ mod tests {
             let service =
                 batch_handler(move |_: Vec<Delivery>| std::future::ready(vec![Ok::<(), HandlerError>(()); count]));
             let results = results(service).await;
-            let text = format!("answered {count} results for 3 messages");
+            let text = format!("returned {count} results for 3 messages");
             assert!(results.iter().all(|result| result.as_ref().unwrap_err().to_string().contains(&text)));
             assert_eq!(results.len(), 3);
         }

@@ -15,34 +15,34 @@ use crate::batch::{BatchResults, IntoBatchHandler};
 use crate::buffer::{Buffer, PerKey};
 use crate::counters::{Counters, Metrics};
 use crate::delivery::Delivery;
-use crate::engine::{Desk, Engine};
+use crate::engine::{Engine, Shared};
 use crate::error::HandlerError;
 use crate::handler::IntoHandler;
-use crate::observer::{Observer, ToTell};
+use crate::observer::{EndedMessages, Observer};
 use crate::options::{AckPolicy, SubscriberOptions};
 use crate::queues::{self, IntoQueues};
 use crate::run::{Batches, OneByOne, Run};
 use crate::subscriber::Subscriber;
 
-/// The place of a handler that has not been named yet.
+/// Placeholder until a handler is given.
 #[derive(Debug, Clone, Copy)]
 pub struct NoHandler;
 
-/// How many handlers may run at the same time, in all subscribers that share it. Clones are the same limit.
+/// A limit on handlers that run at the same time, over all subscribers that share it. Clones are the same limit.
 #[derive(Debug, Clone)]
 pub struct WorkLimit {
-    places: Arc<Semaphore>,
-    most: usize,
+    permits: Arc<Semaphore>,
+    max: usize,
 }
 
 impl WorkLimit {
-    /// At most that many.
-    pub fn new(most: usize) -> Self {
-        Self { places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), most }
+    /// At most `max` handlers.
+    pub fn new(max: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))), max }
     }
 }
 
-/// A subscriber in the making. Everything but the queue and the handler has a default.
+/// Builds a subscriber. Everything but the queue and the handler has a default.
 pub struct SubscriberBuilder<P, R> {
     provider: P,
     queues: Result<Vec<QueueName>, MessagingError>,
@@ -58,7 +58,7 @@ impl<P: MessagingService> SubscriberBuilder<P, NoHandler> {
     pub(crate) fn new(provider: P, queues: impl IntoQueues) -> Self {
         Self {
             provider,
-            // Told by `build`, with everything else that is wrong.
+            // `build` returns the error, with all others.
             queues: queues.into_queues(),
             runner: NoHandler,
             options: SubscriberOptions::default(),
@@ -69,29 +69,29 @@ impl<P: MessagingService> SubscriberBuilder<P, NoHandler> {
         }
     }
 
-    /// Handled by this function or service, one message a call.
+    /// Sets the handler: a function or service of one message.
     pub fn handler<H: IntoHandler<Kind>, Kind>(self, handler: H) -> SubscriberBuilder<P, OneByOne<H::Service>> {
         self.with_runner(|NoHandler| OneByOne(handler.into_handler()))
     }
 
-    /// Handled by this function or service of `Vec<Delivery>`, up to `most` messages a call: whatever is there, without
-    /// waiting for more.
+    /// Sets the handler: a function or service of `Vec<Delivery>`. Each call gets up to `max` of the waiting messages,
+    /// without waiting for more.
     ///
-    /// A batch holds one worker. Up to `max_workers × most` messages run at a time, and `overfetch_factor` counts from
-    /// there.
+    /// A batch occupies one worker. Up to `max_workers × max` messages run at a time, and `overfetch_factor` counts
+    /// from there.
     pub fn batch_handler<H: IntoBatchHandler<Kind>, Kind>(
         self,
         handler: H,
-        most: usize,
+        max: usize,
     ) -> SubscriberBuilder<P, Batches<H::Service>> {
-        self.with_runner(|NoHandler| Batches { service: handler.into_batch_handler(), at_a_time: most })
+        self.with_runner(|NoHandler| Batches { service: handler.into_batch_handler(), at_a_time: max })
     }
 }
 
 impl<P, S> SubscriberBuilder<P, OneByOne<S>> {
-    /// Puts a layer around the handler and the layers that it has: the last is the outermost, and sees a message first.
+    /// Wraps the handler and its layers in another layer: the last is the outermost, and sees a message first.
     ///
-    /// A stack that a [`tower::ServiceBuilder`] holds is a layer as well; there the first is the outermost.
+    /// A stack of a [`tower::ServiceBuilder`] is a layer as well; there the first is the outermost.
     pub fn layer<L>(self, layer: L) -> SubscriberBuilder<P, OneByOne<L::Service>>
     where
         L: Layer<S>,
@@ -103,7 +103,7 @@ impl<P, S> SubscriberBuilder<P, OneByOne<S>> {
 }
 
 impl<P, S> SubscriberBuilder<P, Batches<S>> {
-    /// Puts a layer around the handler and the layers that it has: the last is the outermost, and sees a batch first.
+    /// Wraps the handler and its layers in another layer: the last is the outermost, and sees a batch first.
     pub fn layer<L>(self, layer: L) -> SubscriberBuilder<P, Batches<L::Service>>
     where
         L: Layer<S>,
@@ -135,7 +135,7 @@ impl<P, R> SubscriberBuilder<P, R> {
         SubscriberBuilder { provider, queues, runner: change(runner), options, per_key, limit, metrics, observer }
     }
 
-    /// All options at once.
+    /// Sets all options.
     #[must_use]
     pub fn options(mut self, options: SubscriberOptions) -> Self {
         self.options = options;
@@ -143,50 +143,50 @@ impl<P, R> SubscriberBuilder<P, R> {
     }
 
     setters! {
-        /// How many handlers run at the same time.
+        /// Number of handlers that run at the same time.
         max_workers: usize;
-        /// When a failed message is tried again.
+        /// Decides when a failed message is retried.
         retry_strategy: RetryStrategy;
-        /// When a message is acknowledged.
+        /// Decides when a message is acknowledged.
         ack_policy: AckPolicy;
-        /// How many messages one fetch asks for at most.
+        /// Upper bound of messages in one fetch.
         fetch_batch_size: usize;
-        /// How many messages are leased for each handler that can run.
+        /// Number of leased messages for each handler that can run.
         overfetch_factor: f64 => Some;
         /// The shortest time between two fetches.
         min_fetch_interval: Duration;
         /// The longest time between two fetches of an idle subscriber.
         max_fetch_interval: Duration;
-        /// The longest time that a settlement waits for a fetch to travel with.
+        /// The longest time that a settlement waits for the next fetch.
         flush_interval: Duration;
-        /// How often to look for handlers that outlived their lease.
+        /// Interval at which handlers that outlived their lease are dropped.
         release_stuck_interval: Duration;
-        /// How long after its delivery a handler that has lost its lease may hold its worker.
+        /// Time after its delivery at which a handler that has lost its lease is dropped.
         release_stuck_timeout: Duration => Some;
-        /// How often a message is delivered before it is dead-lettered unseen.
+        /// Number of deliveries after which a message is dead-lettered unread.
         max_deliveries: u32 => Some;
-        /// How long running handlers may go on after a stop was asked for.
+        /// Time for running handlers to end after a stop is requested.
         graceful_timeout: Duration;
-        /// How long after that they may take to obey their cancelled token.
+        /// Time after that for handlers to end when their token is cancelled.
         cancel_timeout: Duration;
-        /// Whether to stop when a fetch finds nothing and nothing is at work.
+        /// Whether to stop when a fetch finds nothing and no message is leased.
         stop_when_empty: bool;
-        /// How long a lease lasts.
+        /// Length of a lease.
         visibility: Duration;
     }
 
-    /// At most `most` handlers at the same time for messages that `key_of` gives the same key, in this subscriber.
+    /// Limits the handlers of this subscriber that run at the same time for messages with the same key by `key_of`.
     ///
     /// For keys that the store does not order by, such as a tenant in a header; messages with the same ordering key are
-    /// handled one at a time anyway. A message whose key is at its limit waits, leased, and others pass it; the buffer
-    /// is not larger for it, so many messages of one key leave less room for others.
+    /// handled one at a time anyway. A message whose key is at its limit waits, leased, while others pass it. The
+    /// buffer does not grow for it, so many messages of one key leave less space for others.
     #[must_use]
     pub fn max_per_key(
         mut self,
-        most: usize,
+        max: usize,
         key_of: impl Fn(&Envelope) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.per_key = Some(PerKey { most, key_of: Arc::new(key_of) });
+        self.per_key = Some(PerKey { max, key_of: Arc::new(key_of) });
         self
     }
 
@@ -197,14 +197,14 @@ impl<P, R> SubscriberBuilder<P, R> {
         self
     }
 
-    /// Tells `metrics` of everything that is counted.
+    /// Reports everything that is counted to `metrics`.
     #[must_use]
     pub fn metrics(mut self, metrics: impl Metrics) -> Self {
         self.metrics = Some(Arc::new(metrics));
         self
     }
 
-    /// Tells `observer` of each message by itself.
+    /// Reports each message to `observer`.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
@@ -213,8 +213,8 @@ impl<P, R> SubscriberBuilder<P, R> {
 }
 
 impl<P: MessagingService, R> SubscriberBuilder<P, R> {
-    /// The subscriber, or what is wrong with the options.
-    // The bound is here and not above, or the compiler would not say what is missing.
+    /// Builds the subscriber; an error if the options are invalid.
+    // The bound is on the function and not on the impl, or the compiler would not name the missing handler.
     pub fn build(self) -> Result<Subscriber<P, R>, MessagingError>
     where
         R: Run,
@@ -222,22 +222,22 @@ impl<P: MessagingService, R> SubscriberBuilder<P, R> {
         let Self { provider, queues, runner, options, per_key, limit, metrics, observer } = self;
         let queues = queues?;
         queues::check(&queues)?;
-        if per_key.as_ref().is_some_and(|per_key| per_key.most == 0) {
+        if per_key.as_ref().is_some_and(|per_key| per_key.max == 0) {
             return Err(MessagingError::invalid("max_per_key", "0: no handler would ever run; use at least 1"));
         }
-        if limit.as_ref().is_some_and(|limit| limit.most == 0) {
+        if limit.as_ref().is_some_and(|limit| limit.max == 0) {
             return Err(MessagingError::invalid("work_limit", "0: no handler would ever run; use at least 1"));
         }
         let plan = Arc::new(options.plan(runner.at_a_time(), provider.capabilities())?);
-        let mut buffer = Buffer::new(plan.clone(), per_key.as_ref().map(|per_key| per_key.most), Instant::now());
-        buffer.to_tell = ToTell::new(observer.is_some());
-        let desk = Arc::new(Desk::new(buffer, Counters::new(metrics), observer));
-        let limit = limit.map(|limit| limit.places);
+        let mut buffer = Buffer::new(plan.clone(), per_key.as_ref().map(|per_key| per_key.max), Instant::now());
+        buffer.ended = EndedMessages::new(observer.is_some());
+        let shared = Arc::new(Shared::new(buffer, Counters::new(metrics), observer));
+        let limit = limit.map(|limit| limit.permits);
         let engine = Arc::new(Engine {
             provider,
             queues,
             plan,
-            desk,
+            shared,
             per_key,
             limit,
             closed: CancellationToken::new(),

@@ -6,10 +6,10 @@ use std::time::Duration;
 use postrider_core::{DeadLetterReason, Disposition, Moment, Nack};
 use tokio_util::sync::CancellationToken;
 
-/// Settles a message from inside its handler, whatever the ack policy says. The first call counts; later ones change
-/// nothing and answer `false`. Clones are the same.
+/// Settles a message from inside its handler, whatever the ack policy. The first call counts; later calls change
+/// nothing and return `false`. Clones are the same.
 ///
-/// It decides; the message is settled when its handler has returned. The handler's result is then only counted.
+/// The message is settled when its handler has returned. The handler's result is then only counted.
 #[derive(Debug, Clone, Default)]
 pub struct Control {
     // One allocation for all, because every message has one.
@@ -20,70 +20,69 @@ pub struct Control {
 struct Shared {
     // Set once and then only read, by any number of tasks that a handler may have started: no lock is needed.
     decided: OnceLock<Disposition>,
-    // Made when somebody asks: most handlers are done before anybody does.
+    // Created on first use: most handlers never need it.
     cancellation: OnceLock<CancellationToken>,
-    /// When the store was last asked for the lease, and for how long. `None` where none is needed. A lock, held for a
-    /// copy.
+    /// When the lease was last requested, and its length; `None` if no lease is needed. A mutex, held only to copy.
     lease: Mutex<Option<(Moment, Duration)>>,
 }
 
 impl Control {
-    /// A message that nothing is decided about.
+    /// The control of a message that is not decided.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, for a handler that is told to give up by a token that is there already.
+    /// The control of a message whose handler is cancelled by this token.
     pub(crate) fn with_cancellation(cancellation: CancellationToken) -> Self {
         let shared = Shared { cancellation: cancellation.into(), ..Shared::default() };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Tells the handler to give up.
+    /// The token that cancels the handler.
     pub(crate) fn cancellation(&self) -> &CancellationToken {
         self.shared.cancellation.get_or_init(CancellationToken::new)
     }
 
-    /// The lease surely lasts for that time, counted from when the store was asked for it.
-    pub(crate) fn is_leased_for(&self, lease: Duration, asked: Moment) {
-        *self.lease() = Some((asked, lease));
+    /// Records that the lease lasts at least this long from its request.
+    pub(crate) fn is_leased_for(&self, lease: Duration, requested: Moment) {
+        *self.lease() = Some((requested, lease));
     }
 
-    /// The message was acknowledged before its handler began, and no lease is needed any more.
+    /// Records that the message was acknowledged before its handler began, and needs no lease.
     pub(crate) fn needs_no_lease(&self) {
         *self.lease() = None;
     }
 
     pub(crate) fn is_leased(&self) -> bool {
         let lease = *self.lease();
-        lease.is_none_or(|(asked, lease)| asked.elapsed() < lease)
+        lease.is_none_or(|(requested, lease)| requested.elapsed() < lease)
     }
 
     fn lease(&self) -> MutexGuard<'_, Option<(Moment, Duration)>> {
         self.shared.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handled.
+    /// Decides that the message is done.
     pub fn ack(&self) -> bool {
         self.decide(Disposition::Ack)
     }
 
-    /// Not handled: `nack` says what becomes of the message.
+    /// Decides that the message is not done; `nack` is the outcome.
     pub fn nack(&self, nack: Nack) -> bool {
         self.decide(Disposition::Nack(nack))
     }
 
-    /// To the dead letters, for that reason.
+    /// Dead-letters the message for this reason.
     pub fn reject(&self, reason: impl Into<DeadLetterReason>) -> bool {
         self.nack(Nack::dead_letter(reason))
     }
 
-    /// Back to the queue at once, as if it had never been delivered.
+    /// Releases the message, as if it had not been delivered.
     pub fn release(&self) -> bool {
         self.nack(Nack::Release)
     }
 
-    /// What was decided.
+    /// The decision, if there is one.
     pub fn decided(&self) -> Option<Disposition> {
         self.shared.decided.get().cloned()
     }
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_decides_what_it_says() {
+    fn each_call_decides_its_outcome() {
         let decided = |decide: fn(&Control) -> bool| {
             let control = Control::new();
             assert!(decide(&control));

@@ -1,4 +1,4 @@
-//! What has happened so far, readable at any time.
+//! Counters of events, readable at any time.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -10,7 +10,7 @@ use postrider_core::{Disposition, Nack, QueueName};
 
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $variant:ident = $field:ident,)*) => {
-        /// Something that happened to a message. The only values that the label `outcome` of a metric can have.
+        /// An event of a message. The only values of the metrics label `outcome`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Outcome { $($(#[$doc])* $variant,)* }
@@ -25,21 +25,21 @@ macro_rules! outcomes {
             }
         }
 
-        /// How often each thing has happened since the start, and what is going on now.
+        /// The number of each event since the start, and the current numbers of messages.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Counts {
             $($(#[$doc])* pub $field: u64,)*
-            /// With a handler now.
+            /// Messages with a running handler.
             pub in_flight: u64,
-            /// Leased and waiting for a handler now.
+            /// Messages that are leased and wait for a handler.
             pub buffered: u64,
-            /// Decided and not yet settled in the store now.
+            /// Messages that are decided and not yet settled in the store.
             pub unsettled: u64,
         }
 
         impl Counts {
-            /// How often this has happened.
+            /// The number of events with this outcome.
             pub const fn of(&self, outcome: Outcome) -> u64 {
                 match outcome { $(Outcome::$variant => self.$field,)* }
             }
@@ -65,26 +65,25 @@ outcomes! {
     Received = received,
     /// Acknowledged in the store.
     Acked = acked,
-    /// Given back to be retried.
+    /// Retried.
     Retried = retried,
     /// Dead-lettered by this subscriber.
     Dead = dead,
-    /// Given back uncounted.
+    /// Released uncounted.
     Released = released,
-    /// The lease was over before the message was settled; whatever the handler did was discarded.
+    /// The lease ended before the message was settled; the handler's result was discarded.
     Lost = lost,
-    /// A settlement was not answered, and when it was repeated the lease was over: it may or may not have been carried
-    /// out.
+    /// The answer to a settlement was lost, and the lease had ended when it was repeated: it may have been carried out.
     Unknown = unknown,
-    /// The store refused a settlement for good; the message was given back with its delivery counted.
+    /// The store refused a settlement for good; the message went back with its delivery counted.
     Refused = refused,
-    /// A handler answered with an error.
+    /// A handler returned an error.
     Failed = failed,
     /// A handler panicked.
     Panicked = panicked,
     /// A handler took too long.
     TimedOut = timed_out,
-    /// A handler was dropped by a stop that ran out of patience; the message was given back, counted.
+    /// A handler was dropped at the end of a stop's time limit; the message went back, counted.
     Abandoned = abandoned,
     /// A handler was dropped because it outlived its lost lease.
     Stuck = stuck,
@@ -107,27 +106,25 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Hears of everything that is counted. Called on the hot path: it must not block.
+/// Receives everything that is counted. Called on the hot path: it must not block.
 ///
-/// Its labels are bounded: a subscriber's queues are known when it is built, outcomes are an enum, and nothing else is
-/// passed.
+/// Its labels are bounded: a subscriber's queues are fixed when it is built, and outcomes are an enum.
 pub trait Metrics: Send + Sync + 'static {
-    /// This has happened to so many messages of the queue.
+    /// `messages` messages of the queue had this outcome.
     fn happened(&self, queue: &QueueName, outcome: Outcome, messages: u64);
 
-    /// A handler of the queue took that long, whatever it came to.
+    /// A handler of the queue ended after this time, with any result.
     fn handled(&self, queue: &QueueName, took: Duration) {
         let _ = (queue, took);
     }
 
-    /// A message had been in the queue for that long, by the store's clock, when its handler was given it for the first
-    /// time.
+    /// A message started its first delivery at this age, by the store's clock.
     fn waited(&self, queue: &QueueName, age: Duration) {
         let _ = (queue, age);
     }
 }
 
-/// Counts, and tells the hook.
+/// Counts events, and calls the metrics hook.
 pub(crate) struct Counters {
     totals: Totals,
     hook: Option<Arc<dyn Metrics>>,
@@ -140,23 +137,23 @@ impl Counters {
 
     pub(crate) fn add(&self, queue: &QueueName, outcome: Outcome, messages: u64) {
         self.totals.of(outcome).fetch_add(messages, Ordering::Relaxed);
-        self.tell(|hook| hook.happened(queue, outcome, messages));
+        self.call_hook(|hook| hook.happened(queue, outcome, messages));
     }
 
-    /// A handler took that long.
+    /// Reports the run time of a handler.
     pub(crate) fn handled(&self, queue: &QueueName, took: Duration) {
-        self.tell(|hook| hook.handled(queue, took));
+        self.call_hook(|hook| hook.handled(queue, took));
     }
 
-    /// A handler was given a message of that age.
+    /// Reports the age of a message at its first delivery.
     pub(crate) fn waited(&self, queue: &QueueName, age: Duration) {
-        self.tell(|hook| hook.waited(queue, age));
+        self.call_hook(|hook| hook.waited(queue, age));
     }
 
-    /// A hook that panics must not take a loop with it.
-    fn tell(&self, news: impl FnOnce(&dyn Metrics)) {
+    /// Calls the hook; its panic must not end the calling loop.
+    fn call_hook(&self, call: impl FnOnce(&dyn Metrics)) {
         if let Some(hook) = &self.hook
-            && std::panic::catch_unwind(AssertUnwindSafe(|| news(&**hook))).is_err()
+            && std::panic::catch_unwind(AssertUnwindSafe(|| call(&**hook))).is_err()
         {
             tracing::error!("the metrics hook panicked");
         }
@@ -179,13 +176,13 @@ impl fmt::Debug for Counters {
     }
 }
 
-/// What is to be counted once a lock is released, so that no hook ever runs under it.
+/// Events to count after a mutex is released, so that no hook runs under it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(Vec<(QueueName, Outcome, u64)>);
 
 impl Tally {
     pub(crate) fn add(&mut self, queue: &QueueName, outcome: Outcome) {
-        // A handful of pairs: a map would cost more than the walk.
+        // There are few pairs: a map would cost more than the search.
         match self.0.iter_mut().find(|(known, what, _)| *what == outcome && known == queue) {
             Some((_, _, messages)) => *messages += 1,
             None => self.0.push((queue.clone(), outcome, 1)),

@@ -1,4 +1,4 @@
-//! What becomes of a message, from how its handler ended: a pure function.
+//! Decides the outcome of a message from the result of its handler: a pure function.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use postrider_core::{DeadLetterReason, Disposition, Limits, Nack, RetryStrategy}
 use crate::error::{ErrorKind, HandlerError};
 use crate::options::AckPolicy;
 
-/// Everything that a decision depends on.
+/// The inputs of a decision.
 #[derive(Debug)]
 pub(crate) struct Ending<'a> {
     pub(crate) policy: AckPolicy,
-    /// What the handler settled by hand.
+    /// The handler's own decision through [`Control`](crate::Control).
     pub(crate) by_hand: Option<Disposition>,
     pub(crate) result: &'a Result<(), HandlerError>,
     /// Failures before this one.
     pub(crate) attempts_count: u32,
     pub(crate) since_first_attempt: Duration,
     pub(crate) strategy: &'a RetryStrategy,
-    /// A number in `[0, 1)`, the only source of chance.
+    /// A random number in `[0, 1)`.
     pub(crate) random: f64,
 }
 
-/// What shall become of the message.
+/// The outcome of the message.
 pub(crate) fn decide(ending: Ending<'_>) -> Disposition {
     if let Some(by_hand) = ending.by_hand {
         return by_hand;
     }
     match (ending.policy, ending.result) {
-        // It was acknowledged before the handler began; nothing can be decided any more.
+        // Already acknowledged before the handler began.
         (AckPolicy::AckFirst, _) => Disposition::Ack,
-        // No handler has seen it, so no policy about handlers speaks of it.
+        // No handler has run, so the policies for handlers do not apply.
         (_, Err(error)) if *error.kind() == ErrorKind::Undecodable => dead(error, DeadLetterReason::UNDECODABLE),
         (AckPolicy::Ack, _) | (AckPolicy::RejectOnError | AckPolicy::NackOnError, Ok(())) => Disposition::Ack,
         (AckPolicy::RejectOnError, Err(error)) => dead(error, DeadLetterReason::REJECTED),
@@ -50,7 +50,7 @@ fn after_error(ending: &Ending<'_>, error: &HandlerError) -> Disposition {
     let failures = ending.attempts_count.saturating_add(1);
     let by_strategy = strategy.next_delay(failures, ending.since_first_attempt, ending.random);
     let delay = match error.kind() {
-        // The handler chooses the delay; whether there is another attempt stays the strategy's to say.
+        // The handler chooses the delay; the strategy decides whether there is another attempt.
         ErrorKind::RetryAfter(delay) => strategy
             .next_delay(failures, Duration::ZERO, ending.random)
             .filter(|_| is_in_time(strategy, ending.since_first_attempt, *delay))
@@ -75,10 +75,10 @@ fn dead(error: &HandlerError, reason: DeadLetterReason) -> Disposition {
     Disposition::Nack(Nack::DeadLetter { reason, error: Some(error.to_string()) })
 }
 
-/// The longest reason that a store takes, in bytes.
+/// Upper bound of a reason, in bytes.
 const MAX_REASON: usize = 128;
 
-/// The same disposition within what the store can hold. A handler's odd reason or endless delay must not leave its
+/// Limits a disposition to what the store accepts, because an invalid reason or delay of a handler must not leave its
 /// message unsettled.
 pub(crate) fn fitting(disposition: Disposition, limits: &Limits) -> Disposition {
     match disposition {

@@ -1,4 +1,4 @@
-//! A message as its handler gets it.
+//! The message that a handler gets.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::control::Control;
 use crate::error::HandlerError;
 use crate::extensions::Extensions;
 
-/// A message handed to a handler: the request type of every handler service.
+/// The message of a handler: the request type of every handler service.
 ///
-/// What it says and what is known about it are the fields of a [`Letter`]: `delivery.body`, `delivery.envelope`.
+/// Its body and its envelope are the fields of a [`Letter`]: `delivery.body`, `delivery.envelope`.
 ///
-/// It holds no lease. Whoever runs the handler keeps that, renews it, and ends it by what [`control`](Self::control)
-/// decided or, when it decided nothing, by what the handler answered.
+/// It holds no lease. The subscriber keeps and renews the lease, and ends it by the decision of
+/// [`control`](Self::control) or, without one, by the handler's result.
 #[derive(Debug)]
 pub struct Delivery {
     // Boxed, because a delivery is moved through every layer and future around its handler.
@@ -26,18 +26,18 @@ pub struct Delivery {
     extensions: Extensions,
 }
 
-/// What a message says, and what is known about it.
+/// The body and the envelope of a message.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Letter {
-    /// What the message says.
+    /// The body of the message.
     pub body: Bytes,
-    /// What is known about it.
+    /// Its id, headers, counts and times.
     pub envelope: Envelope,
 }
 
 impl Delivery {
-    /// A message for a handler. `cancellation` tells the handler that its result is not wanted any more.
+    /// A message for a handler. `cancellation` signals that the result is no longer needed.
     pub fn new(body: Bytes, envelope: Envelope, cancellation: CancellationToken) -> Self {
         Self::leased(Box::new(Letter { body, envelope }), Control::with_cancellation(cancellation))
     }
@@ -56,7 +56,7 @@ impl Delivery {
         self.envelope.attempts_count.saturating_add(1)
     }
 
-    /// The body as a value. What cannot be decoded never will be: the error sends the message to the dead letters.
+    /// The body as a value. The error for an undecodable body dead-letters the message.
     pub fn decode<T: FromBytes>(&self) -> Result<T, HandlerError> {
         typed::decode(&self.body, &self.envelope.content_type).map_err(HandlerError::undecodable)
     }
@@ -66,14 +66,14 @@ impl Delivery {
         &self.control
     }
 
-    /// Whether the message is surely still leased, by the clock of this process. To be looked at before something begins
-    /// that must not be done twice at a time: a process that stood still may find its lease over before it hears of it by
-    /// [`cancellation`](Self::cancellation).
+    /// Whether the message is certainly still leased, by the clock of this process. Check it before a step that two
+    /// workers must not run at the same time: in a process that was suspended the lease may have ended before
+    /// [`cancellation`](Self::cancellation) signals it.
     pub fn is_leased(&self) -> bool {
         self.control.is_leased()
     }
 
-    /// Cancelled when the lease is lost, when a time-out is over, and when a stop runs out of patience.
+    /// Cancelled when the lease is lost, when a time-out ends, and when the time limit of a stop ends.
     pub fn cancellation(&self) -> &CancellationToken {
         self.control.cancellation()
     }
@@ -83,8 +83,8 @@ impl Delivery {
         self
     }
 
-    /// Waits until the subscriber begins nothing new. A handler that has not begun its work yet, because it waits for
-    /// leave to, can then [release](Control::release) its message, which costs that nothing; one that has goes on.
+    /// Waits until the subscriber stops starting handlers. A handler that still waits for a permit can then
+    /// [release](Control::release) its message, which costs no attempt.
     pub fn stopping(&self) -> impl Future<Output = ()> + Send + 'static {
         let stopping = self.stopping.clone();
         async move {
@@ -95,12 +95,12 @@ impl Delivery {
         }
     }
 
-    /// What layers and the subscriber have put beside the message.
+    /// Values that layers and the subscriber have attached to the message.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// The same, to add to it.
+    /// The attached values, to change them.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }

@@ -1,4 +1,4 @@
-//! What the loops share.
+//! The state that the loops share.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,52 +16,52 @@ use crate::held::Phase;
 use crate::observer::Observer;
 use crate::options::Plan;
 
-/// How long after its deadline a provider may still answer.
+/// Time after its deadline for which a provider's answer is still awaited.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What the loops share: the provider, the buffer, and how to wake each other.
+/// The state that the loops share: the provider, the buffer, and the notifications between them.
 pub(crate) struct Engine<P> {
     pub(crate) provider: P,
     pub(crate) queues: Vec<QueueName>,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) desk: Arc<Desk>,
-    /// What `max_per_key` counts by.
+    pub(crate) shared: Arc<Shared>,
+    /// The limit of `max_per_key`.
     pub(crate) per_key: Option<PerKey>,
-    /// Handlers that run at the same time, together with other subscribers.
+    /// The limit on running handlers that is shared with other subscribers.
     pub(crate) limit: Option<Arc<Semaphore>>,
-    /// The store is closed: there is nothing to go on with.
+    /// Cancelled when the store is closed.
     pub(crate) closed: CancellationToken,
-    /// A fetch found nothing while nothing was at work, and that is when to stop.
+    /// Cancelled when a fetch finds nothing while no message is leased, and `stop_when_empty` is on.
     pub(crate) empty: CancellationToken,
 }
 
-/// The part that does not depend on the provider, for whoever watches.
-pub(crate) struct Desk {
-    /// A blocking lock: see the module of the buffer.
+/// The part that does not depend on the provider's type, which a [`Monitor`](crate::Monitor) shares.
+pub(crate) struct Shared {
+    /// A blocking mutex: see the module of the buffer.
     buffer: Mutex<Buffer>,
-    /// Woken when a fetch may begin. A `Notify`, because one waits and only the newest news counts.
+    /// Notified when a fetch may begin. A `Notify`, because one task waits and only the latest notification counts.
     pub(crate) fetch: Notify,
-    /// Woken when there is something to flush.
+    /// Notified when there is something to flush.
     pub(crate) flush: Notify,
-    /// Woken when a lease came that is due before the next look.
+    /// Notified when a lease was added that must be renewed before the next check.
     pub(crate) leases: Notify,
-    /// Woken when the last handler has ended, or the last settlement has been answered.
-    pub(crate) quiet: Notify,
-    /// Wakes one idle worker at a time; the buffer knows when.
+    /// Notified when the last handler has ended, or the last settlement was answered.
+    pub(crate) drained: Notify,
+    /// Wakes one idle worker at a time, when the buffer requests it.
     pub(crate) work: Notify,
     pub(crate) counters: Counters,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) health: HealthCell,
 }
 
-impl Desk {
+impl Shared {
     pub(crate) fn new(buffer: Buffer, counters: Counters, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             buffer: Mutex::new(buffer),
             fetch: Notify::new(),
             flush: Notify::new(),
             leases: Notify::new(),
-            quiet: Notify::new(),
+            drained: Notify::new(),
             work: Notify::new(),
             counters,
             observer,
@@ -69,17 +69,17 @@ impl Desk {
         }
     }
 
-    /// The buffer. A panic inside would be a bug of ours; the others go on with what is there.
+    /// The buffer. After a panic under the mutex, which would be a bug, the other loops continue.
     pub(crate) fn buffer(&self) -> MutexGuard<'_, Buffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the buffer, then counts and wakes whoever has something to do.
+    /// Changes the buffer, then counts the events and wakes the loops that have something to do.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Buffer, Instant, &mut Tally) -> T) -> T {
         self.change_at(Instant::now(), change)
     }
 
-    /// [`Self::change`], for whoever has just looked at the clock.
+    /// [`Self::change`] for a caller that has just read the clock.
     pub(crate) fn change_at<T>(&self, now: Instant, change: impl FnOnce(&mut Buffer, Instant, &mut Tally) -> T) -> T {
         let mut tally = Tally::default();
         let mut buffer = self.buffer();
@@ -87,8 +87,8 @@ impl Desk {
         let wakes = buffer.wakes(now);
         let wakes_worker = std::mem::take(&mut buffer.wakes_worker);
         let has_earlier_lease = std::mem::take(&mut buffer.has_earlier_lease);
-        let is_quiet = buffer.is_stopping && (buffer.busy == 0 || buffer.is_clean());
-        let to_tell = buffer.to_tell.take();
+        let is_drained = buffer.is_stopping && (buffer.busy == 0 || buffer.is_clean());
+        let ended = buffer.ended.take();
         let refused = std::mem::take(&mut buffer.refused);
         drop(buffer);
         drop(refused);
@@ -104,22 +104,22 @@ impl Desk {
         if has_earlier_lease {
             self.leases.notify_one();
         }
-        if is_quiet {
-            self.quiet.notify_waiters();
+        if is_drained {
+            self.drained.notify_waiters();
         }
         self.counters.add_all(tally);
-        for message in to_tell {
+        for message in ended {
             message.log();
-            self.tell(|observer| observer.ended(message));
+            self.notify_observer(|observer| observer.ended(message));
         }
         answer
     }
 
-    /// Says what the answer to a settle means for the store's health.
-    pub(crate) fn settling_went(&self, trouble: Option<MessagingError>) {
-        let Some(error) = trouble else {
+    /// Records the answer to a settle in the health state; `failure` is its first error.
+    pub(crate) fn record_settle(&self, failure: Option<MessagingError>) {
+        let Some(error) = failure else {
             if self.health.settled() {
-                tracing::warn!("the store takes settlements again");
+                tracing::warn!("the store settles messages again");
             }
             return;
         };
@@ -127,13 +127,13 @@ impl Desk {
             1 => tracing::warn!(%error, "cannot settle messages; trying again while the leases are kept"),
             failures => tracing::debug!(%error, failures, "still cannot settle messages"),
         }
-        self.tell(|observer| observer.settle_failed(&error));
+        self.notify_observer(|observer| observer.settle_failed(&error));
     }
 
-    /// Tells the observer. One that panics must not take a loop with it.
-    pub(crate) fn tell(&self, news: impl FnOnce(&dyn Observer)) {
+    /// Calls the observer; its panic must not end the calling loop.
+    pub(crate) fn notify_observer(&self, call: impl FnOnce(&dyn Observer)) {
         if let Some(observer) = &self.observer
-            && std::panic::catch_unwind(AssertUnwindSafe(|| news(&**observer))).is_err()
+            && std::panic::catch_unwind(AssertUnwindSafe(|| call(&**observer))).is_err()
         {
             tracing::error!("the observer panicked");
         }
@@ -155,19 +155,19 @@ impl Desk {
     }
 }
 
-/// The answer of a provider, which ends its calls itself when their deadline has passed. One that does not must not hold
-/// a loop for ever.
+/// The answer of a provider. A provider ends its calls at their deadline; one that does not must not block a loop for
+/// ever.
 pub(crate) async fn answered<T>(
     call: impl Future<Output = Result<T, MessagingError>>,
     operation: &'static str,
 ) -> Result<T, MessagingError> {
-    let patience = Deadline::after(Deadline::DEFAULT + GRACE);
+    let limit = Deadline::after(Deadline::DEFAULT + GRACE);
     let unanswered = Err(MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: None });
-    patience.limit(call).await.unwrap_or(unanswered)
+    limit.limit(call).await.unwrap_or(unanswered)
 }
 
 impl<P: MessagingService> Engine<P> {
-    /// The store's time when it made this delivery: a lease's length before the lease's end.
+    /// The store's time of this delivery: the end of its lease minus the length of the lease.
     pub(crate) fn store_time(&self, envelope: &Envelope) -> Timestamp {
         envelope.lease_expires_at.saturating_sub(self.plan.visibility)
     }

@@ -1,4 +1,4 @@
-//! What a handler failed with, and what that means for its message.
+//! Errors of handlers, and their effect on the message.
 
 use std::any::Any;
 use std::error::Error;
@@ -11,12 +11,12 @@ use postrider_core::{DeadLetterReason, RetryStrategy};
 /// Any error.
 pub type BoxError = Box<dyn Error + Send + Sync + 'static>;
 
-/// The longest text of an error, in bytes. It is kept with every failed attempt.
+/// Upper bound of an error text, in bytes. It is stored with every failed attempt.
 const MAX_TEXT: usize = 4 * 1024;
 
-/// What a handler failed with.
+/// The error of a handler.
 ///
-/// `?` turns any error into a retryable one. [`Classify`] says otherwise in the same line:
+/// `?` turns any error into a retryable one. [`Classify`] marks it otherwise in the same line:
 ///
 /// ```
 /// use postrider_subscriber::{Classify, HandlerError};
@@ -27,32 +27,32 @@ const MAX_TEXT: usize = 4 * 1024;
 /// assert_eq!(amount("ten").unwrap_err().to_string(), "invalid digit found in string");
 /// ```
 ///
-/// It is not itself a [`std::error::Error`], because `?` could not then take every error. Its text is what the store
-/// keeps: the error and its sources, joined by `": "`, at most 4 KiB.
+/// It is not itself a [`std::error::Error`], because `?` could then not convert every error. Its text, which the store
+/// keeps, is the error and its sources, joined by `": "`, at most 4 KiB.
 #[derive(Clone)]
-// Boxed, so that the results of handlers that go well stay small.
+// Boxed, so that the results of successful handlers stay small.
 pub struct HandlerError(Box<Failure>);
 
 #[derive(Clone)]
 struct Failure {
     kind: ErrorKind,
-    // Shared, because a batch that fails as a whole fails each of its messages with the same error.
+    // Shared, because a failed batch fails each of its messages with the same error.
     source: Arc<dyn Error + Send + Sync>,
     strategy: Option<RetryStrategy>,
     reason: Option<DeadLetterReason>,
 }
 
-/// What a failure means.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// It may go well next time: the retry strategy decides when that is, and whether.
+    /// Retried when, and as long as, the retry strategy allows it.
     Retryable,
-    /// It will never go well: the message goes to the dead letters at once.
+    /// Never retried: the message is dead-lettered at once.
     Permanent,
-    /// It may go well after that long.
+    /// A failure to retry after this time.
     RetryAfter(Duration),
-    /// The body is not what the handler reads: the message goes to the dead letters at once.
+    /// The body cannot be decoded: the message is dead-lettered at once.
     Undecodable,
     /// The handler took too long. Retried as [`ErrorKind::Retryable`] is.
     TimedOut,
@@ -65,56 +65,56 @@ impl HandlerError {
         Self(Box::new(Failure { kind, source: Arc::from(error.into()), strategy: None, reason: None }))
     }
 
-    /// It may go well next time.
+    /// A failure to retry by the strategy.
     pub fn retryable(error: impl Into<BoxError>) -> Self {
         Self::new(ErrorKind::Retryable, error)
     }
 
-    /// It will never go well.
+    /// A failure that is never retried.
     pub fn permanent(error: impl Into<BoxError>) -> Self {
         Self::new(ErrorKind::Permanent, error)
     }
 
-    /// It may go well after that long. The delay stands in for the strategy's; the strategy's limits still hold.
+    /// A failure to retry after this time. The delay replaces the strategy's; the strategy's limits still hold.
     pub fn retry_after(delay: Duration, error: impl Into<BoxError>) -> Self {
         Self::new(ErrorKind::RetryAfter(delay), error)
     }
 
-    /// The body cannot be read.
+    /// A body that cannot be decoded.
     pub fn undecodable(error: impl Into<BoxError>) -> Self {
         Self::new(ErrorKind::Undecodable, error).with_reason(DeadLetterReason::UNDECODABLE)
     }
 
-    /// The handler did not come to its end within that long.
+    /// A handler that did not end within this time.
     pub fn timed_out(after: Duration) -> Self {
         Self::new(ErrorKind::TimedOut, format!("the handler took longer than {after:?}"))
     }
 
-    /// The handler panicked with this.
+    /// A handler that panicked.
     pub fn panicked(panic: &(dyn Any + Send)) -> Self {
         Self::new(ErrorKind::Panicked, format!("the handler panicked: {}", panic_text(panic)))
     }
 
-    /// Retried by this strategy and not by the subscriber's.
+    /// Sets a strategy that replaces the subscriber's.
     #[must_use]
     pub fn with_strategy(mut self, strategy: RetryStrategy) -> Self {
         self.0.strategy = Some(strategy);
         self
     }
 
-    /// Dead-lettered, when it comes to that, for this reason.
+    /// Sets the reason of the dead letter, should the message be dead-lettered.
     #[must_use]
     pub fn with_reason(mut self, reason: impl Into<DeadLetterReason>) -> Self {
         self.0.reason = Some(reason.into());
         self
     }
 
-    /// What it means for the message.
+    /// The kind of the failure.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
-    /// The strategy that stands in for the subscriber's.
+    /// The strategy that replaces the subscriber's.
     pub fn strategy(&self) -> Option<&RetryStrategy> {
         self.0.strategy.as_ref()
     }
@@ -124,13 +124,13 @@ impl HandlerError {
         self.0.reason.as_ref()
     }
 
-    /// The error that the handler answered.
+    /// The error that the handler returned.
     pub fn source(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0.source
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why")
@@ -150,7 +150,7 @@ impl fmt::Display for HandlerError {
             && text.len() < MAX_TEXT
         {
             let more = error.to_string();
-            // Many errors end with their source's text; it is not said twice.
+            // Many errors end with the text of their source, which is not repeated.
             if !text.ends_with(&more) {
                 text.push_str(": ");
                 text.push_str(&more);
@@ -175,15 +175,15 @@ impl fmt::Debug for HandlerError {
     }
 }
 
-/// Says what a failure means, where it happens.
+/// Classifies a failure where it happens.
 pub trait Classify<T> {
-    /// It may go well next time.
+    /// A failure to retry by the strategy.
     fn retryable(self) -> Result<T, HandlerError>;
 
-    /// It will never go well.
+    /// A failure that is never retried.
     fn permanent(self) -> Result<T, HandlerError>;
 
-    /// It may go well after that long.
+    /// A failure to retry after this time.
     fn retry_after(self, delay: Duration) -> Result<T, HandlerError>;
 }
 
@@ -233,7 +233,7 @@ mod tests {
         }
         assert_eq!(*io().unwrap_err().kind(), ErrorKind::Retryable);
         assert_eq!(text().unwrap_err().to_string(), "no such customer");
-        assert_eq!(*own().unwrap_err().kind(), ErrorKind::Permanent, "an error of ours stays as it is");
+        assert_eq!(*own().unwrap_err().kind(), ErrorKind::Permanent, "a handler error is not converted");
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_the_chain_and_says_nothing_twice() {
+    fn the_text_is_the_chain_of_errors_without_repetition() {
         let error = HandlerError::retryable(chain(&["cannot book", "cannot reach the bank", "refused"]));
         assert_eq!(error.to_string(), "cannot book: cannot reach the bank: refused");
         let error = HandlerError::retryable(chain(&["cannot book: refused", "refused"]));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_says_what_it_said() {
+    fn a_panic_keeps_its_message() {
         let caught = |panic: Box<dyn Any + Send>| HandlerError::panicked(&*panic).to_string();
         assert_eq!(caught(Box::new("text")), "the handler panicked: text");
         assert_eq!(caught(Box::new("owned".to_owned())), "the handler panicked: owned");

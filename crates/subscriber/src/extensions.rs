@@ -1,11 +1,11 @@
-//! Values that layers and the subscriber put beside a message, found by their type.
+//! Values that layers and the subscriber attach to a message, found by their type.
 
 use std::any::{Any, TypeId, type_name};
 use std::fmt;
 
 /// At most one value of each type.
 ///
-/// A list and not a map: there are a handful of values, and most messages have none, which costs nothing.
+/// A list and not a map: there are few values, and most messages have none, which costs nothing.
 #[derive(Default)]
 pub struct Extensions(Vec<Entry>);
 
@@ -21,29 +21,29 @@ impl Extensions {
         Self(Vec::new())
     }
 
-    /// Puts a value in, and answers the one of its type that was there before.
+    /// Adds a value, and returns the previous one of its type.
     pub fn insert<T: Send + Sync + 'static>(&mut self, value: T) -> Option<T> {
         let earlier = self.remove();
         self.0.push(Entry { kind: TypeId::of::<T>(), name: type_name::<T>(), value: Box::new(value) });
         earlier
     }
 
-    /// The value of that type.
+    /// The value of this type.
     pub fn get<T: 'static>(&self) -> Option<&T> {
         let entry = self.0.iter().find(|entry| entry.kind == TypeId::of::<T>())?;
         entry.value.downcast_ref()
     }
 
-    /// The value of that type, to be changed.
+    /// The value of this type, to change it.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
         let entry = self.0.iter_mut().find(|entry| entry.kind == TypeId::of::<T>())?;
         entry.value.downcast_mut()
     }
 
-    /// Takes the value of that type out.
+    /// Removes the value of this type, and returns it.
     pub fn remove<T: 'static>(&mut self) -> Option<T> {
-        let place = self.0.iter().position(|entry| entry.kind == TypeId::of::<T>())?;
-        self.0.swap_remove(place).value.downcast().ok().map(|value| *value)
+        let index = self.0.iter().position(|entry| entry.kind == TypeId::of::<T>())?;
+        self.0.swap_remove(index).value.downcast().ok().map(|value| *value)
     }
 }
 

@@ -1,19 +1,18 @@
-//! What a handler's arguments can be, and how each is made from a message.
+//! The arguments of a handler, and how each is made from a message.
 //!
-//! An argument is made by [`FromDelivery`]. The body is shared bytes and nothing is streamed, so no argument uses the
-//! message up: they can stand in any order, and a body can be asked for twice, as a value and as bytes.
+//! [`FromDelivery`] makes an argument. The body is shared bytes and nothing is streamed, so no argument consumes the
+//! message: arguments can be in any order, and a body can be taken twice, as a value and as bytes.
 //!
-//! Three kinds of types are arguments, told apart by the trait's second parameter, which the compiler finds by itself
-//! and nobody writes:
+//! There are three kinds of arguments, distinguished by the trait's second parameter, which the compiler infers:
 //!
-//! - [`Part`]: what is known about the message ([`MessageId`](postrider_core::MessageId), [`Attempt`], [`Context`], …)
+//! - [`Part`]: a part of the message's envelope ([`MessageId`](postrider_core::MessageId), [`Attempt`], [`Context`], …)
 //!   and every extractor of your own;
 //! - [`Body`]: every type that is [`FromBytes`]: `Json<T>`, `MsgPack<T>`, `Bytes`, and your own message types without a
 //!   wrapper;
 //! - [`Given`]: [`State`], and [`Context`] with it.
 //!
-//! Without that parameter, "every type that is `FromBytes`" would forbid every other kind. Extraction is not async: what a
-//! message needs is at hand, and a look-up in a database belongs into the handler, where time-outs and traces see it.
+//! Without this parameter, "every type that is `FromBytes`" would exclude every other kind. Extraction is not async: the message
+//! is in memory, and a look-up in a database belongs into the handler, where time-outs and traces include it.
 
 mod context;
 mod header;
@@ -48,14 +47,14 @@ pub use state::{FromRef, State};
     label = "neither a part of a message nor a message",
     note = "a message's body is `Json<T>`, `MsgPack<T>`, `String`, `Bytes` or a type that implements `FromBytes`",
     note = "an argument of your own implements `FromDelivery<S>`",
-    note = "what `State<T>` or `Context<T>` asks for is given by `handler(..).with_state(..)`"
+    note = "`State<T>` and `Context<T>` need the state that `handler(..).with_state(..)` sets"
 )]
 pub trait FromDelivery<S, Kind = Part>: Sized {
-    /// Makes it from the message and the application's state.
+    /// Makes the argument from the message and the application's state.
     fn from_delivery(delivery: &mut Delivery, state: &S) -> Result<Self, HandlerError>;
 }
 
-/// The kind of arguments that are made from what is known about a message. Never a value.
+/// The kind of arguments that are made from the message's envelope. Never a value.
 #[derive(Debug)]
 pub enum Part {}
 
@@ -67,7 +66,7 @@ pub enum Body {}
 #[derive(Debug)]
 pub enum Given {}
 
-/// A body that cannot be decoded, or says that another codec wrote it, sends its message to the dead letters.
+/// A body that cannot be decoded, or was written by another codec, dead-letters its message.
 impl<S, T: FromBytes> FromDelivery<S, Body> for T {
     fn from_delivery(delivery: &mut Delivery, _: &S) -> Result<Self, HandlerError> {
         delivery.decode()

@@ -1,7 +1,7 @@
-//! The flush loop: settles what no fetch takes along.
+//! The flush loop: settles decided messages that no fetch settles.
 //!
-//! A settlement does not wait when nothing else is going on. While a fetch is under way it waits for that fetch's end,
-//! because the next one takes it along in the same transaction, but no longer than `flush_interval`.
+//! A settlement does not wait while the subscriber is otherwise idle. While a fetch is under way it waits for the end
+//! of that fetch, because the next one settles it in the same transaction, but no longer than `flush_interval`.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl<P: MessagingService> FlushLoop<P> {
         loop {
             let now = Instant::now();
             let (rows, flush_at) = {
-                let mut buffer = engine.desk.buffer();
+                let mut buffer = engine.shared.buffer();
                 let flush_at = buffer.flush_at(now);
                 let is_due = flush_at.is_some_and(|at| at <= now);
                 buffer.flushes_at = flush_at.filter(|_| !is_due);
@@ -45,7 +45,7 @@ impl<P: MessagingService> FlushLoop<P> {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
-                () = engine.desk.flush.notified() => {}
+                () = engine.shared.flush.notified() => {}
                 () = due => {}
             }
         }
@@ -57,8 +57,8 @@ impl<P: MessagingService> FlushLoop<P> {
         if matches!(answer, Err(MessagingError::Closed { .. })) {
             self.engine.closed.cancel();
         }
-        let desk = &self.engine.desk;
-        let trouble = desk.change(|buffer, now, tally| buffer.settled(rows.tokens, answer, now, tally));
-        desk.settling_went(trouble);
+        let shared = &self.engine.shared;
+        let failure = shared.change(|buffer, now, tally| buffer.settled(rows.tokens, answer, now, tally));
+        shared.record_settle(failure);
     }
 }

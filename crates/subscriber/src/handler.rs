@@ -17,22 +17,22 @@ use crate::error::HandlerError;
 pub use outcome::IntoOutcome;
 
 /// An `async` function that handles messages: up to eight arguments, in any order, each of which is
-/// [`FromDelivery`](crate::FromDelivery), and an answer that is [`IntoOutcome`].
+/// [`FromDelivery`](crate::FromDelivery), and a result that is [`IntoOutcome`].
 ///
-/// `Kinds` is found by the compiler.
+/// The compiler infers `Kinds`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler of messages",
     label = "not an `async fn` whose arguments are made from a message",
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
             message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`), `State<T>` or `Context`",
-    note = "`Header<T>` wants a `T` of yours that is `FromHeader`: that says which header it is",
-    note = "it answers `()` or `Result<(), E>`, where `E` is any error; its future is `Send`"
+    note = "`Header<T>` needs a type `T` that implements `FromHeader`, which names the header",
+    note = "it returns `()` or `Result<(), E>`, where `E` is any error; its future is `Send`"
 )]
 pub trait Handler<Kinds, S>: Clone + Send + Sync + 'static {
-    /// What it runs.
+    /// The future of the function.
     type Future: Future<Output: IntoOutcome> + Send + 'static;
 
-    /// Makes the arguments, and the future of the function called with them.
+    /// Makes the arguments, and calls the function with them.
     fn call(&self, delivery: Delivery, state: &S) -> Result<Self::Future, HandlerError>;
 }
 
@@ -51,8 +51,8 @@ pub trait Handler<Kinds, S>: Clone + Send + Sync + 'static {
 /// # is_service(service);
 /// ```
 ///
-/// Arguments can stand in any order: see [`extract`](crate::extract). A function that asks for a
-/// [`State`](crate::State) needs [`WithoutState::with_state`]; without it, it is no service.
+/// Arguments can be in any order: see [`extract`](crate::extract). A function with a [`State`](crate::State) argument
+/// is a service only after [`WithoutState::with_state`].
 pub fn handler<F, Kinds, S>(function: F) -> WithoutState<F, Kinds, S>
 where
     F: Handler<Kinds, S>,
@@ -60,18 +60,18 @@ where
     WithoutState { function, kinds: PhantomData }
 }
 
-/// What [`SubscriberBuilder::handler`](crate::SubscriberBuilder::handler) takes: an `async` function of parts of a
+/// The argument of [`SubscriberBuilder::handler`](crate::SubscriberBuilder::handler): an `async` function of parts of a
 /// message that needs no state, or any service of [`Delivery`]s.
 ///
-/// `Kind` is found by the compiler.
+/// The compiler infers `Kind`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can not handle messages",
+    message = "`{Self}` cannot handle messages",
     label = "neither an `async fn` of parts of a message nor a `tower::Service<Delivery>`",
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
-            message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`) or `Context`; it answers \
+            message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`) or `Context`; it returns \
             `()` or `Result<(), E>`, where `E` is any error; its future is `Send`",
-    note = "a handler that asks for `State<T>` is given it by `handler(function).with_state(state)`",
-    note = "a service answers `()`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
+    note = "a handler with a `State<T>` argument needs `handler(function).with_state(state)`",
+    note = "a service returns `()`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
 )]
 pub trait IntoHandler<Kind> {
     /// The service.
@@ -81,11 +81,11 @@ pub trait IntoHandler<Kind> {
     fn into_handler(self) -> Self::Service;
 }
 
-/// The kind of handler that is a function.
+/// Marks a handler that is a function.
 #[derive(Debug)]
 pub struct AFunction<Kinds>(PhantomData<Kinds>);
 
-/// The kind of handler that is a service.
+/// Marks a handler that is a service.
 #[derive(Debug)]
 pub struct AService;
 
@@ -108,21 +108,21 @@ where
     }
 }
 
-/// A function as a handler: a service by itself if it needs no state, else once it has been given one.
+/// A function as a handler: a service if it needs no state, otherwise after [`with_state`](Self::with_state).
 ///
 /// ```compile_fail
 /// # use postrider_subscriber::{Delivery, State, handler};
 /// # fn run<S: tower_service::Service<Delivery>>(_: S) {}
-/// run(handler(async |State(_): State<u8>| ())); // it asks for a `u8` and was given none
+/// run(handler(async |State(_): State<u8>| ())); // its state is not set
 /// ```
-// Its name is what the compiler says when a state is missing.
+// The compiler names this type in the error for a missing state.
 pub struct WithoutState<F, Kinds, S> {
     function: F,
     kinds: PhantomData<fn() -> (Kinds, S)>,
 }
 
 impl<F: Handler<Kinds, S>, Kinds, S> WithoutState<F, Kinds, S> {
-    /// With the state that the function's arguments are made from.
+    /// Sets the state from which the function's arguments are made.
     pub fn with_state(self, state: S) -> WithState<F, Kinds, S> {
         WithState { function: self.function, state: Arc::new(state), kinds: PhantomData }
     }
@@ -157,7 +157,7 @@ impl<F, Kinds, S> fmt::Debug for WithoutState<F, Kinds, S> {
 /// A function as a handler, with its state.
 pub struct WithState<F, Kinds, S> {
     function: F,
-    // Shared, because the service is cloned for every message and only what an argument asks for need be.
+    // Shared, because the service is cloned for every message and the state need not be.
     state: Arc<S>,
     kinds: PhantomData<fn() -> Kinds>,
 }
@@ -190,7 +190,7 @@ impl<F, Kinds, S> fmt::Debug for WithState<F, Kinds, S> {
 
 type Outcome = Result<(), HandlerError>;
 
-/// The future of a function's service: what its arguments failed with, or what it answers.
+/// The future of a function's service: the error of its arguments, or its result.
 pub type HandlerFuture<Fut> = Either<Ready<Outcome>, Map<Fut, fn(<Fut as Future>::Output) -> Outcome>>;
 
 fn run<F: Handler<Kinds, S>, Kinds, S>(function: &F, delivery: Delivery, state: &S) -> HandlerFuture<F::Future> {

@@ -1,4 +1,4 @@
-//! Whether a subscriber gets on with its store.
+//! The health of a subscriber: whether its calls to the store succeed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use postrider_core::MessagingError;
 use tokio::time::Instant;
 
-/// After that many failed fetches, or settles, in a row a subscriber counts as failing.
+/// Number of consecutive failed fetches, or settles, from which on a subscriber counts as failing.
 const FAILING: u32 = 3;
 
-/// How a subscriber is doing.
+/// The state of a subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HealthState {
-    /// No fetch has succeeded yet, and not many have failed.
+    /// No fetch has succeeded yet, and few have failed.
     Starting,
     /// The last fetches and settles succeeded, or only a few in a row failed.
     Up,
-    /// Fetches or settles keep failing; they are tried again with growing pauses.
+    /// Fetches or settles keep failing; they are retried with growing pauses.
     Failing,
-    /// A stop was asked for.
+    /// A stop was requested.
     Stopping,
     /// It has ended.
     Stopped,
 }
 
-/// How a subscriber is doing, and why.
+/// The health of a subscriber.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Health {
-    /// In a word.
+    /// Its state.
     pub state: HealthState,
-    /// How long ago a fetch last succeeded.
+    /// Time since the last successful fetch.
     pub since_last_fetch: Option<Duration>,
-    /// How many fetches in a row have failed, or settles, whichever is more.
+    /// Number of consecutive failed fetches, or failed settles if they are more.
     pub errors_in_a_row: u32,
     /// The last error of a fetch or a settle.
     pub last_error: Option<MessagingError>,
@@ -55,7 +55,7 @@ impl Facts {
     }
 }
 
-/// Written by the loops, read by anybody.
+/// The facts that the loops write and a [`Monitor`](crate::Monitor) reads.
 #[derive(Debug, Default)]
 pub(crate) struct HealthCell(Mutex<Facts>);
 
@@ -64,7 +64,7 @@ impl HealthCell {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Answers whether fetches had failed before.
+    /// Records a successful fetch. Returns whether the one before had failed.
     pub(crate) fn fetched(&self, now: Instant) -> bool {
         self.change(|facts| {
             facts.last_fetch = Some(now);
@@ -72,7 +72,7 @@ impl HealthCell {
         })
     }
 
-    /// Answers how many fetches in a row have failed.
+    /// Records a failed fetch. Returns the number of consecutive failures.
     pub(crate) fn fetch_failed(&self, error: MessagingError) -> u32 {
         self.change(|facts| {
             facts.fetch_errors = facts.fetch_errors.saturating_add(1);
@@ -81,17 +81,17 @@ impl HealthCell {
         })
     }
 
-    /// Answers whether settles had failed before.
+    /// Records a successful settle. Returns whether the one before had failed.
     pub(crate) fn settled(&self) -> bool {
         self.change(|facts| std::mem::take(&mut facts.settle_errors) > 0)
     }
 
-    /// A lease was renewed, or could not be. Answers whether that was different with the one before.
+    /// Records the renewal of a lease, or its failure. Returns whether that differs from the one before.
     pub(crate) fn renewed(&self, is_renewed: bool) -> bool {
         self.change(|facts| std::mem::replace(&mut facts.cannot_renew, !is_renewed) == is_renewed)
     }
 
-    /// Answers how many settles in a row have failed.
+    /// Records a failed settle. Returns the number of consecutive failures.
     pub(crate) fn settle_failed(&self, error: MessagingError) -> u32 {
         self.change(|facts| {
             facts.settle_errors = facts.settle_errors.saturating_add(1);

@@ -1,4 +1,4 @@
-//! A message that this process has leased.
+//! A leased message of this process.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,59 +16,59 @@ use crate::counters::Outcome;
 use crate::delivery::Letter;
 use crate::observer::Ended;
 
-/// Where a leased message is.
+/// The phase of a leased message.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// In line for a worker.
+    /// Waits for a worker.
     Waiting,
-    /// With a worker.
+    /// A worker runs its handler.
     Running(Running),
-    /// Its lease is over; the handler has been told and has not ended yet.
+    /// Its lease has ended; the handler was cancelled and still runs.
     Lost(Running),
-    /// Decided, and waiting to be settled.
+    /// Decided, and waits to be settled.
     Decided(Decision),
-    /// A settle is under way; only its answer says what becomes of the message.
+    /// A settle is under way; only its answer decides the outcome.
     Settling(Decision),
 }
 
-/// How to reach the worker that has a message, and its handler.
+/// The worker that runs a message, and its handler's control.
 #[derive(Debug)]
 pub(crate) struct Running {
     /// Wakes the worker.
     pub(crate) worker: Arc<Notify>,
-    /// Reaches the handler.
+    /// Cancels the handler.
     pub(crate) control: Control,
 }
 
-/// Where to tell what became of a settlement.
+/// Sends the result of a settlement.
 pub(crate) type Answer = oneshot::Sender<Result<(), MessagingError>>;
 
-/// How a lease shall end.
+/// The decided end of a lease.
 #[derive(Debug)]
 pub(crate) struct Decision {
     pub(crate) disposition: Disposition,
     pub(crate) since: Instant,
-    /// How often the store could not carry it out.
+    /// Number of failed settlements.
     pub(crate) failures: u32,
-    /// Whether it was tried before and no answer came.
+    /// Whether the answer to an earlier settlement was lost.
     pub(crate) is_repeated: bool,
-    /// Who waits for the settlement.
+    /// The receiver of the settlement's result.
     pub(crate) waiting: Option<Answer>,
 }
 
-/// A leased message. Dropped, it goes back to its queue with the delivery counted, as every lease does.
+/// A leased message. Dropping it returns it to its queue with the delivery counted, as for every lease.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) message: Lease,
-    /// `None` while a worker has it: moved and not copied, because it is large.
+    /// `None` while a worker has it. Moved and not copied, because it is large.
     pub(crate) letter: Option<Box<Letter>>,
-    /// Whether the store orders it by a key.
+    /// Whether it has an ordering key.
     pub(crate) is_keyed: bool,
     receive_count: u32,
     attempt: u32,
     pub(crate) phase: Phase,
     pub(crate) lease: LeaseTimes,
-    /// What `max_per_key` counts it under.
+    /// Its key for `max_per_key`.
     pub(crate) group: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl Held {
         self.message.receipt().queue()
     }
 
-    /// What an observer is told of it.
+    /// The message for an observer.
     pub(crate) fn ended(&self, outcome: Outcome, disposition: Option<Disposition>) -> Ended {
         let receipt = self.message.receipt();
         Ended {
@@ -115,58 +115,58 @@ impl Held {
         self.message.receipt().clone()
     }
 
-    /// Forgets the lease without giving the message back: it has been settled, or is somebody else's.
+    /// Drops the lease without returning the message: it is settled, or leased by another worker.
     pub(crate) fn disarm(self: Box<Self>) {
         self.message.into_receipt();
     }
 }
 
-/// When a lease began and ends, by this process's clocks.
+/// Begin and end of a lease, by this process's clocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaseTimes {
     /// When the message was received.
     pub(crate) received: Instant,
-    /// When to renew it, or to try again.
+    /// When to renew it, or to retry.
     pub(crate) renew_at: Instant,
-    /// When the store was asked for it.
-    pub(crate) asked: Moment,
-    /// Until when it surely lasts, counted from then.
+    /// When it was requested.
+    pub(crate) requested: Moment,
+    /// Its certain length from the request.
     pub(crate) visibility: Duration,
-    /// From then on it is surely over: counted from after the store has answered.
+    /// Its latest end: its length from the store's answer.
     pub(crate) over_at: Instant,
 }
 
 impl LeaseTimes {
-    pub(crate) fn granted(asked: Moment, answered: Instant, visibility: Duration, resolution: Duration) -> Self {
-        let renew_at = asked.instant();
-        let mut times = Self { received: answered, renew_at, asked, visibility, over_at: answered };
-        times.renewed(asked, answered, visibility, resolution);
+    pub(crate) fn granted(requested: Moment, answered: Instant, visibility: Duration, resolution: Duration) -> Self {
+        let renew_at = requested.instant();
+        let mut times = Self { received: answered, renew_at, requested, visibility, over_at: answered };
+        times.renewed(requested, answered, visibility, resolution);
         times
     }
 
-    pub(crate) fn renewed(&mut self, asked: Moment, answered: Instant, visibility: Duration, resolution: Duration) {
-        self.renew_at = later(asked.instant(), visibility / 3);
-        (self.asked, self.visibility) = (asked, visibility);
+    pub(crate) fn renewed(&mut self, requested: Moment, answered: Instant, visibility: Duration, resolution: Duration) {
+        self.renew_at = later(requested.instant(), visibility / 3);
+        (self.requested, self.visibility) = (requested, visibility);
         self.over_at = later(answered, visibility.saturating_add(resolution));
     }
 
-    /// Whether it surely lasts.
+    /// Whether it certainly has not ended.
     pub(crate) fn is_alive(&self) -> bool {
-        self.asked.elapsed() < self.visibility
+        self.requested.elapsed() < self.visibility
     }
 }
 
-/// A hundred years: tokio's clock cannot go for ever, and a lease may.
+/// A hundred years, as tokio's clock is bounded and a lease may not be.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
     instant + by.min(FAR)
 }
 
-/// Leased messages by their lease. Boxed, because they are large and change hands often.
+/// Leased messages by lease token. Boxed, because they are large and are moved often.
 pub(crate) type HeldByToken = HashMap<LeaseToken, Box<Held>, BuildHasherDefault<TokenHasher>>;
 
-/// Lease tokens are the providers' own, and no sender can choose them to collide: a multiplication mixes them enough.
+/// A hasher for lease tokens. Providers create them, so no sender can make them collide; a multiplication mixes enough.
 #[derive(Debug, Default)]
 pub(crate) struct TokenHasher(u64);
 

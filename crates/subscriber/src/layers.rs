@@ -1,7 +1,7 @@
-//! What can be put around a handler.
+//! Layers around a handler.
 //!
-//! Each is a [`tower_layer::Layer`] over any service of messages, so layers of `tower` itself and of your own stand
-//! among them. Each is put around what is there already, so the last is the outermost and sees a message first:
+//! Each is a [`tower_layer::Layer`] over any service of messages, so they combine with layers of `tower` and your own.
+//! Each wraps the handler and the layers before it, so the last is the outermost and sees a message first:
 //!
 //! ```
 //! use std::time::Duration;
@@ -20,11 +20,11 @@
 //! # }
 //! ```
 //!
-//! Limits wait inside the call, with the message at hand, and not in `poll_ready`. A service that is ready holds what
-//! it was granted until it is called; workers that are ready and have no message would then keep every slot of a
-//! limit that is shared with a busy queue, and every token of a rate, to spend them all at the same moment later. The
-//! lease is renewed meanwhile, and a message whose turn does not come before a stop goes back unstarted. So that the
-//! wait does not count as work, put a time-out inside a limit.
+//! Limits wait inside the call, with the message, and not in `poll_ready`. A service that is ready keeps its permit
+//! until it is called; workers that are ready and have no message would then hold every permit of a limit that is
+//! shared with a busy queue, and every token of a rate, and spend them all at the same moment later. The lease is
+//! renewed during the wait, and a message that gets no permit before a stop is released. Put a time-out inside a limit,
+//! so that the wait does not count as work.
 
 mod concurrency;
 mod idempotency;
@@ -62,7 +62,7 @@ mod tests {
     use crate::testing::delivery;
     use crate::{Attempt, Delivery, State, handler};
 
-    /// What a subscriber runs.
+    /// Calls a service as a subscriber does.
     async fn run<S>(service: S) -> Result<(), HandlerError>
     where
         S: Service<Delivery, Response = (), Error = HandlerError, Future: Send + 'static>,
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_layers_stand_around_one_handler() {
+    async fn all_layers_can_wrap_one_handler() {
         let runs = Arc::new(AtomicU32::new(0));
         let service = ServiceBuilder::new()
             .layer(TraceLayer::new())

@@ -1,26 +1,24 @@
 //! Handlers on a durable queue.
 //!
 //! **The idea.** A handler is a [`tower_service::Service`] of [`Delivery`]s. [`handler()`] makes one of an `async fn`
-//! whose arguments say what it wants to know of a message, in any order ([`extract`]); [`batch_handler`] makes one of a
-//! function of several messages; [`layers`] are put around either. A [`Subscriber`] runs it: four loops stand around one
-//! buffer of leased messages. *Fetch* leases what there is room for, *work* runs the handler, *flush* settles what was
-//! decided, *release stuck* takes workers back from handlers that outlived their lease; a fifth task renews every lease
-//! meanwhile. What is decided travels with the next fetch, in the same transaction where the provider can, so that a
-//! message costs one round trip and not two.
+//! whose arguments name the parts of a message that it needs, in any order ([`extract`]); [`batch_handler`] makes one
+//! of a function of several messages; [`layers`] wrap either. A [`Subscriber`] runs it: four loops share one buffer of
+//! leased messages. *Fetch* leases as many messages as the buffer can take, *work* runs the handler, *flush* settles
+//! decided messages, *release stuck* takes workers back from handlers that outlived their lease; a fifth task renews
+//! every lease. Decided messages are settled together with the next fetch, in the same transaction where the provider
+//! supports it, so that a message costs one round trip and not two.
 //!
-//! **The invariant.** A message that was leased here is in exactly one place (in line, with a handler, decided, on its
-//! way to the store) until the store has said what became of it, and there are never more of them than
-//! `max_workers × overfetch_factor` (times the size of a batch): that is all that a crash can charge. What a handler answers counts only while its
-//! lease is held, and only for its own message: a panic, a time-out or a body that cannot be decoded is an outcome of
-//! that message and of no other.
+//! **The invariant.** A leased message is in exactly one phase (waiting, running, decided, being settled) until the
+//! store has answered its settlement, and at most `max_workers × overfetch_factor` messages (times the size of a batch)
+//! are leased: a crash charges no more than these. A handler's result counts only while its lease is held, and only for
+//! its own message: a panic, a time-out or an undecodable body is the outcome of that message and of no other.
 //!
-//! **What was rejected.** A timer that gathers settlements: it would charge a lone message for company that does not
-//! come. Workers that query by themselves: with a hundred of them an idle queue would be asked a hundred times. A
-//! release-stuck loop that writes to the store: a lease that ran out needs no help there, and one that did not is
-//! nobody's to take. A trait with a `handle` method: it would be a second kind of service that no layer fits around. One
-//! argument that must come last because it uses the message up, as web frameworks have it: a body here is shared bytes.
-//! An error type that must be implemented: `?` takes any error, and a failure that is not to be retried says so where it
-//! happens ([`Classify`]).
+//! **What was rejected.** A timer that collects settlements: a single message would wait for others that do not come.
+//! Workers that query by themselves: a hundred of them would query an idle queue a hundred times. A release-stuck loop
+//! that writes to the store: an expired lease needs no help there, and a valid one may not be taken. A trait with a
+//! `handle` method: it would be a second kind of service that no layer fits. One argument that must come last because
+//! it consumes the message, as in web frameworks: a body here is shared bytes. An error type that must be implemented:
+//! `?` takes any error, and [`Classify`] marks a failure as permanent where it happens.
 //!
 //! ```
 //! use postrider_core::Json;
@@ -49,7 +47,6 @@ mod buffer;
 mod builder;
 pub mod control;
 mod counters;
-mod cut_short;
 mod decide;
 pub mod delivery;
 mod engine;
@@ -63,6 +60,7 @@ mod health;
 mod held;
 pub mod layers;
 mod leases;
+mod lost;
 mod observer;
 mod options;
 mod outbox;
@@ -99,5 +97,5 @@ pub use router::{RoutedReport, Router};
 pub use run::{Batches, OneByOne, Run};
 pub use shutdown::Shutdown;
 pub use subscriber::{Monitor, Subscriber};
-/// Tells a handler that its result is not wanted any more; made into a [`Shutdown`], asks a subscriber to stop.
+/// Signals to a handler that its result is no longer needed; converted into a [`Shutdown`], stops a subscriber.
 pub use tokio_util::sync::CancellationToken;

@@ -1,4 +1,4 @@
-//! Telling somebody of each message by itself.
+//! Observers, which are called for each message.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,32 +8,32 @@ use tokio::time::Instant;
 
 use crate::counters::Outcome;
 
-/// A message that a subscriber is done with.
+/// A message that a subscriber has finished with.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Ended {
     /// Its identity.
     pub id: MessageId,
-    /// Where it came from.
+    /// Its queue.
     pub queue: QueueName,
-    /// Which delivery it was, 1 the first time.
+    /// The number of its delivery, 1 the first time.
     pub receive_count: u32,
-    /// Which attempt it was, 1 the first time: one more than the attempts that had failed before.
+    /// The number of its attempt, 1 the first time: one more than the failed attempts before.
     pub attempt: u32,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// What was decided about it, whether or not the store took it; `None` when its handler did not come to that.
+    /// The decision about it, whether or not the store has carried it out; `None` if its handler did not end.
     pub disposition: Option<Disposition>,
     pub(crate) received: Instant,
 }
 
 impl Ended {
-    /// How long ago it was received.
+    /// Time since it was received.
     pub fn since_received(&self) -> Duration {
         self.received.elapsed()
     }
 
-    /// Writes what went wrong into the log: a retry is a warning, a death an error.
+    /// Logs a failure: a retry as a warning, a dead letter as an error.
     pub(crate) fn log(&self) {
         let Self { id, queue, attempt, outcome, .. } = self;
         let Some(Disposition::Nack(nack)) = &self.disposition else { return };
@@ -52,50 +52,50 @@ impl Ended {
 }
 
 fn shown(error: &Option<String>) -> &str {
-    error.as_deref().unwrap_or("none was told")
+    error.as_deref().unwrap_or("no error text")
 }
 
-/// Is told of each message by itself, and of trouble with the store. Unlike [`Metrics`](crate::Metrics) it gets what
-/// tells one message from another.
+/// Called for each message, and for errors of the store. Unlike [`Metrics`](crate::Metrics) it gets the identity of
+/// messages.
 ///
-/// Called by the loops, outside every lock: it must not block.
+/// The loops call it outside every mutex: it must not block.
 pub trait Observer: Send + Sync + 'static {
-    /// The subscriber is done with a message: the store has said what became of it, or it is out of our hands, and its
-    /// handler has ended or was dropped. Told once for each message that was received, but for those that a stop leaves
+    /// The subscriber has finished with a message: the store has answered its settlement, or its lease is lost, and its
+    /// handler has ended or was dropped. Called once for each received message, except those that a stop leaves
     /// unsettled.
     fn ended(&self, message: Ended) {
         let _ = message;
     }
 
-    /// A fetch has brought so many messages.
+    /// A fetch has returned this number of messages.
     fn fetched(&self, messages: usize) {
         let _ = messages;
     }
 
-    /// A fetch has failed. It will be tried again.
+    /// A fetch has failed. It will be retried.
     fn fetch_failed(&self, error: &MessagingError) {
         let _ = error;
     }
 
-    /// A settle has failed. It will be tried again while the leases are kept.
+    /// A settle has failed. It will be retried while the leases are renewed.
     fn settle_failed(&self, error: &MessagingError) {
         let _ = error;
     }
 }
 
-/// Messages that the observer will be told of, and those whose end is logged, once the lock is released.
+/// Ended messages, to report and to log after the mutex is released.
 #[derive(Default)]
-pub(crate) struct ToTell {
+pub(crate) struct EndedMessages {
     has_observer: bool,
     messages: Vec<Ended>,
 }
 
-impl ToTell {
+impl EndedMessages {
     pub(crate) fn new(has_observer: bool) -> Self {
         Self { has_observer, messages: Vec::new() }
     }
 
-    /// Makes what is to be told only if it is told.
+    /// Adds a message, if it is to be reported or logged.
     pub(crate) fn add(&mut self, outcome: Outcome, ended: impl FnOnce() -> Ended) {
         if self.has_observer || matches!(outcome, Outcome::Retried | Outcome::Dead) {
             self.messages.push(ended());
@@ -107,7 +107,7 @@ impl ToTell {
     }
 }
 
-impl fmt::Debug for ToTell {
+impl fmt::Debug for EndedMessages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.messages.len().fmt(f)
     }

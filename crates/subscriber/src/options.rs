@@ -1,4 +1,4 @@
-//! How a subscriber works, and what no subscriber may be asked for.
+//! Options of a subscriber, and their checks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,24 +7,22 @@ use std::time::Duration;
 use postrider_core::receive_options::check_visibility;
 use postrider_core::{Capabilities, Feature, MessagingError, ReceiveOptions, RetryStrategy, Support};
 
-/// When a message is acknowledged, and what an error does to it.
+/// Decides when a message is acknowledged, and the effect of an error.
 ///
-/// What a handler settles by hand wins over every policy. A body that cannot be decoded is dead-lettered under every
-/// policy but [`AckPolicy::AckFirst`], which has acknowledged it by then.
+/// A handler's decision by hand wins over every policy. An undecodable body is dead-lettered under every policy except
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AckPolicy {
-    /// Acknowledged before the handler begins: at most once. A message whose acknowledgement is not certain is not
+    /// Acknowledged before the handler begins: at most once. A message without a certain acknowledgement is not
     /// handled.
     AckFirst,
-    /// Acknowledged after the handler has ended, however it ended.
+    /// Acknowledged after the handler has ended, with any result.
     Ack,
     /// Acknowledged on success, dead-lettered on any error.
     RejectOnError,
     /// Acknowledged on success; on an error, retried by the strategy and then dead-lettered. The default.
     #[default]
     NackOnError,
-    /// Settled by the handler. One that ends without having done so counts as failed, and is retried by the strategy:
-    /// no message is stranded.
+    /// Settled by the handler. A handler that ends without settling counts as failed and is retried by the strategy.
     Manual,
 }
 
@@ -32,7 +30,7 @@ impl AckPolicy {
     /// Every policy.
     pub const ALL: [Self; 5] = [Self::AckFirst, Self::Ack, Self::RejectOnError, Self::NackOnError, Self::Manual];
 
-    /// The policy's name in configurations and texts.
+    /// The policy's name in configurations and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AckFirst => "ack_first",
@@ -61,44 +59,44 @@ impl FromStr for AckPolicy {
     }
 }
 
-/// How a subscriber works. Every field has a default.
+/// Options of a subscriber. Every field has a default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SubscriberOptions {
-    /// How many handlers run at the same time, at most 100 000. 16 by default.
+    /// Number of handlers that run at the same time, at most 100 000. 16 by default.
     pub max_workers: usize,
-    /// When a failed message is tried again.
+    /// Decides when a failed message is retried.
     pub retry_strategy: RetryStrategy,
-    /// When a message is acknowledged.
+    /// Decides when a message is acknowledged.
     pub ack_policy: AckPolicy,
-    /// How many messages one fetch asks for at most. 100 by default.
+    /// Upper bound of messages in one fetch. 100 by default.
     pub fetch_batch_size: usize,
-    /// How many messages are leased for each handler that can run, those waiting for one included. 1.5 by default; 1
-    /// where the provider cannot give unstarted work back uncounted. A crash charges everything that was leased.
+    /// Number of leased messages for each handler that can run, including waiting messages. 1.5 by default; 1 where the
+    /// provider cannot release unstarted messages uncounted. A crash charges every leased message.
     pub overfetch_factor: Option<f64>,
     /// The shortest time between two fetches. Zero by default: after a full batch the next fetch follows at once.
     pub min_fetch_interval: Duration,
     /// The longest time between two fetches of an idle subscriber, in case no wake-up comes. A second by default.
     pub max_fetch_interval: Duration,
-    /// The longest time that a settlement waits for a fetch to travel with. When no fetch is under way or due it does
-    /// not wait at all. 100 ms by default.
+    /// The longest time that a settlement waits for the next fetch. Without a fetch under way or due it does not wait.
+    /// 100 ms by default.
     pub flush_interval: Duration,
-    /// How often to look for handlers that outlived their lease. 10 s by default.
+    /// Interval at which handlers that outlived their lease are dropped. 10 s by default.
     pub release_stuck_interval: Duration,
-    /// How long after its delivery a handler that has lost its lease may still hold its worker. Five minutes, or twice
-    /// the visibility if that is longer, by default.
+    /// Time after its delivery at which a handler that has lost its lease is dropped. Five minutes, or twice the
+    /// visibility if that is longer, by default.
     pub release_stuck_timeout: Option<Duration>,
-    /// How often a message is delivered before it is dead-lettered unseen. By default the larger of the provider's
-    /// default and the strategy's attempts + 2; without end when the strategy is. A lower number than the strategy's
-    /// attempts limits those too: the last delivery is the last attempt.
+    /// Number of deliveries after which a message is dead-lettered unread. By default the larger of the provider's
+    /// default and the strategy's attempts + 2; unlimited if the strategy is. A number below the strategy's attempts
+    /// limits those too: the last delivery is the last attempt.
     pub max_deliveries: Option<u32>,
-    /// How long running handlers may go on after a stop was asked for. 30 s by default.
+    /// Time for running handlers to end after a stop is requested. 30 s by default.
     pub graceful_timeout: Duration,
-    /// How long after that they may take to obey their cancelled token before they are dropped. A second by default.
+    /// Time after that for handlers to end when their token is cancelled, before they are dropped. A second by default.
     pub cancel_timeout: Duration,
-    /// Stop when a fetch finds nothing and nothing is at work here: what is not due yet stays, and what waits behind a
-    /// message of its key that another process has. Off by default.
+    /// Stop when a fetch finds nothing and no message is leased here. Messages that are not due yet stay, and so do
+    /// those behind a message of their key that another process has leased. Off by default.
     pub stop_when_empty: bool,
-    /// How long a lease lasts. It is renewed at a third of that. 30 s by default.
+    /// Length of a lease, which is renewed at a third of it. 30 s by default.
     pub visibility: Duration,
 }
 
@@ -124,9 +122,9 @@ impl Default for SubscriberOptions {
     }
 }
 
-/// A lease that is shorter would run out between two renewals on a busy machine.
-const SHORTEST_VISIBILITY: Duration = Duration::from_millis(10);
-const MOST_WORKERS: usize = 100_000;
+/// Lower bound of the visibility: a shorter lease would end between two renewals on a busy machine.
+const MIN_VISIBILITY: Duration = Duration::from_millis(10);
+const MAX_WORKERS: usize = 100_000;
 const STUCK: Duration = Duration::from_secs(300);
 const OVERFETCH: f64 = 1.5;
 
@@ -134,9 +132,9 @@ const OVERFETCH: f64 = 1.5;
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) workers: usize,
-    /// How many messages one worker takes at a time.
+    /// Number of messages that a worker takes at a time.
     pub(crate) at_a_time: usize,
-    /// How many messages may be leased at the same time.
+    /// Upper bound of leased messages.
     pub(crate) capacity: usize,
     pub(crate) retry_strategy: RetryStrategy,
     pub(crate) ack_policy: AckPolicy,
@@ -151,12 +149,12 @@ pub(crate) struct Plan {
     pub(crate) cancel_timeout: Duration,
     pub(crate) stop_when_empty: bool,
     pub(crate) visibility: Duration,
-    /// By how much the store may round a lease up.
+    /// Amount by which the store may round a lease up.
     pub(crate) resolution: Duration,
 }
 
 impl SubscriberOptions {
-    /// Refuses what contradicts itself or the provider, and fills in the defaults.
+    /// Checks the options against each other and the provider, and fills in the defaults.
     pub(crate) fn plan(&self, at_a_time: usize, capabilities: &Capabilities) -> Result<Plan, MessagingError> {
         let at_least_one = [
             ("max_workers", self.max_workers, "no handler would ever run; use at least 1"),
@@ -168,22 +166,19 @@ impl SubscriberOptions {
                 return Err(MessagingError::invalid(option, format!("0: {why}")));
             }
         }
-        if self.max_workers > MOST_WORKERS {
+        if self.max_workers > MAX_WORKERS {
             return Err(MessagingError::invalid(
                 "max_workers",
                 format!(
-                    "{} is more than {MOST_WORKERS}, and each is a task; use fewer, and more processes",
+                    "{} is more than {MAX_WORKERS}, and each is a task; use fewer, and more processes",
                     self.max_workers
                 ),
             ));
         }
-        if self.visibility < SHORTEST_VISIBILITY {
+        if self.visibility < MIN_VISIBILITY {
             return Err(MessagingError::invalid(
                 "visibility",
-                format!(
-                    "{:?} is too short to be renewed in time; use {SHORTEST_VISIBILITY:?} or more",
-                    self.visibility
-                ),
+                format!("{:?} is too short to be renewed in time; use {MIN_VISIBILITY:?} or more", self.visibility),
             ));
         }
         check_visibility(self.visibility, &capabilities.limits)?;
@@ -237,7 +232,7 @@ impl SubscriberOptions {
             ));
         }
         let at_once = self.max_workers.saturating_mul(at_a_time);
-        // Rounded down: it is the most that a crash may charge.
+        // Rounded down: it bounds the messages that a crash charges.
         let capacity = (at_once as f64 * factor) as usize;
         Ok(capacity.max(at_once))
     }
@@ -256,11 +251,11 @@ impl SubscriberOptions {
         }
     }
 
-    /// With no more attempts than deliveries: after the last one there is nothing to wait for.
+    /// The strategy with no more attempts than deliveries, because no retry follows the last delivery.
     fn strategy(&self) -> RetryStrategy {
         let strategy = self.retry_strategy.clone();
         match (self.max_deliveries, strategy.max_attempts()) {
-            (Some(most), Some(attempts)) if most < attempts.get() => strategy.with_max_attempts(most),
+            (Some(max), Some(attempts)) if max < attempts.get() => strategy.with_max_attempts(max),
             _ => strategy,
         }
     }
@@ -271,8 +266,8 @@ impl SubscriberOptions {
                 "max_deliveries",
                 "0 would dead-letter every message unseen; 1 delivers each once",
             )),
-            (Some(most), _) => Ok(most),
-            // Two more, for deliveries that were cut short by a crash and are no attempt of the strategy's.
+            (Some(max), _) => Ok(max),
+            // Two more, for deliveries that a crash interrupted and that are no attempts.
             (None, Some(attempts)) => {
                 Ok(ReceiveOptions::default().max_receive_count.max(attempts.get().saturating_add(2)))
             }

@@ -1,10 +1,10 @@
-//! One queue or several, however they are named.
+//! Queue names as arguments.
 
 use postrider_core::{MessagingError, QueueName};
 
-/// One queue or several: a name, a text, or a collection of either.
+/// One queue or several: a name, a string, or a collection of either.
 pub trait IntoQueues {
-    /// The names, checked.
+    /// The checked names.
     fn into_queues(self) -> Result<Vec<QueueName>, MessagingError>;
 }
 
@@ -58,7 +58,7 @@ fn flatten<Q: IntoQueues>(queues: impl IntoIterator<Item = Q>) -> Result<Vec<Que
     Ok(names)
 }
 
-/// Refuses no queue at all, and a queue that is named twice.
+/// Refuses an empty list, and a queue that is named twice.
 pub(crate) fn check(queues: &[QueueName]) -> Result<(), MessagingError> {
     if queues.is_empty() {
         return Err(MessagingError::invalid("queues", "there is none to receive from; name at least one"));

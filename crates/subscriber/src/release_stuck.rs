@@ -1,9 +1,9 @@
 //! The release-stuck loop: takes workers back from handlers that outlived their lease.
 //!
-//! The store itself gives a message to somebody else when its lease runs out; nobody has to help it, and nobody may
-//! take a message whose lease is alive. What can stay stuck is the worker here: a handler that was told that its lease
-//! is lost and goes on regardless. `release_stuck_timeout` after its delivery it is dropped, its worker takes the next
-//! message, and a fetch is made, since messages of ours have come back. No other queue and no live lease is touched.
+//! The store itself delivers a message again when its lease ends, without help, and a message with a valid lease may
+//! not be taken. What can stay stuck is the worker here: a handler that ignores the cancellation after its lease was
+//! lost. `release_stuck_timeout` after its delivery it is dropped, its worker takes the next message, and a fetch
+//! follows, because messages were returned. No other queue and no valid lease is touched.
 
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ impl<P: MessagingService> ReleaseStuckLoop<P> {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep_until(next) => {}
             }
-            let dropped = self.engine.desk.change(|buffer, now, tally| {
+            let dropped = self.engine.shared.change(|buffer, now, tally| {
                 let dropped = buffer.drop_stuck(now, plan.release_stuck_timeout, tally);
                 buffer.fetch.is_wanted |= dropped > 0;
                 dropped
             });
             if dropped > 0 {
-                tracing::warn!(dropped, "dropped handlers that went on after their lease was lost");
+                tracing::warn!(dropped, "dropped handlers that still ran after their lease was lost");
             }
         }
     }

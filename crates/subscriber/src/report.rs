@@ -1,4 +1,4 @@
-//! What a stop came to.
+//! The report of a stop.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use crate::counters::Counts;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopCause {
-    /// It was asked to.
+    /// A stop was requested.
     Requested,
     /// Nothing was left, and `stop_when_empty` is on.
     NothingLeft,
     /// Its provider was closed.
     ProviderClosed,
-    /// One of its loops panicked, or its service could not be cloned again and again, which is a bug of Postrider's, of
-    /// the provider or of the service: it stops and does not sit idle.
+    /// One of its loops panicked, or its service repeatedly could not be cloned. That is a bug of Postrider, of the
+    /// provider or of the service; the subscriber stops and does not stay idle.
     Panicked(String),
 }
 
 impl fmt::Display for StopCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Requested => f.write_str("asked to"),
+            Self::Requested => f.write_str("a stop was requested"),
             Self::NothingLeft => f.write_str("nothing was left"),
             Self::ProviderClosed => f.write_str("the provider was closed"),
             Self::Panicked(what) => write!(f, "a loop panicked: {what}"),
@@ -31,30 +31,30 @@ impl fmt::Display for StopCause {
     }
 }
 
-/// What a stop came to.
+/// The report of a stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StopReport {
     /// Why it stopped.
     pub cause: StopCause,
-    /// Messages that were handled or decided when the stop began, or within its patience, and are settled.
+    /// Messages that were running or decided when the stop began, and were settled in time.
     pub finished: u64,
-    /// Messages that had not begun and were given back uncounted.
+    /// Messages that had not started and were released uncounted.
     pub released: u64,
-    /// Handlers that did not end in time; their messages were given back with the delivery counted.
+    /// Handlers that did not end in time; their messages went back with the delivery counted.
     pub abandoned: u64,
-    /// Settlements that the store did not take in time. Their messages come back when their leases end.
+    /// Settlements that the store did not answer in time. Their messages are delivered again when their leases end.
     pub unsettled: u64,
-    /// Whether it was cut short by a second request.
+    /// Whether a second request cut it short.
     pub was_forced: bool,
-    /// How long it took.
+    /// Duration of the stop.
     pub took: Duration,
-    /// Everything since the start.
+    /// Counts since the start.
     pub totals: Counts,
 }
 
 impl StopReport {
-    /// Whether every message that was leased has been settled or given back uncounted.
+    /// Whether every leased message was settled or released uncounted.
     pub fn is_clean(&self) -> bool {
         self.abandoned == 0 && self.unsettled == 0
     }

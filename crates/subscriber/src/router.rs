@@ -21,31 +21,31 @@ pub struct Router {
 }
 
 impl Router {
-    /// No subscriber yet.
+    /// A router without subscribers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With one more subscriber.
+    /// Adds a subscriber.
     pub fn with<P: MessagingService, R: Run>(mut self, subscriber: Subscriber<P, R>) -> Self {
         let monitor = subscriber.monitor();
         self.subscribers.push((monitor, Box::new(|shutdown| Box::pin(subscriber.run(shutdown)))));
         self
     }
 
-    /// What to look at each subscriber with, in the order in which they were added.
+    /// The monitors of the subscribers, in the order in which they were added.
     pub fn monitors(&self) -> Vec<Monitor> {
         self.subscribers.iter().map(|(monitor, _)| monitor.clone()).collect()
     }
 
-    /// Runs all of them until a stop is asked for, and answers what the stop of each came to, in their order.
+    /// Runs all subscribers until a stop is requested, and returns the report of each, in their order.
     ///
-    /// When one ends by itself, because its provider was closed, the others are stopped too. Only one that ends because
-    /// nothing was left leaves the others to go on.
+    /// When one ends by itself, because its provider was closed, the others are stopped too. A subscriber that ends
+    /// because nothing is left does not stop the others.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Vec<RoutedReport> {
         let shutdown = shutdown.into();
         let run = |(index, (monitor, start)): (usize, (Monitor, Start))| {
-            // Tasks of their own: one that is busy must not hold up the others.
+            // Separate tasks, so that a busy subscriber does not delay the others.
             let task = tokio::spawn(start(shutdown.clone()));
             async move { (index, monitor, task.await) }
         };
@@ -73,12 +73,12 @@ impl fmt::Debug for Router {
     }
 }
 
-/// What the stop of one subscriber of a router came to.
+/// The report of one subscriber of a router.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoutedReport {
     /// The subscriber's queues.
     pub queues: Vec<QueueName>,
-    /// What its stop came to.
+    /// Its report.
     pub report: StopReport,
 }

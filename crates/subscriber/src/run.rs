@@ -1,4 +1,4 @@
-//! What a worker runs: one message at a time, or several.
+//! How a worker calls its handler: one message at a time, or several.
 
 use std::future::Future;
 
@@ -10,26 +10,26 @@ use crate::batch::{BatchResults, complete};
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
 
-/// What a worker hands to its handler. Mostly it is one message, and then no list is allocated.
+/// The messages of one call. Usually a single message, which needs no allocation.
 pub(crate) type Deliveries = SmallVec<[Delivery; 1]>;
 
-/// What came of each.
+/// The results of one call, in the order of its messages.
 pub(crate) type Results = SmallVec<[Result<(), HandlerError>; 1]>;
 
-/// A handler as a worker drives it. Made by the builder from a service; not meant to be implemented elsewhere.
+/// A handler as a worker calls it. The builder makes it from a service; not meant to be implemented elsewhere.
 #[diagnostic::on_unimplemented(
     message = "this subscriber has no handler yet",
     label = "needs a handler before this",
     note = "name one before `build`: `Subscriber::builder(provider, queue).handler(function).build()`"
 )]
 pub trait Run: Clone + Send + Sync + 'static {
-    /// How many messages it takes at a time, at most.
+    /// Upper bound of messages in one call.
     fn at_a_time(&self) -> usize;
 
-    /// Waits until it can take messages. Nothing is taken from the buffer before.
+    /// Waits until it can take messages. No message is taken from the buffer before.
     fn ready(&mut self) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
-    /// Handles messages, and answers for each of them in their order.
+    /// Handles messages, and returns a result for each in their order.
     fn run(&mut self, deliveries: Deliveries) -> impl Future<Output = Results> + Send;
 }
 
@@ -59,7 +59,7 @@ where
     }
 }
 
-/// A service that takes whatever is in the buffer, up to so many messages. It does not wait for company.
+/// A service that takes the waiting messages, up to a number. It does not wait for further ones.
 #[derive(Debug, Clone)]
 pub struct Batches<S> {
     pub(crate) service: S,

@@ -1,45 +1,45 @@
-//! Asking subscribers to stop.
+//! Requests to stop subscribers.
 
 use tokio_util::sync::CancellationToken;
 
-/// Asks subscribers to stop: once to finish what has begun, twice to stop at once. Clones are the same.
+/// Requests a stop of subscribers: once to finish running handlers, twice to stop at once. Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    asked: CancellationToken,
+    requested: CancellationToken,
     at_once: CancellationToken,
 }
 
 impl Shutdown {
-    /// Nothing asked for yet.
+    /// No stop is requested yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks to stop; asked a second time, at once.
+    /// Requests a stop; a second request stops at once.
     pub fn request(&self) {
-        if self.asked.is_cancelled() {
+        if self.requested.is_cancelled() {
             self.at_once.cancel();
         }
-        self.asked.cancel();
+        self.requested.cancel();
     }
 
-    /// Asks to stop at once.
+    /// Requests a stop at once.
     pub fn request_at_once(&self) {
         self.at_once.cancel();
-        self.asked.cancel();
+        self.requested.cancel();
     }
 
-    /// Whether a stop was asked for.
+    /// Whether a stop was requested.
     pub fn is_requested(&self) -> bool {
-        self.asked.is_cancelled()
+        self.requested.is_cancelled()
     }
 
-    /// Waits until a stop is asked for.
+    /// Waits until a stop is requested.
     pub async fn requested(&self) {
-        self.asked.cancelled().await;
+        self.requested.cancelled().await;
     }
 
-    /// Waits until a stop at once is asked for.
+    /// Waits until a stop at once is requested.
     pub async fn requested_at_once(&self) {
         self.at_once.cancelled().await;
     }
@@ -48,27 +48,27 @@ impl Shutdown {
         self.at_once.is_cancelled()
     }
 
-    /// Asked for by every SIGINT and SIGTERM of this process from now on: the second stops at once.
+    /// Requests a stop at every SIGINT and SIGTERM of this process from now on: the second stops at once.
     ///
     /// Needs a tokio runtime with I/O on.
     pub fn on_signals() -> std::io::Result<Self> {
         let shutdown = Self::new();
-        let asked = shutdown.clone();
+        let requested = shutdown.clone();
         let mut signals = Signals::new()?;
         tokio::spawn(async move {
-            while !asked.is_at_once() {
+            while !requested.is_at_once() {
                 signals.next().await;
-                asked.request();
+                requested.request();
             }
         });
         Ok(shutdown)
     }
 }
 
-/// A stop asked for by cancelling a token of one's own.
+/// A stop that is requested by cancelling this token.
 impl From<CancellationToken> for Shutdown {
-    fn from(asked: CancellationToken) -> Self {
-        Self { asked, at_once: CancellationToken::new() }
+    fn from(requested: CancellationToken) -> Self {
+        Self { requested, at_once: CancellationToken::new() }
     }
 }
 

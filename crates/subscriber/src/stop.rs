@@ -1,4 +1,5 @@
-//! How a subscriber stops: nothing new, a time for what has begun, then the rest is given back. Each step is bounded.
+//! Stops a subscriber: no new handlers, then a time limit for running ones, then the rest is returned. Each step is
+//! bounded.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,18 +11,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::buffer::Buffer;
 use crate::counters::Counts;
-use crate::engine::{Desk, Engine};
+use crate::engine::{Engine, Shared};
 use crate::health::HealthState;
 use crate::held::later;
 use crate::report::{StopCause, StopReport};
 use crate::shutdown::Shutdown;
 
-/// How long the store may take for the last settlements.
+/// Time limit of the last settlements.
 const LAST_FLUSH: Duration = Duration::from_secs(10);
-/// The same, when the stop was asked for a second time.
+/// Time limit of the last settlements when a stop at once is requested.
 const LAST_FLUSH_AT_ONCE: Duration = Duration::from_secs(1);
-/// How long tasks may take to end that have nothing left to do.
-const LEAVE: Duration = Duration::from_secs(1);
+/// Time limit for finished tasks to end.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The tasks of a subscriber. Dropped, they are aborted.
 pub(crate) struct Tasks {
@@ -38,39 +39,40 @@ pub(crate) async fn stop<P: MessagingService>(
     mut tasks: Tasks,
     shutdown: &Shutdown,
 ) -> StopReport {
-    let desk = &*engine.desk;
+    let shared = &*engine.shared;
     let began = Instant::now();
-    let before = desk.counters.counts();
-    desk.health.ended(HealthState::Stopping);
-    desk.change(|buffer, now, _| {
+    let before = shared.counters.counts();
+    shared.health.ended(HealthState::Stopping);
+    shared.change(|buffer, now, _| {
         buffer.is_stopping = true;
         buffer.release_waiting(now);
     });
-    tracing::info!(in_flight = desk.counts().in_flight, "stopping");
+    tracing::info!(in_flight = shared.counts().in_flight, "stopping");
 
     let has_no_handlers = |buffer: &Buffer| buffer.busy == 0;
-    quiet(desk, has_no_handlers, later(began, engine.plan.graceful_timeout), shutdown.requested_at_once()).await;
-    desk.buffer().cancel_running();
-    quiet(desk, has_no_handlers, later(Instant::now(), engine.plan.cancel_timeout), shutdown.requested_at_once()).await;
-    let abandoned = desk.change(|buffer, _, tally| buffer.abandon_running(tally));
-    // Outside the lock: dropping gives each back to its store.
+    drained(shared, has_no_handlers, later(began, engine.plan.graceful_timeout), shutdown.requested_at_once()).await;
+    shared.buffer().cancel_running();
+    let cancelled = later(Instant::now(), engine.plan.cancel_timeout);
+    drained(shared, has_no_handlers, cancelled, shutdown.requested_at_once()).await;
+    let abandoned = shared.change(|buffer, _, tally| buffer.abandon_running(tally));
+    // Outside the mutex: dropping returns each message to its store.
     drop(abandoned);
-    leave(&mut tasks.workers).await;
+    join(&mut tasks.workers).await;
 
-    let patience = if shutdown.is_at_once() { LAST_FLUSH_AT_ONCE } else { LAST_FLUSH };
-    let hurry = async {
+    let limit = if shutdown.is_at_once() { LAST_FLUSH_AT_ONCE } else { LAST_FLUSH };
+    let cut_short = async {
         shutdown.requested_at_once().await;
         tokio::time::sleep(LAST_FLUSH_AT_ONCE).await;
     };
-    quiet(desk, Buffer::is_clean, later(Instant::now(), patience), hurry).await;
+    drained(shared, Buffer::is_clean, later(Instant::now(), limit), cut_short).await;
     tasks.done.cancel();
-    leave(&mut tasks.loops).await;
-    let left = std::mem::take(&mut desk.buffer().held);
+    join(&mut tasks.loops).await;
+    let left = std::mem::take(&mut shared.buffer().held);
     let unsettled = left.len() as u64;
     drop(left);
 
-    desk.health.ended(HealthState::Stopped);
-    let totals = desk.counts();
+    shared.health.ended(HealthState::Stopped);
+    let totals = shared.counts();
     let settled = |counts: &Counts| counts.acked + counts.retried + counts.dead;
     let report = StopReport {
         cause,
@@ -86,14 +88,19 @@ pub(crate) async fn stop<P: MessagingService>(
     report
 }
 
-/// Waits until the buffer is as it should be, until a time at most, or until it is cut short.
-async fn quiet(desk: &Desk, is_quiet: impl Fn(&Buffer) -> bool, until: Instant, cut_short: impl Future<Output = ()>) {
+/// Waits until the buffer satisfies the condition, until `until`, or until `cut_short` ends.
+async fn drained(
+    shared: &Shared,
+    is_drained: impl Fn(&Buffer) -> bool,
+    until: Instant,
+    cut_short: impl Future<Output = ()>,
+) {
     let settled = async {
         loop {
-            let mut changed = std::pin::pin!(desk.quiet.notified());
-            // Registered before the look, or a change between the two would be missed.
+            let mut changed = std::pin::pin!(shared.drained.notified());
+            // Registered before the check, or a change between the two would be missed.
             changed.as_mut().enable();
-            if is_quiet(&desk.buffer()) {
+            if is_drained(&shared.buffer()) {
                 return;
             }
             changed.await;
@@ -107,10 +114,10 @@ async fn quiet(desk: &Desk, is_quiet: impl Fn(&Buffer) -> bool, until: Instant, 
     }
 }
 
-/// Waits a little for tasks that were told to end; the others are aborted and not waited for.
-async fn leave(tasks: &mut JoinSet<()>) {
+/// Waits for tasks to end, and aborts those that do not in time.
+async fn join(tasks: &mut JoinSet<()>) {
     let all = async { while tasks.join_next().await.is_some() {} };
-    if tokio::time::timeout(LEAVE, all).await.is_err() {
+    if tokio::time::timeout(JOIN_TIMEOUT, all).await.is_err() {
         tasks.abort_all();
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::builder::{NoHandler, SubscriberBuilder};
 use crate::counters::Counts;
-use crate::engine::{Desk, Engine};
+use crate::engine::{Engine, Shared};
 use crate::error::panic_text;
 use crate::fetch::FetchLoop;
 use crate::flush::FlushLoop;
@@ -23,7 +23,7 @@ use crate::shutdown::Shutdown;
 use crate::stop::{Tasks, stop};
 use crate::work::Worker;
 
-/// Receives the messages of some queues and has a handler handle them.
+/// Receives the messages of queues and runs a handler for them.
 #[must_use = "a subscriber does nothing until it is run"]
 pub struct Subscriber<P, R> {
     pub(crate) engine: Arc<Engine<P>>,
@@ -31,23 +31,23 @@ pub struct Subscriber<P, R> {
 }
 
 impl<P: MessagingService> Subscriber<P, NoHandler> {
-    /// A subscriber of one queue or several. Only the handler is missing.
+    /// Builds a subscriber of one queue or several, which still needs a handler.
     pub fn builder(provider: P, queues: impl IntoQueues) -> SubscriberBuilder<P, NoHandler> {
         SubscriberBuilder::new(provider, queues)
     }
 }
 
 impl<P: MessagingService, R: Run> Subscriber<P, R> {
-    /// What to look at it with while it runs.
+    /// A monitor, to read its state while it runs.
     pub fn monitor(&self) -> Monitor {
-        Monitor { queues: self.engine.queues.clone(), desk: self.engine.desk.clone() }
+        Monitor { queues: self.engine.queues.clone(), shared: self.engine.shared.clone() }
     }
 
-    /// Handles messages until a stop is asked for, the provider is closed, or nothing is left and `stop_when_empty` is
-    /// on, and answers what the stop came to.
+    /// Handles messages until a stop is requested, the provider is closed, or nothing is left and `stop_when_empty` is
+    /// on. Returns the report of the stop.
     ///
-    /// A future that is dropped instead leaves at once: handlers are dropped, and every leased message goes back, best
-    /// effort, with its delivery counted.
+    /// Dropping the future stops at once: handlers are dropped, and every leased message is returned, best effort, with
+    /// its delivery counted.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> StopReport {
         let shutdown = shutdown.into();
         let Self { engine, runner } = self;
@@ -78,7 +78,7 @@ impl<P: MessagingService, R: Run> Subscriber<P, R> {
     }
 }
 
-/// What a loop said that ended before it was told to. Loops end by themselves in no other way than by a panic.
+/// The panic message of a loop that ended early, which only a panic can cause.
 fn said(ended: Option<Result<(), JoinError>>) -> String {
     match ended.and_then(Result::err).map(JoinError::try_into_panic) {
         Some(Ok(panic)) => panic_text(&*panic).to_owned(),
@@ -92,11 +92,11 @@ impl<P, R> fmt::Debug for Subscriber<P, R> {
     }
 }
 
-/// Looks at a subscriber while it runs, and after. Clones look at the same.
+/// Reads the state of a subscriber while it runs, and after. Clones are the same.
 #[derive(Clone)]
 pub struct Monitor {
     queues: Vec<QueueName>,
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
 }
 
 impl Monitor {
@@ -105,14 +105,14 @@ impl Monitor {
         &self.queues
     }
 
-    /// What has happened and what is going on.
+    /// The counts of events and messages.
     pub fn counts(&self) -> Counts {
-        self.desk.counts()
+        self.shared.counts()
     }
 
-    /// Whether it gets on with its store.
+    /// Its health.
     pub fn health(&self) -> Health {
-        self.desk.health.read()
+        self.shared.health.read()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A worker: takes messages from the buffer, runs the handler, and hands in what became of them.
+//! A worker: takes messages from the buffer, runs the handler, and reports the results.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::buffer::{Buffer, Job};
+use crate::buffer::{Assignment, Buffer};
 use crate::control::Control;
 use crate::counters::Outcome;
 use crate::decide::{Ending, decide, fitting};
@@ -24,47 +24,46 @@ use crate::error::{ErrorKind, HandlerError};
 use crate::options::{AckPolicy, Plan};
 use crate::run::{Deliveries, Results, Run};
 
-/// What a worker does in one go may take that long before others have a turn: handlers that never wait must not keep
-/// messages, or other tasks, waiting behind them.
-const LONG: Duration = Duration::from_micros(200);
+/// Time limit of one burst: handlers that never wait must not delay other messages or tasks.
+const MAX_BURST_TIME: Duration = Duration::from_micros(200);
 
-/// How many messages a worker takes in one go while its handlers are done at once.
-pub(crate) const MOST_IN_A_ROW: usize = 8;
+/// Upper bound of messages that a worker takes in one burst while its handlers end without waiting.
+pub(crate) const MAX_BURST: usize = 8;
 
-/// A service whose clone panics is tried again so often, with a pause, before its subscriber gives up.
+/// Panics of the service's clone after which the subscriber stops.
 const PANICS: u32 = 3;
 const AFTER_A_PANIC: Duration = Duration::from_millis(100);
 
 pub(crate) struct Worker<P, R> {
     engine: Arc<Engine<P>>,
-    /// Nothing new begins. Each worker has its own to hand on: clones of a token share a lock.
+    /// Cancelled when no further handler starts. Each worker has its own, because clones of a token share a lock.
     stopping: Arc<CancellationToken>,
-    /// Never called: a service that panicked or was dropped half-way is replaced by a fresh clone.
+    /// Never called: its clone replaces a service that panicked or was dropped before its end.
     pristine: R,
     runner: R,
-    /// The runner must be replaced before it is used again. Not where that is found out: a clone is the user's code, and
+    /// The runner must be replaced before it is used again. That happens later, because a clone is the user's code and
     /// may panic.
     is_spent: bool,
-    /// Woken when a message was taken from this worker.
-    taken_away: Arc<Notify>,
-    /// How many messages to take in one go. More than one only while handlers are done without waiting: then the lock,
-    /// the clock and the wake-ups cost more than they do, and nothing is kept from other workers for longer than
-    /// [`LONG`]. The first handler that waits gives back whatever has not begun, and it is one at a time again.
-    in_a_row: usize,
-    /// Taken and not begun.
-    next: VecDeque<Job>,
-    /// With the handler, also after a panic.
-    in_hand: SmallVec<[InHand; 1]>,
-    /// Ended and not handed in.
+    /// Notified when the result of a running message is no longer needed.
+    reclaimed: Arc<Notify>,
+    /// Number of messages to take at once. More than one only while handlers end without waiting: then the mutex, the
+    /// clock and the wake-ups cost more than the handlers, and other workers are delayed by at most [`MAX_BURST_TIME`].
+    /// The first handler that waits puts back the messages that have not started, and the number is one again.
+    burst: usize,
+    /// Messages that were taken and have not started.
+    next: VecDeque<Assignment>,
+    /// Messages of the running handler, also after a panic.
+    running: SmallVec<[RunningMessage; 1]>,
+    /// Messages that have ended and are not reported.
     ended: Vec<Ended>,
     /// Whether the buffer counts this worker as busy.
     is_busy: bool,
-    /// It found nothing that could begin when it last looked.
-    has_looked: bool,
+    /// The last check found no message that could start.
+    has_checked: bool,
 }
 
-/// What a worker remembers of a message that its handler has.
-struct InHand {
+/// A message whose handler runs.
+struct RunningMessage {
     token: LeaseToken,
     id: MessageId,
     queue: QueueName,
@@ -77,20 +76,20 @@ struct InHand {
     group: Option<String>,
 }
 
-/// A message that its handler is done with.
+/// A message whose handler has ended.
 struct Ended {
     token: LeaseToken,
-    /// `None` when nobody wants to know.
+    /// `None` when the result is no longer needed.
     disposition: Option<Disposition>,
     group: Option<String>,
 }
 
-/// What came of a call.
+/// The end of a call.
 enum Call {
-    Answered(Results),
+    Returned(Results),
     Panicked(Box<dyn Any + Send>),
-    /// Nobody wants its answer any more.
-    TakenAway,
+    /// Its result is no longer needed.
+    Unwanted,
 }
 
 type Panic = Box<dyn Any + Send>;
@@ -104,13 +103,13 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
             pristine,
             runner,
             is_spent: false,
-            taken_away: Arc::new(Notify::new()),
-            in_a_row: 1,
+            reclaimed: Arc::new(Notify::new()),
+            burst: 1,
             next: VecDeque::new(),
-            in_hand: SmallVec::new(),
+            running: SmallVec::new(),
             ended: Vec::new(),
             is_busy: false,
-            has_looked: false,
+            has_checked: false,
         }
     }
 
@@ -118,18 +117,18 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         self.stopping = Arc::new(shutdown.clone());
         let mut panics = 0;
         loop {
-            // Whatever user code panics in, a drop or a clone included, costs its message and not the worker.
-            match AssertUnwindSafe(self.turn(&shutdown)).catch_unwind().await {
+            // A panic of user code, in a drop or a clone too, fails its message and not the worker.
+            match AssertUnwindSafe(self.work_once(&shutdown)).catch_unwind().await {
                 Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(panic) if self.is_busy => {
                     self.conclude(Call::Panicked(panic), Instant::now());
-                    self.hand_in();
+                    self.report();
                 }
                 Err(panic) => {
                     panics += 1;
                     if panics == PANICS {
-                        // Without a service there is nothing that this worker, or any other, could do.
+                        // Without a service neither this worker nor another can run.
                         std::panic::resume_unwind(panic);
                     }
                     tokio::time::sleep(AFTER_A_PANIC).await;
@@ -138,10 +137,10 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         }
     }
 
-    /// Answers false when there is nothing more to do.
-    async fn turn(&mut self, shutdown: &CancellationToken) -> bool {
+    /// Runs the next messages. Returns `false` when there will be none.
+    async fn work_once(&mut self, shutdown: &CancellationToken) -> bool {
         let engine = self.engine.clone();
-        // Handlers that never wait must not keep other tasks from running.
+        // Handlers that never wait must not block other tasks.
         tokio::task::coop::consume_budget().await;
         if self.is_spent {
             self.runner = self.pristine.clone();
@@ -150,11 +149,11 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         if !self.find_work(shutdown).await {
             return false;
         }
-        let _place = match &engine.limit {
+        let _permit = match &engine.limit {
             None => None,
             Some(limit) => tokio::select! {
                 biased;
-                place = limit.acquire() => place.ok(),
+                permit = limit.acquire() => permit.ok(),
                 () = shutdown.cancelled() => return false,
             },
         };
@@ -166,9 +165,9 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         let began = Instant::now();
         self.next = self.take(began);
         if self.next.is_empty() {
-            // Being ready may hold a permit that others wait for.
+            // A ready service may hold a permit that others wait for.
             self.runner = self.pristine.clone();
-            self.has_looked = true;
+            self.has_checked = true;
             return true;
         }
         self.is_busy = true;
@@ -176,13 +175,13 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         loop {
             let deliveries = self.begin().await;
             let call = match ready {
-                Ok(Ok(())) if deliveries.is_empty() => Call::TakenAway,
+                Ok(Ok(())) if deliveries.is_empty() => Call::Unwanted,
                 Ok(Ok(())) => self.call(deliveries).await,
-                Ok(Err(error)) => Call::Answered(smallvec![Err(error); deliveries.len()]),
+                Ok(Err(error)) => Call::Returned(smallvec![Err(error); deliveries.len()]),
                 Err(panic) => Call::Panicked(panic),
             };
             now = self.conclude(call, now);
-            if now.saturating_duration_since(began) > LONG || self.next.is_empty() || self.is_spent {
+            if now.saturating_duration_since(began) > MAX_BURST_TIME || self.next.is_empty() || self.is_spent {
                 break;
             }
             match self.ready_at_once() {
@@ -191,89 +190,90 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
             }
         }
         let took = now.saturating_duration_since(began);
-        self.in_a_row = if took > LONG { 1 } else { (self.in_a_row * 2).clamp(1, MOST_IN_A_ROW) };
-        self.hand_in();
-        if took > LONG {
+        self.burst = if took > MAX_BURST_TIME { 1 } else { (self.burst * 2).clamp(1, MAX_BURST) };
+        self.report();
+        if took > MAX_BURST_TIME {
             // The worker that was woken next may be waiting behind this one.
             tokio::task::yield_now().await;
         }
         true
     }
 
-    /// Waits until there is something to do; answers false when there will not be.
+    /// Waits until a message waits; returns `false` when there will be none.
     async fn find_work(&mut self, shutdown: &CancellationToken) -> bool {
-        let desk = &self.engine.desk;
-        // After a look in vain only a wake-up helps: what is in line may not be allowed to begin yet.
-        let has_looked = std::mem::take(&mut self.has_looked);
-        if !has_looked && desk.buffer().look(false) {
+        let shared = &self.engine.shared;
+        // After a check without a message only a wake-up helps: the waiting messages may not be allowed to start yet.
+        let has_checked = std::mem::take(&mut self.has_checked);
+        if !has_checked && shared.buffer().has_waiting(false) {
             return true;
         }
         loop {
             tokio::select! {
                 biased;
-                () = desk.work.notified() => {}
+                () = shared.work.notified() => {}
                 () = shutdown.cancelled() => return false,
             }
-            if desk.buffer().look(true) {
+            if shared.buffer().has_waiting(true) {
                 return true;
             }
         }
     }
 
-    fn take(&mut self, now: Instant) -> VecDeque<Job> {
+    fn take(&mut self, now: Instant) -> VecDeque<Assignment> {
         let Plan { at_a_time, ack_policy, .. } = *self.engine.plan;
-        // What is acknowledged first must be certain to begin.
-        let takes_turns = at_a_time == 1 && ack_policy != AckPolicy::AckFirst;
-        let jobs = self.engine.desk.change_at(now, |buffer, now, _| {
-            let most = if takes_turns { buffer.in_a_row(self.in_a_row) } else { at_a_time };
-            buffer.take(&self.taken_away, most, now)
+        // A message that is acknowledged first must be certain to start.
+        let can_burst = at_a_time == 1 && ack_policy != AckPolicy::AckFirst;
+        let assignments = self.engine.shared.change_at(now, |buffer, now, _| {
+            let max = if can_burst { buffer.burst(self.burst) } else { at_a_time };
+            buffer.take(&self.reclaimed, max, now)
         });
-        jobs.into()
+        assignments.into()
     }
 
     /// Whether the service can take another message without waiting.
     fn ready_at_once(&mut self) -> Option<Result<Result<(), HandlerError>, Panic>> {
         let ready = AssertUnwindSafe(self.runner.ready()).catch_unwind().now_or_never();
         if ready.is_none() {
-            // It may stand in a line that it would hold up.
+            // While it waits for a permit it might delay others.
             self.runner = self.pristine.clone();
         }
         ready
     }
 
-    /// The next messages as their handler gets them.
+    /// Starts the next messages.
     async fn begin(&mut self) -> Deliveries {
         let engine = self.engine.clone();
-        let jobs = self.next.len().min(engine.plan.at_a_time);
-        let mut jobs: SmallVec<[Job; 1]> = self.next.drain(..jobs).collect();
-        // The process may have stood still since they were taken, or the message before them took long.
-        if jobs.iter().any(|job| !job.control.is_leased()) {
-            let (leased, over) = jobs.into_iter().partition::<Vec<_>, _>(|job| job.control.is_leased());
-            engine.desk.change(|buffer, now, _| buffer.put_back(over.into(), now));
-            jobs = leased.into();
+        let assignments = self.next.len().min(engine.plan.at_a_time);
+        let mut assignments: SmallVec<[Assignment; 1]> = self.next.drain(..assignments).collect();
+        // The process may have been suspended since they were taken, or the message before them took long.
+        if assignments.iter().any(|assignment| !assignment.control.is_leased()) {
+            let (leased, over) =
+                assignments.into_iter().partition::<Vec<_>, _>(|assignment| assignment.control.is_leased());
+            engine.shared.change(|buffer, now, _| buffer.put_back(over.into(), now));
+            assignments = leased.into();
         }
         let acks_first = engine.plan.ack_policy == AckPolicy::AckFirst;
         if acks_first {
-            jobs = self.acknowledge(jobs).await;
+            assignments = self.acknowledge(assignments).await;
         }
         let mut deliveries = Deliveries::new();
-        for job in jobs {
-            let Job { token, letter, control, received, group } = job;
+        for assignment in assignments {
+            let Assignment { token, letter, control, received, group } = assignment;
             let Envelope { id, attempts_count, first_attempt_at, enqueued_at, receive_count, .. } = letter.envelope;
             let store_time = engine.store_time(&letter.envelope);
             let queue = letter.envelope.queue.clone();
             if receive_count == 1 {
                 let age = store_time.saturating_add(received.elapsed()).since(enqueued_at);
-                engine.desk.counters.waited(&queue, age);
+                engine.shared.counters.waited(&queue, age);
             }
             if acks_first {
-                // Later calls must answer that it is too late.
+                // Later calls of the control must return `false`.
                 control.ack();
             }
             let delivery = Delivery::leased(letter, control.clone());
-            // What was acknowledged cannot be given back by a stop, so it is not told of one.
+            // An acknowledged message cannot be released by a stop, so its handler gets no stop signal.
             deliveries.push(if acks_first { delivery } else { delivery.with_stopping(&self.stopping) });
-            self.in_hand.push(InHand {
+            self.running.push(RunningMessage {
                 token,
                 id,
                 queue,
@@ -288,40 +288,40 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         deliveries
     }
 
-    /// Acknowledges messages, and answers those whose acknowledgement is certain.
-    async fn acknowledge(&self, jobs: SmallVec<[Job; 1]>) -> SmallVec<[Job; 1]> {
-        let desk = &self.engine.desk;
-        let answers: Vec<_> = desk.change(|buffer, now, _| {
-            let acknowledge = |job: &Job| {
+    /// Acknowledges messages, and returns those whose acknowledgement is certain.
+    async fn acknowledge(&self, assignments: SmallVec<[Assignment; 1]>) -> SmallVec<[Assignment; 1]> {
+        let shared = &self.engine.shared;
+        let answers: Vec<_> = shared.change(|buffer, now, _| {
+            let acknowledge = |assignment: &Assignment| {
                 let (waiting, answer) = oneshot::channel();
-                buffer.finish(job.token, Disposition::Ack, now, Some(waiting));
+                buffer.finish(assignment.token, Disposition::Ack, now, Some(waiting));
                 answer
             };
-            jobs.iter().map(acknowledge).collect()
+            assignments.iter().map(acknowledge).collect()
         });
         let mut certain = SmallVec::new();
-        for (job, answer) in jobs.into_iter().zip(answers) {
+        for (assignment, answer) in assignments.into_iter().zip(answers) {
             if let Ok(Ok(())) = answer.await {
-                desk.buffer().run_unleased(&job, &self.taken_away);
-                certain.push(job);
-            } else if let Some(group) = &job.group {
-                desk.buffer().leave(group);
+                shared.buffer().run_unleased(&assignment, &self.reclaimed);
+                certain.push(assignment);
+            } else if let Some(group) = &assignment.group {
+                shared.buffer().leave_group(group);
             }
         }
         certain
     }
 
     async fn call(&mut self, deliveries: Deliveries) -> Call {
-        let Self { engine, runner, taken_away, in_hand, next, ended, in_a_row, .. } = self;
+        let Self { engine, runner, reclaimed, running, next, ended, burst, .. } = self;
         let mut handler = std::pin::pin!(AssertUnwindSafe(runner.run(deliveries)).catch_unwind());
         if let Poll::Ready(answer) = futures_util::poll!(&mut handler) {
-            return answer.map_or_else(Call::Panicked, Call::Answered);
+            return answer.map_or_else(Call::Panicked, Call::Returned);
         }
-        // It waits for something. What has ended must not wait with it, nor what has not begun.
-        *in_a_row = 0;
+        // The handler waits. Messages that have ended, and those that have not started, must not wait with it.
+        *burst = 0;
         if !next.is_empty() || !ended.is_empty() {
-            engine.desk.change(|buffer, now, _| {
-                hand_in(buffer, ended, now);
+            engine.shared.change(|buffer, now, _| {
+                report(buffer, ended, now);
                 buffer.is_quick = false;
                 buffer.put_back(std::mem::take(next), now);
             });
@@ -329,27 +329,27 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         loop {
             tokio::select! {
                 biased;
-                answer = &mut handler => return answer.map_or_else(Call::Panicked, Call::Answered),
-                () = taken_away.notified() => {
-                    let buffer = engine.desk.buffer();
-                    if !in_hand.iter().any(|message| buffer.is_handled(message.token)) {
-                        return Call::TakenAway;
+                answer = &mut handler => return answer.map_or_else(Call::Panicked, Call::Returned),
+                () = reclaimed.notified() => {
+                    let buffer = engine.shared.buffer();
+                    if !running.iter().any(|message| buffer.is_handled(message.token)) {
+                        return Call::Unwanted;
                     }
                 }
             }
         }
     }
 
-    /// Decides what becomes of the messages in hand. Answers when that was.
+    /// Decides the outcome of the running messages. Returns the current time.
     fn conclude(&mut self, call: Call, began: Instant) -> Instant {
-        let in_hand = std::mem::take(&mut self.in_hand);
-        self.is_spent |= !matches!(call, Call::Answered(_));
+        let running = std::mem::take(&mut self.running);
+        self.is_spent |= !matches!(call, Call::Returned(_));
         let now = Instant::now();
         let results = match call {
-            Call::Answered(results) => results,
-            Call::Panicked(panic) => smallvec![Err(HandlerError::panicked(panic.as_ref())); in_hand.len()],
-            Call::TakenAway => {
-                self.ended.extend(in_hand.into_iter().map(|InHand { token, group, .. }| Ended {
+            Call::Returned(results) => results,
+            Call::Panicked(panic) => smallvec![Err(HandlerError::panicked(panic.as_ref())); running.len()],
+            Call::Unwanted => {
+                self.ended.extend(running.into_iter().map(|RunningMessage { token, group, .. }| Ended {
                     token,
                     disposition: None,
                     group,
@@ -357,8 +357,8 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
                 return now;
             }
         };
-        let counters = &self.engine.desk.counters;
-        for (message, result) in in_hand.into_iter().zip(results) {
+        let counters = &self.engine.shared.counters;
+        for (message, result) in running.into_iter().zip(results) {
             if let Err(error) = &result {
                 counters.add(&message.queue, failure(error), 1);
             }
@@ -374,7 +374,7 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         now
     }
 
-    fn decide(&self, message: &InHand, result: &Result<(), HandlerError>, now: Instant) -> Disposition {
+    fn decide(&self, message: &RunningMessage, result: &Result<(), HandlerError>, now: Instant) -> Disposition {
         if let Err(error) = result {
             tracing::debug!(queue = %message.queue, id = %message.id, %error, "a handler failed");
         }
@@ -392,13 +392,13 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
         fitting(disposition, &self.engine.provider.capabilities().limits)
     }
 
-    /// Hands in what has ended, gives back what has not begun, and is free again.
-    fn hand_in(&mut self) {
+    /// Reports ended messages, puts back those that have not started, and marks the worker as free.
+    fn report(&mut self) {
         self.is_busy = false;
-        let is_quick = self.in_a_row > 1;
+        let is_quick = self.burst > 1;
         let (ended, next) = (&mut self.ended, std::mem::take(&mut self.next));
-        self.engine.desk.change(|buffer, now, _| {
-            hand_in(buffer, ended, now);
+        self.engine.shared.change(|buffer, now, _| {
+            report(buffer, ended, now);
             buffer.is_quick = is_quick;
             buffer.put_back(next, now);
             buffer.worker_is_free();
@@ -406,13 +406,13 @@ impl<P: MessagingService, R: Run> Worker<P, R> {
     }
 }
 
-fn hand_in(buffer: &mut Buffer, ended: &mut Vec<Ended>, now: Instant) {
+fn report(buffer: &mut Buffer, ended: &mut Vec<Ended>, now: Instant) {
     for Ended { token, disposition, group } in ended.drain(..) {
         if let Some(disposition) = disposition {
             buffer.finish(token, disposition, now, None);
         }
         if let Some(group) = &group {
-            buffer.leave(group);
+            buffer.leave_group(group);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One attempt, from its claim to what it means for the task.
+//! One attempt, from its claim to the outcome of the task.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::decide::{self, Attempt};
 use crate::handler::{Handlers, TaskContext};
 use crate::running::{Attempts, Running, StopReason};
 
-/// What runs the attempts of a worker.
+/// Runs the attempts of a worker.
 #[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) handlers: Handlers,
     pub(crate) attempts: Arc<Attempts>,
     pub(crate) worker: Arc<str>,
-    /// How long an attempt may take.
+    /// Time limit of an attempt.
     pub(crate) timeout: Option<Duration>,
-    /// How long a handler may go on after it was told to stop.
+    /// Time for a handler to end after it was cancelled.
     pub(crate) cancel_timeout: Duration,
     pub(crate) max_result_bytes: usize,
 }
@@ -37,20 +37,20 @@ pub(crate) struct EndedAttempt {
     pub(crate) task_type: TaskType,
     pub(crate) attempt_count: u32,
     pub(crate) took: Duration,
-    /// `None` when the task was taken from it: there is nothing to say any more.
+    /// `None` if the task is no longer this worker's: there is nothing to report.
     pub(crate) outcome: Option<TaskOutcome>,
-    /// Whether the store was told before and its answer was lost.
+    /// Whether the answer to an earlier report was lost.
     pub(crate) may_be_kept: bool,
 }
 
 impl EndedAttempt {
-    /// How the attempt has ended for the store; `None` when the task was no longer the worker's. Told again after a lost
-    /// answer, the store finds the task as it left it.
+    /// The outcome that the store has recorded; `None` if the task was no longer this worker's. A report that is
+    /// repeated after a lost answer finds the task as the first one left it.
     pub(crate) fn kept(&self, standing: TaskStanding, mode: TaskMode) -> Option<TaskOutcome> {
         let outcome = self.outcome.as_ref()?;
         let was_last = match standing {
             TaskStanding::Spent => true,
-            // The answer that was lost said so.
+            // The lost answer was `Spent`.
             TaskStanding::Lost(Some(TaskState::Dead)) => self.may_be_kept,
             TaskStanding::Held | TaskStanding::Lost(_) => false,
         };
@@ -66,7 +66,7 @@ impl EndedAttempt {
         }
     }
 
-    /// What the store is told.
+    /// The report for the store.
     pub(crate) fn finish(&self) -> Option<Finish> {
         self.outcome.clone().map(|outcome| Finish { lease: self.lease, outcome })
     }
@@ -85,8 +85,8 @@ fn left_in(outcome: &TaskOutcome, mode: TaskMode) -> TaskState {
 type Answer = Result<Option<Bytes>, HandlerError>;
 
 impl Runner {
-    /// Runs an attempt to its end. The store was `asked` for it at that time; `must_stop` is cancelled when the worker
-    /// cannot wait any longer.
+    /// Runs an attempt to its end. `asked` is the time of the claim; `must_stop` is cancelled when the time limit of
+    /// the worker's stop has ended.
     pub(crate) async fn run(&self, task: ClaimedTask, asked: Moment, must_stop: &CancellationToken) -> EndedAttempt {
         let began = Instant::now();
         let task = Arc::new(task);
@@ -99,17 +99,18 @@ impl Runner {
             may_be_kept: false,
         };
         let Some(handler) = self.handlers.get(&task.task_type) else {
-            // Its id came by the queue of another type.
+            // Its id was delivered by the queue of another type.
             return ended(Some(TaskOutcome::Released));
         };
         let place = self.attempts.begin(task.lease, asked);
         let running = &*place.running;
         if !running.is_leased() {
-            // The process stood still, or the store was slow: another may have it by now. If none has, it goes back.
+            // The process was suspended, or the store was slow: another worker may have it by now. If none has, it is
+            // released.
             return ended(Some(TaskOutcome::Released));
         }
         let context = TaskContext::new(task.clone(), self.worker.clone(), place.running.clone());
-        // Called inside, because a handler may also panic before its first await.
+        // Called inside the future, because a handler may also panic before its first await.
         let work = AssertUnwindSafe(async { handler(context).await }).catch_unwind();
         let work = work.map(|ended| ended.unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic))));
         let answer = self.supervise(work, &task, running, must_stop).await;
@@ -133,7 +134,7 @@ impl Runner {
         })
     }
 
-    /// Waits for the end of the work, or until it is told to stop and has had some time to do so.
+    /// Waits for the end of the work; when it must stop, cancels it and waits a while longer.
     async fn supervise(
         &self,
         work: impl Future<Output = Answer>,
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_end_that_is_told_again_after_a_lost_answer_is_known_by_what_it_left() {
+    async fn a_repeated_report_after_a_lost_answer_is_recognized_by_the_state_it_left() {
         let folder = tempfile::tempdir().unwrap();
         let soon = Deadline::default;
         let file = SqliteStore::open(folder.path().join("tasks.db"), SqliteOptions::default()).await.unwrap();
@@ -224,7 +225,7 @@ mod tests {
                 let again = tell().await;
                 assert!(matches!(again, TaskStanding::Lost(_)), "{mode}: {outcome:?}: {again:?}");
                 assert_eq!(ended.kept(again, mode), Some(outcome.clone()), "{mode}: {again:?}");
-                // Without a doubt about the first answer, somebody else has ended it.
+                // If no answer was lost, another worker has ended the task.
                 let certain = EndedAttempt { may_be_kept: false, ..ended };
                 assert_eq!(certain.kept(again, mode), None);
                 if outcome == TaskOutcome::Released {
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_retry_of_the_last_attempt_that_is_told_again_after_a_lost_answer_is_a_death() {
+    async fn a_repeated_retry_of_the_last_attempt_is_a_death() {
         let folder = tempfile::tempdir().unwrap();
         let soon = Deadline::default;
         let file = SqliteStore::open(folder.path().join("tasks.db"), SqliteOptions::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What applications and people ask of tasks.
+//! The client: creates and manages tasks and schedules.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,19 +15,19 @@ use crate::timing::Times;
 
 const CREATE: &str = "create a task";
 
-/// How long a queue that could not be asked about is not asked about again.
-const UNASKED: Duration = Duration::from_secs(30);
+/// Time until the queue of a type is checked again after the provider could not be reached.
+const CHECK_AGAIN: Duration = Duration::from_secs(30);
 
-/// How long a broker may take to say whether it takes a queue's name. A task is made all the same if it does not.
-const ASK: Duration = Duration::from_secs(2);
+/// Time limit for a broker to accept a queue's name. Without an answer the task is created all the same.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Makes, reads, cancels and replays tasks, and manages schedules. Clones are the same client.
+/// Creates, reads, cancels and replays tasks, and manages schedules. Clones are the same client.
 #[derive(Debug, Clone)]
 pub struct TaskClient<S, P> {
     pub(crate) store: S,
     provider: P,
-    /// Types whose queue was asked for, and when to ask again. A lock, held for a look.
-    asked: Arc<Mutex<HashMap<TaskType, Option<Instant>>>>,
+    /// Types whose queue was checked, and when to check it again. A mutex, held for a look-up.
+    checked: Arc<Mutex<HashMap<TaskType, Option<Instant>>>>,
 }
 
 fn only<T>(rows: RowResults<T>, operation: &'static str) -> Result<T, MessagingError> {
@@ -41,7 +41,7 @@ where
     P: MessagingService,
 {
     pub(crate) fn new(store: S, provider: P) -> Self {
-        Self { store, provider, asked: Arc::default() }
+        Self { store, provider, checked: Arc::default() }
     }
 
     /// The store.
@@ -49,12 +49,12 @@ where
         &self.store
     }
 
-    /// Makes a task.
+    /// Creates a task.
     pub async fn create(&self, task: NewTask, deadline: Deadline) -> Result<Created, MessagingError> {
         only(self.create_many(vec![task], deadline).await?, CREATE)
     }
 
-    /// Makes tasks, in their order, in one transaction. A task that is refused is refused alone.
+    /// Creates tasks, in their order, in one transaction. Each task is accepted or refused by itself.
     pub async fn create_many(
         &self,
         tasks: Vec<NewTask>,
@@ -86,7 +86,7 @@ where
             let types: BTreeSet<&TaskType> = tasks.iter().map(|task| &task.task_type).collect();
             for task_type in types {
                 deadline.check(CREATE)?;
-                if let Err(error) = self.ask_for_queue(task_type, deadline).await {
+                if let Err(error) = self.check_queue(task_type, deadline).await {
                     refused.insert(task_type.clone(), error);
                 }
             }
@@ -94,22 +94,22 @@ where
         Ok(refused)
     }
 
-    /// Refuses a type whose queue the provider cannot hold, before tasks of it are made that could never be delivered.
-    /// A provider that cannot be reached refuses nothing: the store is there, and the task waits in it.
-    async fn ask_for_queue(&self, task_type: &TaskType, deadline: Deadline) -> Result<(), MessagingError> {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).get(task_type).copied();
-        if asked.is_some_and(|again| again.is_none_or(|again| again > Instant::now())) {
+    /// Refuses a type whose queue the provider cannot hold, because its tasks could never be delivered. An unreachable
+    /// provider refuses nothing: the task waits in the store.
+    async fn check_queue(&self, task_type: &TaskType, deadline: Deadline) -> Result<(), MessagingError> {
+        let checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner).get(task_type).copied();
+        if checked.is_some_and(|again| again.is_none_or(|again| again > Instant::now())) {
             return Ok(());
         }
         let queue = self.store.routes().queue(task_type)?;
-        let again = match self.provider.ensure_queue(&queue, deadline.at_most(ASK)).await {
+        let again = match self.provider.ensure_queue(&queue, deadline.at_most(CHECK_TIMEOUT)).await {
             Ok(()) => None,
             Err(error @ (MessagingError::InvalidInput { .. } | MessagingError::NotSupported { .. })) => {
                 return Err(error);
             }
-            Err(_) => Some(Instant::now() + UNASKED),
+            Err(_) => Some(Instant::now() + CHECK_AGAIN),
         };
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(task_type.clone(), again);
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(task_type.clone(), again);
         Ok(())
     }
 
@@ -123,7 +123,7 @@ where
         self.store.attempts(id, deadline).await
     }
 
-    /// Payloads that a task had before it was edited, oldest first.
+    /// The payloads of a task before its edits, oldest first.
     pub async fn revisions(&self, id: TaskId, deadline: Deadline) -> Result<Vec<PayloadRevision>, MessagingError> {
         self.store.revisions(id, deadline).await
     }
@@ -133,12 +133,12 @@ where
         self.store.list(query, deadline).await
     }
 
-    /// Calls a task off, wherever it is in its life. Answers the state that it left.
+    /// Cancels a task that has not ended. Returns the state that it left.
     pub async fn cancel(&self, id: TaskId, deadline: Deadline) -> Result<TaskState, MessagingError> {
         only(self.store.cancel(&[id], deadline).await?, "cancel a task")
     }
 
-    /// Has a task run now: one that waits for its time does not wait any longer, one that is dead is replayed.
+    /// Makes a task due now: a waiting task need not wait for its time, a dead one is replayed.
     pub async fn retry(&self, id: TaskId, deadline: Deadline) -> Result<(), MessagingError> {
         match only(self.store.run_now(&[id], deadline).await?, "retry a task") {
             Err(MessagingError::TaskConflict { state: TaskState::Dead, .. }) => self.replay(id, deadline).await,
@@ -149,38 +149,38 @@ where
         }
     }
 
-    /// Brings a dead task back, with all its attempts before it.
+    /// Replays a dead task, with fresh attempts.
     pub async fn replay(&self, id: TaskId, deadline: Deadline) -> Result<(), MessagingError> {
         only(self.store.replay(&[id], deadline).await?, "replay a task")
     }
 
-    /// Changes the payload of a dead task; the one before is kept. Answers the number of the new revision.
+    /// Changes the payload of a dead task and keeps the old one. Returns the number of the new revision.
     pub async fn edit(&self, id: TaskId, payload: Bytes, deadline: Deadline) -> Result<u32, MessagingError> {
         self.store.edit_payload(id, payload, deadline).await
     }
 
-    /// Waits until a task has ended, and answers it.
+    /// Waits until a task has ended, and returns it.
     pub async fn ended(&self, id: TaskId, deadline: Deadline) -> Result<Task, MessagingError> {
-        let look_again = Duration::from_millis(100);
+        let interval = Duration::from_millis(100);
         loop {
             let task = self.get(id, deadline).await?;
             if task.info.state.is_terminal() {
                 return Ok(task);
             }
             deadline.check("wait for a task")?;
-            tokio::time::sleep(deadline.remaining().map_or(look_again, |left| left.min(look_again))).await;
+            tokio::time::sleep(deadline.remaining().map_or(interval, |left| left.min(interval))).await;
         }
     }
 
-    /// Makes a schedule, or changes the one of its name. One whose times stay the same keeps the next of them, so that a
-    /// program may put its schedules whenever it starts.
+    /// Creates a schedule, or changes the one of its name. If its times stay the same it keeps its next run, so that a
+    /// program can put its schedules whenever it starts.
     pub async fn put_schedule(&self, schedule: &NewSchedule, deadline: Deadline) -> Result<Schedule, MessagingError> {
         schedule.check(self.store.max_payload_bytes())?;
         let times = Times::read(&schedule.timing)?;
         let now = self.store.store_time(deadline).await?;
-        let first = times.after(now).ok_or_else(|| {
-            MessagingError::invalid("schedule", "none of its times will ever come; look at its day and its month")
-        })?;
+        let first = times
+            .after(now)
+            .ok_or_else(|| MessagingError::invalid("schedule", "its times never occur; check its day and its month"))?;
         let known = self.store.get_schedule(&schedule.name, deadline).await?;
         let kept = known.filter(|known| known.definition.timing == schedule.timing && known.paused_at.is_none());
         let next = kept.and_then(|known| known.next_run_at).unwrap_or(first);
@@ -205,12 +205,12 @@ where
         }
     }
 
-    /// Holds a schedule back. The times that come meanwhile are not made up for.
+    /// Pauses a schedule. Times during the pause are not made up for.
     pub async fn pause_schedule(&self, name: &str, deadline: Deadline) -> Result<Schedule, MessagingError> {
         self.set_paused(name, true, deadline).await
     }
 
-    /// Lets a schedule go on, with its next time from now.
+    /// Resumes a schedule, with its next time from now.
     pub async fn resume_schedule(&self, name: &str, deadline: Deadline) -> Result<Schedule, MessagingError> {
         self.set_paused(name, false, deadline).await
     }
@@ -223,7 +223,7 @@ where
             }
             let now = self.store.store_time(deadline).await?;
             let next = Times::read(&schedule.definition.timing)?.after(now);
-            // Somebody else may have fired or changed it between the look and this.
+            // Another process may have fired or changed it since it was read.
             if self.store.set_schedule_paused(name, schedule.version, is_paused, next, deadline).await? {
                 return self.get_schedule(name, deadline).await;
             }
@@ -231,7 +231,7 @@ where
         }
     }
 
-    /// Makes a task of a schedule now. Its times go on as they would have.
+    /// Creates a task of a schedule now. Its times do not change.
     pub async fn trigger_schedule(&self, name: &str, deadline: Deadline) -> Result<Created, MessagingError> {
         let schedule = self.get_schedule(name, deadline).await?;
         self.create(schedule.definition.task.task(name)?, deadline).await
@@ -239,6 +239,6 @@ where
 }
 
 fn no_schedule(name: &str) -> MessagingError {
-    let why = format!("there is no schedule '{}'; `postrider schedule list` shows those that are", name.escape_debug());
+    let why = format!("there is no schedule '{}'; list them with `postrider schedule list`", name.escape_debug());
     MessagingError::invalid("schedule", why)
 }

@@ -1,4 +1,4 @@
-//! What an attempt's end means for its task. Pure: nothing here waits, and chance is given.
+//! Decides the outcome of a task from the end of an attempt. Pure functions: the random number is an argument.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use postrider_core::RetryStrategy;
 use postrider_core::task::{DeadReason, TaskOutcome};
 use postrider_subscriber::{ErrorKind, HandlerError};
 
-/// What is known of an attempt that has ended.
+/// An attempt that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt<'t> {
     pub(crate) attempt_count: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Attempt<'t> {
     pub(crate) random: f64,
 }
 
-/// What becomes of a task whose handler answered this.
+/// The outcome of a task whose handler returned this.
 pub(crate) fn answered(
     attempt: &Attempt<'_>,
     answer: Result<Option<Bytes>, HandlerError>,
@@ -28,7 +28,7 @@ pub(crate) fn answered(
     match answer {
         Ok(Some(result)) if result.len() > max_result_bytes => {
             let error = format!(
-                "the result has {} bytes, at most {max_result_bytes} are allowed; store it elsewhere and answer where",
+                "the result has {} bytes, but at most {max_result_bytes} are allowed; store it elsewhere and return its location",
                 result.len()
             );
             TaskOutcome::Dead { reason: DeadReason::Permanent, error }
@@ -52,10 +52,10 @@ fn failed(attempt: &Attempt<'_>, error: &HandlerError) -> TaskOutcome {
     }
 }
 
-/// What becomes of a task whose worker was lost.
+/// The outcome of a task whose worker was lost.
 pub(crate) fn lost(attempt: &Attempt<'_>, worker: &str) -> TaskOutcome {
     let error = storable(&format!(
-        "worker '{worker}' was lost in attempt {} of {}: its lease ran out without a sign of life",
+        "worker '{worker}' was lost in attempt {} of {}: its lease ended without a heartbeat",
         attempt.attempt_count, attempt.max_attempts
     ));
     match next_attempt(attempt, None) {
@@ -65,7 +65,7 @@ pub(crate) fn lost(attempt: &Attempt<'_>, worker: &str) -> TaskOutcome {
     }
 }
 
-/// When the next attempt follows, or why none does. A handler's own strategy stands in for the task's.
+/// The delay of the next attempt, or why there is none. A handler's own strategy replaces the task's.
 fn next_attempt(attempt: &Attempt<'_>, own: Option<&RetryStrategy>) -> Result<Duration, DeadReason> {
     if attempt.attempt_count >= attempt.max_attempts {
         return Err(DeadReason::MaxAttempts);
@@ -74,7 +74,7 @@ fn next_attempt(attempt: &Attempt<'_>, own: Option<&RetryStrategy>) -> Result<Du
     let strategy = match own.or(attempt.strategy) {
         Some(strategy) => strategy,
         None => {
-            // The number of attempts is the task's; the strategy has only the delays.
+            // The task limits the attempts; the strategy has only the delays.
             default = RetryStrategy::default().without_limits();
             &default
         }
@@ -84,7 +84,7 @@ fn next_attempt(attempt: &Attempt<'_>, own: Option<&RetryStrategy>) -> Result<Du
         .ok_or(DeadReason::RetriesExhausted)
 }
 
-/// A text that every database takes: PostgreSQL refuses NUL, and one text must not spoil the batch that it is in.
+/// A text that every store accepts: PostgreSQL refuses NUL, and one text must not fail its whole batch.
 pub(crate) fn storable(text: &str) -> String {
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text.to_owned() }
 }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_tried_again_until_the_last_attempt() {
+    fn a_failure_is_retried_until_the_last_attempt() {
         let fail = |count| answered(&attempt(count), Err(HandlerError::retryable("no")), 10);
         assert_eq!(fail(1), TaskOutcome::Retry { after: Duration::from_secs(1), error: "no".into() });
         assert_eq!(fail(2), TaskOutcome::Retry { after: Duration::from_secs(2), error: "no".into() });
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn a_permanent_failure_is_not() {
+    fn a_permanent_failure_is_not_retried() {
         for error in [HandlerError::permanent("no"), HandlerError::undecodable("no")] {
             assert_eq!(reason(answered(&attempt(1), Err(error), 10)), Some(DeadReason::Permanent));
         }
     }
 
     #[test]
-    fn a_handler_may_say_when() {
+    fn a_handler_may_choose_the_delay() {
         let minute = Duration::from_secs(60);
         let later = || Err(HandlerError::retry_after(minute, "busy"));
         assert_eq!(answered(&attempt(1), later(), 10), TaskOutcome::Retry { after: minute, error: "busy".into() });
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strategy_may_give_up_before_the_attempts_are_used_up() {
+    fn a_strategy_may_end_before_the_attempts_are_used_up() {
         let strategy = RetryStrategy::constant(Duration::from_secs(1)).with_max_total_delay(Duration::from_secs(5));
         let late = Attempt {
             strategy: Some(&strategy),
@@ -143,20 +143,20 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_kept_if_it_is_not_too_large() {
+    fn a_result_is_stored_unless_it_is_too_large() {
         let answer = |text: &'static str| answered(&attempt(1), Ok(Some(text.into())), 3);
         assert_eq!(answer("yes"), TaskOutcome::Succeeded { result: Some("yes".into()) });
         assert_eq!(reason(answer("okay")), Some(DeadReason::Permanent));
     }
 
     #[test]
-    fn a_lost_worker_costs_the_attempt() {
+    fn a_lost_worker_uses_up_the_attempt() {
         assert!(matches!(lost(&attempt(1), "host:1"), TaskOutcome::Retry { .. }));
         assert_eq!(reason(lost(&attempt(3), "host:1")), Some(DeadReason::LeaseLost));
     }
 
     #[test]
-    fn what_is_kept_has_no_nul() {
+    fn a_stored_error_has_no_nul() {
         let TaskOutcome::Retry { error, .. } = answered(&attempt(1), Err("a\0b".into()), 10) else { panic!() };
         assert_eq!(error, "a\u{fffd}b");
     }

@@ -1,8 +1,8 @@
-//! Queue mode: a subscriber brings the ids of tasks, and the store decides.
+//! Queue mode: a subscriber delivers the ids of tasks, and the store decides.
 //!
-//! A message is settled only after what it brought about is committed. One whose task has ended, is with another worker
-//! or does not exist has nothing to do and is acknowledged; one that came too early goes back until its task is due. What
-//! is no message of ours at all goes to the dead letters.
+//! A message is settled only after the changes that it caused are committed. If its task has ended, is with another
+//! worker or does not exist, there is nothing to do and it is acknowledged; a message that comes too early is delivered
+//! again when its task is due. A message without a task id is dead-lettered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,32 +15,34 @@ use tokio_util::task::TaskTracker;
 
 use crate::attempt::EndedAttempt;
 use crate::backoff::Backoff;
-use crate::gather::Gather;
-use crate::polling::LAST_WORD;
-use crate::worker::{Desk, TaskStopCause};
+use crate::batcher::Batcher;
+use crate::polling::LAST_REPORTS;
+use crate::worker::{Shared, TaskStopCause};
 
-/// So many claims, or ends, go together.
-const MOST_TOGETHER: usize = 500;
+/// Upper bound of claims, or ends, in one call of the store.
+const MAX_BATCH: usize = 500;
 
-/// A message that is lost while its task is worked on changes nothing, so nobody is freed from it by force.
+/// The release-stuck timeout: losing the message while its task runs changes nothing, so the handler is never dropped
+/// for it.
 const NEVER_STUCK: Duration = MAX_DURATION;
 
-/// What handles deliveries.
+/// Handles deliveries.
 #[derive(Debug)]
-struct Counter<S> {
-    desk: Arc<Desk<S>>,
-    claims: Gather<TaskId, ClaimAnswer>,
-    ends: Gather<Finish, TaskStanding>,
-    /// Cancelled when the worker cannot wait any longer. Not when a message's lease is lost: the task's own lease is what
-    /// counts, and a broker that restarts must not cost an attempt.
+struct DeliveryHandler<S> {
+    shared: Arc<Shared<S>>,
+    claims: Batcher<TaskId, ClaimAnswer>,
+    ends: Batcher<Finish, TaskStanding>,
+    /// Cancelled when the time limit of the worker's stop has ended. Not when a message's lease is lost: only the
+    /// task's own lease counts, and a restart of the broker must not cost an attempt.
     must_stop: CancellationToken,
-    /// What was begun for deliveries, which the subscriber may give up before it has ended.
+    /// Attempts that were started for deliveries, which the subscriber may drop before they end.
     under_way: TaskTracker,
 }
 
-/// Works on what is delivered until a stop is asked for, the provider is closed, or nothing is left and that ends it.
+/// Handles deliveries until a stop is requested, the provider is closed, or nothing is left and `stop_when_empty` is
+/// on.
 pub(crate) async fn run<S, P>(
-    desk: Arc<Desk<S>>,
+    shared: Arc<Shared<S>>,
     provider: P,
     shutdown: &Shutdown,
 ) -> Result<TaskStopCause, MessagingError>
@@ -48,40 +50,40 @@ where
     S: TaskStore + Clone,
     P: MessagingService,
 {
-    let types = desk.runner.handlers.types();
-    let queues = types.iter().map(|name| desk.store.routes().queue(name)).collect::<Result<Vec<_>, _>>()?;
+    let types = shared.runner.handlers.types();
+    let queues = types.iter().map(|name| shared.store.routes().queue(name)).collect::<Result<Vec<_>, _>>()?;
     let (must_stop, under_way) = (CancellationToken::new(), TaskTracker::new());
-    // However this ends, nothing goes on without it.
+    // Cancels the attempts however this function ends.
     let _stops = must_stop.clone().drop_guard();
-    let counter = Counter {
-        claims: claims(&desk),
-        ends: ends(&desk),
-        desk: desk.clone(),
+    let handler = DeliveryHandler {
+        claims: claims(&shared),
+        ends: ends(&shared),
+        shared: shared.clone(),
         must_stop: must_stop.clone(),
         under_way: under_way.clone(),
     };
-    let (counter, options) = (Arc::new(counter), &desk.options);
-    // The store counts attempts. A delivery that fails is one that the store could not be asked about.
+    let (handler, options) = (Arc::new(handler), &shared.options);
+    // The store counts attempts. A delivery fails only if the store could not be reached.
     let again = RetryStrategy::constant_with_jitter(Duration::from_millis(200), Duration::from_millis(800));
     let subscriber = Subscriber::builder(provider, queues)
-        .handler(tower::service_fn(move |delivery: Delivery| counter.clone().deliver(delivery)))
+        .handler(tower::service_fn(move |delivery: Delivery| handler.clone().deliver(delivery)))
         .max_workers(options.max_workers)
-        // What is fetched together is claimed together, and a claim costs the store a commit.
-        .fetch_batch_size(options.max_workers.clamp(100, MOST_TOGETHER))
+        // Messages that are fetched together are claimed together, and a claim costs the store a commit.
+        .fetch_batch_size(options.max_workers.clamp(100, MAX_BATCH))
         .retry_strategy(again)
         .graceful_timeout(options.graceful_timeout)
-        // A handler that is told to stop has its own time for that, and its end must be told to the store.
-        .cancel_timeout(options.cancel_timeout + LAST_WORD)
+        // A cancelled handler has its own time to end, and its end must then be reported to the store.
+        .cancel_timeout(options.cancel_timeout + LAST_REPORTS)
         .release_stuck_timeout(NEVER_STUCK)
         .max_fetch_interval(options.poll_interval)
         .stop_when_empty(options.stop_when_empty)
         .visibility(options.lease)
         .build()?;
-    let patience = options.graceful_timeout;
-    let out_of_patience = async {
+    let graceful_timeout = options.graceful_timeout;
+    let out_of_time = async {
         shutdown.requested().await;
         tokio::select! {
-            () = tokio::time::sleep(patience) => {}
+            () = tokio::time::sleep(graceful_timeout) => {}
             () = shutdown.requested_at_once() => {}
         }
         must_stop.cancel();
@@ -89,13 +91,13 @@ where
     };
     let ended = tokio::select! {
         report = subscriber.run(shutdown.clone()) => report.cause,
-        // It only tells the attempts.
-        cause = out_of_patience => cause,
+        // It only cancels the attempts, and never ends.
+        cause = out_of_time => cause,
     };
-    // What the subscriber has given up still tells the store how it ended.
+    // Attempts that the subscriber has dropped still report their end to the store.
     must_stop.cancel();
     under_way.close();
-    let _ = tokio::time::timeout(options.cancel_timeout + LAST_WORD, under_way.wait()).await;
+    let _ = tokio::time::timeout(options.cancel_timeout + LAST_REPORTS, under_way.wait()).await;
     Ok(match ended {
         StopCause::Requested => TaskStopCause::Requested,
         StopCause::NothingLeft => TaskStopCause::NothingLeft,
@@ -104,90 +106,90 @@ where
     })
 }
 
-fn claims<S: TaskStore + Clone>(desk: &Arc<Desk<S>>) -> Gather<TaskId, ClaimAnswer> {
-    let desk = desk.clone();
-    Gather::new("claim tasks", MOST_TOGETHER, move |ids: Vec<TaskId>| {
-        let desk = desk.clone();
+fn claims<S: TaskStore + Clone>(shared: &Arc<Shared<S>>) -> Batcher<TaskId, ClaimAnswer> {
+    let shared = shared.clone();
+    Batcher::new("claim tasks", MAX_BATCH, move |ids: Vec<TaskId>| {
+        let shared = shared.clone();
         async move {
-            let Desk { store, options, runner, .. } = &*desk;
+            let Shared { store, options, runner, .. } = &*shared;
             store.claim_by_id(&ids, options.lease, &runner.worker, Deadline::default()).await
         }
     })
 }
 
-fn ends<S: TaskStore + Clone>(desk: &Arc<Desk<S>>) -> Gather<Finish, TaskStanding> {
-    let store = desk.store.clone();
-    Gather::new("finish tasks", MOST_TOGETHER, move |ends: Vec<Finish>| {
+fn ends<S: TaskStore + Clone>(shared: &Arc<Shared<S>>) -> Batcher<Finish, TaskStanding> {
+    let store = shared.store.clone();
+    Batcher::new("finish tasks", MAX_BATCH, move |ends: Vec<Finish>| {
         let store = store.clone();
         async move { store.finish(ends, Deadline::default()).await }
     })
 }
 
-/// What becomes of a message.
+/// The outcome of a delivery.
 #[derive(Debug)]
-enum Settled {
+enum DeliveryOutcome {
     Done,
-    /// Its task is not due yet.
-    ComesBack(Duration),
+    /// The task is not due yet: deliver it again after this time.
+    Redeliver(Duration),
 }
 
-impl<S: TaskStore + Clone> Counter<S> {
-    /// Sees to a delivery in a task of its own: whoever waits for it may leave, and what was claimed is still finished.
+impl<S: TaskStore + Clone> DeliveryHandler<S> {
+    /// Handles a delivery in a separate task: when the caller is dropped, the claimed task is still finished.
     async fn deliver(self: Arc<Self>, delivery: Delivery) -> Result<(), HandlerError> {
         let id = TaskMessage::read(&delivery.body).map_err(HandlerError::undecodable)?;
-        let work = self.under_way.spawn(self.clone().see_to(id));
+        let work = self.under_way.spawn(self.clone().run_task(id));
         match work.await.map_err(HandlerError::retryable)?? {
-            Settled::Done => {}
-            Settled::ComesBack(time) => drop(delivery.control().nack(Nack::retry_after(time))),
+            DeliveryOutcome::Done => {}
+            DeliveryOutcome::Redeliver(time) => drop(delivery.control().nack(Nack::retry_after(time))),
         }
         Ok(())
     }
 
-    async fn see_to(self: Arc<Self>, id: TaskId) -> Result<Settled, HandlerError> {
-        let asked = Moment::now();
-        let claimed = self.claims.call(id).await.inspect_err(|error| self.desk.trouble(error))?;
-        self.desk.answered();
+    async fn run_task(self: Arc<Self>, id: TaskId) -> Result<DeliveryOutcome, HandlerError> {
+        let claimed_at = Moment::now();
+        let claimed = self.claims.call(id).await.inspect_err(|error| self.shared.store_failed(error))?;
+        self.shared.store_answered();
         match claimed {
             ClaimAnswer::Claimed(task) => {
-                let ended = self.desk.runner.run(*task, asked, &self.must_stop).await;
-                self.tell(ended).await?;
+                let ended = self.shared.runner.run(*task, claimed_at, &self.must_stop).await;
+                self.report(ended).await?;
             }
-            ClaimAnswer::NotDue(time) => return Ok(Settled::ComesBack(time)),
-            ClaimAnswer::NotClaimable => self.desk.counters.count_idle_delivery(),
+            ClaimAnswer::NotDue(time) => return Ok(DeliveryOutcome::Redeliver(time)),
+            ClaimAnswer::NotClaimable => self.shared.counters.count_idle_delivery(),
         }
-        Ok(Settled::Done)
+        Ok(DeliveryOutcome::Done)
     }
 
-    /// Tells the store how an attempt ended, again and again while it cannot be reached: the message is kept meanwhile.
-    async fn tell(&self, mut ended: EndedAttempt) -> Result<(), HandlerError> {
+    /// Reports the end of an attempt to the store, and retries while it cannot be reached: the message stays leased.
+    async fn report(&self, mut ended: EndedAttempt) -> Result<(), HandlerError> {
         let Some(finish) = ended.finish() else {
-            self.desk.tell(&ended, None);
+            self.shared.record_end(&ended, None);
             return Ok(());
         };
         let mut backoff = Backoff::default();
         loop {
-            let mut told = self.ends.call(finish.clone()).await;
-            if told.as_ref().is_err_and(is_lasting) {
-                // Another of its batch may be at fault: it is told by itself.
-                let alone = self.desk.store.finish(vec![finish.clone()], Deadline::default()).await;
-                told = alone.map(|standings| standings.first().copied().unwrap_or(TaskStanding::Lost(None)));
+            let mut reported = self.ends.call(finish.clone()).await;
+            if reported.as_ref().is_err_and(is_lasting) {
+                // Another end of its batch may be at fault: this one is reported by itself.
+                let alone = self.shared.store.finish(vec![finish.clone()], Deadline::default()).await;
+                reported = alone.map(|standings| standings.first().copied().unwrap_or(TaskStanding::Lost(None)));
             }
-            match told {
+            match reported {
                 Ok(standing) => {
-                    self.desk.answered();
-                    self.desk.tell(&ended, ended.kept(standing, self.desk.store.routes().mode));
+                    self.shared.store_answered();
+                    self.shared.record_end(&ended, ended.kept(standing, self.shared.store.routes().mode));
                     return Ok(());
                 }
                 Err(error @ MessagingError::Closed { .. }) => return Err(error.into()),
                 Err(error) if is_lasting(&error) => {
-                    // The store will never take it. The lease runs out, and the task is tried again.
-                    tracing::error!(%error, task = %ended.lease.id, "the end of an attempt cannot be kept");
-                    self.desk.tell(&ended, None);
+                    // The store will never accept it. The lease ends, and the task is retried.
+                    tracing::error!(%error, task = %ended.lease.id, "the store refuses the end of an attempt");
+                    self.shared.record_end(&ended, None);
                     return Ok(());
                 }
                 Err(error) => {
                     ended.may_be_kept |= matches!(error, MessagingError::OutcomeUnknown { .. });
-                    self.desk.trouble(&error);
+                    self.shared.store_failed(&error);
                     backoff.pause().await;
                 }
             }
@@ -195,7 +197,7 @@ impl<S: TaskStore + Clone> Counter<S> {
     }
 }
 
-/// Whether the same call will fail for as long as it is made.
+/// Whether the same call would fail again every time.
 pub(crate) fn is_lasting(error: &MessagingError) -> bool {
     !error.is_retryable() && !matches!(error, MessagingError::OutcomeUnknown { .. } | MessagingError::Closed { .. })
 }

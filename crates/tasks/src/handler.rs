@@ -1,4 +1,4 @@
-//! What runs a task.
+//! Handlers of tasks, and what they get.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::running::{Running, StopReason};
 
-/// A task as its handler gets it. Clones are the same task.
+/// The task that a handler gets. Clones are the same task.
 #[derive(Debug, Clone)]
 pub struct TaskContext {
     task: Arc<ClaimedTask>,
@@ -28,8 +28,8 @@ impl TaskContext {
         Self { task, worker, running }
     }
 
-    /// The task's identity. With [`attempt`](Self::attempt) it names this very try, for systems that can tell a repeated
-    /// request by a key.
+    /// The task's identity. With [`attempt`](Self::attempt) it identifies this attempt, for systems that detect a
+    /// repeated request by a key.
     pub fn id(&self) -> TaskId {
         self.task.lease.id
     }
@@ -39,12 +39,12 @@ impl TaskContext {
         &self.task.task_type
     }
 
-    /// What the task was made with.
+    /// The task's payload.
     pub fn payload(&self) -> &Bytes {
         &self.task.payload
     }
 
-    /// The payload as a value of JSON. What cannot be read never will be: the error makes the task dead at once.
+    /// The payload as a JSON value. The error for an unreadable payload makes the task dead at once.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
         serde_json::from_slice(&self.task.payload).map_err(HandlerError::undecodable)
     }
@@ -54,7 +54,7 @@ impl TaskContext {
         self.task.attempt_count
     }
 
-    /// How many attempts there are.
+    /// The number of attempts.
     pub fn max_attempts(&self) -> u32 {
         self.task.max_attempts
     }
@@ -64,7 +64,7 @@ impl TaskContext {
         self.task.attempt_count >= self.task.max_attempts
     }
 
-    /// How urgent it is.
+    /// The task's priority.
     pub fn priority(&self) -> Priority {
         self.task.priority
     }
@@ -74,12 +74,12 @@ impl TaskContext {
         self.task.ordering_key.as_ref()
     }
 
-    /// Words to find it by.
+    /// The task's tags.
     pub fn tags(&self) -> &[String] {
         &self.task.tags
     }
 
-    /// When it was made.
+    /// When it was created.
     pub fn created_at(&self) -> Timestamp {
         self.task.created_at
     }
@@ -94,15 +94,15 @@ impl TaskContext {
         &self.worker
     }
 
-    /// Whether the task is surely still this attempt's, by the clock of this process. To be looked at before something
-    /// begins that must not be done twice at a time: a process that stood still may find its lease over before it hears
-    /// of it by [`cancellation`](Self::cancellation).
+    /// Whether this attempt certainly still holds the task, by the clock of this process. Check it before a step that
+    /// two workers must not run at the same time: in a process that was suspended the lease may have ended before
+    /// [`cancellation`](Self::cancellation) signals it.
     pub fn is_leased(&self) -> bool {
         self.running.is_leased()
     }
 
-    /// Cancelled when the result is not wanted any more: the task was canceled, its deadline or time-out has passed, its
-    /// lease was lost, or the worker must stop. A handler that does not listen is dropped a little later.
+    /// Cancelled when the result is no longer needed: the task was canceled, its deadline or time-out has passed, its
+    /// lease was lost, or the worker must stop. A handler that ignores it is dropped a little later.
     pub fn cancellation(&self) -> &CancellationToken {
         &self.running.cancel
     }
@@ -112,25 +112,24 @@ impl TaskContext {
         self.running.stop_reason()
     }
 
-    /// Tells how far the work has come: a fraction from 0 to 1, and words, if there are any. The last that was told is
-    /// kept, within a second.
+    /// Reports progress: a fraction from 0 to 1, and a text, which may be empty. The last report is stored within a
+    /// second.
     pub fn progress(&self, fraction: f64, text: impl Into<String>) -> Result<(), MessagingError> {
         let text = Some(text.into()).filter(|text| !text.is_empty());
         self.running.note_progress(Progress::new(Some(fraction), text)?);
         Ok(())
     }
 
-    /// Gives the task back: nothing of it was begun, so whatever the handler answers, it is due again at once and the
-    /// attempt is not counted. For a handler that finds that it cannot work at all; one that will not be able to work the
-    /// next time either should stop its worker as well.
+    /// Releases the task: whatever the handler returns, the task is due again at once and the attempt is not counted.
+    /// For a handler that cannot work at all; if that will not change, it should stop its worker as well.
     pub fn release(&self) {
         self.running.release();
     }
 }
 
-/// What a handler may answer: nothing, bytes, text, or a value as [`Json`].
+/// The result of a handler: nothing, bytes, text, or a value as [`Json`].
 pub trait IntoTaskResult {
-    /// The result as it is kept.
+    /// Converts it to the stored result.
     fn into_task_result(self) -> Result<Option<Bytes>, HandlerError>;
 }
 
@@ -172,7 +171,7 @@ type Handler = Arc<dyn Fn(TaskContext) -> BoxFuture<'static, Answer> + Send + Sy
 pub(crate) struct Handlers(BTreeMap<TaskType, Handler>);
 
 impl Handlers {
-    /// Runs tasks of this type by this function. Answers whether the type had none before.
+    /// Sets the handler of a type. Returns whether the type had none before.
     pub(crate) fn register<F, Fut, R, E>(&mut self, task_type: TaskType, handler: F) -> bool
     where
         F: Fn(TaskContext) -> Fut + Send + Sync + 'static,

@@ -1,8 +1,8 @@
-//! Waiting for a hint, where there are hints.
+//! Waits for hints.
 
 use postrider_core::WakeUps;
 
-/// The next hint; `None` when there will be no more. Without a stream it never comes.
+/// Waits for the next hint; `None` when the stream has ended. Without a stream it waits for ever.
 pub(crate) async fn next_hint(hints: &mut Option<WakeUps>) -> Option<()> {
     match hints {
         Some(hints) => hints.next().await,

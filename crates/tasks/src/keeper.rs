@@ -1,7 +1,7 @@
-//! What keeps tasks going beside the workers: a loop for each chore, in any number of processes at once.
+//! The keeper: runs each chore of tasks in a loop, in any number of processes at once.
 //!
-//! Every chore is safe to do twice and by several at the same time, so nobody is elected: each process may run a keeper,
-//! and one is enough.
+//! Every chore is safe to run twice and by several processes at the same time, so no leader is elected: each process
+//! may run a keeper, and one is enough.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::hints::next_hint;
 use crate::reaper::{Forget, Reap};
 use crate::scheduler::Fire;
 
-/// How a keeper works. Every field has a default.
+/// Options of a keeper. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskKeeperOptions {
-    /// How often to look for something to do when no hint comes. A second by default.
+    /// Interval at which chores run when no hint comes. A second by default.
     pub poll_interval: Duration,
-    /// How often to look for lost workers and passed deadlines. A second by default.
+    /// Interval at which lost workers and passed deadlines are searched. A second by default.
     pub reap_interval: Duration,
-    /// How long a task may be on its way before its message may have been lost. A minute by default.
+    /// Time after which the message of an enqueued task may count as lost. A minute by default.
     pub grace: Duration,
     /// How long tasks are kept that succeeded or were canceled; `None` keeps them for ever. Seven days by default. Dead
-    /// tasks are kept until somebody replays them.
+    /// tasks are kept until they are replayed.
     pub retention: Option<Duration>,
-    /// How many tasks are seen to in one transaction. 500 by default.
+    /// Upper bound of tasks in one transaction. 500 by default.
     pub batch: usize,
 }
 
@@ -46,7 +46,7 @@ impl Default for TaskKeeperOptions {
 }
 
 impl TaskKeeperOptions {
-    /// Refuses what cannot be meant.
+    /// Refuses invalid options.
     pub fn check(&self) -> Result<(), MessagingError> {
         for (option, time) in
             [("poll_interval", self.poll_interval), ("reap_interval", self.reap_interval), ("grace", self.grace)]
@@ -56,40 +56,40 @@ impl TaskKeeperOptions {
             }
         }
         if self.batch == 0 || self.batch > 10_000 {
-            return Err(MessagingError::invalid("batch", "use 1 to 10 000"));
+            return Err(MessagingError::invalid("batch", format!("{} is out of range; use 1 to 10 000", self.batch)));
         }
         Ok(())
     }
 }
 
-/// How long a chore may rest after a round.
+/// The pause of a chore after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// There is more to do.
+pub(crate) enum Pause {
+    /// No pause: there is more to do.
     None,
-    /// Until something is due that is known of, a hint comes, or the poll interval is over: another process may have made
-    /// something that is due sooner.
+    /// Until something is due, a hint comes, or the poll interval ends, because another process may have created
+    /// something that is due earlier.
     Until(Option<Duration>),
-    /// So long, whatever others do.
+    /// A fixed time, without regard to hints.
     For(Duration),
 }
 
-/// A chore: the same round again and again.
-pub(crate) trait Round: Send {
-    /// What it is called when it fails.
+/// A chore that runs again and again.
+pub(crate) trait Chore: Send {
+    /// Its name in log lines.
     const NAME: &'static str;
 
-    /// Does what is to be done now, up to a bounded amount of it.
-    fn round(&mut self) -> impl Future<Output = Result<Rest, MessagingError>> + Send;
+    /// Does the work that is due now, up to a bounded amount.
+    fn run(&mut self) -> impl Future<Output = Result<Pause, MessagingError>> + Send;
 
-    /// What it would like to be told of.
+    /// The hints that end its pause.
     fn notice(&self) -> Option<TaskNotice> {
         None
     }
 }
 
-/// Runs a chore until it is told to stop.
-async fn go_round<R: Round, S: TaskStore>(mut chore: R, store: S, poll_interval: Duration, stop: CancellationToken) {
+/// Runs a chore until `stop` is cancelled.
+async fn run_chore<C: Chore, S: TaskStore>(mut chore: C, store: S, poll_interval: Duration, stop: CancellationToken) {
     let mut hints = match chore.notice() {
         Some(notice) => store.subscribe_tasks(notice, Deadline::default()).await.ok(),
         None => None,
@@ -97,21 +97,21 @@ async fn go_round<R: Round, S: TaskStore>(mut chore: R, store: S, poll_interval:
     let mut backoff = Backoff::default();
     let mut is_failing = false;
     while !stop.is_cancelled() {
-        // Not cut off in the middle: a round is short, and each of its calls has a deadline.
-        let rest = match chore.round().await {
-            Ok(rest) => {
+        // Not cancelled in the middle: a run is short, and each of its calls has a deadline.
+        let pause = match chore.run().await {
+            Ok(pause) => {
                 backoff.reset();
                 if std::mem::take(&mut is_failing) {
-                    tracing::warn!("could {} again", R::NAME);
+                    tracing::warn!("could {} again", C::NAME);
                 }
-                rest
+                pause
             }
             Err(MessagingError::Closed { .. }) => return,
             Err(error) => {
-                // Once, and not at every try for as long as the store is away.
+                // One warning for each outage.
                 match std::mem::replace(&mut is_failing, true) {
-                    false => tracing::warn!(%error, "could not {}; trying again until it is done", R::NAME),
-                    true => tracing::debug!(%error, "still could not {}", R::NAME),
+                    false => tracing::warn!(%error, "could not {}; retrying", C::NAME),
+                    true => tracing::debug!(%error, "still could not {}", C::NAME),
                 }
                 tokio::select! {
                     () = backoff.pause() => {}
@@ -120,10 +120,10 @@ async fn go_round<R: Round, S: TaskStore>(mut chore: R, store: S, poll_interval:
                 continue;
             }
         };
-        let pause = match rest {
-            Rest::None => continue,
-            Rest::Until(time) => time.unwrap_or(poll_interval).min(poll_interval),
-            Rest::For(time) => time,
+        let pause = match pause {
+            Pause::None => continue,
+            Pause::Until(time) => time.unwrap_or(poll_interval).min(poll_interval),
+            Pause::For(time) => time,
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -133,7 +133,8 @@ async fn go_round<R: Round, S: TaskStore>(mut chore: R, store: S, poll_interval:
     }
 }
 
-/// Enqueues what is due, relays the outbox, sends again what was lost, reaps, fires schedules and forgets.
+/// Runs the chores: enqueues due tasks, relays the outbox, sends lost messages again, reaps, fires schedules, and
+/// removes old tasks.
 #[must_use = "a keeper does nothing until it is run"]
 pub struct TaskKeeper<S, P> {
     store: S,
@@ -150,7 +151,7 @@ where
         Self { store, provider, options }
     }
 
-    /// Works until a stop is asked for or the store is closed.
+    /// Runs until a stop is requested or the store is closed.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<(), MessagingError> {
         let shutdown = shutdown.into();
         self.options.check()?;
@@ -160,7 +161,7 @@ where
         let mut chores = JoinSet::new();
         macro_rules! chore {
             ($chore:expr) => {
-                chores.spawn(go_round($chore, store.clone(), poll_interval, stop.clone()))
+                chores.spawn(run_chore($chore, store.clone(), poll_interval, stop.clone()))
             };
         }
         chore!(Reap { store: store.clone(), batch, every: reap_interval });
@@ -175,7 +176,7 @@ where
         if store.routes().post == Post::Outbox {
             chore!(Relay { store: store.clone(), provider: provider.clone() });
         }
-        // They end by themselves when the store is closed, and otherwise only by a panic.
+        // Chores end when the store is closed, and otherwise only by a panic.
         let mut ended = tokio::select! {
             () = shutdown.requested() => None,
             ended = chores.join_next() => ended,
@@ -231,21 +232,21 @@ mod tests {
         stop: CancellationToken,
     }
 
-    impl Round for Flaky {
+    impl Chore for Flaky {
         const NAME: &'static str = "do its work";
 
-        async fn round(&mut self) -> Result<Rest, MessagingError> {
+        async fn run(&mut self) -> Result<Pause, MessagingError> {
             self.rounds += 1;
             if self.rounds <= 3 {
                 return Err(MessagingError::busy("the store is away"));
             }
             self.stop.cancel();
-            Ok(Rest::None)
+            Ok(Pause::None)
         }
     }
 
     #[tokio::test]
-    async fn a_chore_that_fails_and_goes_on_is_logged_once_each() {
+    async fn a_chore_that_fails_and_recovers_is_logged_once_each() {
         let log = Log::default();
         let written = log.clone();
         let listener = tracing_subscriber::fmt().with_ansi(false).with_writer(move || written.clone());
@@ -254,7 +255,7 @@ mod tests {
         let file = SqliteStore::open(folder.path().join("tasks.db"), SqliteOptions::default()).await.unwrap();
         let store = SqliteTasks::new(file.connect().await.unwrap(), TaskRoutes::default()).unwrap();
         let stop = CancellationToken::new();
-        go_round(Flaky { rounds: 0, stop: stop.clone() }, store, Duration::from_secs(1), stop).await;
+        run_chore(Flaky { rounds: 0, stop: stop.clone() }, store, Duration::from_secs(1), stop).await;
         let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         let lines: Vec<_> = text.lines().filter(|line| line.contains("do its work")).collect();
         assert_eq!(lines.len(), 2, "{text}");

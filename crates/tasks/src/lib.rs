@@ -1,19 +1,19 @@
 //! Tasks: the database is the source of truth, and any queue delivers.
 //!
-//! **The idea.** A task is a row that says at any time where the task is in its life. Workers are brought to it in one of
-//! two ways, chosen by one line of the configuration: by *polling*, where they claim what is due from the store, or by a
-//! *queue*, where a [`TaskKeeper`] sends the ids of due tasks over any provider and a subscriber delivers them. Either way
-//! the claim is the same conditional statement, and so are the guarantees.
+//! **The idea.** A task is a row with its current state. Tasks reach workers in one of two ways, chosen by one line of
+//! the configuration: by *polling*, where workers claim due tasks from the store, or by a *queue*, where a
+//! [`TaskKeeper`] sends the ids of due tasks over any provider and a subscriber delivers them. Either way the claim is
+//! the same conditional statement, and so are the guarantees.
 //!
-//! **The invariant.** Nothing is decided outside the store. A transition names the state that it leaves and the token of
-//! the attempt; whatever must be told of it (a message, an event) commits with it. So a delivery may come twice, late or
-//! never, a worker may die or freeze at any point, a broker may be away, and each task still ends in exactly one of its
-//! three ends: a lost message is sent again, a lost worker is reaped, a late worker finds its token worthless.
+//! **The invariant.** Only the store decides. A transition names the state that it leaves and the lease token of the
+//! attempt, and its messages and events commit with it. So a delivery may come twice, late or never, a worker may die
+//! or freeze at any point, a broker may be unreachable, and each task still ends in exactly one of its three end
+//! states: a lost message is sent again, a lost worker is reaped, and a late worker's token is refused.
 //!
-//! **What was rejected.** A lock service or an elected leader for the chores: every chore is safe to do twice, so each
-//! process may do it. A resend of whatever has waited for long: a backlog would be doubled every minute; what is lost is
-//! counted first ([`enqueuer`](self)). A second engine for queue mode: the subscriber has leases, renewals and a clean stop
-//! already. Best-effort events: a task that died in silence is the one that nobody replays.
+//! **What was rejected.** A lock service or an elected leader for the chores: every chore is safe to run twice, so each
+//! process may run it. Sending every long-waiting task again: that would double a backlog every minute; lost messages
+//! are counted first (`enqueuer.rs`). A second engine for queue mode: the subscriber already has leases, renewals and a
+//! clean stop. Best-effort events: a task whose death is not reported is never replayed.
 //!
 //! ```
 //! use postrider_core::{Deadline, NewTask};
@@ -22,7 +22,7 @@
 //! use postrider_tasks::{Shutdown, TaskContext, Tasks};
 //!
 //! async fn greet(task: TaskContext) -> Result<String, postrider_tasks::HandlerError> {
-//!     let name: String = task.json()?; // a payload that cannot be read makes the task dead at once
+//!     let name: String = task.json()?; // an unreadable payload makes the task dead at once
 //!     Ok(format!("hello {name}"))
 //! }
 //!
@@ -43,11 +43,11 @@
 
 mod attempt;
 mod backoff;
+mod batcher;
 mod client;
 mod decide;
 mod delivered;
 mod enqueuer;
-mod gather;
 mod handler;
 mod hints;
 mod keeper;
@@ -72,8 +72,8 @@ pub use tasks::Tasks;
 pub use timing::{NextRun, in_words, next_runs, next_times};
 pub use worker::{TaskMonitor, TaskStopCause, TaskStopReport, TaskWorker, TaskWorkerBuilder, TaskWorkerOptions};
 
-/// What a worker is called that was given no name: the host's name, the process's number, and what tells it from others
-/// of the process and from later processes of the number.
+/// The default name of a worker: the host's name, the process id, and a random part that distinguishes it from other
+/// workers of the process and from later processes with the same id.
 fn default_worker_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let host = host.ok().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());

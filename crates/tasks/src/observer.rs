@@ -1,4 +1,4 @@
-//! Telling somebody of each attempt, and counting them.
+//! Observers of attempts, and their counts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use postrider_core::Timestamp;
 use postrider_core::task::{TaskId, TaskOutcome, TaskType};
 
-/// An attempt whose end the store has taken, or that was lost.
+/// An attempt whose end the store has recorded, or whose task was lost.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TaskEnded {
@@ -15,15 +15,15 @@ pub struct TaskEnded {
     pub id: TaskId,
     /// Its type.
     pub task_type: TaskType,
-    /// Which attempt it was.
+    /// The number of the attempt.
     pub attempt: u32,
-    /// How it ended; `None` when the task was taken from the worker: canceled, overdue, or its lease lost.
+    /// How it ended; `None` if the worker lost the task: it was canceled or overdue, or its lease was lost.
     pub outcome: Option<TaskOutcome>,
-    /// How long the handler ran.
+    /// Run time of the handler.
     pub took: Duration,
 }
 
-/// Writes into the log that an attempt of a task failed: a warning when another follows, an error when its task is dead.
+/// Logs a failed attempt: a warning when another follows, an error when its task is dead.
 pub(crate) fn log_failure(task_type: Option<&TaskType>, id: TaskId, attempt: u32, outcome: &TaskOutcome) {
     let task_type = task_type.map(TaskType::as_str);
     match outcome {
@@ -38,30 +38,30 @@ pub(crate) fn log_failure(task_type: Option<&TaskType>, id: TaskId, attempt: u32
     }
 }
 
-/// Is told of each attempt by itself. Called by the worker's loops: it must not block.
+/// Called for each attempt, by the worker's loops: it must not block.
 pub trait TaskObserver: Send + Sync + 'static {
-    /// An attempt has ended, and the store knows.
+    /// An attempt has ended, and the store has answered its report.
     fn ended(&self, attempt: &TaskEnded);
 
-    /// The store or the queue could not be asked. It will be tried again.
+    /// The store or the queue did not answer. The call will be retried.
     fn trouble(&self, error: &postrider_core::MessagingError) {
         let _ = error;
     }
 }
 
-/// What a worker has done.
+/// The attempts of a worker by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TaskCounts {
     /// Attempts that succeeded.
     pub succeeded: u64,
-    /// Attempts that failed and will be followed by another.
+    /// Attempts that failed and are retried.
     pub retried: u64,
     /// Attempts after which their task was dead.
     pub dead: u64,
-    /// Attempts whose task was taken from the worker: canceled, overdue, or their lease lost.
+    /// Attempts whose task was lost: it was canceled or overdue, or its lease was lost.
     pub lost: u64,
-    /// Deliveries that had nothing to do: their task has ended, is with another worker, or does not exist.
+    /// Deliveries with nothing to do: their task has ended, is with another worker, or does not exist.
     pub idle_deliveries: u64,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for TaskCounts {
     }
 }
 
-/// The counts while they rise.
+/// The current counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     succeeded: AtomicU64,

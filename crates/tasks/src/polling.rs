@@ -1,4 +1,4 @@
-//! Polling mode: one loop claims what there is room for and tells what has ended, both in one transaction.
+//! Polling mode: one loop claims tasks for its free workers and reports ended attempts, both in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,48 +13,48 @@ use crate::attempt::EndedAttempt;
 use crate::backoff::Backoff;
 use crate::delivered::is_lasting;
 use crate::hints::next_hint;
-use crate::worker::{Desk, TaskStopCause};
+use crate::worker::{Shared, TaskStopCause};
 
-/// How long the store has for the last ends, after handlers have had their time to stop.
-pub(crate) const LAST_WORD: Duration = Duration::from_secs(5);
+/// Time limit of the last reports, after handlers have had their time to end.
+pub(crate) const LAST_REPORTS: Duration = Duration::from_secs(5);
 
-/// So many ends share a transaction with a claim.
-const MOST_TOGETHER: usize = 1000;
+/// Upper bound of reports in one transaction with a claim.
+const MAX_REPORTS: usize = 1000;
 
-/// The loop, and what it knows.
+/// The loop and its state.
 pub(crate) struct Polling<S> {
-    desk: Arc<Desk<S>>,
+    shared: Arc<Shared<S>>,
     types: Vec<TaskType>,
-    /// A task for each attempt that is under way. They end with this.
+    /// A tokio task for each running attempt. Dropping them ends the attempts.
     attempts: JoinSet<EndedAttempt>,
     must_stop: CancellationToken,
-    /// Ended, and not yet told to the store.
-    untold: Vec<EndedAttempt>,
-    /// When to look for due tasks.
-    look_at: Instant,
-    /// How many of the next ends are told one by one, because one of them spoiled a batch.
-    apart: usize,
-    /// Whether the next ends are told without a claim beside them, which may have been at fault.
-    alone: bool,
+    /// Ended attempts that are not reported to the store.
+    unreported: Vec<EndedAttempt>,
+    /// When to claim due tasks.
+    claim_at: Instant,
+    /// Number of next reports that go one by one, because one of them failed a batch.
+    isolated: usize,
+    /// Whether the next reports go without a claim, which may have been at fault.
+    without_claim: bool,
     backoff: Backoff,
 }
 
 impl<S: TaskStore + Clone> Polling<S> {
-    pub(crate) fn new(desk: Arc<Desk<S>>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared<S>>) -> Self {
         Self {
-            types: desk.runner.handlers.types(),
-            desk,
+            types: shared.runner.handlers.types(),
+            shared,
             attempts: JoinSet::new(),
             must_stop: CancellationToken::new(),
-            untold: Vec::new(),
-            look_at: Instant::now(),
-            apart: 0,
-            alone: false,
+            unreported: Vec::new(),
+            claim_at: Instant::now(),
+            isolated: 0,
+            without_claim: false,
             backoff: Backoff::default(),
         }
     }
 
-    /// Works until a stop is asked for, the store is closed, or nothing is left and that ends it.
+    /// Runs until a stop is requested, the store is closed, or nothing is left and `stop_when_empty` is on.
     pub(crate) async fn run(mut self, shutdown: &Shutdown) -> TaskStopCause {
         let mut hints = self.subscribe().await;
         let cause = loop {
@@ -63,11 +63,11 @@ impl<S: TaskStore + Clone> Polling<S> {
                 () = shutdown.requested() => break TaskStopCause::Requested,
             }
             match self.exchange(true).await {
-                Ok(Exchanged::GoOn) => {}
-                Ok(Exchanged::NothingLeft) => break TaskStopCause::NothingLeft,
+                Ok(Next::Continue) => {}
+                Ok(Next::NothingLeft) => break TaskStopCause::NothingLeft,
                 Err(MessagingError::Closed { .. }) => break TaskStopCause::StoreClosed,
                 Err(error) => {
-                    self.desk.trouble(&error);
+                    self.shared.store_failed(&error);
                     tokio::select! {
                         () = self.backoff.pause() => {}
                         () = shutdown.requested() => break TaskStopCause::Requested,
@@ -81,35 +81,35 @@ impl<S: TaskStore + Clone> Polling<S> {
         cause
     }
 
-    /// A hint stream that cannot be had is done without: the loop looks by itself, once a poll interval.
+    /// Subscribes to hints; without them the loop claims once a poll interval.
     async fn subscribe(&self) -> Option<WakeUps> {
         let notice = TaskNotice::Claimable(self.types.clone());
-        let hints = self.desk.store.subscribe_tasks(notice, Deadline::default()).await;
-        hints.inspect_err(|error| tracing::warn!(%error, "no hints of new tasks; looking for them instead")).ok()
+        let hints = self.shared.store.subscribe_tasks(notice, Deadline::default()).await;
+        hints.inspect_err(|error| tracing::warn!(%error, "no hints of new tasks; polling for them instead")).ok()
     }
 
-    fn room(&self) -> usize {
-        self.desk.options.max_workers.saturating_sub(self.attempts.len())
+    fn free_workers(&self) -> usize {
+        self.shared.options.max_workers.saturating_sub(self.attempts.len())
     }
 
-    fn is_time_to_look(&self) -> bool {
-        self.room() > 0 && self.look_at <= Instant::now()
+    fn may_claim_now(&self) -> bool {
+        self.free_workers() > 0 && self.claim_at <= Instant::now()
     }
 
-    /// Waits until an attempt has ended, or it is time to look for due tasks and there is room for some.
+    /// Waits until an attempt has ended, or a claim is due and a worker is free.
     async fn something_to_do(&mut self, hints: &mut Option<WakeUps>) {
-        while self.untold.is_empty() && !self.is_time_to_look() {
-            let (room, look_at) = (self.room(), self.look_at);
+        while self.unreported.is_empty() && !self.may_claim_now() {
+            let (free_workers, claim_at) = (self.free_workers(), self.claim_at);
             tokio::select! {
                 Some(ended) = self.attempts.join_next() => self.take(ended),
                 hinted = next_hint(hints) => match hinted {
-                    Some(()) => self.look_at = Instant::now(),
+                    Some(()) => self.claim_at = Instant::now(),
                     None => *hints = None,
                 },
-                () = tokio::time::sleep_until(look_at), if room > 0 => {}
+                () = tokio::time::sleep_until(claim_at), if free_workers > 0 => {}
             }
         }
-        // Handlers that are about to end are let to: their ends go with this one.
+        // Yields first, so that handlers that are about to end share the report.
         tokio::task::yield_now().await;
         self.take_all();
     }
@@ -122,102 +122,104 @@ impl<S: TaskStore + Clone> Polling<S> {
 
     fn take(&mut self, ended: Result<EndedAttempt, JoinError>) {
         match ended {
-            Ok(ended) => self.untold.push(ended),
-            // Handlers are caught where they run; this was their error's text, or what they left behind. The lease runs
-            // out, and the task is tried again.
-            Err(error) => tracing::error!(%error, "an attempt ended without an answer"),
+            Ok(ended) => self.unreported.push(ended),
+            // Panics of handlers are caught; this one came from the text of their error, or from a drop. The lease
+            // ends, and the task is retried.
+            Err(error) => tracing::error!(%error, "an attempt panicked outside its handler"),
         }
     }
 
-    /// Tells the store what has ended and, if it is time to, claims what is due.
-    async fn exchange(&mut self, may_claim: bool) -> Result<Exchanged, MessagingError> {
-        let together = if self.apart > 0 { 1 } else { MOST_TOGETHER };
-        let told: Vec<EndedAttempt> = self.untold.drain(..together.min(self.untold.len())).collect();
-        let room = self.room();
-        let claim = (may_claim && !self.alone && self.is_time_to_look()).then(|| ClaimTasks {
+    /// Reports ended attempts to the store and, if a claim is due, claims tasks.
+    async fn exchange(&mut self, may_claim: bool) -> Result<Next, MessagingError> {
+        let max = if self.isolated > 0 { 1 } else { MAX_REPORTS };
+        let reported: Vec<EndedAttempt> = self.unreported.drain(..max.min(self.unreported.len())).collect();
+        let free_workers = self.free_workers();
+        let claim = (may_claim && !self.without_claim && self.may_claim_now()).then(|| ClaimTasks {
             types: self.types.clone(),
-            max: room,
-            lease: self.desk.options.lease,
-            worker: self.desk.runner.worker.to_string(),
+            max: free_workers,
+            lease: self.shared.options.lease,
+            worker: self.shared.runner.worker.to_string(),
         });
         let has_claimed = claim.is_some();
-        let finished = told.iter().filter_map(EndedAttempt::finish).collect();
-        let asked = Moment::now();
-        let done = self.desk.store.finish_and_claim(finished, claim, Deadline::default()).await;
+        let finished = reported.iter().filter_map(EndedAttempt::finish).collect();
+        let claimed_at = Moment::now();
+        let done = self.shared.store.finish_and_claim(finished, claim, Deadline::default()).await;
         match done {
             Ok(done) => {
                 self.backoff.reset();
-                self.desk.answered();
-                self.apart = self.apart.saturating_sub(1);
-                self.alone = false;
-                self.desk.ended(&told, &done.finished);
-                Ok(if has_claimed { self.begin(done, room, asked) } else { Exchanged::GoOn })
+                self.shared.store_answered();
+                self.isolated = self.isolated.saturating_sub(1);
+                self.without_claim = false;
+                self.shared.ended(&reported, &done.finished);
+                Ok(if has_claimed { self.begin(done, free_workers, claimed_at) } else { Next::Continue })
             }
-            Err(error) => self.put_back(told, has_claimed, error),
+            Err(error) => self.put_back(reported, has_claimed, error),
         }
     }
 
-    /// Nothing was done, or nobody knows. What is told again changes nothing the second time.
+    /// Puts reports back that failed, or whose outcome is unknown. A repeated report changes nothing.
     fn put_back(
         &mut self,
-        mut told: Vec<EndedAttempt>,
+        mut reported: Vec<EndedAttempt>,
         has_claimed: bool,
         error: MessagingError,
-    ) -> Result<Exchanged, MessagingError> {
+    ) -> Result<Next, MessagingError> {
         let is_unknown = matches!(error, MessagingError::OutcomeUnknown { .. });
-        told.iter_mut().for_each(|ended| ended.may_be_kept |= is_unknown);
-        if (is_lasting(&error) || is_refused_in_part(&error)) && !told.is_empty() {
-            if !has_claimed && told.len() == 1 && is_lasting(&error) {
-                // The store will never take it. Its lease runs out, and the task is tried again.
-                tracing::error!(%error, task = %told[0].lease.id, "the end of an attempt cannot be kept");
-                self.desk.tell(&told[0], None);
-                self.apart = self.apart.saturating_sub(1);
-                return Ok(Exchanged::GoOn);
+        reported.iter_mut().for_each(|ended| ended.may_be_kept |= is_unknown);
+        if (is_lasting(&error) || is_refused_in_part(&error)) && !reported.is_empty() {
+            if !has_claimed && reported.len() == 1 && is_lasting(&error) {
+                // The store will never accept it. Its lease ends, and the task is retried.
+                tracing::error!(%error, task = %reported[0].lease.id, "the store refuses the end of an attempt");
+                self.shared.record_end(&reported[0], None);
+                self.isolated = self.isolated.saturating_sub(1);
+                return Ok(Next::Continue);
             }
-            self.alone = true;
-            if told.len() > 1 {
-                self.apart = told.len();
+            self.without_claim = true;
+            if reported.len() > 1 {
+                self.isolated = reported.len();
             }
         }
-        self.untold.splice(0..0, told);
+        self.unreported.splice(0..0, reported);
         Err(error)
     }
 
-    /// Starts what was claimed, and says when to look again.
-    fn begin(&mut self, done: FinishedAndClaimed, room: usize, asked: Moment) -> Exchanged {
+    /// Starts the claimed tasks, and sets the time of the next claim.
+    fn begin(&mut self, done: FinishedAndClaimed, free_workers: usize, claimed_at: Moment) -> Next {
         let claimed = done.claimed.len();
         let now = Instant::now();
-        let wait = done.next_due.unwrap_or(Duration::MAX).min(self.desk.options.poll_interval);
-        // What was claimed may not have been all.
-        self.look_at = if claimed > 0 { now } else { now + wait };
-        debug_assert!(claimed <= room);
+        let wait = done.next_due.unwrap_or(Duration::MAX).min(self.shared.options.poll_interval);
+        // There may be more due tasks than were claimed.
+        self.claim_at = if claimed > 0 { now } else { now + wait };
+        debug_assert!(claimed <= free_workers);
         for task in done.claimed {
-            let (desk, must_stop) = (self.desk.clone(), self.must_stop.clone());
-            // A task for each attempt: the handlers of a worker run side by side.
-            self.attempts.spawn(async move { desk.runner.run(task, asked, &must_stop).await });
+            let (shared, must_stop) = (self.shared.clone(), self.must_stop.clone());
+            // A tokio task for each attempt, so that the handlers of a worker run in parallel.
+            self.attempts.spawn(async move { shared.runner.run(task, claimed_at, &must_stop).await });
         }
-        if claimed == 0 && self.attempts.is_empty() && self.untold.is_empty() && self.desk.options.stop_when_empty {
-            return Exchanged::NothingLeft;
+        let is_idle = claimed == 0 && self.attempts.is_empty() && self.unreported.is_empty();
+        if is_idle && self.shared.options.stop_when_empty {
+            return Next::NothingLeft;
         }
-        Exchanged::GoOn
+        Next::Continue
     }
 
-    /// Lets what runs come to its end, for a while, and tells the store.
+    /// Waits for running attempts to end, up to the time limit, and reports them.
     async fn finish(mut self, shutdown: &Shutdown) {
-        let (patience, afterwards) = (self.desk.options.graceful_timeout, self.desk.options.cancel_timeout + LAST_WORD);
+        let graceful_timeout = self.shared.options.graceful_timeout;
+        let afterwards = self.shared.options.cancel_timeout + LAST_REPORTS;
         let must_stop = self.must_stop.clone();
-        let out_of_patience = async {
+        let out_of_time = async {
             tokio::select! {
-                () = tokio::time::sleep(patience) => {}
+                () = tokio::time::sleep(graceful_timeout) => {}
                 () = shutdown.requested_at_once() => {}
             }
             must_stop.cancel();
-            // A handler that blocks its thread, or a store that does not answer, is not waited for.
+            // A handler that blocks its thread, and a store that does not answer, are not waited for.
             tokio::time::sleep(afterwards).await;
         };
         let finish = async {
-            while !self.attempts.is_empty() || !self.untold.is_empty() {
-                if self.untold.is_empty()
+            while !self.attempts.is_empty() || !self.unreported.is_empty() {
+                if self.unreported.is_empty()
                     && let Some(ended) = self.attempts.join_next().await
                 {
                     self.take(ended);
@@ -227,7 +229,7 @@ impl<S: TaskStore + Clone> Polling<S> {
                     Ok(_) => {}
                     Err(MessagingError::Closed { .. }) => return,
                     Err(error) => {
-                        self.desk.trouble(&error);
+                        self.shared.store_failed(&error);
                         self.backoff.pause().await;
                     }
                 }
@@ -235,30 +237,31 @@ impl<S: TaskStore + Clone> Polling<S> {
         };
         tokio::select! {
             () = finish => {}
-            () = out_of_patience => {}
+            () = out_of_time => {}
         }
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Exchanged {
-    GoOn,
+enum Next {
+    Continue,
     NothingLeft,
 }
 
-impl<S: TaskStore> Desk<S> {
-    /// Counts attempts whose ends the store was told, and tells of them.
-    pub(crate) fn ended(&self, told: &[EndedAttempt], standings: &[TaskStanding]) {
+impl<S: TaskStore> Shared<S> {
+    /// Counts reported attempts, logs them and notifies the observer.
+    pub(crate) fn ended(&self, reported: &[EndedAttempt], standings: &[TaskStanding]) {
         let (mut standings, mode) = (standings.iter(), self.store.routes().mode);
-        for ended in told {
-            // Only those that had something to say were told.
+        for ended in reported {
+            // Attempts without an outcome were not reported.
             let standing = ended.outcome.as_ref().and_then(|_| standings.next());
-            self.tell(ended, standing.and_then(|standing| ended.kept(*standing, mode)));
+            self.record_end(ended, standing.and_then(|standing| ended.kept(*standing, mode)));
         }
     }
 }
 
-/// Whether some of it was kept and the rest refused, as it would be again: told apart, each has an answer of its own.
+/// Whether the store recorded part of the reports and refuses the rest for good: one by one, each has a result of its
+/// own.
 fn is_refused_in_part(error: &MessagingError) -> bool {
     let MessagingError::OutcomeUnknown { source: Some(source), .. } = error else { return false };
     source.downcast_ref().is_some_and(is_lasting)
@@ -269,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_told_apart_if_the_rest_of_them_would_be_refused_again() {
+    fn reports_go_one_by_one_if_part_of_them_would_be_refused_again() {
         let unknown = |source: MessagingError| MessagingError::OutcomeUnknown {
             operation: "finish",
             ids: Vec::new(),

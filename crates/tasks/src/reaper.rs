@@ -1,4 +1,4 @@
-//! What ends attempts that nobody else will: the reaper of lost leases, and of tasks that are too late.
+//! The reaper: ends attempts with lost leases, and tasks whose deadline has passed.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use postrider_core::task::{DeadReason, Finish, LostLease, TaskId, TaskInfo, Task
 use postrider_core::{Deadline, MessagingError};
 
 use crate::decide::{self, Attempt};
-use crate::keeper::{Rest, Round};
+use crate::keeper::{Chore, Pause};
 use crate::observer::log_failure;
 
-/// Tasks whose worker was lost are tried again, or are dead when it was their last attempt; tasks whose deadline has
-/// passed are dead.
+/// Retries tasks whose worker was lost, or makes them dead after their last attempt; makes tasks dead whose deadline
+/// has passed.
 #[derive(Debug)]
 pub(crate) struct Reap<S> {
     pub(crate) store: S,
@@ -18,19 +18,19 @@ pub(crate) struct Reap<S> {
     pub(crate) every: Duration,
 }
 
-impl<S: TaskStore> Round for Reap<S> {
+impl<S: TaskStore> Chore for Reap<S> {
     const NAME: &'static str = "reap lost tasks";
 
-    async fn round(&mut self) -> Result<Rest, MessagingError> {
-        // Each is done although the other failed.
+    async fn run(&mut self) -> Result<Pause, MessagingError> {
+        // Both run even if one of them fails.
         let (reaped, overdue) = (self.reap().await, self.expire().await);
         let is_full = reaped? >= self.batch || overdue? >= self.batch;
-        Ok(if is_full { Rest::None } else { Rest::For(self.every) })
+        Ok(if is_full { Pause::None } else { Pause::For(self.every) })
     }
 }
 
 impl<S: TaskStore> Reap<S> {
-    /// Sees to leases that have run out, and answers how many were found.
+    /// Reaps expired leases, and returns how many were found.
     async fn reap(&self) -> Result<usize, MessagingError> {
         let lost = self.store.lost_leases(self.batch, Deadline::default()).await?;
         if lost.is_empty() {
@@ -49,7 +49,7 @@ impl<S: TaskStore> Reap<S> {
         Ok(lost.len())
     }
 
-    /// Ends tasks whose deadline has passed, and answers how many.
+    /// Ends tasks whose deadline has passed, and returns how many.
     async fn expire(&self) -> Result<usize, MessagingError> {
         let overdue = self.store.expire_overdue(self.batch, Deadline::default()).await?;
         for id in &overdue {
@@ -62,7 +62,7 @@ impl<S: TaskStore> Reap<S> {
         Ok(overdue.len())
     }
 
-    /// What the log says of a task beside its id; nothing where the store cannot be asked just now.
+    /// A task's information for the log; `None` if the store does not answer now.
     async fn info(&self, id: TaskId) -> Option<TaskInfo> {
         Some(self.store.get(id, Deadline::default()).await.ok()??.info)
     }
@@ -79,19 +79,19 @@ fn outcome(lost: &LostLease) -> TaskOutcome {
     decide::lost(&attempt, &lost.worker)
 }
 
-/// Removes tasks that have been over for long.
+/// Removes tasks that ended long ago.
 #[derive(Debug)]
 pub(crate) struct Forget<S> {
     pub(crate) store: S,
     pub(crate) retention: Duration,
 }
 
-impl<S: TaskStore> Round for Forget<S> {
+impl<S: TaskStore> Chore for Forget<S> {
     const NAME: &'static str = "remove finished tasks";
 
-    async fn round(&mut self) -> Result<Rest, MessagingError> {
+    async fn run(&mut self) -> Result<Pause, MessagingError> {
         self.store.forget_finished(self.retention, Deadline::after(Duration::from_secs(60))).await?;
-        // What is kept for a short time is looked for more often.
-        Ok(Rest::For(self.retention.clamp(Duration::from_secs(1), Duration::from_secs(600))))
+        // With a short retention, old tasks are removed more often.
+        Ok(Pause::For(self.retention.clamp(Duration::from_secs(1), Duration::from_secs(600))))
     }
 }

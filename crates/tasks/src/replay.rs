@@ -1,4 +1,4 @@
-//! Bringing many dead tasks back, at a pace that their workers can bear.
+//! Replays many dead tasks, at a limited rate.
 
 use std::time::Duration;
 
@@ -8,42 +8,42 @@ use tokio::time::Instant;
 
 use crate::client::TaskClient;
 
-/// So many are brought back in one transaction, if no rate asks for fewer.
+/// Tasks replayed in one transaction, unless the rate requires fewer.
 const CHUNK: usize = 500;
 
-/// How dead tasks are brought back.
+/// Options of a replay of many tasks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReplayOptions {
-    /// Only tell which they would be.
+    /// Only return the tasks that would be replayed.
     pub dry_run: bool,
-    /// At most so many a second.
+    /// Upper bound of tasks per second.
     pub rate: Option<f64>,
-    /// At most so many in all.
+    /// Upper bound of tasks in all.
     pub limit: Option<usize>,
 }
 
 impl ReplayOptions {
     fn check(&self) -> Result<(), MessagingError> {
-        // One a day is as slow as anybody means.
+        // One task a day is the slowest sensible rate.
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate < 1.0 / 86400.0) {
-            return Err(MessagingError::invalid("rate", "it is a number of tasks a second, at least one a day"));
+            return Err(MessagingError::invalid("rate", "it must be a number of tasks per second, at least one a day"));
         }
         Ok(())
     }
 
-    /// How many go together: at most half a second's worth.
+    /// The number of tasks in one transaction: at most half a second's worth.
     fn chunk(&self) -> usize {
-        // Bounded on both sides before it is a whole number.
+        // Clamped before it is converted to a whole number.
         self.rate.map_or(CHUNK, |rate| (rate / 2.0).clamp(1.0, CHUNK as f64) as usize)
     }
 }
 
-/// What a replay of many did, or would do when it was a dry run.
+/// The report of a replay of many tasks, or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplayReport {
-    /// The tasks that were brought back, in the order in which they were made.
+    /// The replayed tasks, in the order of their creation.
     pub replayed: Vec<TaskId>,
-    /// Tasks that were not: somebody else has brought them back, or removed them, meanwhile.
+    /// The skipped tasks: they were replayed or removed meanwhile.
     pub skipped: Vec<TaskId>,
 }
 
@@ -52,31 +52,31 @@ where
     S: TaskStore + ScheduleStore + Clone,
     P: MessagingService,
 {
-    /// Brings back the dead tasks that the filter means; its states say nothing here. `told` is called after each chunk
+    /// Replays the dead tasks that the filter includes; its states are ignored. `report` is called after each chunk
     /// with the report so far.
     ///
-    /// Those that are dead when it begins are meant: one that dies again meanwhile is not brought back a second time.
+    /// Only tasks that are dead when it begins are replayed: one that dies again meanwhile is not replayed a second
+    /// time.
     pub async fn replay_matching(
         &self,
         filter: TaskFilter,
         options: &ReplayOptions,
-        told: impl FnMut(&ReplayReport),
+        on_chunk: impl FnMut(&ReplayReport),
     ) -> Result<ReplayReport, MessagingError> {
         options.check()?;
         let chosen = self.dead(filter, options.limit.unwrap_or(usize::MAX)).await?;
         if options.dry_run {
             return Ok(ReplayReport { replayed: chosen, skipped: Vec::new() });
         }
-        self.replay_each(&chosen, options.rate, told).await
+        self.replay_each(&chosen, options.rate, on_chunk).await
     }
 
-    /// Brings back these tasks, in their order and at most so many a second. `told` is called after each chunk with the
-    /// report so far.
+    /// Replays these tasks, in their order, at this rate. `on_chunk` is called after each chunk with the report so far.
     pub async fn replay_each(
         &self,
         tasks: &[TaskId],
         rate: Option<f64>,
-        mut told: impl FnMut(&ReplayReport),
+        mut on_chunk: impl FnMut(&ReplayReport),
     ) -> Result<ReplayReport, MessagingError> {
         let options = ReplayOptions { rate, ..ReplayOptions::default() };
         options.check()?;
@@ -97,12 +97,12 @@ where
                     Err(error) => return Err(error),
                 }
             }
-            told(&report);
+            on_chunk(&report);
         }
         Ok(report)
     }
 
-    /// The dead tasks that a filter means, oldest first: they go back in the order in which they were made.
+    /// The dead tasks that a filter includes, oldest first, so that they are replayed in the order of their creation.
     async fn dead(&self, filter: TaskFilter, limit: usize) -> Result<Vec<TaskId>, MessagingError> {
         let filter = TaskFilter { states: vec![TaskState::Dead], ..filter };
         let mut query = TaskQuery { filter, limit: 1000, after: None };

@@ -1,4 +1,4 @@
-//! Attempts that are under way in this process, and the signs of life that keep their leases.
+//! The running attempts of this process, and the heartbeats that renew their leases.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +9,10 @@ use postrider_core::task::{Heartbeat, Progress, TaskLease, TaskStanding, TaskSta
 use postrider_core::{Deadline, MessagingError, Moment};
 use postrider_subscriber::CancellationToken;
 
-/// How often a look is taken at whether running tasks were canceled. A handler is told within a second.
-const LOOK: Duration = Duration::from_millis(400);
+/// Interval at which running tasks are checked for a cancel, which reaches the handler within a second.
+const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Why a handler was told to stop.
+/// Why a handler was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
@@ -24,30 +24,30 @@ pub enum StopReason {
     TimedOut,
     /// The lease was lost: another worker may have the task, or the store could not be reached in time.
     LeaseLost,
-    /// The worker must stop and cannot wait any longer.
+    /// The worker stops, and its time limit has ended.
     WorkerStopped,
 }
 
-/// One attempt that is under way.
+/// A running attempt.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) lease: TaskLease,
     pub(crate) cancel: CancellationToken,
     reason: OnceLock<StopReason>,
     is_released: AtomicBool,
-    // Locks, held for a move: a handler may tell of progress from any of its tasks.
+    // Mutexes, held for a move: a handler may report progress from any of its tasks.
     progress: Mutex<Option<Progress>>,
     renewed: Mutex<Moment>,
     lasts: Duration,
 }
 
 impl Running {
-    /// Whether its lease surely lasts, by the clock of this process: counted from before the store was last asked for it.
+    /// Whether its lease certainly has not ended, by the clock of this process, counted from its last request.
     pub(crate) fn is_leased(&self) -> bool {
         lock(&self.renewed).elapsed() < self.lasts
     }
 
-    /// Tells the handler to stop. The first reason counts.
+    /// Cancels the handler. The first reason counts.
     pub(crate) fn stop(&self, reason: StopReason) {
         let _ = self.reason.set(reason);
         self.cancel.cancel();
@@ -57,7 +57,7 @@ impl Running {
         self.reason.get().copied()
     }
 
-    /// The attempt was never begun, and is not to count.
+    /// Marks the attempt as not started, so that it does not count.
     pub(crate) fn release(&self) {
         self.is_released.store(true, Ordering::Relaxed);
     }
@@ -70,14 +70,14 @@ impl Running {
         *lock(&self.progress) = Some(progress);
     }
 
-    /// What was told of progress and is not kept yet. Whoever finishes an attempt need not keep it.
+    /// The reported progress that is not stored yet. The end of an attempt need not store it.
     fn take_progress(&self) -> Option<Progress> {
         lock(&self.progress).take()
     }
 
     fn return_progress(&self, progress: Option<Progress>) {
         let mut kept = lock(&self.progress);
-        // What was told meanwhile is newer.
+        // Progress that was reported meanwhile is newer.
         *kept = kept.take().or(progress);
     }
 }
@@ -86,23 +86,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The attempts that are under way.
+/// The running attempts.
 #[derive(Debug)]
 pub(crate) struct Attempts {
-    /// How long a lease lasts.
+    /// Length of a lease.
     lease: Duration,
-    // A lock, held for a look: twice an attempt, and by the heartbeat.
+    // A mutex, held for a look-up: twice an attempt, and by the heartbeat.
     running: Mutex<HashMap<TaskLease, Arc<Running>>>,
 }
 
-/// An attempt's place among those that are under way; dropped, it is given up.
+/// Registers a running attempt; dropping it ends the registration.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Registered<'a> {
     attempts: &'a Attempts,
     pub(crate) running: Arc<Running>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Registered<'_> {
     fn drop(&mut self) {
         lock(&self.attempts.running).remove(&self.running.lease);
     }
@@ -113,8 +113,8 @@ impl Attempts {
         Self { lease, running: Mutex::default() }
     }
 
-    /// From here on the lease is kept, for which the store was asked at that time.
-    pub(crate) fn begin(&self, lease: TaskLease, asked: Moment) -> Place<'_> {
+    /// Registers an attempt, whose lease is renewed from now on. `asked` is the time of its claim.
+    pub(crate) fn begin(&self, lease: TaskLease, asked: Moment) -> Registered<'_> {
         let running = Arc::new(Running {
             lease,
             cancel: CancellationToken::new(),
@@ -125,7 +125,7 @@ impl Attempts {
             lasts: self.lease,
         });
         lock(&self.running).insert(lease, running.clone());
-        Place { attempts: self, running }
+        Registered { attempts: self, running }
     }
 
     fn all(&self) -> Vec<Arc<Running>> {
@@ -133,19 +133,19 @@ impl Attempts {
     }
 }
 
-/// Keeps the leases of everything that is under way, until it is told to end.
+/// Renews the leases of the running attempts, until `end` is cancelled.
 pub(crate) async fn keep_alive<S: TaskStore>(
     store: S,
     attempts: Arc<Attempts>,
     lease: Duration,
     end: CancellationToken,
 ) {
-    let every = LOOK.min(lease / 4);
+    let interval = CHECK_INTERVAL.min(lease / 4);
     let mut cannot_renew = false;
     loop {
         tokio::select! {
             () = end.cancelled() => return,
-            () = tokio::time::sleep(every) => {}
+            () = tokio::time::sleep(interval) => {}
         }
         let running = attempts.all();
         if !running.is_empty() {
@@ -156,22 +156,22 @@ pub(crate) async fn keep_alive<S: TaskStore>(
 
 async fn keep_once<S: TaskStore>(store: &S, running: &[Arc<Running>], lease: Duration, cannot_renew: &mut bool) {
     let now = Moment::now();
-    let (mut to_renew, mut to_look_at) = (Vec::new(), Vec::new());
+    let (mut to_renew, mut to_check) = (Vec::new(), Vec::new());
     for running in running {
         let progress = running.take_progress();
         let age = now.since(*lock(&running.renewed));
         if progress.is_some() || age >= lease / 3 {
             to_renew.push((running, progress));
-        } else if age >= LOOK / 2 {
-            // A moment's work is over before anybody could have canceled it.
-            to_look_at.push(running);
+        } else if age >= CHECK_INTERVAL / 2 {
+            // A shorter attempt ends before it can be canceled.
+            to_check.push(running);
         }
     }
     renew(store, to_renew, lease, cannot_renew).await;
-    look(store, &to_look_at).await;
+    check(store, &to_check).await;
 }
 
-/// `cannot_renew` says whether the store did not answer the last time: what lasts is logged once.
+/// Renews leases. `cannot_renew` is whether the last renewal failed, so that an outage is logged once.
 async fn renew<S: TaskStore>(
     store: &S,
     to_renew: Vec<(&Arc<Running>, Option<Progress>)>,
@@ -181,7 +181,7 @@ async fn renew<S: TaskStore>(
     if to_renew.is_empty() {
         return;
     }
-    let asked = Moment::now();
+    let requested = Moment::now();
     let heartbeats =
         to_renew.iter().map(|(running, progress)| Heartbeat { lease: running.lease, progress: progress.clone() });
     let deadline = Deadline::after(lease / 2);
@@ -192,8 +192,8 @@ async fn renew<S: TaskStore>(
             }
             for ((running, _), standing) in to_renew.into_iter().zip(standings) {
                 match standing {
-                    // Counted from before the call: the store counted from within it.
-                    TaskStanding::Held | TaskStanding::Spent => *lock(&running.renewed) = asked,
+                    // Counted from before the call, because the store counts from within it.
+                    TaskStanding::Held | TaskStanding::Spent => *lock(&running.renewed) = requested,
                     TaskStanding::Lost(state) => running.stop(reason_of(state)),
                 }
             }
@@ -201,7 +201,7 @@ async fn renew<S: TaskStore>(
         Err(error) => {
             match std::mem::replace(cannot_renew, true) {
                 false => {
-                    tracing::warn!(%error, tasks = to_renew.len(), "leases of tasks cannot be renewed; trying again")
+                    tracing::warn!(%error, tasks = to_renew.len(), "leases of tasks cannot be renewed; retrying")
                 }
                 true => tracing::debug!(%error, tasks = to_renew.len(), "leases of tasks still cannot be renewed"),
             }
@@ -217,14 +217,15 @@ async fn renew<S: TaskStore>(
     }
 }
 
-async fn look<S: TaskStore>(store: &S, to_look_at: &[&Arc<Running>]) {
-    if to_look_at.is_empty() {
+/// Cancels attempts whose task is no longer theirs.
+async fn check<S: TaskStore>(store: &S, to_check: &[&Arc<Running>]) {
+    if to_check.is_empty() {
         return;
     }
-    let leases: Vec<TaskLease> = to_look_at.iter().map(|running| running.lease).collect();
-    // A look that fails is taken again soon; the renewals tell of trouble.
+    let leases: Vec<TaskLease> = to_check.iter().map(|running| running.lease).collect();
+    // A failed check is repeated soon; errors are logged by the renewals.
     let Ok(standings) = store.standings(&leases, Deadline::after(Duration::from_secs(5))).await else { return };
-    for (running, standing) in to_look_at.iter().zip(standings) {
+    for (running, standing) in to_check.iter().zip(standings) {
         if let TaskStanding::Lost(state) = standing {
             running.stop(reason_of(state));
         }
@@ -234,7 +235,7 @@ async fn look<S: TaskStore>(store: &S, to_look_at: &[&Arc<Running>]) {
 fn reason_of(state: Option<TaskState>) -> StopReason {
     match state {
         Some(TaskState::Canceled) => StopReason::Canceled,
-        // Nobody else makes a task dead while its lease lasts.
+        // While its lease is valid, only a passed deadline makes a task dead.
         Some(TaskState::Dead) => StopReason::DeadlinePassed,
         _ => StopReason::LeaseLost,
     }

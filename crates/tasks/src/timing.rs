@@ -1,4 +1,4 @@
-//! When a schedule fires. Pure: the time is given.
+//! The times of a schedule. Pure functions: the current time is an argument.
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds};
@@ -6,8 +6,8 @@ use jiff::tz::TimeZone;
 use postrider_core::task::{MissedFire, Schedule, ScheduleTiming};
 use postrider_core::{MessagingError, Timestamp};
 
-/// So many tasks are made at most for times that were missed; the rest is made at the next look.
-const MOST_MISSED: usize = 1000;
+/// Upper bound of tasks created at once for missed times; the rest follows in the next run.
+const MAX_MISSED: usize = 1000;
 
 /// A time at which a schedule will fire.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ const MOST_MISSED: usize = 1000;
 pub struct NextRun {
     /// The time.
     pub at: Timestamp,
-    /// The same by the clocks of the schedule's time zone: `Fri 20 Nov 2026 09:00 Europe/Berlin`.
+    /// The same in the schedule's time zone: `Fri 20 Nov 2026 09:00 Europe/Berlin`.
     pub local: String,
 }
 
@@ -27,12 +27,12 @@ pub fn next_runs(schedule: &Schedule, count: usize) -> Vec<NextRun> {
         Ok(Times::Cron { zone, .. }) => zone,
         Ok(Times::Every(_)) | Err(_) => TimeZone::UTC,
     };
-    // One that a newer program has written may be unreadable here, and then only its next time is known.
+    // A schedule of a newer program may be unreadable here; then only its next time is known.
     let times = next_times(timing, Some(first), count).unwrap_or_else(|_| vec![first]);
     times.into_iter().map(|at| NextRun { at, local: local(at, &zone) }).collect()
 }
 
-/// The next `count` times of a schedule that fires for `first` next, or from now on without one.
+/// The next `count` times of a schedule, from `first` on, or from now on without it.
 pub fn next_times(
     timing: &ScheduleTiming,
     first: Option<Timestamp>,
@@ -43,7 +43,8 @@ pub fn next_times(
     Ok(std::iter::successors(first, |time| times.after(*time)).take(count).collect())
 }
 
-/// When a schedule fires, in words: `At 09:00, Monday through Friday.`; `None` for an interval, which is words already.
+/// The times of a schedule in words: `At 09:00, Monday through Friday.`; `None` for an interval, which is words
+/// already.
 pub fn in_words(timing: &ScheduleTiming) -> Option<String> {
     match Times::read(timing).ok()? {
         Times::Cron { cron, .. } => Some(cron.describe()),
@@ -58,7 +59,7 @@ fn local(time: Timestamp, zone: &TimeZone) -> String {
     time_there.strftime(format).to_string()
 }
 
-/// The times of a schedule, ready to be asked.
+/// The parsed times of a schedule.
 #[derive(Debug, Clone)]
 pub(crate) enum Times {
     Cron { cron: Box<Cron>, zone: TimeZone },
@@ -66,7 +67,7 @@ pub(crate) enum Times {
 }
 
 impl Times {
-    /// Reads a timing; the error says what is wrong with it.
+    /// Parses a timing.
     pub(crate) fn read(timing: &ScheduleTiming) -> Result<Self, MessagingError> {
         match timing {
             ScheduleTiming::Every(interval) => Ok(Self::Every(*interval)),
@@ -94,7 +95,7 @@ impl Times {
         }
     }
 
-    /// The first time after that one; `None` when there is none.
+    /// The first time after this one; `None` if there is none.
     pub(crate) fn after(&self, time: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Every(interval) => Some(time.saturating_add(*interval)),
@@ -106,8 +107,8 @@ impl Times {
         }
     }
 
-    /// The last time that has come by `now`, of a schedule that is due at `next`: found without a step for each between
-    /// the two, which would be millions after a long absence.
+    /// The last time up to `now` of a schedule that is due at `next`. Computed without a step for each time between the
+    /// two, which would be millions after a long absence.
     fn last_by(&self, next: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Every(interval) => {
@@ -123,7 +124,7 @@ impl Times {
         }
     }
 
-    /// What a schedule that is due at `next` does now.
+    /// The times to fire now for a schedule that is due at `next`.
     pub(crate) fn fire(&self, next: Timestamp, now: Timestamp, missed: MissedFire) -> Firing {
         let mut firing = Firing { times: Vec::new(), next: Some(next), last: None };
         if next > now {
@@ -131,7 +132,7 @@ impl Times {
         }
         if missed == MissedFire::All {
             while let Some(time) = firing.next.filter(|time| *time <= now)
-                && firing.times.len() < MOST_MISSED
+                && firing.times.len() < MAX_MISSED
             {
                 firing.times.push(time);
                 firing.next = self.after(time);
@@ -140,25 +141,25 @@ impl Times {
             return firing;
         }
         let last = self.last_by(next, now).unwrap_or(next);
-        if missed == MissedFire::One || now.since(last) <= MOST_LATE {
+        if missed == MissedFire::One || now.since(last) <= MAX_LATE {
             firing.times.push(last);
         }
         Firing { next: self.after(last), last: Some(last), ..firing }
     }
 }
 
-/// How late a time may be and still not count as missed: a keeper may have to be started again, or a store be busy.
-/// `docs/tasks.md` and the texts of [`MissedFire::Skip`] name it.
-const MOST_LATE: std::time::Duration = std::time::Duration::from_secs(15);
+/// Delay up to which a time does not count as missed, because a keeper may restart or a store be busy. `docs/tasks.md`
+/// and the texts of [`MissedFire::Skip`] name it.
+const MAX_LATE: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// What is done about the times of a schedule that have come.
+/// The result of firing a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Firing {
-    /// A task is made for each of these.
+    /// The times to create a task for.
     pub(crate) times: Vec<Timestamp>,
-    /// The next time that has not been seen to.
+    /// The next time.
     pub(crate) next: Option<Timestamp>,
-    /// The last time that was seen to.
+    /// The last time that was handled.
     pub(crate) last: Option<Timestamp>,
 }
 
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn cron_is_read_in_its_time_zone() {
         let daily = cron("30 9 * * *", "Europe/Berlin");
-        // Summer time ends on the 25th: the same time by the clock on the wall is an hour later by UTC.
+        // Summer time ends on the 25th: the same local time is an hour later in UTC.
         assert_eq!(
             next(&daily, "2026-10-24T00:00:00Z", 3),
             ["2026-10-24T07:30:00Z", "2026-10-25T08:30:00Z", "2026-10-26T08:30:00Z"]
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_runs_are_told_by_the_clocks_of_their_zone() {
+    fn the_next_runs_are_shown_in_their_time_zone() {
         let timing = ScheduleTiming::Cron { expression: "30 9 * * *".into(), time_zone: "Europe/Berlin".into() };
         assert!(in_words(&timing).unwrap().contains("09:30"), "{:?}", in_words(&timing));
         let mut daily = schedule(timing, "2026-10-24T07:30:00Z");
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_with_what_can() {
+    fn invalid_expressions_and_time_zones_are_refused() {
         for (expression, zone) in [("* * *", "UTC"), ("61 * * * *", "UTC"), ("", "UTC"), ("* * * * *", "Mars/Olympus")]
         {
             let timing = ScheduleTiming::Cron { expression: expression.into(), time_zone: zone.into() };
@@ -271,7 +272,7 @@ mod tests {
         let all: Vec<Timestamp> = (1..=4).map(|hour| at(&format!("2026-01-01T0{hour}:00:00Z"))).collect();
         assert_eq!(fire(MissedFire::All).times, all);
         assert_eq!(fire(MissedFire::One).times, all[3..]);
-        assert_eq!(fire(MissedFire::Skip).times, all[3..], "the one that is due now is not missed");
+        assert_eq!(fire(MissedFire::Skip).times, all[3..], "the time that is due now is not missed");
         for missed in MissedFire::ALL {
             assert_eq!(fire(missed).next, Some(at("2026-01-01T05:00:00Z")));
             assert_eq!(fire(missed).last, Some(all[3]));
@@ -287,15 +288,15 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_keeps_its_rhythm_over_a_long_absence() {
+    fn an_interval_keeps_its_phase_over_a_long_absence() {
         let every = Times::read(&ScheduleTiming::Every(Duration::from_secs(1))).unwrap();
         let (due, now) = (at("2026-01-01T00:00:00Z"), at("2036-01-01T00:00:00.5Z"));
         let fired = every.fire(due, now, MissedFire::One);
         assert_eq!(fired.times, [at("2036-01-01T00:00:00Z")]);
         assert_eq!(fired.next, Some(at("2036-01-01T00:00:01Z")));
         let all = every.fire(due, now, MissedFire::All);
-        assert_eq!(all.times.len(), MOST_MISSED);
-        assert_eq!(all.next, Some(due.saturating_add(Duration::from_secs(MOST_MISSED as u64))));
+        assert_eq!(all.times.len(), MAX_MISSED);
+        assert_eq!(all.next, Some(due.saturating_add(Duration::from_secs(MAX_MISSED as u64))));
         assert_eq!(all.last, all.times.last().copied());
     }
 }

@@ -1,4 +1,4 @@
-//! A worker: handlers, and what brings them tasks.
+//! A worker: handlers, and the loop that runs tasks with them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::observer::{Counters, TaskCounts, TaskEnded, TaskObserver, log_failure
 use crate::polling::Polling;
 use crate::running::{Attempts, keep_alive};
 
-/// A lease that is shorter would run out between two signs of life on a busy machine.
-const SHORTEST_LEASE: Duration = Duration::from_millis(100);
-const MOST_WORKERS: usize = 100_000;
+/// Lower bound of a lease: a shorter one would end between two heartbeats on a busy machine.
+const MIN_LEASE: Duration = Duration::from_millis(100);
+const MAX_WORKERS: usize = 100_000;
 
-/// How a worker works. Every field has a default.
+/// Options of a worker. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskWorkerOptions {
-    /// What it is called in the history of its tasks; by default the host's name and the process's number.
+    /// Its name in the history of its tasks; by default the host's name, the process id and a random part.
     pub name: Option<String>,
-    /// How many handlers run at the same time. 16 by default.
+    /// Number of handlers that run at the same time. 16 by default.
     pub max_workers: usize,
-    /// How long a lease lasts without a sign of life. 30 s by default; it is renewed at a third of that.
+    /// Length of a lease, which is renewed at a third of it. 30 s by default.
     pub lease: Duration,
-    /// How long an attempt may take; `None` is as long as it likes.
+    /// Time limit of an attempt; `None` is no limit.
     pub timeout: Option<Duration>,
-    /// How often to look for due tasks when no hint comes. A second by default.
+    /// Interval at which due tasks are claimed when no hint comes. A second by default.
     pub poll_interval: Duration,
-    /// How long running handlers may go on after a stop was asked for. 30 s by default.
+    /// Time for running handlers to end after a stop is requested. 30 s by default.
     pub graceful_timeout: Duration,
-    /// How long a handler may go on after its token was cancelled, before it is dropped. A second by default.
+    /// Time for a handler to end after its token was cancelled, before it is dropped. A second by default.
     pub cancel_timeout: Duration,
     /// Stop when nothing is due and nothing runs here. Off by default.
     pub stop_when_empty: bool,
@@ -59,12 +59,12 @@ impl Default for TaskWorkerOptions {
 
 impl TaskWorkerOptions {
     fn check(&self) -> Result<(), MessagingError> {
-        if self.max_workers == 0 || self.max_workers > MOST_WORKERS {
-            let why = format!("{} handlers cannot run at a time; use 1 to {MOST_WORKERS}", self.max_workers);
+        if self.max_workers == 0 || self.max_workers > MAX_WORKERS {
+            let why = format!("{} handlers cannot run at a time; use 1 to {MAX_WORKERS}", self.max_workers);
             return Err(MessagingError::invalid("max_workers", why));
         }
-        if self.lease < SHORTEST_LEASE {
-            let why = format!("{:?} is too short to be renewed in time; use {SHORTEST_LEASE:?} or more", self.lease);
+        if self.lease < MIN_LEASE {
+            let why = format!("{:?} is too short to be renewed in time; use {MIN_LEASE:?} or more", self.lease);
             return Err(MessagingError::invalid("lease", why));
         }
         for (option, time) in [("poll_interval", Some(self.poll_interval)), ("timeout", self.timeout)] {
@@ -80,14 +80,14 @@ impl TaskWorkerOptions {
             ("cancel_timeout", self.cancel_timeout),
         ] {
             if time > MAX_DURATION {
-                return Err(MessagingError::invalid(option, "it is longer than a hundred years"));
+                return Err(MessagingError::invalid(option, "it is longer than a hundred years; use less"));
             }
         }
         Ok(())
     }
 }
 
-/// A worker in the making. Everything but a handler has a default.
+/// Builds a worker. Everything but a handler has a default.
 #[must_use = "a worker does nothing until it is built and run"]
 pub struct TaskWorkerBuilder<S, P> {
     store: S,
@@ -108,9 +108,9 @@ where
         Self { store, provider, handlers, wrong: None, options, observer: None }
     }
 
-    /// Runs tasks of this type by this function.
+    /// Sets the handler of a type.
     ///
-    /// What it answers is the task's result; an error is retried by the task's strategy, unless it was marked as
+    /// Its return value is the task's result; an error is retried by the task's strategy, unless it was marked as
     /// permanent ([`Classify`](postrider_subscriber::Classify)).
     pub fn handler<F, Fut, R, E>(mut self, task_type: impl AsRef<str>, handler: F) -> Self
     where
@@ -125,25 +125,25 @@ where
                 let why = format!("'{task_type}' has two handlers; a type has one");
                 self.wrong = self.wrong.or(Some(MessagingError::invalid("handler", why)));
             }
-            // Told by `build`, with everything else that is wrong.
+            // `build` returns the error, with all others.
             Err(error) => self.wrong = self.wrong.or(Some(error)),
         }
         self
     }
 
-    /// All options at once.
+    /// Sets all options.
     pub fn options(mut self, options: TaskWorkerOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// How many handlers run at the same time.
+    /// Number of handlers that run at the same time.
     pub fn max_workers(mut self, max_workers: usize) -> Self {
         self.options.max_workers = max_workers;
         self
     }
 
-    /// How long a lease lasts without a sign of life.
+    /// Length of a lease.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self
@@ -155,13 +155,13 @@ where
         self
     }
 
-    /// Tells `observer` of each attempt.
+    /// Reports each attempt to `observer`.
     pub fn observer(mut self, observer: impl TaskObserver) -> Self {
         self.observer = Some(Arc::new(observer));
         self
     }
 
-    /// The worker, or what is wrong with it.
+    /// Builds the worker; an error if it is invalid.
     pub fn build(self) -> Result<TaskWorker<S, P>, MessagingError> {
         let Self { store, provider, handlers, wrong, options, observer } = self;
         if let Some(error) = wrong {
@@ -181,8 +181,8 @@ where
             max_result_bytes: store.max_payload_bytes(),
         };
         let (counters, is_away) = (Counters::default(), AtomicBool::new(false));
-        let desk = Desk { store, runner, options, counters, observer, is_away };
-        Ok(TaskWorker { desk: Arc::new(desk), provider })
+        let shared = Shared { store, runner, options, counters, observer, is_away };
+        Ok(TaskWorker { shared: Arc::new(shared), provider })
     }
 }
 
@@ -195,20 +195,21 @@ impl<S, P> fmt::Debug for TaskWorkerBuilder<S, P> {
     }
 }
 
-/// What both modes work with.
-pub(crate) struct Desk<S> {
+/// The state that both modes share.
+pub(crate) struct Shared<S> {
     pub(crate) store: S,
     pub(crate) runner: Runner,
     pub(crate) options: TaskWorkerOptions,
     pub(crate) counters: Counters,
     observer: Option<Arc<dyn TaskObserver>>,
-    /// Whether the store did not answer when it was last asked.
+    /// Whether the last call of the store failed.
     is_away: AtomicBool,
 }
 
-impl<S> Desk<S> {
-    /// The store was told how an attempt ended, and has kept this of it; nothing when it was no longer the worker's.
-    pub(crate) fn tell(&self, ended: &EndedAttempt, kept: Option<TaskOutcome>) {
+impl<S> Shared<S> {
+    /// Counts a reported attempt, logs it and notifies the observer. `kept` is the recorded outcome; `None` if the task
+    /// was no longer this worker's.
+    pub(crate) fn record_end(&self, ended: &EndedAttempt, kept: Option<TaskOutcome>) {
         self.counters.count(kept.as_ref());
         if let Some(outcome) = &kept {
             log_failure(Some(&ended.task_type), ended.lease.id, ended.attempt_count, outcome);
@@ -224,28 +225,28 @@ impl<S> Desk<S> {
         }
     }
 
-    /// The store or the queue could not be asked. It is logged once, however long it lasts.
-    pub(crate) fn trouble(&self, error: &MessagingError) {
+    /// Records that the store or the queue did not answer. Logged once for each outage.
+    pub(crate) fn store_failed(&self, error: &MessagingError) {
         match self.is_away.swap(true, Ordering::Relaxed) {
-            false => tracing::warn!(%error, "the store of tasks does not answer; trying again"),
-            true => tracing::debug!(%error, "the store of tasks still does not answer"),
+            false => tracing::warn!(%error, "the task store does not answer; retrying"),
+            true => tracing::debug!(%error, "the task store still does not answer"),
         }
         if let Some(observer) = &self.observer {
             observer.trouble(error);
         }
     }
 
-    /// The store has answered.
-    pub(crate) fn answered(&self) {
+    /// Records that the store has answered.
+    pub(crate) fn store_answered(&self) {
         if self.is_away.swap(false, Ordering::Relaxed) {
-            tracing::warn!("the store of tasks answers again");
+            tracing::warn!("the task store answers again");
         }
     }
 }
 
-impl<S> fmt::Debug for Desk<S> {
+impl<S> fmt::Debug for Shared<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").field("runner", &self.runner).field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Shared").field("runner", &self.runner).field("options", &self.options).finish_non_exhaustive()
     }
 }
 
@@ -253,7 +254,7 @@ impl<S> fmt::Debug for Desk<S> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TaskStopCause {
-    /// It was asked to.
+    /// A stop was requested.
     Requested,
     /// Nothing was left, and `stop_when_empty` is on.
     NothingLeft,
@@ -266,7 +267,7 @@ pub enum TaskStopCause {
 impl fmt::Display for TaskStopCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Requested => f.write_str("asked to"),
+            Self::Requested => f.write_str("a stop was requested"),
             Self::NothingLeft => f.write_str("nothing was left"),
             Self::StoreClosed => f.write_str("the store was closed"),
             Self::Panicked(what) => f.write_str(what),
@@ -274,22 +275,22 @@ impl fmt::Display for TaskStopCause {
     }
 }
 
-/// What a worker came to.
+/// The report of a stopped worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskStopReport {
     /// Why it stopped.
     pub cause: TaskStopCause,
-    /// What it has done.
+    /// Its attempts by outcome.
     pub counts: TaskCounts,
 }
 
-/// Looks at a worker while it runs, and after. Clones look at the same.
+/// Reads the counts of a worker while it runs, and after. Clones are the same.
 #[derive(Clone)]
 pub struct TaskMonitor(Arc<dyn Fn() -> TaskCounts + Send + Sync>);
 
 impl TaskMonitor {
-    /// What it has done.
+    /// Its attempts by outcome.
     pub fn counts(&self) -> TaskCounts {
         self.0()
     }
@@ -304,7 +305,7 @@ impl fmt::Debug for TaskMonitor {
 /// Runs tasks of the types that it has handlers for.
 #[must_use = "a worker does nothing until it is run"]
 pub struct TaskWorker<S, P> {
-    desk: Arc<Desk<S>>,
+    shared: Arc<Shared<S>>,
     provider: P,
 }
 
@@ -313,36 +314,37 @@ where
     S: TaskStore + Clone,
     P: MessagingService + Clone,
 {
-    /// What to look at it with.
+    /// A monitor of the worker.
     pub fn monitor(&self) -> TaskMonitor {
-        let desk = self.desk.clone();
-        TaskMonitor(Arc::new(move || desk.counters.read()))
+        let shared = self.shared.clone();
+        TaskMonitor(Arc::new(move || shared.counters.read()))
     }
 
-    /// Works until a stop is asked for, the store is closed, or nothing is left and `stop_when_empty` is on.
+    /// Runs until a stop is requested, the store is closed, or nothing is left and `stop_when_empty` is on.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<TaskStopReport, MessagingError> {
         let shutdown = shutdown.into();
-        let Self { desk, provider } = self;
-        tracing::info!(types = ?desk.runner.handlers, mode = %desk.store.routes().mode, "task worker started");
+        let Self { shared, provider } = self;
+        tracing::info!(types = ?shared.runner.handlers, mode = %shared.store.routes().mode, "task worker started");
         let end = CancellationToken::new();
-        // Whoever drops this future ends the heartbeat with it.
+        // Dropping this future ends the heartbeat too.
         let _ends = end.clone().drop_guard();
-        let heartbeat = keep_alive(desk.store.clone(), desk.runner.attempts.clone(), desk.options.lease, end.clone());
-        // A task of its own: a slow exchange with the store must not cost the leases.
+        let heartbeat =
+            keep_alive(shared.store.clone(), shared.runner.attempts.clone(), shared.options.lease, end.clone());
+        // A separate task, so that a slow call of the store does not cost the leases.
         let heartbeat = tokio::spawn(heartbeat);
-        let cause = match desk.store.routes().mode {
-            TaskMode::Polling => Ok(Polling::new(desk.clone()).run(&shutdown).await),
-            TaskMode::Queue => delivered::run(desk.clone(), provider, &shutdown).await,
+        let cause = match shared.store.routes().mode {
+            TaskMode::Polling => Ok(Polling::new(shared.clone()).run(&shutdown).await),
+            TaskMode::Queue => delivered::run(shared.clone(), provider, &shutdown).await,
         };
         end.cancel();
-        // It ends at once, or it panicked, and then there is nothing to wait for.
+        // It ends at once, or it has panicked.
         let _ = heartbeat.await;
-        Ok(TaskStopReport { cause: cause?, counts: desk.counters.read() })
+        Ok(TaskStopReport { cause: cause?, counts: shared.counters.read() })
     }
 }
 
 impl<S, P> fmt::Debug for TaskWorker<S, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskWorker").field("desk", &self.desk).finish_non_exhaustive()
+        f.debug_struct("TaskWorker").field("shared", &self.shared).finish_non_exhaustive()
     }
 }

@@ -6,26 +6,26 @@ create table queue (
   created_at integer not null
 ) without rowid;
 
--- Queues whose receives are held back. Apart from the queues: a queue can be paused before it exists.
+-- Paused queues. A separate table, because a queue can be paused before it exists.
 create table queue_pause (
   queue text not null primary key,
   paused_at integer not null
 ) without rowid;
 
--- Messages that live, and dead letters (under '{queue}_dlq', with their record in dead_letter).
+-- Living messages, and dead letters (in queue '{queue}_dlq', with their record in dead_letter).
 create table message (
-  -- Ascends in send order. The number of a removed message can come again; what outlives a message goes by message_id.
+  -- Ascends in send order. The number of a removed message can be used again; rows that outlive a message refer to
+  -- message_id.
   id integer not null primary key,
   queue text not null,
   -- 1 for a message that waits behind the head of its ordering key.
   blocked integer not null,
   priority integer not null,
-  -- The one visibility time: when the message is due and, while it is leased, when its lease ends. A lease that has run
-  -- out therefore needs nobody's help.
+  -- When the message is due and, while it is leased, when its lease ends. So an expired lease needs no further step.
   next_attempt_at integer not null,
   -- PENDING, PROCESSING or RETRYABLE.
   state text not null,
-  -- Half of the receipt's token; the row number is the other half.
+  -- Half of the lease token; the row number is the other half.
   lease_token integer,
   lease_expires_at integer generated always as (case when lease_token is not null then next_attempt_at end) virtual,
   deliveries_count integer not null default 0,
@@ -40,22 +40,21 @@ create table message (
   dedup_key text,
   -- Null is application/octet-stream.
   content_type text,
-  -- A JSON object of texts.
+  -- A JSON object of strings.
   headers text not null,
   last_error text,
   payload blob not null
 );
 
--- Matches the claim exactly: a probe a priority, in the order of next_attempt_at, and never a look at another queue, at
--- a message that waits behind its key, or at one that is not due.
+-- Matches the claim: one probe for each priority, in the order of next_attempt_at, which reads no messages of other
+-- queues, none that are blocked and none that are not due.
 create index message_claim on message (queue, blocked, priority, next_attempt_at);
--- None on message_id: it would cost every send and every settle an eighth of its speed, for a look-up that hardly
--- anybody makes.
+-- message_id has no index: it would slow every send and every settle by an eighth, for a rare look-up.
 -- Partial, so that messages without keys pay nothing.
 create index message_key on message (queue, ordering_key, id) where ordering_key is not null;
 create unique index message_dedup on message (queue, dedup_key) where dedup_key is not null;
 
--- What a dead letter keeps of its life. Its message stays in its row, under the dead-letter queue's name.
+-- The records of dead letters. The message stays in its row, in the dead-letter queue.
 create table dead_letter (
   -- The order of deaths.
   death integer not null primary key autoincrement,
@@ -70,14 +69,14 @@ create table dead_letter (
   first_attempt_at integer,
   last_attempt_at integer,
   dead_at integer not null,
-  -- Kept here, because the dead do not hold it.
+  -- Kept here, because a dead letter does not hold its dedup key.
   dedup_key text,
   revision integer not null default 0
 );
 create index dead_letter_queue on dead_letter (queue, death);
 create index dead_letter_message on dead_letter (message_id);
 
--- Failed attempts, the last ones of each message.
+-- The last failed attempts of each message.
 create table message_attempt (
   message_id blob not null,
   attempt integer not null,
@@ -88,8 +87,8 @@ create table message_attempt (
   primary key (message_id, attempt)
 ) without rowid;
 
--- Messages that were acknowledged (COMPLETED), and dead letters that were purged (FAILED). Rows are only ever added at
--- the end and removed at the beginning, so their order is their age and no index is needed.
+-- Acknowledged messages (COMPLETED), and purged dead letters (FAILED). Rows are added at the end and removed at the
+-- beginning only, so they are in the order of age.
 create table message_archive (
   archive_id integer not null primary key,
   id integer not null,

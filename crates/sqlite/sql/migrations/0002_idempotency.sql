@@ -1,10 +1,10 @@
--- Work that is under way or was done, by the keys that it is known by.
+-- Idempotency records: work that is under way or done, by its key.
 create table idempotency (
   key text not null primary key,
-  -- Of the last one who began it: only that one may end it.
+  -- The lease of the last caller that began the work; only it may end the work.
   lease_token integer not null,
   completed integer not null,
-  -- When it was done; while it is not, when its lease ends. Either way, what its age is counted from.
+  -- When the work was done or, while it is not, when its lease ends. The age of the record counts from it.
   at integer not null
 ) without rowid;
 

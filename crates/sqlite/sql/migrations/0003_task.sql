@@ -1,7 +1,7 @@
--- Tasks, all of them, whatever has become of them. Every index but the first is partial: a task that has ended costs those
--- that are to be claimed nothing, however many there are.
+-- All tasks, living and ended. The indexes of the claim are partial: ended tasks do not slow it, however many there
+-- are.
 create table task (
-  -- Ascends in the order of creation. What belongs to a task goes by it, and goes with it.
+  -- Ascends in the order of creation. Rows that belong to a task refer to it, and are removed with it.
   id integer not null primary key,
   task_id blob not null,
   task_type text not null,
@@ -23,12 +23,12 @@ create table task (
   finished_at integer,
   deadline integer,
   ordering_key text,
-  -- The place in the line of its key. Counts only while the task lives.
+  -- The position among the tasks of its key, while the task lives.
   position integer,
   idempotency_key text,
   -- JSON; null is the default strategy.
   retry_strategy text,
-  -- A JSON array of texts; null is none.
+  -- A JSON array of strings; null is none.
   tags text,
   schedule text,
   dead_reason text,
@@ -42,7 +42,7 @@ create table task (
 );
 
 create unique index task_identity on task (task_id);
--- Matches the claim: a probe a state, type and priority, in the order of scheduled_for.
+-- Matches the claim: one probe for each state, type and priority, in the order of scheduled_for.
 create index task_claim on task (state, task_type, priority, scheduled_for)
   where state in ('PENDING', 'ENQUEUED') and blocked = 0;
 create index task_lease on task (lease_expires_at) where state = 'PROCESSING';
@@ -50,12 +50,12 @@ create index task_deadline on task (deadline)
   where deadline is not null and state in ('PENDING', 'ENQUEUED', 'PROCESSING');
 create index task_key on task (task_type, ordering_key, position)
   where ordering_key is not null and state in ('PENDING', 'ENQUEUED', 'PROCESSING');
--- Ended tasks keep their key: that is what makes a second creation answer the first.
+-- Ended tasks keep their key, so that a second creation returns the first task.
 create unique index task_idempotency on task (task_type, idempotency_key) where idempotency_key is not null;
 create index task_ended on task (state, id) where state in ('DEAD', 'CANCELED');
 
--- Attempts that ended without success. The one that runs, and the one that succeeded, are told from the task's own row, so
--- that a task that succeeds at once writes nothing here.
+-- Attempts that ended without success. The running or successful attempt is in the task's row, so that a task that
+-- succeeds at once writes nothing here.
 create table task_attempt (
   -- The task's row.
   id integer not null,
@@ -70,7 +70,7 @@ create table task_attempt (
   primary key (id, replay, attempt)
 ) without rowid;
 
--- Payloads that tasks had before they were edited.
+-- Payloads of tasks before their edits.
 create table task_revision (
   -- The task's row.
   id integer not null,
@@ -80,8 +80,8 @@ create table task_revision (
   primary key (id, revision)
 );
 
--- Messages for queues that are not in this file, written with the change that they tell of. A row stays until its message
--- was sent for certain.
+-- The outbox: messages for queues of other stores, committed with the change that causes them. A row stays until its
+-- message is certainly sent.
 create table outbox (
   id integer not null primary key,
   queue text not null,
@@ -90,20 +90,20 @@ create table outbox (
   due_at integer not null,
   content_type text,
   created_at integer not null,
-  -- Of whoever sends it, and how long nobody else does.
+  -- The lease of the keeper that sends it.
   lease_token integer,
   lease_expires_at integer,
   payload blob not null
 );
--- What somebody has taken stands at the end of its lease and is not walked by others.
+-- Leased messages are ordered by the end of their lease, so that others do not read them.
 create index outbox_due on outbox (coalesce(lease_expires_at, due_at));
--- For the count of what is still to be sent to a queue, on which hangs what is sent again.
+-- For the count of unsent messages of a queue, which decides whether messages are sent again.
 create index outbox_queue on outbox (queue);
 
--- Times at which tasks are made.
+-- Schedules, which create tasks.
 create table task_schedule (
   name text not null primary key,
-  -- Everything that its maker said, as JSON.
+  -- The definition by its creator, as JSON.
   definition text not null,
   -- Rises with every change.
   version integer not null,

@@ -1,4 +1,4 @@
-//! The contract of a store of tasks, kept by the writer and the readers of a file.
+//! Implements the contract of a task store with the writer and the readers of a file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,32 +14,32 @@ use rusqlite::Connection;
 
 use super::claim::Claimer;
 use super::step::TaskStep;
-use super::{SqliteTasks, UnheldTask, look, upkeep};
+use super::{SqliteTasks, UndeliveredTask, look, upkeep};
 use crate::PROVIDER;
-use crate::error::{Failure, by_law};
-use crate::writer::work::{Unclaimed, Unheld};
+use crate::error::{Failure, refusal_as_value};
+use crate::writer::work::{Answer, UndeliveredLease};
 
-/// An answer with leases in it, which go back when nobody is there to take them.
-struct Handed<T> {
+/// An answer with leases, which are returned when its caller has gone.
+struct WithRoutes<T> {
     answer: T,
     routes: Arc<TaskRoutes>,
 }
 
-impl<T> Handed<T> {
-    fn unheld(&self, leases: impl Iterator<Item = TaskLease>) -> Vec<Unheld> {
-        leases.map(|lease| Unheld::Task(UnheldTask { lease, routes: self.routes.clone() })).collect()
+impl<T> WithRoutes<T> {
+    fn undelivered(&self, leases: impl Iterator<Item = TaskLease>) -> Vec<UndeliveredLease> {
+        leases.map(|lease| UndeliveredLease::Task(UndeliveredTask { lease, routes: self.routes.clone() })).collect()
     }
 }
 
-impl Unclaimed for Handed<FinishedAndClaimed> {
-    fn into_leases(self) -> Vec<Unheld> {
-        self.unheld(self.answer.claimed.iter().map(|task| task.lease))
+impl Answer for WithRoutes<FinishedAndClaimed> {
+    fn into_leases(self) -> Vec<UndeliveredLease> {
+        self.undelivered(self.answer.claimed.iter().map(|task| task.lease))
     }
 }
 
-impl Unclaimed for Handed<Vec<ClaimAnswer>> {
-    fn into_leases(self) -> Vec<Unheld> {
-        self.unheld(self.answer.iter().filter_map(|answer| match answer {
+impl Answer for WithRoutes<Vec<ClaimAnswer>> {
+    fn into_leases(self) -> Vec<UndeliveredLease> {
+        self.undelivered(self.answer.iter().filter_map(|answer| match answer {
             ClaimAnswer::Claimed(task) => Some(task.lease),
             ClaimAnswer::NotDue(_) | ClaimAnswer::NotClaimable => None,
         }))
@@ -48,15 +48,15 @@ impl Unclaimed for Handed<Vec<ClaimAnswer>> {
 
 impl SqliteTasks {
     pub(super) fn max_payload(&self) -> usize {
-        self.provider.shared().desk.rules.capabilities.limits.max_body_bytes
+        self.provider.shared().context.rules.capabilities.limits.max_body_bytes
     }
 
     /// The store's time.
     pub(super) fn now(&self) -> Timestamp {
-        self.provider.shared().desk.options.clock.now()
+        self.provider.shared().context.options.clock.now()
     }
 
-    /// Does one thing to each of several tasks. Each has an answer of its own.
+    /// Runs a step on each of several tasks; each has its own result.
     async fn each<T: 'static>(
         &self,
         operation: &'static str,
@@ -65,12 +65,12 @@ impl SqliteTasks {
         step: impl Fn(&mut TaskStep<'_, '_>, TaskId) -> Result<T, Failure> + Send + 'static,
     ) -> Result<RowResults<T>, MessagingError>
     where
-        RowResults<T>: Unclaimed + Send,
+        RowResults<T>: Answer + Send,
     {
         self.begin(operation, deadline)?;
         let ids = ids.to_vec();
         let each = move |tasks: &mut TaskStep<'_, '_>| {
-            Ok(ids.iter().map(|id| by_law(step(tasks, *id))).collect::<rusqlite::Result<RowResults<T>>>()?)
+            Ok(ids.iter().map(|id| refusal_as_value(step(tasks, *id))).collect::<rusqlite::Result<RowResults<T>>>()?)
         };
         self.write(operation, deadline, each).await
     }
@@ -93,7 +93,10 @@ impl TaskStore for SqliteTasks {
     async fn create(&self, tasks: Vec<NewTask>, deadline: Deadline) -> Result<RowResults<Created>, MessagingError> {
         self.begin("create", deadline)?;
         let create = move |step: &mut TaskStep<'_, '_>| {
-            Ok(tasks.iter().map(|task| by_law(step.create(task))).collect::<rusqlite::Result<RowResults<_>>>()?)
+            Ok(tasks
+                .iter()
+                .map(|task| refusal_as_value(step.create(task)))
+                .collect::<rusqlite::Result<RowResults<_>>>()?)
         };
         self.write("create", deadline, create).await
     }
@@ -112,7 +115,7 @@ impl TaskStore for SqliteTasks {
         if let Some(claim) = &claim {
             claim.check()?;
         }
-        let claim = claim.map(|claim| (claim, self.next_turn()));
+        let claim = claim.map(|claim| (claim, self.next_round()));
         let only_claims = finished.is_empty();
         let routes = self.routes.clone();
         let step = move |step: &mut TaskStep<'_, '_>| {
@@ -121,17 +124,17 @@ impl TaskStore for SqliteTasks {
             for finish in &finished {
                 answer.finished.push(step.finish(finish)?);
             }
-            if let Some((claim, turn)) = &claim {
-                step.claim(claim, *turn, &mut answer)?;
+            if let Some((claim, round)) = &claim {
+                step.claim(claim, *round, &mut answer)?;
             }
-            Ok(Handed { answer, routes: routes.clone() })
+            Ok(WithRoutes { answer, routes: routes.clone() })
         };
-        let handed = if only_claims {
+        let claimed = if only_claims {
             self.lease(operation, deadline, step).await?
         } else {
             self.write(operation, deadline, step).await?
         };
-        Ok(handed.answer)
+        Ok(claimed.answer)
     }
 
     async fn claim_by_id(
@@ -147,7 +150,7 @@ impl TaskStore for SqliteTasks {
         let claim = move |step: &mut TaskStep<'_, '_>| {
             let claimer = Claimer { worker: &worker, lease };
             let answer = ids.iter().map(|id| step.claim_task(*id, claimer)).collect::<rusqlite::Result<_>>()?;
-            Ok(Handed { answer, routes: routes.clone() })
+            Ok(WithRoutes { answer, routes: routes.clone() })
         };
         Ok(self.lease("claim", deadline, claim).await?.answer)
     }
@@ -170,22 +173,22 @@ impl TaskStore for SqliteTasks {
     async fn standings(&self, leases: &[TaskLease], deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError> {
         self.begin("standings", deadline)?;
         let leases = leases.to_vec();
-        let look = move |connection: &Connection| Ok(look::standings(connection, &leases)?);
-        self.read("standings", deadline, look).await
+        let read = move |connection: &Connection| Ok(look::standings(connection, &leases)?);
+        self.read("standings", deadline, read).await
     }
 
     async fn lost_leases(&self, limit: usize, deadline: Deadline) -> Result<Vec<LostLease>, MessagingError> {
         self.begin("look for lost leases", deadline)?;
         let now = self.now();
-        let look = move |connection: &Connection| Ok(look::lost_leases(connection, limit, now)?);
-        self.read("look for lost leases", deadline, look).await
+        let read = move |connection: &Connection| Ok(look::lost_leases(connection, limit, now)?);
+        self.read("look for lost leases", deadline, read).await
     }
 
     async fn reap(&self, lost: Vec<Finish>, deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError> {
         self.begin("reap", deadline)?;
-        let is_meant = |lost: &Finish| matches!(lost.outcome, TaskOutcome::Retry { .. } | TaskOutcome::Dead { .. });
-        if !lost.iter().all(is_meant) {
-            let why = "an attempt whose worker was lost is tried again or dead; use Retry or Dead";
+        let is_allowed = |lost: &Finish| matches!(lost.outcome, TaskOutcome::Retry { .. } | TaskOutcome::Dead { .. });
+        if !lost.iter().all(is_allowed) {
+            let why = "a reaped attempt is retried or its task dies; use Retry or Dead";
             return Err(MessagingError::invalid("outcome", why));
         }
         let reap = move |step: &mut TaskStep<'_, '_>| {
@@ -214,7 +217,8 @@ impl TaskStore for SqliteTasks {
     async fn edit_payload(&self, id: TaskId, payload: Bytes, deadline: Deadline) -> Result<u32, MessagingError> {
         self.begin("edit", deadline)?;
         if payload.len() > self.max_payload() {
-            let why = format!("it has {} bytes, at most {} are allowed", payload.len(), self.max_payload());
+            let why =
+                format!("it has {} bytes, but at most {} are allowed; send less", payload.len(), self.max_payload());
             return Err(MessagingError::invalid("payload", why));
         }
         self.write("edit", deadline, move |step| step.edit_payload(id, &payload)).await
@@ -249,15 +253,15 @@ impl TaskStore for SqliteTasks {
 
     async fn enqueue_due(&self, limit: usize, deadline: Deadline) -> Result<Enqueued, MessagingError> {
         self.begin("enqueue", deadline)?;
-        let turn = self.next_turn();
-        self.write("enqueue", deadline, move |step| Ok(step.enqueue_due(limit, turn)?)).await
+        let round = self.next_round();
+        self.write("enqueue", deadline, move |step| Ok(step.enqueue_due(limit, round)?)).await
     }
 
     async fn stranded(&self, grace: Duration, deadline: Deadline) -> Result<Vec<Stranded>, MessagingError> {
         self.begin("look for stranded tasks", deadline)?;
         let (routes, now) = (self.routes.clone(), self.now());
-        let look = move |connection: &Connection| Ok(upkeep::stranded(connection, &routes, grace, now)?);
-        self.read("look for stranded tasks", deadline, look).await
+        let read = move |connection: &Connection| Ok(upkeep::stranded(connection, &routes, grace, now)?);
+        self.read("look for stranded tasks", deadline, read).await
     }
 
     async fn resend(
@@ -294,8 +298,8 @@ impl TaskStore for SqliteTasks {
         let until = self.now().saturating_sub(older_than);
         let (mut forgotten, mut after) = (0, Some(0));
         while let Some(from) = after {
-            let look = move |connection: &Connection| Ok(upkeep::forgettable(connection, from, until)?);
-            let part = self.read("forget", deadline, look).await?;
+            let read = move |connection: &Connection| Ok(upkeep::forgettable(connection, from, until)?);
+            let part = self.read("forget", deadline, read).await?;
             if !part.rows.is_empty() {
                 let rows = part.rows;
                 forgotten += self.write("forget", deadline, move |step| Ok(step.forget(&rows, until)?)).await?;

@@ -1,4 +1,4 @@
-//! What transitions of tasks cost, counted in SQLite's own instructions.
+//! Costs of task transitions, counted in SQLite's virtual machine instructions.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use super::step::TaskStep;
 use super::{look, upkeep};
 use crate::costs::{Bench, NOW, later};
 
-/// As many as make a walk over them plain to see.
+/// A number of tasks over which a scan shows in the cost.
 const MANY: i64 = 50_000;
 
 fn mail() -> TaskType {
     TaskType::new("mail").unwrap()
 }
 
-/// Puts tasks into the table without counting.
+/// Inserts tasks without counting.
 fn fill(bench: &Bench, task_type: &str, state: TaskState, count: i64, due: i64) {
     let is_held = state == TaskState::Processing;
     let sql = "with recursive n (n) as (select 1 union all select n + 1 from n where n < ?1) \
@@ -31,7 +31,7 @@ fn fill(bench: &Bench, task_type: &str, state: TaskState, count: i64, due: i64) 
     bench.connection.execute(sql, (count, task_type, state.as_str(), due, is_held)).unwrap();
 }
 
-/// Everything that has ended, of the type itself and of another.
+/// Inserts ended tasks of the measured type and of another.
 fn fill_with_ended(bench: &Bench, count: i64) {
     for state in TaskState::ALL.into_iter().filter(|state| state.is_terminal()) {
         fill(bench, "mail", state, count / 4, NOW.as_micros());
@@ -58,7 +58,7 @@ fn enqueue_ten(bench: &mut Bench) -> (u64, Enqueued) {
     bench.cost(|session| TaskStep::new(session, &routes).enqueue_due(10, 0).unwrap())
 }
 
-/// What every step costs when ten tasks are due and everything else is as `around` leaves it.
+/// The cost of every step with ten due tasks and the rows that `around` inserts.
 fn costs(around: impl Fn(&Bench)) -> Vec<(&'static str, u64)> {
     let due = |around: &dyn Fn(&Bench)| {
         let bench = Bench::new();
@@ -114,14 +114,14 @@ fn assert_same(alone: &[(&'static str, u64)], crowded: &[(&'static str, u64)], a
 }
 
 #[test]
-fn tasks_that_have_ended_cost_those_that_live_nothing() {
+fn ended_tasks_add_no_cost_to_living_ones() {
     let alone = costs(|_| {});
     let crowded = costs(|bench| fill_with_ended(bench, MANY));
-    assert_same(&alone, &crowded, "50 000 that have ended");
+    assert_same(&alone, &crowded, "50 000 ended tasks");
 }
 
 #[test]
-fn tasks_that_are_not_due_and_other_types_cost_a_claim_nothing() {
+fn tasks_that_are_not_due_and_other_types_add_no_cost_to_a_claim() {
     let some = |count: i64| {
         move |bench: &Bench| {
             let later = later().as_micros();
@@ -135,12 +135,12 @@ fn tasks_that_are_not_due_and_other_types_cost_a_claim_nothing() {
             }
         }
     };
-    // A few are there alone too: a type of which there is nothing is not even looked at.
-    assert_same(&costs(some(40)), &costs(some(MANY)), "50 000 that are not due");
+    // Both runs have a few of each: a type without claimable tasks is not searched at all.
+    assert_same(&costs(some(40)), &costs(some(MANY)), "50 000 tasks that are not due");
 }
 
 #[test]
-fn the_enqueuer_does_not_walk_what_is_on_its_way() {
+fn the_enqueuer_does_not_scan_enqueued_tasks() {
     let mut few = Bench::new();
     fill(&few, "mail", TaskState::Enqueued, 10, NOW.as_micros());
     fill(&few, "mail", TaskState::Pending, 10, NOW.as_micros());
@@ -149,11 +149,11 @@ fn the_enqueuer_does_not_walk_what_is_on_its_way() {
     fill(&many, "mail", TaskState::Pending, 10, NOW.as_micros());
     let ((few, _), (many, enqueued)) = (enqueue_ten(&mut few), enqueue_ten(&mut many));
     assert_eq!(enqueued.count, 10);
-    assert!(many <= few + few / 10, "{few} instructions with ten on their way, {many} with {MANY}");
+    assert!(many <= few + few / 10, "{few} instructions with ten enqueued tasks, {many} with {MANY}");
 }
 
 #[test]
-fn a_key_of_many_tasks_costs_no_more_than_a_short_one() {
+fn a_key_with_many_tasks_costs_no_more_than_a_key_with_few() {
     let routes = routes(TaskMode::Polling);
     let cost_of_one = |length: usize| {
         let mut bench = Bench::new();
@@ -176,19 +176,19 @@ fn a_key_of_many_tasks_costs_no_more_than_a_short_one() {
 }
 
 #[test]
-fn what_has_ended_is_counted_up_to_a_bound() {
-    const MOST: u32 = 20;
+fn ended_tasks_are_counted_up_to_a_bound() {
+    const MAX: u32 = 20;
     let count_of = |ended: i64| {
         let mut bench = Bench::new();
         fill_with_ended(&bench, ended);
         fill(&bench, "mail", TaskState::Pending, 40, NOW.as_micros());
-        bench.cost(|session| look::counts(session.connection, MOST).unwrap())
+        bench.cost(|session| look::counts(session.connection, MAX).unwrap())
     };
     let ((few, _), (many, counts)) = (count_of(400), count_of(MANY));
-    assert!(many <= few + few / 2, "{few} instructions with 400 that have ended, {many} with {MANY}");
+    assert!(many <= few + few / 2, "{few} instructions with 400 ended tasks, {many} with {MANY}");
     let of = |task_type: TaskType, state, count| TaskCount { task_type, state, count };
     let other = TaskType::new("other").unwrap();
-    // What is living is counted exactly; it stands between the bound and what SUCCEEDED before it.
+    // Living tasks are counted exactly. They fill the newest rows up to the bound, before those that succeeded.
     let expected = [
         of(mail(), TaskState::Pending, Measured::Exact(40)),
         of(mail(), TaskState::Succeeded, Measured::Approximate(0)),

@@ -1,7 +1,7 @@
-//! Where an attempt ends, or goes on: nothing happens without the token of its claim.
+//! Ends attempts and extends their leases. Nothing happens without the lease token of the claim.
 //!
-//! A lease that has run out still counts as held until somebody has reaped it: the work is done, and to refuse its end
-//! would only have it done twice.
+//! An expired lease still counts until the reaper has returned it: the work is done, and refusing its end would only
+//! repeat it.
 
 use std::time::Duration;
 
@@ -12,22 +12,27 @@ use postrider_core::task::{
 };
 use rusqlite::Connection;
 
-use super::post::kept;
-use super::record::{self, Life};
+use super::record::{self, TaskRow};
 use super::step::TaskStep;
-use crate::rows;
+use super::task_messages::kept;
+use crate::rows::{self, Columns, columns};
 use crate::sql;
 
-/// Who says that an attempt has ended.
+columns! {
+    /// Where the columns of [`Hold`] are.
+    TaskHeldColumns { id, state, lease_token, lease_expires_at, has_key }
+}
+
+/// The caller that ends an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ender {
-    /// The worker that made it.
+    /// The worker that holds the lease.
     Holder,
-    /// Whoever found that its lease has run out.
+    /// The reaper, which found that the lease has expired.
     Reaper,
 }
 
-/// Who has a task.
+/// The state and the lease of a task.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) row: i64,
@@ -38,7 +43,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// What somebody with this token is told.
+    /// The standing of a caller with this lease token.
     pub(super) fn standing(&self, token: i64) -> TaskStanding {
         if self.state == TaskState::Processing && self.token == Some(token) {
             TaskStanding::Held
@@ -48,37 +53,44 @@ impl Hold {
     }
 }
 
-/// Who has a task; `None` when there is no such task, or none that can be read.
+/// The state and the lease of a task; `None` if it does not exist or is unreadable.
 pub(super) fn hold(connection: &Connection, id: TaskId) -> rusqlite::Result<Option<Hold>> {
-    read_hold(&mut *connection.prepare_cached(sql::TASK_HELD)?, id)
+    let mut statement = connection.prepare_cached(sql::TASK_HELD)?;
+    let columns = TaskHeldColumns::of(&statement)?;
+    read_hold(&mut statement, columns, id)
 }
 
-fn read_hold(statement: &mut rusqlite::Statement<'_>, id: TaskId) -> rusqlite::Result<Option<Hold>> {
+fn read_hold(
+    statement: &mut rusqlite::Statement<'_>,
+    columns: TaskHeldColumns,
+    id: TaskId,
+) -> rusqlite::Result<Option<Hold>> {
     let hold = statement.query_row([id.as_uuid().as_bytes()], |row| {
         Ok(Hold {
-            row: row.get(0)?,
-            state: record::state(row, 1)?,
-            token: row.get(2)?,
-            lease_expires_at: rows::optional_time(row, 3)?,
-            has_key: row.get(4)?,
+            row: row.get(columns.id)?,
+            state: record::state(row, columns.state)?,
+            token: row.get(columns.lease_token)?,
+            lease_expires_at: rows::optional_time(row, columns.lease_expires_at)?,
+            has_key: row.get(columns.has_key)?,
         })
     });
     record::readable(hold)
 }
 
 impl TaskStep<'_, '_> {
-    /// Ends an attempt, if it is held.
+    /// Ends an attempt, if its lease is still the current one.
     pub(crate) fn finish(&mut self, finish: &Finish) -> rusqlite::Result<TaskStanding> {
         self.end(finish, Ender::Holder)
     }
 
-    /// Ends an attempt whose lease has run out, if nobody has renewed it.
+    /// Ends an attempt whose lease has expired, unless it was extended meanwhile.
     pub(super) fn reap(&mut self, lost: &Finish) -> rusqlite::Result<TaskStanding> {
         self.end(lost, Ender::Reaper)
     }
 
     pub(super) fn hold(&mut self, id: TaskId) -> rusqlite::Result<Option<Hold>> {
-        read_hold(self.session.hot.task_held.get(self.session.connection, sql::TASK_HELD)?, id)
+        let (statement, columns) = self.session.hot.task_held.with_columns(self.session.connection, sql::TASK_HELD)?;
+        read_hold(statement, columns, id)
     }
 
     fn end(&mut self, finish: &Finish, ender: Ender) -> rusqlite::Result<TaskStanding> {
@@ -91,107 +103,107 @@ impl TaskStep<'_, '_> {
         if ender == Ender::Reaper && !has_run_out {
             return Ok(TaskStanding::Lost(Some(hold.state)));
         }
-        let life = match outcome {
+        let task = match outcome {
             TaskOutcome::Succeeded { .. } if !hold.has_key => None,
-            _ => self.life(hold.row)?,
+            _ => self.task_row(hold.row)?,
         };
-        match (outcome, life) {
-            (TaskOutcome::Succeeded { result }, life) => self.succeed(&hold, life.as_ref(), result.as_ref())?,
+        match (outcome, task) {
+            (TaskOutcome::Succeeded { result }, task) => self.succeed(&hold, task.as_ref(), result.as_ref())?,
             (_, None) => return Ok(TaskStanding::Lost(None)),
-            // The store counts, whoever asks: a worker may not know how many attempts there are, or not care.
-            (TaskOutcome::Retry { error, .. }, Some(life)) if life.attempt_count >= life.max_attempts => {
-                self.note_attempt(&life, attempt_outcome(ender), Some(&kept(error)))?;
-                self.die(&life, spent(ender), &kept(error))?;
+            // The store counts the attempts: a worker may not know how many there are.
+            (TaskOutcome::Retry { error, .. }, Some(task)) if task.attempt_count >= task.max_attempts => {
+                self.note_attempt(&task, attempt_outcome(ender), Some(&kept(error)))?;
+                self.die(&task, spent(ender), &kept(error))?;
                 return Ok(TaskStanding::Spent);
             }
-            (TaskOutcome::Retry { after, error }, Some(life)) => {
-                self.note_attempt(&life, attempt_outcome(ender), Some(&kept(error)))?;
-                self.retry(&life, *after, &kept(error))?;
+            (TaskOutcome::Retry { after, error }, Some(task)) => {
+                self.note_attempt(&task, attempt_outcome(ender), Some(&kept(error)))?;
+                self.retry(&task, *after, &kept(error))?;
             }
-            (TaskOutcome::Dead { reason, error }, Some(life)) => {
-                self.note_attempt(&life, attempt_outcome(ender), Some(&kept(error)))?;
-                self.die(&life, *reason, &kept(error))?;
+            (TaskOutcome::Dead { reason, error }, Some(task)) => {
+                self.note_attempt(&task, attempt_outcome(ender), Some(&kept(error)))?;
+                self.die(&task, *reason, &kept(error))?;
             }
-            (TaskOutcome::Released, Some(life)) => self.release(&life)?,
+            (TaskOutcome::Released, Some(task)) => self.release(&task)?,
         }
         Ok(TaskStanding::Held)
     }
 
-    fn succeed(&mut self, hold: &Hold, life: Option<&Life>, result: Option<&Bytes>) -> rusqlite::Result<()> {
+    fn succeed(&mut self, hold: &Hold, task: Option<&TaskRow>, result: Option<&Bytes>) -> rusqlite::Result<()> {
         let now = self.now().as_micros();
         let statement = self.session.hot.task_succeed.get(self.session.connection, sql::TASK_SUCCEED)?;
         statement.execute((hold.row, now, result.map(AsRef::<[u8]>::as_ref)))?;
-        match life {
-            Some(life) => self.free_key(life),
+        match task {
+            Some(task) => self.free_key(task),
             None => Ok(()),
         }
     }
 
-    /// Back to be tried again. Where queues carry tasks, its message goes with it.
-    fn retry(&mut self, life: &Life, after: Duration, error: &str) -> rusqlite::Result<()> {
+    /// Makes a task due again for a retry. In queue mode its message is sent too.
+    fn retry(&mut self, task: &TaskRow, after: Duration, error: &str) -> rusqlite::Result<()> {
         let due = self.now().saturating_add(after);
         let sent_at = self.sent_at();
         let mut statement = self.session.connection.prepare_cached(sql::TASK_RETRY)?;
-        statement.execute((life.row, due.as_micros(), error, sent_at.map(Timestamp::as_micros)))?;
-        self.offer(life, due)
+        statement.execute((task.row, due.as_micros(), error, sent_at.map(Timestamp::as_micros)))?;
+        self.offer(task, due)
     }
 
-    /// Back as if it had not been claimed.
-    fn release(&mut self, life: &Life) -> rusqlite::Result<()> {
+    /// Undoes a claim.
+    fn release(&mut self, task: &TaskRow) -> rusqlite::Result<()> {
         let (now, sent_at) = (self.now(), self.sent_at());
-        // It stays due since when it was, which is its place among the others.
+        // Its due time stays, which keeps its order among the other tasks.
         let state = if sent_at.is_some() { TaskState::Enqueued } else { TaskState::Pending };
         let mut statement = self.session.connection.prepare_cached(sql::TASK_RELEASE)?;
-        statement.execute((life.row, state.as_str(), sent_at.map(Timestamp::as_micros)))?;
-        self.offer(life, now)
+        statement.execute((task.row, state.as_str(), sent_at.map(Timestamp::as_micros)))?;
+        self.offer(task, now)
     }
 
-    /// When a task that goes back now is sent on its way; `None` where workers look for themselves.
+    /// The time at which a returned task is enqueued; `None` in polling mode.
     fn sent_at(&self) -> Option<Timestamp> {
         (self.routes.mode == TaskMode::Queue).then(|| self.now())
     }
 
-    /// Brings a task that has gone back to whoever may claim it.
-    fn offer(&mut self, life: &Life, due: Timestamp) -> rusqlite::Result<()> {
+    /// Wakes workers for a returned task, or sends its message.
+    fn offer(&mut self, task: &TaskRow, due: Timestamp) -> rusqlite::Result<()> {
         match self.routes.mode {
             TaskMode::Polling => {
-                self.tell_of_task(&life.task_type, due);
+                self.wake_for_task(&task.task_type, due);
                 Ok(())
             }
-            TaskMode::Queue => self.send_task(life.id, &life.task_type, life.priority, due),
+            TaskMode::Queue => self.send_task(task.id, &task.task_type, task.priority, due),
         }
     }
 
-    /// The task's life ends: it dies, is told of, and leaves its key to the next.
-    pub(super) fn die(&mut self, life: &Life, reason: DeadReason, error: &str) -> rusqlite::Result<()> {
+    /// Ends a task as dead, sends its event, and unblocks the next task of its key.
+    pub(super) fn die(&mut self, task: &TaskRow, reason: DeadReason, error: &str) -> rusqlite::Result<()> {
         let mut statement = self.session.connection.prepare_cached(sql::TASK_DIE)?;
-        statement.execute((life.row, self.session.now.as_micros(), reason.as_str(), error))?;
-        self.tell_of_death(life, reason, error)?;
-        self.free_key(life)
+        statement.execute((task.row, self.session.now.as_micros(), reason.as_str(), error))?;
+        self.send_dead_event(task, reason, error)?;
+        self.free_key(task)
     }
 
-    pub(super) fn free_key(&mut self, life: &Life) -> rusqlite::Result<()> {
-        match &life.ordering_key {
-            Some(key) => self.promote_task(&life.task_type, key),
+    pub(super) fn free_key(&mut self, task: &TaskRow) -> rusqlite::Result<()> {
+        match &task.ordering_key {
+            Some(key) => self.promote_task(&task.task_type, key),
             None => Ok(()),
         }
     }
 
-    /// Writes down how an attempt ended that did not succeed.
+    /// Records how an attempt ended that did not succeed.
     pub(super) fn note_attempt(
         &mut self,
-        life: &Life,
+        task: &TaskRow,
         outcome: AttemptOutcome,
         error: Option<&str>,
     ) -> rusqlite::Result<()> {
         let now = self.now();
         let mut statement = self.session.connection.prepare_cached(sql::TASK_NOTE_ATTEMPT)?;
         statement.execute((
-            life.row,
-            life.replay_count,
-            life.attempt_count,
-            life.worker.as_deref().unwrap_or_default(),
-            life.started_at.unwrap_or(now).as_micros(),
+            task.row,
+            task.replay_count,
+            task.attempt_count,
+            task.worker.as_deref().unwrap_or_default(),
+            task.started_at.unwrap_or(now).as_micros(),
             now.as_micros(),
             outcome.as_str(),
             error,
@@ -199,13 +211,13 @@ impl TaskStep<'_, '_> {
         Ok(())
     }
 
-    /// What a row's task has been through; `None` when nobody can read it.
-    pub(super) fn life(&mut self, row: i64) -> rusqlite::Result<Option<Life>> {
-        let mut statement = self.session.connection.prepare_cached(sql::TASK_LIFE)?;
-        record::readable(statement.query_row([row], |found| Life::read(found, row)))
+    /// The columns that a transition needs; `None` if the row is unreadable.
+    pub(super) fn task_row(&mut self, row: i64) -> rusqlite::Result<Option<TaskRow>> {
+        let mut statement = self.session.connection.prepare_cached(sql::TASK_ROW)?;
+        record::readable(statement.query_row([row], |found| TaskRow::read(found, row)))
     }
 
-    /// Lets a lease end later, and keeps what is told of progress.
+    /// Extends a lease, and stores the reported progress.
     pub(super) fn heartbeat(&mut self, heartbeat: &Heartbeat, lease: Duration) -> rusqlite::Result<TaskStanding> {
         let Heartbeat { lease: held, progress } = heartbeat;
         let until = self.now().saturating_add(lease).as_micros();
@@ -228,7 +240,7 @@ impl TaskStep<'_, '_> {
     }
 }
 
-/// Why a task dies whose last attempt shall be tried again.
+/// Why a task dies when its last attempt fails.
 fn spent(ender: Ender) -> DeadReason {
     match ender {
         Ender::Holder => DeadReason::MaxAttempts,

@@ -1,4 +1,4 @@
-//! Hints that there may be something to claim, or to send.
+//! Hints to claim tasks, or to send them.
 
 use std::sync::Arc;
 
@@ -9,8 +9,7 @@ use super::claim::next_claimable;
 use super::{SqliteTasks, outbox, upkeep};
 
 impl SqliteTasks {
-    /// One for every change that could have made something claimable, or something to send, and one whenever a time comes
-    /// at which it becomes so by itself.
+    /// A hint for every change after which there may be something to claim or to send, and whenever a task becomes due.
     pub(super) fn hints(&self, notice: TaskNotice) -> Result<WakeUps, MessagingError> {
         match notice {
             TaskNotice::Claimable(types) => {

@@ -1,4 +1,4 @@
-//! What people and tools see of tasks, through connections that only read.
+//! Read-only queries on tasks.
 
 use std::time::Duration;
 
@@ -10,23 +10,24 @@ use postrider_core::{Measured, MessagingError, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, Rows};
 
 use super::finish::hold;
-use super::record;
+use super::record::{self, TaskInfoColumns};
 use crate::error::Failure;
-use crate::rows;
+use crate::rows::{self, Columns};
 use crate::sql;
 
-/// So many rows are looked at for one page, whatever its filter leaves of them.
-const MOST_LOOKED_AT: usize = 10_000;
+/// Upper bound of rows read for one page, whatever its filter leaves of them.
+const MAX_READ: usize = 10_000;
 
-/// One more tells whether that was the end.
-const MOST_ROWS: i64 = MOST_LOOKED_AT as i64 + 1;
+/// One row more shows whether there are further rows.
+const MAX_ROWS: i64 = MAX_READ as i64 + 1;
 
-/// Rows are in the order of their creation, but for a clock that differs a little from process to process.
+/// Upper bound of the clock difference between processes: rows are in the order of creation except for it.
 const SLACK: Duration = Duration::from_secs(60);
 
 pub(super) fn get(connection: &Connection, id: TaskId) -> rusqlite::Result<Option<Task>> {
     let mut statement = connection.prepare_cached(sql::TASK_GET)?;
-    statement.query_row([id.as_uuid().as_bytes()], record::task).optional()
+    let columns = TaskInfoColumns::of(&statement)?;
+    statement.query_row([id.as_uuid().as_bytes()], |row| record::task(row, &columns)).optional()
 }
 
 pub(super) fn standings(connection: &Connection, leases: &[TaskLease]) -> rusqlite::Result<Vec<TaskStanding>> {
@@ -40,15 +41,17 @@ pub(super) fn standings(connection: &Connection, leases: &[TaskLease]) -> rusqli
 pub(super) fn lost_leases(connection: &Connection, limit: usize, now: Timestamp) -> rusqlite::Result<Vec<LostLease>> {
     let mut statement = connection.prepare_cached(sql::TASK_LOST_LEASES)?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    // What nobody can read nobody could end.
+    // An unreadable task cannot be ended.
     let lost = statement.query_map((now.as_micros(), limit), |row| Ok(record::lost_lease(row, now).ok()))?;
     lost.filter_map(Result::transpose).collect()
 }
 
-/// Every attempt: those that failed have rows of their own, the one that runs or succeeded is in the task's.
+/// Every attempt: failed attempts have their own rows, the running or successful one is in the task's row.
 pub(super) fn attempts(connection: &Connection, id: TaskId) -> Result<Vec<TaskAttempt>, Failure> {
     let mut statement = connection.prepare_cached(sql::TASK_GET)?;
-    let task = statement.query_row([id.as_uuid().as_bytes()], |row| Ok((row.get::<_, i64>(0)?, record::info(row)?)));
+    let columns = TaskInfoColumns::of(&statement)?;
+    let task = statement
+        .query_row([id.as_uuid().as_bytes()], |row| Ok((row.get::<_, i64>(columns.id)?, record::info(row, &columns)?)));
     let (row, info) = task.optional()?.ok_or(MessagingError::TaskNotFound { id })?;
     let mut statement = connection.prepare_cached(sql::TASK_ATTEMPTS)?;
     let mut attempts: Vec<TaskAttempt> = statement.query_map([row], record::attempt)?.collect::<Result<_, _>>()?;
@@ -76,9 +79,9 @@ pub(super) fn revisions(connection: &Connection, id: TaskId) -> Result<Vec<Paylo
     let mut statement = connection.prepare_cached(sql::TASK_REVISIONS)?;
     let revisions = statement.query_map([id.as_uuid().as_bytes()], |row| {
         Ok(PayloadRevision {
-            revision: rows::count(row, 0)?,
-            payload: rows::bytes(row, 1)?,
-            replaced_at: rows::time(row, 2)?,
+            revision: rows::count(row, "revision")?,
+            payload: rows::bytes(row, "payload")?,
+            replaced_at: rows::time(row, "replaced_at")?,
         })
     })?;
     Ok(revisions.collect::<rusqlite::Result<_>>()?)
@@ -89,73 +92,80 @@ pub(super) fn list(connection: &Connection, query: &TaskQuery) -> Result<TaskPag
     let before = query.after.as_ref().map_or(Ok(i64::MAX), cursor)?;
     let states = &query.filter.states;
     let is_ended = |state: &TaskState| matches!(state, TaskState::Dead | TaskState::Canceled);
-    let mut page = Page { query, tasks: Vec::new(), looked_at: 0, last: before, is_full: false };
+    let mut page = Page { query, tasks: Vec::new(), read: 0, last: before, is_full: false };
     if !states.is_empty() && states.iter().all(is_ended) {
         let wanted = (states.contains(&TaskState::Dead), states.contains(&TaskState::Canceled));
         let mut statement = connection.prepare_cached(sql::TASK_LIST_ENDED)?;
-        page.fill(statement.query((before, MOST_ROWS, wanted.0, wanted.1))?)?;
+        let columns = TaskInfoColumns::of(&statement)?;
+        page.fill(statement.query((before, MAX_ROWS, wanted.0, wanted.1))?, &columns)?;
     } else {
         let mut statement = connection.prepare_cached(sql::TASK_LIST)?;
-        page.fill(statement.query((before, MOST_ROWS))?)?;
+        let columns = TaskInfoColumns::of(&statement)?;
+        page.fill(statement.query((before, MAX_ROWS))?, &columns)?;
     }
     Ok(page.end())
 }
 
-/// Tasks by type and state; ended ones among the newest `most_ended`.
-pub(super) fn counts(connection: &Connection, most_ended: u32) -> rusqlite::Result<Vec<TaskCount>> {
+/// The number of tasks by type and state; ended tasks among the newest `max_ended` only.
+pub(super) fn counts(connection: &Connection, max_ended: u32) -> rusqlite::Result<Vec<TaskCount>> {
     let mut statement = connection.prepare_cached(sql::TASK_COUNTS)?;
-    let mut rows = statement.query([most_ended])?;
+    let mut rows = statement.query([max_ended])?;
     let mut counts = Vec::new();
     while let Some(row) = rows.next()? {
-        // A type or state that cannot be read was not written by us.
-        let (Ok(task_type), Ok(state)) = (record::task_type(row, 0), record::state(row, 1)) else { continue };
-        let count = row.get::<_, i64>(2)?.max(0).cast_unsigned();
-        let count = if row.get(3)? { Measured::Approximate(count) } else { Measured::Exact(count) };
+        // A row with an unreadable type or state was written by another program.
+        let (Ok(task_type), Ok(state)) = (record::task_type(row, "task_type"), record::state(row, "state")) else {
+            continue;
+        };
+        let count = row.get::<_, i64>("count")?.max(0).cast_unsigned();
+        let count = if row.get("has_more")? { Measured::Approximate(count) } else { Measured::Exact(count) };
         counts.push(TaskCount { task_type, state, count });
     }
     Ok(counts)
 }
 
 fn cursor(cursor: &TaskCursor) -> Result<i64, MessagingError> {
-    let unknown = |_| MessagingError::invalid("cursor", "it was not made by this store; begin with the first page");
-    cursor.0.parse().map_err(unknown)
+    cursor.0.parse().map_err(|_| {
+        let why = format!("'{}' is not the end of a page; pass `next` of the previous page", cursor.0);
+        MessagingError::invalid("cursor", why)
+    })
 }
 
 /// A page that is being filled.
 struct Page<'q> {
     query: &'q TaskQuery,
     tasks: Vec<TaskInfo>,
-    looked_at: usize,
-    /// The last row that is done with.
+    /// Number of rows read.
+    read: usize,
+    /// The last row that was read.
     last: i64,
-    /// Whether it ended before the rows did.
+    /// Whether it is full and there are further rows.
     is_full: bool,
 }
 
 impl Page<'_> {
-    fn fill(&mut self, mut rows: Rows<'_>) -> rusqlite::Result<()> {
+    fn fill(&mut self, mut rows: Rows<'_>, columns: &TaskInfoColumns) -> rusqlite::Result<()> {
         while let Some(row) = rows.next()? {
-            if !self.look(row)? {
+            if !self.add(row, columns)? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Looks at the next row. Answers whether it wants another.
-    fn look(&mut self, row: &Row<'_>) -> rusqlite::Result<bool> {
-        if self.tasks.len() >= self.query.limit || self.looked_at >= MOST_LOOKED_AT {
+    /// Adds the next row if the filter includes it. Returns whether the page takes further rows.
+    fn add(&mut self, row: &Row<'_>, columns: &TaskInfoColumns) -> rusqlite::Result<bool> {
+        if self.tasks.len() >= self.query.limit || self.read >= MAX_READ {
             self.is_full = true;
             return Ok(false);
         }
-        if self.is_too_old(row) {
+        if self.is_too_old(row, columns) {
             return Ok(false);
         }
-        self.looked_at += 1;
-        self.last = row.get(0)?;
-        if may_be_included(&self.query.filter, row)
-            // A row that cannot be read was not written by us.
-            && let Ok(task) = record::info(row)
+        self.read += 1;
+        self.last = row.get(columns.id)?;
+        if may_be_included(&self.query.filter, row, columns)
+            // An unreadable row was written by another program.
+            && let Ok(task) = record::info(row, columns)
             && self.query.filter.includes(&task)
         {
             self.tasks.push(task);
@@ -163,10 +173,10 @@ impl Page<'_> {
         Ok(true)
     }
 
-    /// Whether this one and all behind it were made before the time that is asked for.
-    fn is_too_old(&self, row: &Row<'_>) -> bool {
+    /// Whether this task and all older ones were created before the requested time.
+    fn is_too_old(&self, row: &Row<'_>, columns: &TaskInfoColumns) -> bool {
         let since = self.query.filter.created_since.map(|since| since.saturating_sub(SLACK));
-        since.is_some_and(|since| rows::time(row, 13).is_ok_and(|created_at| created_at < since))
+        since.is_some_and(|since| rows::time(row, columns.created_at).is_ok_and(|created_at| created_at < since))
     }
 
     fn end(self) -> TaskPage {
@@ -175,10 +185,11 @@ impl Page<'_> {
     }
 }
 
-/// Whether it is worth reading the whole row.
-fn may_be_included(filter: &TaskFilter, row: &Row<'_>) -> bool {
+/// Whether the filter may include a row, by its cheap columns.
+fn may_be_included(filter: &TaskFilter, row: &Row<'_>, columns: &TaskInfoColumns) -> bool {
     let text = |column: usize| row.get_ref(column).ok().and_then(|value| value.as_str().ok()).unwrap_or_default();
-    (filter.states.is_empty() || filter.states.iter().any(|state| state.as_str() == text(3)))
-        && (filter.types.is_empty() || filter.types.iter().any(|task_type| task_type.as_str() == text(2)))
+    (filter.states.is_empty() || filter.states.iter().any(|state| state.as_str() == text(columns.state)))
+        && (filter.types.is_empty()
+            || filter.types.iter().any(|task_type| task_type.as_str() == text(columns.task_type)))
         && filter.within.as_ref().is_none_or(|all| !all.is_empty())
 }

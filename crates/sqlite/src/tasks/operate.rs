@@ -1,11 +1,11 @@
-//! What people ask of tasks: to be called off, to run now, to be brought back, to have another payload.
+//! Operator commands on tasks: cancel, run now, replay, edit the payload.
 
 use postrider_core::MessagingError;
 use postrider_core::task::{AttemptOutcome, TaskId, TaskState};
 
 use super::finish::Hold;
-use super::keys::Place;
-use super::record::Life;
+use super::keys::KeyPosition;
+use super::record::TaskRow;
 use super::step::TaskStep;
 use crate::error::Failure;
 use crate::rows;
@@ -20,27 +20,27 @@ impl TaskStep<'_, '_> {
         self.hold(id)?.ok_or_else(|| MessagingError::TaskNotFound { id }.into())
     }
 
-    fn known_life(&mut self, id: TaskId, hold: &Hold) -> Result<Life, Failure> {
-        self.life(hold.row)?.ok_or_else(|| MessagingError::TaskNotFound { id }.into())
+    fn known_task(&mut self, id: TaskId, hold: &Hold) -> Result<TaskRow, Failure> {
+        self.task_row(hold.row)?.ok_or_else(|| MessagingError::TaskNotFound { id }.into())
     }
 
-    /// Calls a task off. Answers the state that it left.
+    /// Cancels a task. Returns the state that it left.
     pub(super) fn cancel(&mut self, id: TaskId) -> Result<TaskState, Failure> {
         let hold = self.known(id)?;
         if hold.state.is_terminal() {
             return Err(conflict(id, &hold, "canceled"));
         }
-        let life = self.known_life(id, &hold)?;
+        let task = self.known_task(id, &hold)?;
         if hold.state == TaskState::Processing {
-            self.note_attempt(&life, AttemptOutcome::Canceled, None)?;
+            self.note_attempt(&task, AttemptOutcome::Canceled, None)?;
         }
         let mut statement = self.session.connection.prepare_cached(sql::TASK_CANCEL)?;
         statement.execute((hold.row, self.session.now.as_micros()))?;
-        self.free_key(&life)?;
+        self.free_key(&task)?;
         Ok(hold.state)
     }
 
-    /// Makes a task due now that waits for its time. A message that it was sent with finds it, or nothing to do.
+    /// Makes a waiting task due now. The message that was sent for its later time then finds it claimable or claimed.
     pub(super) fn run_now(&mut self, id: TaskId) -> Result<(), Failure> {
         let hold = self.known(id)?;
         if !matches!(hold.state, TaskState::Pending | TaskState::Enqueued) {
@@ -51,43 +51,43 @@ impl TaskStep<'_, '_> {
         let due =
             connection.prepare_cached(sql::TASK_SCHEDULED_FOR)?.query_row([hold.row], |row| rows::time(row, 0))?;
         if due > now {
-            let life = self.known_life(id, &hold)?;
+            let task = self.known_task(id, &hold)?;
             connection.prepare_cached(sql::TASK_RUN_NOW)?.execute((hold.row, now.as_micros()))?;
-            self.tell_of_task(&life.task_type, now);
+            self.wake_for_task(&task.task_type, now);
         }
         Ok(())
     }
 
-    /// Brings a dead task back, behind everybody of its key.
+    /// Makes a dead task runnable again, behind every living task of its key.
     pub(super) fn replay(&mut self, id: TaskId) -> Result<(), Failure> {
         let hold = self.known(id)?;
         if hold.state != TaskState::Dead {
             return Err(conflict(id, &hold, "replayed"));
         }
-        let life = self.known_life(id, &hold)?;
-        let place = match &life.ordering_key {
-            Some(key) => self.tail(&life.task_type, key)?,
-            None => Place::FREE,
+        let task = self.known_task(id, &hold)?;
+        let key = match &task.ordering_key {
+            Some(key) => self.tail(&task.task_type, key)?,
+            None => KeyPosition::NONE,
         };
         let now = self.now();
         let mut statement = self.session.connection.prepare_cached(sql::TASK_REPLAY)?;
-        statement.execute((hold.row, now.as_micros(), place.is_blocked, place.position))?;
-        if !place.is_blocked {
-            self.tell_of_task(&life.task_type, now);
+        statement.execute((hold.row, now.as_micros(), key.is_blocked, key.position))?;
+        if !key.is_blocked {
+            self.wake_for_task(&task.task_type, now);
         }
         Ok(())
     }
 
-    /// Gives a dead task another payload and keeps the one before.
+    /// Replaces the payload of a dead task and keeps the old one.
     pub(super) fn edit_payload(&mut self, id: TaskId, payload: &[u8]) -> Result<u32, Failure> {
         let hold = self.known(id)?;
         if hold.state != TaskState::Dead {
             return Err(conflict(id, &hold, "edited"));
         }
-        let life = self.known_life(id, &hold)?;
+        let task = self.known_task(id, &hold)?;
         let (connection, now) = (self.session.connection, self.now().as_micros());
         connection.prepare_cached(sql::TASK_KEEP_REVISION)?.execute((hold.row, now))?;
         connection.prepare_cached(sql::TASK_EDIT_PAYLOAD)?.execute((hold.row, payload))?;
-        Ok(life.revision.saturating_add(1))
+        Ok(task.revision.saturating_add(1))
     }
 }

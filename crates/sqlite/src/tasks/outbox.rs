@@ -1,4 +1,4 @@
-//! Messages that wait to be sent to queues elsewhere.
+//! The outbox: messages to send to queues of other stores.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::rows;
 use crate::sql;
 
 impl TaskStep<'_, '_> {
-    /// Takes due messages that nobody else has.
+    /// Leases due messages of the outbox.
     pub(super) fn take_outbox(&mut self, limit: usize, lease: Duration) -> rusqlite::Result<OutboxBatch> {
         let now = self.now();
         let mut rows: Vec<(Timestamp, OutboxRow)> = {
             let mut statement = self.session.connection.prepare_cached(sql::OUTBOX_DUE)?;
             let found = statement.query_map((now.as_micros(), i64::try_from(limit).unwrap_or(i64::MAX)), read)?;
-            // A row whose queue has no name was not written by us.
+            // A row with an invalid queue name was written by another program.
             found.filter_map(Result::transpose).collect::<rusqlite::Result<_>>()?
         };
         let until = now.saturating_add(lease).as_micros();
@@ -26,7 +26,7 @@ impl TaskStep<'_, '_> {
         for (_, row) in &rows {
             statement.execute((row.id, row.token, until))?;
         }
-        // Those that somebody has given up stand behind others that are younger.
+        // The statement orders expired leases by their end; the batch goes by the due time.
         rows.sort_by_key(|(due, row)| (*due, row.id));
         let mut batch = OutboxBatch { rows: rows.into_iter().map(|(_, row)| row).collect(), next_due: None };
         if batch.rows.len() < limit {
@@ -36,7 +36,7 @@ impl TaskStep<'_, '_> {
         Ok(batch)
     }
 
-    /// Removes messages that were sent by whoever has them still.
+    /// Removes sent messages whose lease is still the current one.
     pub(super) fn outbox_sent(&mut self, rows: &[(i64, i64)]) -> rusqlite::Result<()> {
         let mut statement = self.session.connection.prepare_cached(sql::OUTBOX_SENT)?;
         for row in rows {
@@ -46,19 +46,20 @@ impl TaskStep<'_, '_> {
     }
 }
 
-/// Reads a row of `outbox_due`, for a new taker.
+/// Reads a row of `outbox_due`, with a new lease token.
 fn read(row: &Row<'_>) -> rusqlite::Result<Option<(Timestamp, OutboxRow)>> {
-    let id = row.get(0)?;
-    let Some(queue) = row.get::<_, String>(1).ok().and_then(|name| QueueName::new(name).ok()) else { return Ok(None) };
-    let content_type = row.get::<_, String>(4).ok().and_then(|name| ContentType::parse(&name).ok());
-    let message = Message::new(rows::bytes(row, 5)?)
-        .id(rows::message_id(row, 2, id))
-        .priority(record::priority(row, 3))
+    let id = row.get("id")?;
+    let queue = row.get::<_, String>("queue").ok().and_then(|name| QueueName::new(name).ok());
+    let Some(queue) = queue else { return Ok(None) };
+    let content_type = row.get::<_, String>("content_type").ok().and_then(|name| ContentType::parse(&name).ok());
+    let message = Message::new(rows::bytes(row, "payload")?)
+        .id(rows::message_id(row, "message_id", id))
+        .priority(record::priority(row, "priority"))
         .content_type(content_type.unwrap_or(ContentType::OCTET_STREAM));
-    Ok(Some((rows::time(row, 6)?, OutboxRow { id, token: rand::random(), queue, message })))
+    Ok(Some((rows::time(row, "due_at")?, OutboxRow { id, token: rand::random(), queue, message })))
 }
 
-/// When there is something to take that cannot be taken at `after`.
+/// When the next message of the outbox can be taken after `after`.
 pub(super) fn next_due(connection: &Connection, after: Timestamp) -> rusqlite::Result<Timestamp> {
     let mut statement = connection.prepare_cached(sql::OUTBOX_NEXT_DUE)?;
     let next = statement.query_row([after.as_micros()], |row| Ok(rows::optional_time(row, 0).unwrap_or_default()))?;

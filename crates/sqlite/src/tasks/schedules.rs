@@ -1,4 +1,4 @@
-//! Times at which tasks are made.
+//! Schedules, and the tasks that they create.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,10 @@ use crate::error::Failure;
 use crate::rows;
 use crate::sql;
 
-/// Reads a row of `schedule_get`; the inner error is that of a definition that nobody can read.
+/// Reads a row of `schedule_get`; the inner error is that of an unreadable definition.
 fn schedule(row: &Row<'_>) -> rusqlite::Result<Result<Schedule, MessagingError>> {
-    let definition: Result<NewSchedule, _> = serde_json::from_str(row.get_ref(0)?.as_str().unwrap_or_default());
+    let definition: Result<NewSchedule, _> =
+        serde_json::from_str(row.get_ref("definition")?.as_str().unwrap_or_default());
     let definition = match definition {
         Ok(definition) => definition,
         Err(error) => {
@@ -25,12 +26,12 @@ fn schedule(row: &Row<'_>) -> rusqlite::Result<Result<Schedule, MessagingError>>
     };
     Ok(Ok(Schedule {
         definition,
-        version: row.get(1)?,
-        created_at: rows::time(row, 2)?,
-        paused_at: rows::optional_time(row, 3)?,
-        next_run_at: rows::optional_time(row, 4)?,
-        last_run_at: rows::optional_time(row, 5)?,
-        last_task: record::task_id(row, 6).ok(),
+        version: row.get("version")?,
+        created_at: rows::time(row, "created_at")?,
+        paused_at: rows::optional_time(row, "paused_at")?,
+        next_run_at: rows::optional_time(row, "next_run_at")?,
+        last_run_at: rows::optional_time(row, "last_run_at")?,
+        last_task: record::task_id(row, "last_task_id").ok(),
     }))
 }
 
@@ -39,7 +40,7 @@ fn get(connection: &Connection, name: &str) -> Result<Option<Schedule>, Failure>
     Ok(found.transpose()?)
 }
 
-/// Those that can be read: one that cannot must not keep the others from being fired, or seen.
+/// The readable schedules: an unreadable one must not stop the others.
 fn several(
     connection: &Connection,
     statement: &str,
@@ -64,7 +65,7 @@ impl TaskStep<'_, '_> {
         get(connection, &schedule.name)?.ok_or_else(|| rusqlite::Error::QueryReturnedNoRows.into())
     }
 
-    /// Makes the tasks of a schedule and moves it on, if it has not been changed since. Answers `None` when it has.
+    /// Creates the tasks of a schedule and sets its next run; `None` if the schedule has changed since it was read.
     fn fire_schedule(
         &mut self,
         name: &str,
@@ -73,11 +74,11 @@ impl TaskStep<'_, '_> {
         last_run_at: Option<Timestamp>,
         next_run_at: Option<Timestamp>,
     ) -> Result<Option<Vec<TaskId>>, Failure> {
-        // Before anything is written: what is refused afterwards would be half done.
+        // Checked before the first write, because a refusal must not leave part of the tasks.
         for task in tasks {
             task.check(self.session.rules.capabilities.limits.max_body_bytes)?;
             self.queue(&task.task_type)?;
-            self.session.require_room(task.payload.len())?;
+            self.session.require_space(task.payload.len())?;
         }
         let connection = self.session.connection;
         match get(connection, name)? {
@@ -98,7 +99,7 @@ impl TaskStep<'_, '_> {
 #[async_trait]
 impl ScheduleStore for SqliteTasks {
     async fn store_time(&self, deadline: Deadline) -> Result<Timestamp, MessagingError> {
-        self.begin("tell the time", deadline)?;
+        self.begin("read the time", deadline)?;
         Ok(self.now())
     }
 
@@ -160,8 +161,8 @@ impl ScheduleStore for SqliteTasks {
     async fn due_schedules(&self, limit: usize, deadline: Deadline) -> Result<Vec<Schedule>, MessagingError> {
         self.begin("look for due schedules", deadline)?;
         let parameters = (self.now().as_micros(), i64::try_from(limit).unwrap_or(i64::MAX));
-        let look = move |connection: &Connection| several(connection, sql::SCHEDULE_DUE, parameters);
-        self.read("look for due schedules", deadline, look).await
+        let read = move |connection: &Connection| several(connection, sql::SCHEDULE_DUE, parameters);
+        self.read("look for due schedules", deadline, read).await
     }
 
     async fn fire_schedule(
@@ -183,11 +184,11 @@ impl ScheduleStore for SqliteTasks {
     async fn next_schedule_due(&self, deadline: Deadline) -> Result<Option<Duration>, MessagingError> {
         self.begin("look for due schedules", deadline)?;
         let now = self.now();
-        let look = move |connection: &Connection| {
+        let read = move |connection: &Connection| {
             let mut statement = connection.prepare_cached(sql::SCHEDULE_NEXT_DUE)?;
             let next = statement.query_row([], |row| rows::optional_time(row, 0))?;
             Ok(next.map(|next| next.since(now)))
         };
-        self.read("look for due schedules", deadline, look).await
+        self.read("look for due schedules", deadline, read).await
     }
 }

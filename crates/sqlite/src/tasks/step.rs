@@ -1,15 +1,15 @@
-//! One write transaction, seen by the transitions of tasks.
+//! One write transaction, as the transitions of tasks use it.
 
 use postrider_core::task::{TaskMode, TaskRoutes, TaskType};
 use postrider_core::{MessagingError, QueueName, Timestamp};
 
 use crate::session::Session;
 
-/// A session, and where what it does is told.
+/// A session, and the routes of the messages of its transitions.
 pub(crate) struct TaskStep<'s, 'c> {
     pub(super) session: &'s mut Session<'c>,
     pub(super) routes: &'s TaskRoutes,
-    /// The queue of the last type that was met: a batch is mostly of one type.
+    /// The queue of the last used type: a batch is mostly of one type.
     queue: Option<(TaskType, QueueName)>,
     to_send: QueueName,
 }
@@ -35,21 +35,21 @@ impl<'s, 'c> TaskStep<'s, 'c> {
         }
     }
 
-    /// After the commit, those who wait are told that a task can be claimed, or sent on its way, at `due`. A type that
-    /// makes no queue's name has nobody who waits for it.
-    pub(super) fn tell_of_task(&mut self, task_type: &TaskType, due: Timestamp) {
+    /// Wakes workers, or the enqueuer in queue mode, after the commit: a task is due at `due`. No worker can wait for a
+    /// type that gives no valid queue name.
+    pub(super) fn wake_for_task(&mut self, task_type: &TaskType, due: Timestamp) {
         match self.routes.mode {
             TaskMode::Polling => {
                 if let Ok(queue) = self.queue(task_type) {
                     self.session.touch(&queue, due);
                 }
             }
-            TaskMode::Queue => self.tell_of_sending(due),
+            TaskMode::Queue => self.wake_enqueuer(due),
         }
     }
 
-    /// After the commit, those who wait are told that something is to be sent at `due`.
-    pub(super) fn tell_of_sending(&mut self, due: Timestamp) {
+    /// Wakes the enqueuer after the commit: there is something to send at `due`.
+    pub(super) fn wake_enqueuer(&mut self, due: Timestamp) {
         self.session.touch(&self.to_send, due);
     }
 }

@@ -1,4 +1,4 @@
-//! What needs private parts to be brought about: callers that go away, and what cannot be sent.
+//! Tests that need private parts: callers that go away, and messages that cannot be sent.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn claim_one(tasks: &SqliteTasks) -> TaskLease {
     tasks.claim(asking(1), soon()).await.unwrap().claimed[0].lease
 }
 
-/// Keeps the writer busy until it is told to go on.
+/// Keeps the writer busy until a value is sent.
 async fn hold_writer(tasks: &SqliteTasks) -> std::sync::mpsc::Sender<()> {
     let (begun, has_begun) = tokio::sync::oneshot::channel();
     let (go_on, may_go_on) = std::sync::mpsc::channel();
@@ -56,7 +56,7 @@ async fn hold_writer(tasks: &SqliteTasks) -> std::sync::mpsc::Sender<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_claimed_for_a_caller_who_has_gone_is_given_back() {
+async fn leases_of_a_caller_that_has_gone_are_returned() {
     for mode in TaskMode::ALL {
         let folder = tempfile::tempdir().unwrap();
         let tasks = open(&folder, SqliteOptions::default(), TaskRoutes { mode, ..TaskRoutes::default() }).await;
@@ -64,13 +64,13 @@ async fn what_was_claimed_for_a_caller_who_has_gone_is_given_back() {
         let lease = claim_one(&tasks).await;
         let second = create(&tasks, NewTask::of(mail(), "second")).await.id;
         let go_on = hold_writer(&tasks).await;
-        // The end must be carried out, whoever waits for it; what is claimed with it is for nobody.
+        // The first attempt must end although its caller has gone; what is claimed with it must be returned.
         let done = Finish { lease, outcome: TaskOutcome::Succeeded { result: None } };
         let both = tasks.finish_and_claim(vec![done], Some(asking(5)), soon()).now_or_never();
         let by_id = tasks.claim_by_id(&[second], Duration::from_secs(60), "gone", soon()).now_or_never();
         assert!(both.is_none() && by_id.is_none(), "the writer did not wait");
         go_on.send(()).unwrap();
-        // The writer does one thing after the other: after two more calls, what it gives back is back.
+        // The writer works in order: after two more calls the leases are returned.
         for _ in 0..2 {
             tasks.provider.health_check(soon()).await.unwrap();
         }
@@ -83,7 +83,7 @@ async fn what_was_claimed_for_a_caller_who_has_gone_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_transition_whose_message_cannot_be_written_does_not_happen() {
+async fn a_transition_whose_message_cannot_be_written_is_rolled_back() {
     let folder = tempfile::tempdir().unwrap();
     let routes = TaskRoutes {
         mode: TaskMode::Queue,
@@ -107,7 +107,7 @@ async fn a_transition_whose_message_cannot_be_written_does_not_happen() {
         assert!(matches!(refused, Err(MessagingError::Provider { retryable: false, .. })), "{refused:?}");
         let seen = tasks.get(id, soon()).await.unwrap().unwrap().info;
         assert_eq!((seen.state, seen.attempt_count), (TaskState::Processing, 1));
-        assert_eq!(tasks.attempts(id, soon()).await.unwrap().len(), 1, "the one that runs");
+        assert_eq!(tasks.attempts(id, soon()).await.unwrap().len(), 1, "the running attempt");
     }
     run("drop trigger refuse").await.unwrap();
     let [_, dead, _] = outcomes;
@@ -116,11 +116,11 @@ async fn a_transition_whose_message_cannot_be_written_does_not_happen() {
 }
 
 #[tokio::test]
-async fn messages_of_tasks_fit_whatever_the_file_allows() {
+async fn messages_of_tasks_fit_into_the_smallest_allowed_body() {
     let folder = tempfile::tempdir().unwrap();
     let limits =
         Limits { max_body_bytes: super::SMALLEST_BODY, max_delay: Duration::from_secs(60), ..Limits::default() };
-    // Nobody has made the queues, and sends may not: those of tasks are made all the same.
+    // The queues do not exist and sends may not create them; those of tasks are created all the same.
     let options = SqliteOptions { limits, create_queues: false, ..SqliteOptions::default() };
     let deaths = QueueName::new("deaths").unwrap();
     let routes = TaskRoutes { mode: TaskMode::Queue, dead_events: Some(deaths.clone()), ..TaskRoutes::default() };
@@ -130,20 +130,20 @@ async fn messages_of_tasks_fit_whatever_the_file_allows() {
     let later = TaskOutcome::Retry { after: Duration::from_secs(3600), error: "\u{1}".repeat(100_000) };
     let _ = tasks.finish(vec![Finish { lease, outcome: later }], soon()).await.unwrap();
     let stats = tasks.provider.queue_stats(&routes.queue(&mail()).unwrap(), soon()).await.unwrap();
-    assert_eq!(stats.message_count(), Some(1), "due later than a message can be, it is delivered early");
+    assert_eq!(stats.message_count(), Some(1), "a longer delay than a message can have is cut");
     tasks.run_now(&[id], soon()).await.unwrap().remove(0).unwrap();
     let lease = claim_one(&tasks).await;
     let dead = TaskOutcome::Dead { reason: DeadReason::Permanent, error: "\u{1}".repeat(100_000) };
     let _ = tasks.finish(vec![Finish { lease, outcome: dead }], soon()).await.unwrap();
-    let told = tasks.provider.receive_messages(&deaths, &ReceiveOptions::batch(9), soon()).await.unwrap();
-    assert_eq!(told.len(), 1);
-    assert!(told[0].message.len() <= super::SMALLEST_BODY, "{} bytes", told[0].message.len());
+    let events = tasks.provider.receive_messages(&deaths, &ReceiveOptions::batch(9), soon()).await.unwrap();
+    assert_eq!(events.len(), 1);
+    assert!(events[0].message.len() <= super::SMALLEST_BODY, "{} bytes", events[0].message.len());
     let kept = tasks.get(id, soon()).await.unwrap().unwrap().info.last_error.unwrap();
-    assert_eq!(kept.len(), 8 * 1024, "of the error as much is kept as of any");
+    assert_eq!(kept.len(), 8 * 1024, "the stored error has the usual bound");
 }
 
 #[tokio::test]
-async fn routes_that_lead_nowhere_are_refused() {
+async fn invalid_routes_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { max_body_bytes: 100, ..Limits::default() };
     let options = SqliteOptions { limits, ..SqliteOptions::default() };
@@ -155,7 +155,7 @@ async fn routes_that_lead_nowhere_are_refused() {
         TaskRoutes { queue_prefix: "two words".into(), ..plain.clone() },
         TaskRoutes { queue_prefix: "t".repeat(80), ..plain.clone() },
         TaskRoutes { dead_events: Some(deaths.dead_letters()), post: Post::Outbox, ..plain.clone() },
-        // They would not fit into a message here.
+        // The messages would not fit into the allowed body.
         TaskRoutes { mode: TaskMode::Queue, ..plain.clone() },
         TaskRoutes { dead_events: Some(deaths.clone()), ..plain.clone() },
     ];
@@ -168,7 +168,7 @@ async fn routes_that_lead_nowhere_are_refused() {
     for routes in [plain.clone(), elsewhere] {
         SqliteTasks::new(provider.clone(), routes).unwrap();
     }
-    // A prefix that some types fit behind and others do not.
+    // With this prefix some types give a valid queue name and others do not.
     let tasks = SqliteTasks::new(provider, TaskRoutes { queue_prefix: "t".repeat(70), ..plain }).unwrap();
     let long = NewTask::new("a_type_of_some_length", "x").unwrap();
     let rows = tasks.create(vec![NewTask::of(mail(), "x"), long], soon()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What keeps tasks moving when nobody asks: deadlines, tasks on their way, and what is no longer needed.
+//! The chores of tasks: expired deadlines, enqueuing, stranded tasks, and the removal of old ones.
 
 use std::time::Duration;
 
@@ -6,37 +6,37 @@ use postrider_core::task::{AttemptOutcome, DeadReason, Enqueued, Stranded, TaskI
 use postrider_core::{Priority, Timestamp};
 use rusqlite::Connection;
 
-use super::claim::{due_priorities, next_due, priorities, rotated};
+use super::claim::{due_priorities, next_due, priorities, rotate};
 use super::record;
 use super::step::TaskStep;
 use crate::rows;
 use crate::sql;
 
-/// So many tasks are counted of a type, and so many messages of a queue: beyond that it makes no difference.
-const MOST_COUNTED: i64 = 100_000;
+/// Upper bound of a count of tasks or messages; larger counts make no difference.
+const MAX_COUNTED: i64 = 100_000;
 
-/// So many due tasks of a type and a priority are looked at for one that was not sent lately.
-const MOST_LOOKED_AT: i64 = 10_000;
+/// Upper bound of due tasks of a type and a priority that are searched for stranded ones.
+const MAX_SEARCHED: i64 = 10_000;
 
-/// So many tasks are looked at, and forgotten, at a time: every other process waits for the end of a removal.
+/// Tasks read, and removed, in one transaction: other processes wait for the write lock.
 pub(super) const CHUNK: usize = 1000;
 
 const DEADLINE_PASSED: &str = "the deadline passed before it was done";
 
-/// The types of which something can be claimed in a state, without a look at their tasks.
+/// The types that have claimable tasks in a state, from the index alone.
 pub(super) fn types(connection: &Connection, state: TaskState) -> rusqlite::Result<Vec<TaskType>> {
     let mut statement = connection.prepare_cached(sql::TASK_TYPES)?;
     let (mut types, mut after) = (Vec::new(), String::new());
     loop {
         let next = statement.query_row((state.as_str(), &after), |row| row.get::<_, Option<String>>(0))?;
         let Some(name) = next else { return Ok(types) };
-        // A name that is none was not written by us.
+        // An invalid name was written by another program.
         types.extend(TaskType::new(&name).ok());
         after = name;
     }
 }
 
-/// When the first PENDING task becomes due that is not due at `after`.
+/// When the next PENDING task becomes due after `after`.
 pub(super) fn next_to_enqueue(connection: &Connection, after: Timestamp) -> rusqlite::Result<Timestamp> {
     let mut next = Timestamp::MAX;
     for task_type in types(connection, TaskState::Pending)? {
@@ -45,14 +45,14 @@ pub(super) fn next_to_enqueue(connection: &Connection, after: Timestamp) -> rusq
     Ok(next)
 }
 
-/// A task that was found by its row.
+/// A task that was found by a search.
 struct Found {
     row: i64,
     id: TaskId,
     due: Timestamp,
 }
 
-/// Tasks of a type that have been due and on their way since before `until`.
+/// Tasks of a type that were due and enqueued before `until`, and are still not claimed.
 fn find_stranded(
     connection: &Connection,
     task_type: &TaskType,
@@ -62,14 +62,15 @@ fn find_stranded(
 ) -> rusqlite::Result<Vec<Found>> {
     let mut statement = connection.prepare_cached(sql::TASK_STRANDED)?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let parameters = (task_type.as_str(), priority, until.as_micros(), MOST_LOOKED_AT, limit);
+    let parameters = (task_type.as_str(), priority, until.as_micros(), MAX_SEARCHED, limit);
     let found = statement.query_map(parameters, |row| {
-        Ok(Found { row: row.get(0)?, id: record::task_id(row, 1)?, due: rows::time(row, 2)? })
+        let (id, due) = (record::task_id(row, "task_id")?, rows::time(row, "scheduled_for")?);
+        Ok(Found { row: row.get("id")?, id, due })
     })?;
     found.collect()
 }
 
-/// Types of which some task has been due and on its way for longer than `grace`.
+/// The types that have tasks due and enqueued for longer than `grace`.
 pub(super) fn stranded(
     connection: &Connection,
     routes: &TaskRoutes,
@@ -101,81 +102,81 @@ fn count_stranded(
         Ok(count.max(0).cast_unsigned())
     };
     let name = task_type.as_str();
-    let enqueued = count(sql::TASK_COUNT_ENQUEUED, &[&name, &now.as_micros(), &MOST_COUNTED])?;
-    let processing = count(sql::TASK_COUNT_PROCESSING, &[&name, &MOST_COUNTED])?;
+    let enqueued = count(sql::TASK_COUNT_ENQUEUED, &[&name, &now.as_micros(), &MAX_COUNTED])?;
+    let processing = count(sql::TASK_COUNT_PROCESSING, &[&name, &MAX_COUNTED])?;
     let in_outbox = match routes.queue(&task_type) {
-        Ok(queue) => count(sql::OUTBOX_COUNT, &[&queue.as_str(), &MOST_COUNTED])?,
+        Ok(queue) => count(sql::OUTBOX_COUNT, &[&queue.as_str(), &MAX_COUNTED])?,
         Err(_) => 0,
     };
     Ok(Stranded { task_type, enqueued, in_outbox, processing })
 }
 
-/// A part of the table, from the oldest on.
+/// A part of the table, in the order of creation.
 #[derive(Debug)]
 pub(super) struct Forgettable {
     pub(super) rows: Vec<i64>,
-    /// Where there may be more.
+    /// The row after which the next part begins, if there is one.
     pub(super) next: Option<i64>,
 }
 
-/// Rows among the next ones after `after` that ended before `until`. Behind a task that was made after that there is none.
+/// The tasks that ended before `until`, among the rows after `after`. The search ends at a task created after `until`.
 pub(super) fn forgettable(connection: &Connection, after: i64, until: Timestamp) -> rusqlite::Result<Forgettable> {
     let mut statement = connection.prepare_cached(sql::TASK_FORGETTABLE)?;
     let mut found = statement.query((after, until.as_micros(), CHUNK as i64))?;
     let mut part = Forgettable { rows: Vec::new(), next: None };
-    let mut looked_at = 0;
+    let mut read = 0;
     while let Some(row) = found.next()? {
-        let id = row.get(0)?;
-        // A time that is unreadable stops nobody.
-        if rows::time(row, 1).is_ok_and(|created_at| created_at > until) {
+        let id = row.get("id")?;
+        // An unreadable time does not end the search.
+        if rows::time(row, "created_at").is_ok_and(|created_at| created_at > until) {
             return Ok(Forgettable { next: None, ..part });
         }
-        if row.get::<_, Option<bool>>(2)?.unwrap_or(false) {
+        if row.get::<_, Option<bool>>("is_forgettable")?.unwrap_or(false) {
             part.rows.push(id);
         }
-        looked_at += 1;
-        part.next = (looked_at == CHUNK).then_some(id);
+        read += 1;
+        part.next = (read == CHUNK).then_some(id);
     }
     Ok(part)
 }
 
 impl TaskStep<'_, '_> {
-    /// Tasks whose deadline has passed die, worked on or not.
+    /// Ends tasks whose deadline has passed as dead, also leased ones.
     pub(super) fn expire_overdue(&mut self, limit: usize) -> rusqlite::Result<Vec<TaskId>> {
         let overdue: Vec<i64> = {
             let mut statement = self.session.connection.prepare_cached(sql::TASK_OVERDUE)?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let found = statement.query_map((self.session.now.as_micros(), limit), |row| row.get(0))?;
+            let found = statement.query_map((self.session.now.as_micros(), limit), |row| row.get("id"))?;
             found.collect::<rusqlite::Result<_>>()?
         };
         let mut died = Vec::with_capacity(overdue.len());
         for row in overdue {
-            let Some(life) = self.life(row)? else { continue };
-            if life.state == TaskState::Processing {
-                self.note_attempt(&life, AttemptOutcome::Deadline, Some(DEADLINE_PASSED))?;
+            let Some(task) = self.task_row(row)? else { continue };
+            if task.state == TaskState::Processing {
+                self.note_attempt(&task, AttemptOutcome::Deadline, Some(DEADLINE_PASSED))?;
             }
-            self.die(&life, DeadReason::Deadline, DEADLINE_PASSED)?;
-            died.push(life.id);
+            self.die(&task, DeadReason::Deadline, DEADLINE_PASSED)?;
+            died.push(task.id);
         }
         Ok(died)
     }
 
-    /// Sends PENDING tasks that are due on their way.
-    pub(super) fn enqueue_due(&mut self, limit: usize, turn: u64) -> rusqlite::Result<Enqueued> {
+    /// Enqueues due PENDING tasks.
+    pub(super) fn enqueue_due(&mut self, limit: usize, round: u64) -> rusqlite::Result<Enqueued> {
         let connection = self.session.connection;
         let now = self.now();
         let mut types = types(connection, TaskState::Pending)?;
-        rotated(&mut types, turn);
-        let mut lines = Vec::with_capacity(types.len());
+        rotate(&mut types, round);
+        let mut due_by_type = Vec::with_capacity(types.len());
         for task_type in types {
             let due = due_priorities(connection, TaskState::Pending, &task_type, now)?;
-            lines.push((task_type, due));
+            due_by_type.push((task_type, due));
         }
         let mut enqueued = Enqueued::default();
-        for priority in priorities(turn) {
-            for (task_type, due) in &lines {
+        for priority in priorities(round) {
+            for (task_type, due) in &due_by_type {
                 if due[usize::from(priority)] && enqueued.count < limit {
-                    enqueued.count += self.enqueue_line(task_type, priority, limit - enqueued.count)?;
+                    enqueued.count += self.enqueue_some(task_type, priority, limit - enqueued.count)?;
                 }
             }
         }
@@ -186,41 +187,42 @@ impl TaskStep<'_, '_> {
         Ok(enqueued)
     }
 
-    /// Sends due tasks of a type and a priority on their way, up to `limit`. Answers how many.
-    fn enqueue_line(&mut self, task_type: &TaskType, priority: u8, limit: usize) -> rusqlite::Result<usize> {
+    /// Enqueues up to `limit` due tasks of a type and a priority. Returns how many.
+    fn enqueue_some(&mut self, task_type: &TaskType, priority: u8, limit: usize) -> rusqlite::Result<usize> {
         let now = self.now();
         let found: Vec<(i64, TaskId)> = {
             let mut statement = self.session.connection.prepare_cached(sql::TASK_TO_SEND)?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let parameters = (task_type.as_str(), priority, now.as_micros(), limit);
-            let found = statement.query_map(parameters, |row| Ok((row.get(0)?, record::task_id(row, 1)?)))?;
+            let found =
+                statement.query_map(parameters, |row| Ok((row.get("id")?, record::task_id(row, "task_id")?)))?;
             found.collect::<rusqlite::Result<_>>()?
         };
         for (row, id) in &found {
-            self.send_on_its_way(*row, *id, task_type, priority)?;
+            self.enqueue(*row, *id, task_type, priority)?;
         }
         Ok(found.len())
     }
 
-    fn send_on_its_way(&mut self, row: i64, id: TaskId, task_type: &TaskType, priority: u8) -> rusqlite::Result<()> {
+    fn enqueue(&mut self, row: i64, id: TaskId, task_type: &TaskType, priority: u8) -> rusqlite::Result<()> {
         let now = self.now();
         let statement = self.session.hot.task_enqueue.get(self.session.connection, sql::TASK_ENQUEUE)?;
         statement.execute((row, now.as_micros()))?;
         self.send_task(id, task_type, Priority::new(priority).unwrap_or_default(), now)
     }
 
-    /// Sends tasks of a type again that have been on their way for longer than `grace`, the longest due first.
+    /// Sends the messages of tasks again that were enqueued longer than `grace` ago, the longest due first.
     pub(super) fn resend(&mut self, task_type: &TaskType, limit: usize, grace: Duration) -> rusqlite::Result<usize> {
         let until = self.now().saturating_sub(grace);
         let mut found = Vec::new();
         for priority in priorities(0) {
-            let line = find_stranded(self.session.connection, task_type, priority, until, limit)?;
-            found.extend(line.into_iter().map(|task| (task.due, task.row, task.id, priority)));
+            let stranded = find_stranded(self.session.connection, task_type, priority, until, limit)?;
+            found.extend(stranded.into_iter().map(|task| (task.due, task.row, task.id, priority)));
         }
         found.sort_unstable();
         found.truncate(limit);
         for (_, row, id, priority) in &found {
-            self.send_on_its_way(*row, *id, task_type, *priority)?;
+            self.enqueue(*row, *id, task_type, *priority)?;
         }
         Ok(found.len())
     }

@@ -7,24 +7,24 @@ use std::task::{Context, Wake, Waker};
 
 use postrider_core::coalescer::Drivers as CoalescerDrivers;
 
-use super::Note;
+use super::Command;
 
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Wakes a driver by a note to the writer. Its way to the inbox ends with the driver.
-struct Bell {
+/// Wakes a driver by a command to the writer. Its sender is dropped with the driver.
+struct DriverWaker {
     driver: usize,
-    inbox: Sender<Note>,
+    commands: Sender<Command>,
 }
 
-impl Wake for Bell {
+impl Wake for DriverWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // A writer that has ended polls nothing any more.
-        let _ = self.inbox.send(Note::Poll(self.driver));
+        // A writer that has ended polls no drivers.
+        let _ = self.commands.send(Command::Poll(self.driver));
     }
 }
 
@@ -32,29 +32,29 @@ impl Wake for Bell {
 #[derive(Default)]
 pub(super) struct Drivers {
     running: Vec<(usize, Driver, Waker)>,
-    /// Numbers are used once, so that a late call cannot reach another driver.
+    /// The next number. Numbers are used once, so that a late wake cannot reach another driver.
     next: usize,
 }
 
 impl Drivers {
-    /// Runs these from now on.
-    pub(super) fn add(&mut self, drivers: CoalescerDrivers, inbox: &Sender<Note>) {
+    /// Adds drivers and polls them.
+    pub(super) fn add(&mut self, drivers: CoalescerDrivers, commands: &Sender<Command>) {
         for driver in drivers.into_futures() {
             let number = self.next;
             self.next += 1;
-            let bell = Waker::from(Arc::new(Bell { driver: number, inbox: inbox.clone() }));
-            self.running.push((number, Box::pin(driver), bell));
+            let waker = Waker::from(Arc::new(DriverWaker { driver: number, commands: commands.clone() }));
+            self.running.push((number, Box::pin(driver), waker));
             self.poll(number);
         }
     }
 
-    /// Polls one; one that has ended is dropped.
+    /// Polls a driver, and drops it when it has ended.
     pub(super) fn poll(&mut self, number: usize) {
-        // A handful at most, one for each connection.
-        let Some(place) = self.running.iter().position(|(running, ..)| *running == number) else { return };
-        let (_, driver, bell) = &mut self.running[place];
-        if driver.as_mut().poll(&mut Context::from_waker(bell)).is_ready() {
-            drop(self.running.swap_remove(place));
+        // There are few, one for each connection.
+        let Some(index) = self.running.iter().position(|(running, ..)| *running == number) else { return };
+        let (_, driver, waker) = &mut self.running[index];
+        if driver.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
+            drop(self.running.swap_remove(index));
         }
     }
 }

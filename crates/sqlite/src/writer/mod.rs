@@ -1,11 +1,11 @@
 //! The one thread that writes.
 //!
-//! SQLite has one write lock a file, so one writer is enough, and a thread of its own means that no await, callback or
-//! user's code is ever inside a write transaction. It takes whatever waits, does it in one transaction, commits once
-//! (one fsync) and then answers everybody: the more callers, the more of them share an fsync.
+//! SQLite has one write lock for each file, so one writer is enough; on a thread of its own, no await, callback or user
+//! code runs inside a write transaction. The writer takes all waiting calls into one transaction, commits once (one
+//! fsync) and then answers every caller: the more callers, the more of them share an fsync.
 //!
-//! The coalescers' drivers run here too, polled between transactions. A lone send then costs one wake-up each way; on a
-//! runtime's threads each batch would go through two more.
+//! The coalescers' drivers run on the same thread, polled between transactions. A single send then costs one wake-up in
+//! each direction; on the threads of a runtime each batch would cost two more.
 
 mod drivers;
 #[cfg(test)]
@@ -25,134 +25,135 @@ use rusqlite::Connection;
 use tokio::sync::watch;
 
 use crate::location::Identity;
+use crate::lock_queue::LockQueue;
 use crate::options::SqliteOptions;
-use crate::session::{Memory, Rules};
-use crate::turns::Turns;
+use crate::session::{Rules, WriterCache};
 use drivers::Drivers;
 use postrider_core::wakes::Wakes;
 use upkeep::Upkeep;
-use work::Unheld;
-pub(crate) use work::{Call, Reply, Undone, Work};
+use work::UndeliveredLease;
+pub(crate) use work::{Call, Reply, Work, WriteError};
 
-/// How often a look is taken at whether another process has written, while somebody waits for it.
+/// Interval at which a waiting writer checks whether another process has written, while a receiver waits.
 const LOOK_FOR_OTHERS: Duration = Duration::from_millis(50);
 
-/// A lone caller asks again as soon as it has its answer. For so long the writer stays awake for it, if that was right
-/// the last time. On a disk that answers at once it doubles such a caller's rate (180 µs a send became 90); on a slow one
-/// it changes nothing.
-const LINGER: Duration = Duration::from_micros(150);
+/// Time for which the writer spins for the next command, if the last one came within it. A single caller calls again as
+/// soon as it has its answer: on a fast disk its rate doubles (from 180 µs a send to 90); on a slow disk it changes
+/// nothing.
+const SPIN_TIME: Duration = Duration::from_micros(150);
 
-/// What the writer is told.
-pub(crate) enum Note {
-    /// Something to do.
+/// A command to the writer.
+pub(crate) enum Command {
+    /// Runs a call in the next transaction.
     Work(Box<dyn Work>),
-    /// Run these until they end.
-    Drive(CoalescerDrivers, Sender<Note>),
-    /// A driver has something to do.
+    /// Polls these drivers until they end.
+    Drive(CoalescerDrivers, Sender<Command>),
+    /// Polls the driver with this number.
     Poll(usize),
-    /// Somebody waits for other processes' messages.
+    /// A receiver waits for messages of other processes.
     Listen,
 }
 
-/// Everything that a writer works with.
+/// What the writer and the connections of a store share.
 #[derive(Debug, Clone)]
-pub(crate) struct Desk {
+pub(crate) struct StoreContext {
     pub(crate) path: PathBuf,
     pub(crate) options: SqliteOptions,
     pub(crate) rules: Arc<Rules>,
     pub(crate) wakes: Arc<Wakes>,
 }
 
-/// The way to the writer. The writer ends when the last of these is gone and everything is done.
+/// Sends commands to the writer. The writer ends when the last handle is dropped and all calls are done.
 #[derive(Debug)]
 pub(crate) struct WriterHandle {
-    inbox: Sender<Note>,
+    commands: Sender<Command>,
     running: watch::Receiver<()>,
 }
 
 impl WriterHandle {
     /// Starts a writer on an open connection.
-    pub(crate) fn start(desk: Desk, connection: Connection) -> std::io::Result<Self> {
-        let (inbox, notes) = channel();
+    pub(crate) fn start(context: StoreContext, connection: Connection) -> std::io::Result<Self> {
+        let (commands, received) = channel();
         let (alive, running) = watch::channel(());
         std::thread::Builder::new().name("postrider-sqlite".into()).spawn(move || {
             let _alive = alive;
-            Writer::new(desk, connection, notes).run();
+            Writer::new(context, connection, received).run();
         })?;
-        Ok(Self { inbox, running })
+        Ok(Self { commands, running })
     }
 
-    /// Tells the writer something. A writer that has ended hears nothing, and whoever waits for an answer learns that
-    /// there will be none.
-    pub(crate) fn tell(&self, note: Note) {
-        let _ = self.inbox.send(note);
+    /// Sends a command. A writer that has ended drops it, and the caller's reply channel closes.
+    pub(crate) fn send(&self, command: Command) {
+        let _ = self.commands.send(command);
     }
 
     /// Runs a coalescer's drivers on the writer's thread.
     pub(crate) fn drive(&self, drivers: CoalescerDrivers) {
-        self.tell(Note::Drive(drivers, self.inbox.clone()));
+        self.send(Command::Drive(drivers, self.commands.clone()));
     }
 
-    pub(crate) fn inbox(&self) -> Sender<Note> {
-        self.inbox.clone()
+    pub(crate) fn commands(&self) -> Sender<Command> {
+        self.commands.clone()
     }
 
     /// Lets the writer finish, and waits until it has closed the file.
     pub(crate) async fn end(self) {
-        let Self { inbox, mut running } = self;
-        drop(inbox);
+        let Self { commands, mut running } = self;
+        drop(commands);
         while running.changed().await.is_ok() {}
     }
 }
 
 struct Writer {
-    desk: Desk,
-    notes: Receiver<Note>,
-    /// `None` after a failure of the file: it is opened again for the next transaction.
+    context: StoreContext,
+    commands: Receiver<Command>,
+    /// `None` after a failure of the file; the next transaction opens it again.
     connection: Option<Connection>,
     identity: Option<Identity>,
     identity_seen: Instant,
-    memory: Memory,
+    cache: WriterCache,
     drivers: Drivers,
-    /// Notes that came during a transaction and are not work: drivers wake callers, and nobody is woken inside one.
-    deferred: Vec<Note>,
-    jobs: VecDeque<Box<dyn Work>>,
-    /// So many of the next jobs get a transaction each, because one of them spoiled a shared one.
-    apart: usize,
-    /// Whether SQLite has found no room since it last did all that was asked.
-    is_short_of_room: bool,
-    /// Whether the log could not be worked into the file for want of room. Then it is tried before anything is added to the
-    /// log, which would take up the room that the file needs.
-    owes_checkpoint: bool,
-    /// What `data_version` was at the last look: it changes when another connection commits.
+    /// Commands that came during a transaction and are not calls: drivers wake callers, and no caller is woken inside
+    /// one.
+    deferred: Vec<Command>,
+    /// Calls that wait for a transaction.
+    waiting: VecDeque<Box<dyn Work>>,
+    /// Number of next calls that get a transaction each, because one of them failed a shared one.
+    isolated: usize,
+    /// Whether SQLite has found no free space since all calls last succeeded.
+    is_full: bool,
+    /// Whether a checkpoint failed because the disk is full. It is tried again before anything is added to the log,
+    /// which would take the space that the file needs.
+    needs_checkpoint: bool,
+    /// The last read `data_version`; it changes when another connection commits.
     seen_version: i64,
-    turns: Turns,
+    lock_queue: LockQueue,
     upkeep: Upkeep,
-    /// Whether the last note came so soon that it was worth being awake for.
-    lingers: bool,
+    /// Whether the last command came within [`SPIN_TIME`].
+    spins: bool,
 }
 
 impl Writer {
-    fn new(desk: Desk, connection: Connection, notes: Receiver<Note>) -> Self {
-        let upkeep = Upkeep::new(&desk.options);
-        let turns = Turns::new(&desk.path);
+    fn new(context: StoreContext, connection: Connection, commands: Receiver<Command>) -> Self {
+        let upkeep = Upkeep::new(&context.options);
+        let lock_queue = LockQueue::new(&context.path);
         let mut writer = Self {
-            desk,
-            notes,
+            context,
+            commands,
             connection: None,
             identity: None,
             identity_seen: Instant::now(),
-            memory: Memory::default(),
+            cache: WriterCache::default(),
             drivers: Drivers::default(),
             deferred: Vec::new(),
-            jobs: VecDeque::new(),
-            apart: 0,
-            is_short_of_room: false,
-            owes_checkpoint: false,
+            waiting: VecDeque::new(),
+            isolated: 0,
+            is_full: false,
+            needs_checkpoint: false,
             seen_version: 0,
-            turns,
+            lock_queue,
             upkeep,
-            lingers: false,
+            spins: false,
         };
         writer.take(connection);
         writer
@@ -161,51 +162,51 @@ impl Writer {
     /// Uses this connection from now on.
     fn take(&mut self, mut connection: Connection) {
         self.upkeep.watch(&mut connection);
-        // SQLite's own waiting sleeps up to 100 ms at a time and starves: of four processes one did a single operation.
-        // It cannot fail: there is nothing to wait for in setting a number.
+        // SQLite's own wait sleeps up to 100 ms and starves processes: of four, one did a single operation.
+        // Setting a number cannot fail.
         let _ = connection.busy_timeout(Duration::ZERO);
-        self.identity = Identity::of(&self.desk.path);
+        self.identity = Identity::of(&self.context.path);
         self.identity_seen = Instant::now();
         self.connection = Some(connection);
-        self.memory = Memory::default();
+        self.cache = WriterCache::default();
         self.seen_version = 0;
     }
 
     fn run(mut self) {
         loop {
-            if self.jobs.is_empty() && self.deferred.is_empty() && !self.wait() {
+            if self.waiting.is_empty() && self.deferred.is_empty() && !self.wait() {
                 return;
             }
             self.gather();
-            if !self.jobs.is_empty() {
+            if !self.waiting.is_empty() {
                 self.transact();
-                // The drivers bring the answers to their callers, who need not wait for the upkeep.
+                // The drivers pass the answers to their callers, which need not wait for the upkeep.
                 self.gather();
             }
             self.keep_up();
         }
     }
 
-    /// Waits for something to do. Answers `false` when nothing will come.
+    /// Waits for a command. Returns `false` when none will come.
     fn wait(&mut self) -> bool {
-        let listens = self.desk.wakes.has_listeners();
+        let listens = self.context.wakes.has_listeners();
         let idle = self.upkeep.next();
-        let patience = if listens { idle.min(LOOK_FOR_OTHERS) } else { idle };
+        let timeout = if listens { idle.min(LOOK_FOR_OTHERS) } else { idle };
         let began = Instant::now();
-        while self.lingers && began.elapsed() < LINGER {
-            match self.notes.try_recv() {
-                Ok(note) => {
-                    self.take_in(note);
+        while self.spins && began.elapsed() < SPIN_TIME {
+            match self.commands.try_recv() {
+                Ok(command) => {
+                    self.handle(command);
                     return true;
                 }
                 Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => std::thread::yield_now(),
             }
         }
-        match self.notes.recv_timeout(patience) {
-            Ok(note) => {
-                self.lingers = began.elapsed() < LINGER;
-                self.take_in(note);
+        match self.commands.recv_timeout(timeout) {
+            Ok(command) => {
+                self.spins = began.elapsed() < SPIN_TIME;
+                self.handle(command);
             }
             Err(RecvTimeoutError::Timeout) if listens => self.look_for_others(),
             Err(RecvTimeoutError::Timeout) => {}
@@ -214,40 +215,40 @@ impl Writer {
         true
     }
 
-    /// Takes in everything that has come. A driver that is polled may add to it.
+    /// Handles all received commands. A polled driver may add further ones.
     fn gather(&mut self) {
-        for note in std::mem::take(&mut self.deferred) {
-            self.take_in(note);
+        for command in std::mem::take(&mut self.deferred) {
+            self.handle(command);
         }
-        while let Ok(note) = self.notes.try_recv() {
-            self.take_in(note);
+        while let Ok(command) = self.commands.try_recv() {
+            self.handle(command);
         }
     }
 
-    /// Takes in the work that has come, and nothing else.
+    /// Takes the received calls and defers all other commands.
     fn gather_work(&mut self) {
-        while let Ok(note) = self.notes.try_recv() {
-            match note {
-                Note::Work(work) => self.jobs.push_back(work),
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Work(work) => self.waiting.push_back(work),
                 other => self.deferred.push(other),
             }
         }
     }
 
-    fn take_in(&mut self, note: Note) {
-        match note {
-            Note::Work(work) => self.jobs.push_back(work),
-            Note::Drive(drivers, inbox) => self.drivers.add(drivers, &inbox),
-            Note::Poll(driver) => self.drivers.poll(driver),
-            Note::Listen => {}
+    fn handle(&mut self, command: Command) {
+        match command {
+            Command::Work(work) => self.waiting.push_back(work),
+            Command::Drive(drivers, commands) => self.drivers.add(drivers, &commands),
+            Command::Poll(driver) => self.drivers.poll(driver),
+            Command::Listen => {}
         }
     }
 
-    /// Gives leases back that nobody was there to take.
-    fn release(&mut self, leases: Vec<Unheld>) {
+    /// Releases leases whose caller has gone.
+    fn release(&mut self, leases: Vec<UndeliveredLease>) {
         for lease in leases {
             let (work, _) = Call::new("release", move |session| lease.release(session));
-            self.jobs.push_back(work);
+            self.waiting.push_back(work);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Transactions that fail: who is told what, and what is there afterwards.
+//! Failed transactions: the answer of each caller, and the content of the file afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::error::Failure;
-use crate::room::Room;
+use crate::free_space::FreeSpace;
 use crate::session::Session;
 use crate::{SqliteOptions, SqliteProvider, SqliteStore};
 
@@ -31,23 +31,23 @@ async fn count(provider: &SqliteProvider) -> Option<u64> {
     provider.queue_stats(&queue(), soon()).await.unwrap().message_count()
 }
 
-/// What a commit answers whose end nobody knows.
+/// The error of a commit with an unknown outcome.
 pub(super) fn disk_failed() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), None)
 }
 
-/// A run of the writer's connection, inside a transaction of its own.
+/// Runs SQL on the writer's connection, inside a transaction of its own.
 async fn on_connection(provider: &SqliteProvider, sql: &'static str) {
     let run = move |session: &mut Session<'_>| Ok(session.connection.execute_batch(sql)?);
     provider.write("test", soon(), run).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_the_disk_is_full_everybody_is_told_that_nothing_was_done() {
+async fn on_a_full_disk_every_caller_learns_that_nothing_was_done() {
     let folder = tempfile::tempdir().unwrap();
     let (provider, queue) = (open(&folder).await, queue());
     provider.send_message(&queue, Message::new("before"), soon()).await.unwrap();
-    // The connection may not add a single page from now on: SQLite's way to run out of disk.
+    // The connection may not add a page from now on, which is SQLite's own way of running out of disk.
     on_connection(&provider, "pragma max_page_count = 1").await;
     let sends = (0..20).map(|_| provider.send_message(&queue, Message::new(vec![b'x'; 8192]), soon()));
     let mut refused = 0;
@@ -64,10 +64,10 @@ async fn when_the_disk_is_full_everybody_is_told_that_nothing_was_done() {
     assert!(refused > 0);
     on_connection(&provider, "pragma max_page_count = 1000000").await;
     until_sent(&provider, Message::new(vec![b'x'; 8192])).await;
-    assert_eq!(count(&provider).await, Some(22 - refused), "what was refused is not there, and nothing else is lost");
+    assert_eq!(count(&provider).await, Some(22 - refused), "refused messages are missing and nothing else is lost");
 }
 
-/// Sends as soon as there is room again.
+/// Sends as soon as there is free space again.
 async fn until_sent(provider: &SqliteProvider, message: Message) {
     let end = Instant::now() + Duration::from_secs(20);
     while let Err(error) = provider.send_message(&queue(), message.clone(), soon()).await {
@@ -91,7 +91,7 @@ async fn a_full_file_can_be_drained_and_then_takes_messages_again() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(refused, MessagingError::Busy { .. }), "the file and its connection are well: {refused:?}");
+        assert!(matches!(refused, MessagingError::Busy { .. }), "the file and its connection are intact: {refused:?}");
         assert!(refused.is_retryable() && refused.to_string().contains("queues.db': the disk is full"), "{refused}");
         assert!(sent > 300, "{sent}");
 
@@ -117,7 +117,7 @@ async fn a_full_file_can_be_drained_and_then_takes_messages_again() {
         }
         if archive == ArchivePolicy::All {
             let refused = provider.send_message(&queue, Message::new("x"), soon()).await.unwrap_err();
-            assert!(refused.to_string().contains("the disk is full"), "the archive has it: {refused}");
+            assert!(refused.to_string().contains("the disk is full"), "the archive took the space: {refused}");
             on_connection(&provider, "pragma max_page_count = 1000000").await;
         }
         until_sent(&provider, Message::new("again")).await;
@@ -128,7 +128,7 @@ async fn a_full_file_can_be_drained_and_then_takes_messages_again() {
 }
 
 #[tokio::test]
-async fn what_has_no_room_takes_nothing_with_it_that_has() {
+async fn a_call_without_free_space_does_not_fail_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { archive: ArchivePolicy::None, ..SqliteOptions::default() };
     let store = SqliteStore::open(folder.path().join("queues.db"), options).await.unwrap();
@@ -138,12 +138,12 @@ async fn what_has_no_room_takes_nothing_with_it_that_has() {
     let leased = provider.receive_messages(&queue, &ReceiveOptions::batch(3), soon()).await.unwrap();
     let shrink = |session: &mut Session<'_>| {
         session.connection.execute_batch("pragma max_page_count = 1")?;
-        // SQLite is what finds the disk full, and not a look at it.
-        session.memory.room = Room::plenty();
+        // SQLite must find the disk full, and not the measurement.
+        session.cache.free_space = FreeSpace::plenty();
         Ok(())
     };
     provider.write("test", soon(), shrink).await.unwrap();
-    // Larger than every page together: SQLite must ask for another.
+    // Larger than all pages together, so that SQLite needs another page.
     let sends = (0..3).map(|_| provider.send_message(&queue, Message::new(vec![b'x'; 900_000]), soon()));
     let acks = leased.into_iter().map(|message| provider.ack_message(&queue, message, soon()));
     let (sent, acked) = tokio::join!(join_all(sends), join_all(acks));
@@ -157,7 +157,7 @@ async fn what_has_no_room_takes_nothing_with_it_that_has() {
 }
 
 #[tokio::test]
-async fn whoever_waits_hears_of_other_processes_after_a_failure_too() {
+async fn a_waiting_receiver_is_woken_by_other_processes_after_a_failure() {
     let folder = tempfile::tempdir().unwrap();
     let (provider, others, queue) = (open(&folder).await, open(&folder).await, queue());
     let waits = {
@@ -166,7 +166,7 @@ async fn whoever_waits_hears_of_other_processes_after_a_failure_too() {
         tokio::spawn(async move {
             loop {
                 match provider.receive_messages(&queue, &options, soon()).await {
-                    // It looked in the very transaction that failed, is told so, and asks again.
+                    // Its claim was in the failed transaction; it tries again.
                     Err(error) if error.is_retryable() => {}
                     answer => return answer,
                 }
@@ -174,7 +174,7 @@ async fn whoever_waits_hears_of_other_processes_after_a_failure_too() {
         })
     };
     tokio::task::yield_now().await;
-    // The writer does one thing after the other: when this is done, the receiver has looked and found nothing.
+    // The writer works in order: when this call is done, the receiver has claimed and found nothing.
     on_connection(&provider, "pragma max_page_count = 1").await;
     provider.send_message(&queue, Message::new(vec![b'x'; 8192]), soon()).await.unwrap_err();
     let began = std::time::Instant::now();
@@ -184,13 +184,13 @@ async fn whoever_waits_hears_of_other_processes_after_a_failure_too() {
 }
 
 #[tokio::test]
-async fn a_commit_that_may_have_reached_the_disk_is_told_as_unknown() {
+async fn a_commit_that_may_have_reached_the_disk_has_an_unknown_outcome() {
     let folder = tempfile::tempdir().unwrap();
     let (provider, queue) = (open(&folder).await, queue());
     let run = {
         let queue = queue.clone();
         move |session: &mut Session<'_>| {
-            session.memory.commit_fails = true;
+            session.cache.commit_fails = true;
             session.send(&queue, &Message::new("may be there")).map(|_| ())
         }
     };
@@ -199,7 +199,7 @@ async fn a_commit_that_may_have_reached_the_disk_is_told_as_unknown() {
     assert!(source.to_string().contains("queues.db': the disk or its file system failed"), "{source}");
     let again = provider.send_message(&queue, Message::new("y"), soon()).await;
     assert!(again.is_ok(), "a connection that failed is not used again: {again:?}");
-    assert_eq!(count(&provider).await, Some(2), "what was told as unknown was done here");
+    assert_eq!(count(&provider).await, Some(2), "the call with the unknown outcome took effect");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -218,7 +218,7 @@ async fn a_row_that_sqlite_refuses_fails_alone() {
     for (n, row) in rows.iter().enumerate() {
         assert_eq!(row.is_err(), n == 7, "row {n}: {row:?}");
     }
-    // The same for callers that only happen to share a transaction.
+    // The same for callers that share a transaction by chance.
     let sends = (0..20).map(|n| provider.send_message(&queue, Message::new(body(n)), soon()));
     let options = ReceiveOptions::batch(1);
     let (sends, received) = tokio::join!(join_all(sends), provider.receive_messages(&queue, &options, soon()));
@@ -230,7 +230,7 @@ async fn a_row_that_sqlite_refuses_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_panic_inside_a_transaction_harms_nobody_else() {
+async fn a_panic_inside_a_transaction_fails_no_other_call() {
     let folder = tempfile::tempdir().unwrap();
     let (provider, queue) = (open(&folder).await, queue());
     let panic = provider.write("test", soon(), |_: &mut Session<'_>| -> Result<(), Failure> { panic!("on purpose") });

@@ -1,4 +1,4 @@
-//! A piece of work for the writer, and how its caller learns of the end.
+//! A call for the writer, and how its caller gets the answer.
 
 use std::path::Path;
 
@@ -7,68 +7,68 @@ use postrider_core::{MessagingError, Nack, QueuedMessage, ReceiptHandle, RowResu
 use postrider_provider::Looked;
 use tokio::sync::oneshot;
 
-use crate::error::{Failure, by_law, not_done};
+use crate::error::{Failure, not_done, refusal_as_value};
 use crate::session::Session;
-use crate::tasks::UnheldTask;
+use crate::tasks::UndeliveredTask;
 
-/// Why a piece of work was not done, or may not have been.
+/// Why a call was not done, or may not have been.
 #[derive(Debug, Clone)]
-pub(crate) enum Undone {
-    /// Nothing was done, because of something in this work.
+pub(crate) enum WriteError {
+    /// Nothing was done, because of something in this call.
     Rejected(MessagingError),
-    /// Nothing was done, and this work is not at fault.
+    /// Nothing was done, and this call is not at fault.
     NotDone(MessagingError),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(MessagingError),
 }
 
-/// What a caller gets: the answer of the law, or why there is none.
-pub(crate) type Reply<T> = Result<Result<T, MessagingError>, Undone>;
+/// The reply to a caller: the answer, or why there is none.
+pub(crate) type Reply<T> = Result<Result<T, MessagingError>, WriteError>;
 
-/// A piece of work, as the writer sees it.
+/// A call, as the writer uses it.
 ///
-/// It may be run more than once: when the transaction that it shared was rolled back for a neighbour's sake.
+/// It may be run more than once: when the shared transaction was rolled back because of another call.
 pub(crate) trait Work: Send {
-    /// The word for it in errors.
+    /// The name of the operation in errors.
     fn operation(&self) -> &'static str;
 
-    /// Whether it may be left out, because its caller has gone and nobody else would see its effect.
-    fn is_withdrawn(&self) -> bool;
+    /// Whether it need not run, because its caller has gone and it only leases.
+    fn can_be_skipped(&self) -> bool;
 
-    /// Does it, inside a transaction.
+    /// Runs it inside a transaction.
     fn run(&mut self, session: &mut Session<'_>) -> rusqlite::Result<()>;
 
-    /// The transaction is durable: tells the caller. Answers the leases that could not be handed over.
-    fn committed(self: Box<Self>) -> Vec<Unheld>;
+    /// Sends the answer after the commit. Returns the leases of an answer whose caller has gone.
+    fn committed(self: Box<Self>) -> Vec<UndeliveredLease>;
 
-    /// Tells the caller that it was not done.
-    fn undone(self: Box<Self>, why: Undone);
+    /// Sends the reason why it was not done.
+    fn undone(self: Box<Self>, why: WriteError);
 }
 
-/// A lease that was given to nobody.
+/// A lease whose caller has gone.
 #[derive(Debug)]
-pub(crate) enum Unheld {
+pub(crate) enum UndeliveredLease {
     Message(ReceiptHandle),
-    Task(UnheldTask),
+    Task(UndeliveredTask),
 }
 
-impl Unheld {
-    /// Gives it back: it was never seen, so it is not counted.
+impl UndeliveredLease {
+    /// Releases the lease: the message or task was never received, so the delivery is not counted.
     pub(crate) fn release(&self, session: &mut Session<'_>) -> Result<(), Failure> {
         match self {
             Self::Message(receipt) => match session.settle(&Settlement::nack(receipt.clone(), Nack::Release)) {
                 Err(Failure::Sql(error)) => Err(error.into()),
-                Ok(()) | Err(Failure::Law(_)) => Ok(()),
+                Ok(()) | Err(Failure::Refused(_)) => Ok(()),
             },
             Self::Task(task) => Ok(task.release(session)?),
         }
     }
 }
 
-/// What to do with an answer whose caller has gone.
-pub(crate) trait Unclaimed {
-    /// The leases in it: they were given to nobody.
-    fn into_leases(self) -> Vec<Unheld>
+/// An answer, which may have leases in it.
+pub(crate) trait Answer {
+    /// The leases in the answer, to return them when its caller has gone.
+    fn into_leases(self) -> Vec<UndeliveredLease>
     where
         Self: Sized,
     {
@@ -76,22 +76,22 @@ pub(crate) trait Unclaimed {
     }
 }
 
-impl Unclaimed for Looked {
-    fn into_leases(self) -> Vec<Unheld> {
+impl Answer for Looked {
+    fn into_leases(self) -> Vec<UndeliveredLease> {
         self.messages.into_leases()
     }
 }
 
-impl Unclaimed for Vec<QueuedMessage> {
-    fn into_leases(self) -> Vec<Unheld> {
-        self.into_iter().map(|message| Unheld::Message(message.into_receipt())).collect()
+impl Answer for Vec<QueuedMessage> {
+    fn into_leases(self) -> Vec<UndeliveredLease> {
+        self.into_iter().map(|message| UndeliveredLease::Message(message.into_receipt())).collect()
     }
 }
 
-/// Work made of a closure.
+/// A call made of a closure.
 pub(crate) struct Call<T, F> {
     operation: &'static str,
-    withdraws: bool,
+    skips_without_caller: bool,
     step: F,
     answer: Option<Result<T, MessagingError>>,
     caller: oneshot::Sender<Reply<T>>,
@@ -99,68 +99,68 @@ pub(crate) struct Call<T, F> {
 
 impl<T, F> Call<T, F>
 where
-    T: Unclaimed + Send + 'static,
+    T: Answer + Send + 'static,
     F: FnMut(&mut Session<'_>) -> Result<T, Failure> + Send + 'static,
 {
-    /// The work, and where its answer will come.
+    /// The call, and the receiver of its reply.
     pub(crate) fn new(operation: &'static str, step: F) -> (Box<Self>, oneshot::Receiver<Reply<T>>) {
         let (caller, reply) = oneshot::channel();
-        (Box::new(Self { operation, withdraws: false, step, answer: None, caller }), reply)
+        (Box::new(Self { operation, skips_without_caller: false, step, answer: None, caller }), reply)
     }
 
-    /// Left out when its caller has gone before it began.
-    pub(crate) fn withdraws(mut self: Box<Self>) -> Box<Self> {
-        self.withdraws = true;
+    /// Skips the call if its caller has gone before it runs.
+    pub(crate) fn skip_without_caller(mut self: Box<Self>) -> Box<Self> {
+        self.skips_without_caller = true;
         self
     }
 }
 
 impl<T, F> Work for Call<T, F>
 where
-    T: Unclaimed + Send + 'static,
+    T: Answer + Send + 'static,
     F: FnMut(&mut Session<'_>) -> Result<T, Failure> + Send + 'static,
 {
     fn operation(&self) -> &'static str {
         self.operation
     }
 
-    fn is_withdrawn(&self) -> bool {
-        self.withdraws && self.caller.is_closed()
+    fn can_be_skipped(&self) -> bool {
+        self.skips_without_caller && self.caller.is_closed()
     }
 
     fn run(&mut self, session: &mut Session<'_>) -> rusqlite::Result<()> {
-        // What an earlier run of it leased was rolled back with everything else.
+        // The leases of an earlier run were rolled back with its transaction.
         if let Some(Ok(stale)) = self.answer.take() {
             drop(stale.into_leases());
         }
-        self.answer = Some(by_law((self.step)(session))?);
+        self.answer = Some(refusal_as_value((self.step)(session))?);
         Ok(())
     }
 
-    fn committed(self: Box<Self>) -> Vec<Unheld> {
+    fn committed(self: Box<Self>) -> Vec<UndeliveredLease> {
         let Some(answer) = self.answer else { return Vec::new() };
         match self.caller.send(Ok(answer)) {
             Ok(()) | Err(Err(_) | Ok(Err(_))) => Vec::new(),
-            Err(Ok(Ok(unclaimed))) => unclaimed.into_leases(),
+            Err(Ok(Ok(answer))) => answer.into_leases(),
         }
     }
 
-    fn undone(mut self: Box<Self>, why: Undone) {
+    fn undone(mut self: Box<Self>, why: WriteError) {
         if let Some(Ok(stale)) = self.answer.take() {
             drop(stale.into_leases());
         }
-        // A caller that has gone does not want to know.
+        // The caller may have gone.
         let _ = self.caller.send(Err(why));
     }
 }
 
-/// SQLite refused this piece of work alone.
-pub(crate) fn rejected(path: &Path, work: &dyn Work, error: rusqlite::Error) -> Undone {
-    Undone::Rejected(not_done(path, work.operation(), error))
+/// SQLite refused this call alone.
+pub(crate) fn rejected(path: &Path, work: &dyn Work, error: rusqlite::Error) -> WriteError {
+    WriteError::Rejected(not_done(path, work.operation(), error))
 }
 
 macro_rules! nothing_leased {
-    ($($answer:ty),* $(,)?) => { $(impl Unclaimed for $answer {})* };
+    ($($answer:ty),* $(,)?) => { $(impl Answer for $answer {})* };
 }
 
 nothing_leased!(

@@ -1,4 +1,4 @@
-//! That the suite for small records can fail: a store on a file that breaks one rule at a time.
+//! Shows that the suite for small records can fail, with stores that break one rule at a time.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -11,37 +11,37 @@ use postrider_core::{
 };
 use postrider_sqlite::SqliteStateRecords;
 
-use crate::state_records::ByHand;
+use crate::state_records::ManualClockHarness;
 
-/// What a broken store does wrong, and the test that must catch it.
+/// The fault of a broken store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// What is long is cut off.
+    /// Truncates long values.
     CutsValues,
-    /// Whoever puts last has it.
+    /// A put replaces an existing record.
     Overwrites,
-    /// A key looks free to all who ask at the same moment.
+    /// Concurrent puts all find the key free.
     LooksBeforeItPuts,
-    /// Any version will do.
+    /// Replaces a record whatever its version.
     IgnoresVersions,
-    /// A version looks current to all who ask at the same moment.
+    /// Concurrent replacements all find their version current.
     LooksBeforeItReplaces,
-    /// What was removed and made again is taken for what it was.
+    /// A record that was removed and created again accepts its old versions.
     CountsVersionsAnew,
-    /// Everything stays for ever.
+    /// Records never expire.
     NeverExpires,
-    /// A replacement keeps the end that was set first.
+    /// A replacement keeps the first expiry.
     KeepsTheEnd,
-    /// A listing goes by the keys.
+    /// Lists in the order of the keys.
     ListsByKey,
-    /// A page begins where so many have been before it.
+    /// Cursors are offsets.
     PagesByNumber,
-    /// All kinds are one.
+    /// Keeps all kinds as one.
     MixesKinds,
-    /// What lives is forgotten as well.
+    /// Forgets living records too.
     ForgetsTheLiving,
-    /// Nothing is too large, too short or too long.
+    /// Accepts values and times beyond the limits.
     TakesAnything,
 }
 
@@ -66,9 +66,9 @@ type Names = Arc<Mutex<BTreeSet<(RecordKind, RecordKey)>>>;
 struct Broken {
     inner: SqliteStateRecords,
     fault: Fault,
-    /// Every record that was made.
+    /// Every created record.
     made: Names,
-    /// Those that were removed once.
+    /// Every record that was removed at least once.
     removed: Names,
 }
 
@@ -96,7 +96,7 @@ impl Broken {
         }
     }
 
-    /// Replaces whatever is there.
+    /// Replaces the current record.
     async fn overwrite(
         &self,
         kind: &RecordKind,
@@ -236,7 +236,7 @@ impl StateRecords for Broken {
 }
 
 struct BrokenHarness {
-    inner: ByHand,
+    inner: ManualClockHarness,
     fault: Fault,
     made: Names,
     removed: Names,
@@ -244,7 +244,7 @@ struct BrokenHarness {
 
 impl BrokenHarness {
     fn new(fault: Fault) -> Self {
-        Self { inner: ByHand::new(), fault, made: Names::default(), removed: Names::default() }
+        Self { inner: ManualClockHarness::new(), fault, made: Names::default(), removed: Names::default() }
     }
 }
 
@@ -262,15 +262,15 @@ impl StateRecordsHarness for BrokenHarness {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_fault_is_found_by_the_test_that_is_named_for_it() {
+async fn each_fault_is_found_by_its_test() {
     let tests = exercise_state_records(&BrokenHarness::new(Fault::None)).await;
     assert_eq!(tests.iter().filter(|test| test.fault.is_some()).collect::<Vec<_>>(), Vec::<&_>::new());
     let named: BTreeSet<_> = FAULTS.iter().map(|(_, test)| *test).collect();
-    assert_eq!(named, tests.iter().map(|test| test.test).collect(), "each test has a fault that it finds");
+    assert_eq!(named, tests.iter().map(|test| test.test).collect(), "each test must have a fault");
     for (fault, test) in FAULTS {
         let findings = exercise_state_records(&BrokenHarness::new(*fault)).await;
         let found = findings.into_iter().find(|finding| finding.test == *test).unwrap();
-        // A wrong answer is what catches a fault; a call that fails would only show that the wrapper is of no use.
+        // The test must see a wrong answer; a failed call would only show that the wrapper is useless.
         let caught = found.fault.as_deref().is_some_and(|why| !why.starts_with("a call failed"));
         assert!(caught, "{fault:?} is not found by {test}: {:?}", found.fault);
     }

@@ -1,4 +1,4 @@
-//! A disk that is full, and what goes on all the same.
+//! A full disk: which calls still succeed, and that no message is lost.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -9,43 +9,43 @@ use std::time::{Duration, Instant};
 use postrider_core::{Message, MessageId, MessagingError, MessagingService, QueueAdmin, ReceiveOptions};
 use postrider_sqlite::{ArchivePolicy, SqliteOptions, SqliteProvider};
 
-use crate::{Place, queue, soon};
+use crate::{TestStore, queue, soon};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A small disk of a test's own.
+/// A small disk for one test.
 struct Disk {
-    place: Place,
+    test_store: TestStore,
 }
 
 impl Disk {
-    /// `None` where this user may mount none.
+    /// Mounts a disk; `None` if this user may not.
     fn mount() -> Option<Self> {
-        let place = Place::new();
+        let test_store = TestStore::new();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(place.folder.path());
-        mount.output().is_ok_and(|made| made.status.success()).then_some(Self { place })
+        mount.args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(test_store.folder.path());
+        mount.output().is_ok_and(|made| made.status.success()).then_some(Self { test_store })
     }
 
-    /// Another program takes all that is left.
+    /// Fills the disk, as another program might.
     fn fill(&self) {
         let mut other = std::fs::File::create(self.other()).unwrap();
         while other.write_all(&[0; 4096]).is_ok() {}
     }
 
     fn other(&self) -> std::path::PathBuf {
-        self.place.folder.path().join("other")
+        self.test_store.folder.path().join("other")
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let folder: &Path = self.place.folder.path();
+        let folder: &Path = self.test_store.folder.path();
         let _ = Command::new("umount").arg("-l").arg(folder).output();
     }
 }
 
-/// Sends until the disk is full, and answers what was accepted.
+/// Sends until the disk is full, and returns the ids of the accepted messages.
 async fn send_until_full(provider: &SqliteProvider) -> HashSet<MessageId> {
     let mut sent = HashSet::new();
     loop {
@@ -68,7 +68,7 @@ fn messages() -> Vec<Message> {
     (0..20).map(|_| Message::new(vec![b'x'; 10_000])).collect()
 }
 
-/// Receives and acknowledges some, and answers which.
+/// Receives and acknowledges some messages, and returns their ids.
 async fn drain_some(provider: &SqliteProvider) -> Result<Vec<MessageId>, MessagingError> {
     let options = ReceiveOptions::batch(10).visibility(Duration::from_millis(500)).max_receive_count(1_000_000);
     let messages = provider.receive_messages(&queue("orders"), &options, soon()).await?;
@@ -80,10 +80,10 @@ async fn drain_some(provider: &SqliteProvider) -> Result<Vec<MessageId>, Messagi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_is_drained_without_a_failure_and_takes_messages_again() {
-    // Only the super-user may mount a disk; `writer/tests.rs` has the same with SQLite's own limit.
+    // Only the superuser may mount a disk; `writer/tests.rs` has the same test with SQLite's own limit.
     let Some(disk) = Disk::mount() else { return };
     let options = SqliteOptions { archive: ArchivePolicy::None, ..SqliteOptions::default() };
-    let provider = disk.place.connect_with(options).await;
+    let provider = disk.test_store.connect_with(options).await;
     for round in 0..3 {
         let mut left = send_until_full(&provider).await;
         assert!(left.len() > 200, "round {round}: {} were sent", left.len());
@@ -102,10 +102,10 @@ async fn a_full_disk_is_drained_without_a_failure_and_takes_messages_again() {
 async fn nothing_is_lost_when_others_take_the_last_of_the_disk() {
     let Some(disk) = Disk::mount() else { return };
     let options = SqliteOptions { archive: ArchivePolicy::None, ..SqliteOptions::default() };
-    let provider = disk.place.connect_with(options).await;
+    let provider = disk.test_store.connect_with(options).await;
     let mut left = send_until_full(&provider).await;
     disk.fill();
-    // As far as it goes: every failure says that the disk is full, and none ends the connection.
+    // Calls may fail now, but every error says that the disk is full, and none ends the connection.
     for _ in 0..20 {
         match drain_some(&provider).await {
             Ok(done) => done.iter().for_each(|id| assert!(left.remove(id), "{id} was done twice")),
@@ -125,7 +125,7 @@ async fn nothing_is_lost_when_others_take_the_last_of_the_disk() {
         assert!(Instant::now() < end, "{} are left", left.len());
         match drain_some(&provider).await {
             Ok(done) => done.iter().for_each(|id| assert!(left.remove(id), "{id} was done twice")),
-            Err(error) => panic!("there is room again: {error}"),
+            Err(error) => panic!("the disk has free space again: {error}"),
         }
     }
     assert_eq!(provider.queue_stats(&queue("orders"), soon()).await.unwrap().message_count(), Some(0));

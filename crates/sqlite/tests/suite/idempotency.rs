@@ -1,4 +1,4 @@
-//! Records of work that was done, on a file.
+//! Idempotency records on a file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use postrider_core::{
 use postrider_sqlite::rusqlite::{Connection, TransactionBehavior};
 use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore};
 
-use crate::{Place, soon};
+use crate::{TestStore, soon};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Every worker opens the file for itself, as other processes do; all of them have one clock.
-struct ByHand {
-    place: Place,
+/// Every worker opens the file separately, as other processes do; all of them share one clock.
+struct ManualClockHarness {
+    test_store: TestStore,
     clock: ManualClock,
 }
 
-impl ByHand {
+impl ManualClockHarness {
     fn new() -> Self {
-        Self { place: Place::in_memory(), clock: ManualClock::default() }
+        Self { test_store: TestStore::in_memory(), clock: ManualClock::default() }
     }
 }
 
-impl IdempotencyHarness for ByHand {
+impl IdempotencyHarness for ManualClockHarness {
     type Store = SqliteProvider;
 
     async fn open(&self) -> Result<SqliteProvider, MessagingError> {
         let options = SqliteOptions { clock: Arc::new(self.clock.clone()), ..SqliteOptions::default() };
-        SqliteStore::open(self.place.file(), options).await?.connect().await
+        SqliteStore::open(self.test_store.file(), options).await?.connect().await
     }
 
     async fn elapse(&self, time: Duration) {
@@ -40,8 +40,8 @@ impl IdempotencyHarness for ByHand {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_are_kept_as_they_should_be() {
-    for finding in exercise_idempotency(&ByHand::new()).await {
+async fn the_idempotency_suite_passes() {
+    for finding in exercise_idempotency(&ManualClockHarness::new()).await {
         assert_eq!(finding.fault, None, "{finding}");
     }
 }
@@ -58,8 +58,8 @@ fn key() -> IdempotencyKey {
 }
 
 #[tokio::test]
-async fn what_was_done_is_known_after_the_file_was_closed() {
-    let bench = ByHand::new();
+async fn completed_work_is_known_after_the_file_was_closed() {
+    let bench = ManualClockHarness::new();
     let provider = bench.open().await.unwrap();
     let token = begun(&provider, &key()).await;
     assert_eq!(provider.complete(&token, soon()).await.unwrap(), Standing::Held);
@@ -69,11 +69,11 @@ async fn what_was_done_is_known_after_the_file_was_closed() {
 }
 
 #[tokio::test]
-async fn a_record_and_the_handlers_changes_are_one() {
-    let bench = ByHand::new();
+async fn a_record_and_the_handlers_changes_are_committed_together() {
+    let bench = ManualClockHarness::new();
     let provider = bench.open().await.unwrap();
     let store = provider.store().clone();
-    let mut own = Connection::open(bench.place.file()).unwrap();
+    let mut own = Connection::open(bench.test_store.file()).unwrap();
     own.execute_batch("create table booked (id integer primary key)").unwrap();
     let token = begun(&provider, &key()).await;
     for attempt in 0..2 {
@@ -91,12 +91,12 @@ async fn a_record_and_the_handlers_changes_are_one() {
 
 #[tokio::test]
 async fn a_late_handlers_transaction_is_refused() {
-    let bench = ByHand::new();
+    let bench = ManualClockHarness::new();
     let provider = bench.open().await.unwrap();
     let late = begun(&provider, &key()).await;
     bench.clock.advance(LEASE * 2);
     let newer = begun(&provider, &key()).await;
-    let mut own = Connection::open(bench.place.file()).unwrap();
+    let mut own = Connection::open(bench.test_store.file()).unwrap();
     let transaction = own.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let refused = provider.store().complete_in(&transaction, &late);
     assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "idempotency token", .. })), "{refused:?}");

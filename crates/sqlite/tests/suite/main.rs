@@ -1,19 +1,20 @@
-//! The embedded store, judged from outside.
+//! Tests of the store through its public API.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// The lint allows unwraps in tests; these functions are shared by tests.
 #![allow(clippy::unwrap_used)]
 
 mod archive;
 mod broken_state_records;
 mod broken_tasks;
 mod connections;
+mod damaged_rows;
 mod files;
 mod full_disk;
 mod idempotency;
 mod lawful;
 mod operators_page;
 mod processes;
-mod spoiled;
+
 mod state_records;
 mod tasks;
 mod transactions;
@@ -24,12 +25,12 @@ use postrider_core::{Deadline, QueueName};
 use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore};
 use tempfile::TempDir;
 
-/// A file of a test's own, removed afterwards.
-struct Place {
+/// A folder with a database file for one test, removed afterwards.
+struct TestStore {
     folder: TempDir,
 }
 
-impl Place {
+impl TestStore {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder for the test") }
     }
@@ -38,7 +39,7 @@ impl Place {
         self.folder.path().join("queues.db")
     }
 
-    /// In main memory, where that is a place for files.
+    /// In main memory, if the system has a file system there.
     fn in_memory() -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for the test");
         Self { folder }
@@ -67,7 +68,7 @@ fn soon() -> Deadline {
     Deadline::default()
 }
 
-/// Whether the long runs were asked for.
+/// Whether long runs are requested.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

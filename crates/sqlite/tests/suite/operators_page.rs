@@ -1,4 +1,4 @@
-//! What `docs/sqlite.md` tells operators is so.
+//! Checks the statements of `docs/sqlite.md`.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,11 @@ use postrider_core::{Message, MessagingService, ReceiveOptions};
 use postrider_sqlite::rusqlite::backup::Progress;
 use postrider_sqlite::rusqlite::{Connection, OpenFlags};
 
-use crate::{Place, connect, queue, soon};
+use crate::{TestStore, connect, queue, soon};
 
 const PAGE: &str = include_str!("../../../../docs/sqlite.md");
 
-/// The page's part from a heading to the next of the same kind.
+/// The part of the page from a heading to the next one of the same kind.
 fn part<'a>(page: &'a str, kind: &str, title: &str) -> &'a str {
     let heading = format!("\n{kind} {title}\n");
     let (_, rest) = page.split_once(&heading).unwrap_or_else(|| panic!("the page has no '{kind} {title}'"));
@@ -24,9 +24,9 @@ fn texts(file: &Connection, sql: &str) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn every_table_and_every_column_is_on_the_page() {
-    let place = Place::new();
-    place.connect().await.close(soon()).await.unwrap();
-    let file = Connection::open(place.file()).unwrap();
+    let test_store = TestStore::new();
+    test_store.connect().await.close(soon()).await.unwrap();
+    let file = Connection::open(test_store.file()).unwrap();
     let listed = part(PAGE, "##", "Tables");
     let tables = texts(&file, "select name from sqlite_schema where type = 'table' and name not like 'sqlite_%'");
     let headings: BTreeSet<_> =
@@ -42,14 +42,14 @@ async fn every_table_and_every_column_is_on_the_page() {
 
 #[tokio::test]
 async fn the_queries_of_the_page_run_beside_workers() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let test_store = TestStore::new();
+    let provider = test_store.connect().await;
     let orders = queue("orders");
     provider.send_batch(&orders, vec![Message::new("a"), Message::new("b")], soon()).await.unwrap();
     let held = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
     assert_eq!(held.len(), 1);
 
-    let file = Connection::open_with_flags(place.file(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let file = Connection::open_with_flags(test_store.file(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     let queries = PAGE.split("```sql\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let mut rows = Vec::new();
     for query in queries.split_terminator(";\n") {
@@ -61,20 +61,20 @@ async fn the_queries_of_the_page_run_beside_workers() {
 
 #[tokio::test]
 async fn a_backup_of_a_file_in_use_is_whole_and_a_plain_copy_is_not() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let test_store = TestStore::new();
+    let provider = test_store.connect().await;
     let orders = queue("orders");
     let messages = (0..100).map(|n| Message::new(format!("{n}"))).collect();
     provider.send_batch(&orders, messages, soon()).await.unwrap();
     let held = provider.receive_messages(&orders, &ReceiveOptions::batch(10), soon()).await.unwrap();
     assert_eq!(held.len(), 10);
 
-    let at = |name: &str| place.folder.path().join(name);
-    let file = Connection::open(place.file()).unwrap();
-    // What the shell's `.backup` does.
+    let at = |name: &str| test_store.folder.path().join(name);
+    let file = Connection::open(test_store.file()).unwrap();
+    // The same as the shell's `.backup`.
     file.backup("main", at("backup.db"), None::<fn(Progress)>).unwrap();
     file.execute("vacuum into ?1", [at("vacuum.db").to_str().unwrap()]).unwrap();
-    std::fs::copy(place.file(), at("copy.db")).unwrap();
+    std::fs::copy(test_store.file(), at("copy.db")).unwrap();
 
     for name in ["backup.db", "vacuum.db"] {
         let restored = connect(&at(name)).await;
@@ -84,5 +84,5 @@ async fn a_backup_of_a_file_in_use_is_whole_and_a_plain_copy_is_not() {
     }
     let copied = connect(&at("copy.db")).await;
     let received = copied.receive_messages(&orders, &ReceiveOptions::batch(200), soon()).await.unwrap();
-    assert_eq!(received.len(), 0, "what is in the log is not in the file");
+    assert_eq!(received.len(), 0, "the messages are in the log and not in the file");
 }

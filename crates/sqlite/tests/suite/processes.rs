@@ -1,4 +1,4 @@
-//! Several processes on one file: this binary starts itself again as workers, and kills them.
+//! Several processes on one file: this binary starts itself again as worker processes, and kills them.
 
 mod fairness;
 mod killed;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use postrider_conformance::processes::WorkerProcess;
 use postrider_conformance::processes::killed::work;
 
-/// What a worker process is told, by environment variables.
+/// Parameters of a worker process, in environment variables.
 const ROLE: &str = "POSTRIDER_TEST_ROLE";
 const FILE: &str = "POSTRIDER_TEST_FILE";
 const REPORT: &str = "POSTRIDER_TEST_REPORT";
@@ -22,7 +22,7 @@ fn spawn(role: &str, file: &Path, report: &Path, number: u32) -> WorkerProcess {
     WorkerProcess::start("processes::worker", &variables).expect("a worker can be started")
 }
 
-/// The worker's side. Started as a test by hand it does nothing.
+/// Runs a worker process. Does nothing when it runs as an ordinary test.
 #[test]
 fn worker() {
     let Ok(role) = std::env::var(ROLE) else { return };

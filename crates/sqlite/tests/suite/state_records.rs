@@ -1,4 +1,4 @@
-//! Small records, on a file.
+//! Small records on a file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,28 +11,28 @@ use postrider_core::{
 use postrider_sqlite::rusqlite::Connection;
 use postrider_sqlite::{SqliteOptions, SqliteStateRecords, SqliteStore};
 
-use crate::{Place, queue, soon};
+use crate::{TestStore, queue, soon};
 
 const TOKENS: RecordKind = RecordKind::constant("api_token");
 
-/// Every store opens the file for itself, as other processes do; all of them have one clock.
-pub(crate) struct ByHand {
-    place: Place,
+/// Every store opens the file separately, as other processes do; all of them share one clock.
+pub(crate) struct ManualClockHarness {
+    test_store: TestStore,
     clock: ManualClock,
 }
 
-impl ByHand {
+impl ManualClockHarness {
     pub(crate) fn new() -> Self {
-        Self { place: Place::in_memory(), clock: ManualClock::default() }
+        Self { test_store: TestStore::in_memory(), clock: ManualClock::default() }
     }
 }
 
-impl StateRecordsHarness for ByHand {
+impl StateRecordsHarness for ManualClockHarness {
     type Store = SqliteStateRecords;
 
     async fn open(&self) -> Result<SqliteStateRecords, MessagingError> {
         let options = SqliteOptions { clock: Arc::new(self.clock.clone()), ..SqliteOptions::default() };
-        Ok(SqliteStateRecords::new(SqliteStore::open(self.place.file(), options).await?.connect().await?))
+        Ok(SqliteStateRecords::new(SqliteStore::open(self.test_store.file(), options).await?.connect().await?))
     }
 
     async fn elapse(&self, time: Duration) {
@@ -41,8 +41,8 @@ impl StateRecordsHarness for ByHand {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_are_kept_as_they_should_be() {
-    for finding in exercise_state_records(&ByHand::new()).await {
+async fn the_suite_for_small_records_passes() {
+    for finding in exercise_state_records(&ManualClockHarness::new()).await {
         assert_eq!(finding.fault, None, "{finding}");
     }
 }
@@ -52,8 +52,8 @@ fn key(name: &str) -> RecordKey {
 }
 
 #[tokio::test]
-async fn a_record_is_there_after_the_file_was_closed() {
-    let bench = ByHand::new();
+async fn a_record_is_kept_after_the_file_was_closed() {
+    let bench = ManualClockHarness::new();
     let records = bench.open().await.unwrap();
     let value = Bytes::from_static(b"7");
     let Put::Made(made) = records.put_new(&TOKENS, &key("k"), value, None, soon()).await.unwrap() else { panic!() };
@@ -65,14 +65,14 @@ async fn a_record_is_there_after_the_file_was_closed() {
 }
 
 #[tokio::test]
-async fn a_key_that_another_program_wrote_hides_no_other() {
-    let place = Place::new();
-    let records = SqliteStateRecords::new(place.connect().await);
+async fn an_invalid_key_of_another_program_hides_no_other_record() {
+    let test_store = TestStore::new();
+    let records = SqliteStateRecords::new(test_store.connect().await);
     for name in ["a", "b"] {
         let put = records.put_new(&TOKENS, &key(name), Bytes::new(), None, soon()).await.unwrap();
         assert!(matches!(put, Put::Made(_)));
     }
-    let file = Connection::open(place.file()).unwrap();
+    let file = Connection::open(test_store.file()).unwrap();
     file.busy_timeout(Duration::from_secs(5)).unwrap();
     assert_eq!(file.execute("update state_record set key = char(10) where key = 'a'", []).unwrap(), 1);
     let page = records.list(&TOKENS, &RecordQuery::default(), soon()).await.unwrap();
@@ -80,9 +80,9 @@ async fn a_key_that_another_program_wrote_hides_no_other() {
 }
 
 #[tokio::test]
-async fn a_file_from_before_there_were_records_is_upgraded() {
-    let place = Place::new();
-    let file = Connection::open(place.file()).unwrap();
+async fn a_file_without_the_record_tables_is_upgraded() {
+    let test_store = TestStore::new();
+    let file = Connection::open(test_store.file()).unwrap();
     file.execute_batch(
         "create table postrider_migration (version integer not null primary key, name text not null, \
          works_since integer not null, applied_at integer not null)",
@@ -100,18 +100,15 @@ async fn a_file_from_before_there_were_records_is_upgraded() {
     )
     .unwrap();
     drop(file);
-    let pending = SqliteStore::pending_migrations(place.file(), SqliteOptions::default()).await.unwrap();
+    let pending = SqliteStore::pending_migrations(test_store.file(), SqliteOptions::default()).await.unwrap();
     let later = SqliteStore::all_migrations().into_iter().filter(|step| step.version > 3).collect::<Vec<_>>();
     assert_eq!(pending, later);
-    assert!(
-        pending.iter().all(|step| step.works_since == 1),
-        "a program that knows no records goes on with its queues"
-    );
-    let records = SqliteStateRecords::new(place.connect().await);
+    assert!(pending.iter().all(|step| step.works_since == 1), "a program without records can still use the queues");
+    let records = SqliteStateRecords::new(test_store.connect().await);
     let put = records.put_new(&TOKENS, &key("k"), Bytes::new(), None, soon()).await.unwrap();
     assert!(matches!(put, Put::Made(_)));
     let orders = queue("orders");
     let left = records.provider().receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
-    assert_eq!(left[0].message, "a", "what was there before");
+    assert_eq!(left[0].message, "a", "the message from before the upgrade");
     records.provider().send_message(&orders, Message::new("b"), soon()).await.unwrap();
 }

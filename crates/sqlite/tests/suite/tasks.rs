@@ -14,21 +14,21 @@ use postrider_core::task::{
 use postrider_core::{ManualClock, MessagingError, MessagingService};
 use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore, SqliteTasks};
 
-use crate::{Place, connect, soon};
+use crate::{TestStore, connect, soon};
 
-/// Every worker opens the file for itself, as other processes do; all of them have one clock.
-pub(crate) struct ByHand {
-    place: Place,
+/// Every worker opens the file separately, as other processes do; all of them share one clock.
+pub(crate) struct ManualClockHarness {
+    test_store: TestStore,
     clock: ManualClock,
 }
 
-impl ByHand {
+impl ManualClockHarness {
     pub(crate) fn new() -> Self {
-        Self { place: Place::in_memory(), clock: ManualClock::default() }
+        Self { test_store: TestStore::in_memory(), clock: ManualClock::default() }
     }
 }
 
-impl TaskHarness for ByHand {
+impl TaskHarness for ManualClockHarness {
     type Store = SqliteTasks;
     type Queue = SqliteProvider;
 
@@ -38,7 +38,7 @@ impl TaskHarness for ByHand {
 
     async fn queue(&self) -> Result<SqliteProvider, MessagingError> {
         let options = SqliteOptions { clock: Arc::new(self.clock.clone()), ..SqliteOptions::default() };
-        SqliteStore::open(self.place.file(), options).await?.connect().await
+        SqliteStore::open(self.test_store.file(), options).await?.connect().await
     }
 
     async fn elapse(&self, time: Duration) {
@@ -47,15 +47,15 @@ impl TaskHarness for ByHand {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_are_kept_as_they_should_be() {
-    let findings = exercise_tasks(&ByHand::new()).await;
+async fn the_task_suite_passes() {
+    let findings = exercise_tasks(&ManualClockHarness::new()).await;
     assert!(!findings.is_empty());
     let faults: Vec<String> = findings.iter().filter(|it| it.fault.is_some()).map(ToString::to_string).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-impl Place {
-    /// The tasks in the file, by a connection of their own.
+impl TestStore {
+    /// The tasks in the file, on a connection of their own.
     async fn tasks(&self) -> SqliteTasks {
         SqliteTasks::new(connect(&self.file()).await, TaskRoutes::default()).unwrap()
     }
@@ -86,9 +86,9 @@ fn succeeded(task: &ClaimedTask) -> Finish {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_that_have_the_file_open_share_no_task() {
-    let place = Place::new();
-    let stores = [place.tasks().await, place.tasks().await];
+async fn two_stores_of_one_file_claim_no_task_twice() {
+    let test_store = TestStore::new();
+    let stores = [test_store.tasks().await, test_store.tasks().await];
     let ids: Vec<TaskId> = {
         let rows = stores[0].create((0..1000).map(|_| task("x")).collect(), soon()).await.unwrap();
         rows.into_iter().map(|row| row.unwrap().id).collect()
@@ -114,13 +114,13 @@ async fn two_that_have_the_file_open_share_no_task() {
     done.sort();
     let mut ids = ids;
     ids.sort();
-    assert_eq!(done, ids, "every task was done, and none twice");
+    assert_eq!(done, ids, "every task was done once");
 }
 
 #[tokio::test]
-async fn an_id_that_is_taken_is_refused_alone() {
-    let place = Place::new();
-    let tasks = place.tasks().await;
+async fn a_duplicate_id_is_refused_alone() {
+    let test_store = TestStore::new();
+    let tasks = test_store.tasks().await;
     let first = task("first");
     let again = NewTask { payload: "again".into(), ..first.clone() };
     let rows = tasks.create(vec![first.clone(), again, task("other")], soon()).await.unwrap();
@@ -130,9 +130,9 @@ async fn an_id_that_is_taken_is_refused_alone() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_closed_does_nothing() {
-    let place = Place::new();
-    let tasks = place.tasks().await;
+async fn calls_on_a_closed_connection_are_refused() {
+    let test_store = TestStore::new();
+    let tasks = test_store.tasks().await;
     let id = create(&tasks, task("x")).await;
     tasks.provider().close(soon()).await.unwrap();
     let refused = [

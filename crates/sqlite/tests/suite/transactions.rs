@@ -4,10 +4,10 @@ use postrider_core::{Limits, Message, MessagingError, MessagingService, QueueAdm
 use postrider_sqlite::rusqlite::{Connection, TransactionBehavior};
 use postrider_sqlite::{SqliteOptions, SqliteStore};
 
-use crate::{Place, queue, soon};
+use crate::{TestStore, queue, soon};
 
-fn callers_own(place: &Place) -> Connection {
-    let connection = Connection::open(place.file()).unwrap();
+fn callers_own(test_store: &TestStore) -> Connection {
+    let connection = Connection::open(test_store.file()).unwrap();
     connection.execute_batch("create table if not exists orders (id integer primary key)").unwrap();
     connection
 }
@@ -17,12 +17,12 @@ fn orders(connection: &Connection) -> i64 {
 }
 
 #[tokio::test]
-async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn a_message_and_the_callers_changes_are_committed_together() {
+    let test_store = TestStore::new();
+    let provider = test_store.connect().await;
     let store = provider.store().clone();
     let orders_queue = queue("orders");
-    let mut own = callers_own(&place);
+    let mut own = callers_own(&test_store);
 
     let transaction = own.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     transaction.execute("insert into orders default values", []).unwrap();
@@ -41,14 +41,14 @@ async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
 
 #[tokio::test]
 async fn the_rules_are_the_same_as_for_any_send() {
-    let place = Place::new();
+    let test_store = TestStore::new();
     let limits = Limits { max_body_bytes: 10, ..Limits::default() };
     let options = SqliteOptions { limits, create_queues: false, ..SqliteOptions::default() };
-    let provider = place.connect_with(options).await;
+    let provider = test_store.connect_with(options).await;
     let store = provider.store().clone();
     let orders = queue("orders");
     provider.ensure_queue(&orders, soon()).await.unwrap();
-    let mut own = callers_own(&place);
+    let mut own = callers_own(&test_store);
     let transaction = own.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let send = |queue, message: Message| store.send_in(&transaction, queue, &message);
 
@@ -66,24 +66,24 @@ async fn the_rules_are_the_same_as_for_any_send() {
 
 #[tokio::test]
 async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = callers_own(&place);
+    let test_store = TestStore::new();
+    let provider = test_store.connect().await;
+    let mut own = callers_own(&test_store);
     own.execute_batch("create trigger refuse before insert on message begin select raise(abort, 'no'); end").unwrap();
     let transaction = own.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let refused = provider.store().send_in(&transaction, &queue("orders"), &Message::new("x"));
     assert!(matches!(refused, Err(MessagingError::Provider { retryable: false, .. })), "{refused:?}");
     transaction.commit().unwrap();
-    assert_eq!(provider.list_queues(soon()).await.unwrap(), [], "its queue was made all the same");
+    assert_eq!(provider.list_queues(soon()).await.unwrap(), [], "the queue was created all the same");
 }
 
 #[tokio::test]
-async fn an_ack_and_the_handlers_changes_are_one() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn an_ack_and_the_handlers_changes_are_committed_together() {
+    let test_store = TestStore::new();
+    let provider = test_store.connect().await;
     let store = provider.store().clone();
     let queue = queue("orders");
-    let mut own = callers_own(&place);
+    let mut own = callers_own(&test_store);
     provider.send_message(&queue, Message::new("x"), soon()).await.unwrap();
     let mut received = provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap();
     let receipt = received.remove(0).into_receipt();
@@ -98,14 +98,14 @@ async fn an_ack_and_the_handlers_changes_are_one() {
     let transaction = own.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let again = store.ack_in(&transaction, &receipt);
     assert!(matches!(again, Err(MessagingError::VisibilityExpired { .. })), "{again:?}");
-    transaction.execute("insert into orders default values", []).expect("the transaction goes on");
+    transaction.execute("insert into orders default values", []).expect("the transaction stays usable");
 }
 
 #[tokio::test]
 async fn a_transaction_on_another_file_is_refused() {
-    let place = Place::new();
-    let store = SqliteStore::open(place.file(), SqliteOptions::default()).await.unwrap();
-    let mut elsewhere = Connection::open(place.folder.path().join("elsewhere.db")).unwrap();
+    let test_store = TestStore::new();
+    let store = SqliteStore::open(test_store.file(), SqliteOptions::default()).await.unwrap();
+    let mut elsewhere = Connection::open(test_store.folder.path().join("elsewhere.db")).unwrap();
     let transaction = elsewhere.transaction().unwrap();
     let refused = store.send_in(&transaction, &queue("orders"), &Message::new("x"));
     assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "transaction", .. })), "{refused:?}");

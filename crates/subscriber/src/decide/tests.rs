@@ -43,7 +43,7 @@ fn every_error() -> Vec<HandlerError> {
 }
 
 #[test]
-fn what_was_settled_by_hand_wins_over_every_policy_and_result() {
+fn a_decision_by_hand_wins_over_every_policy_and_result() {
     for policy in AckPolicy::ALL {
         for by_hand in [Disposition::Ack, Disposition::Nack(Nack::Release), dead("odd".into(), "x")] {
             assert_eq!(decided(policy, Some(by_hand.clone()), Ok(()), 9), by_hand, "{policy}");
@@ -55,7 +55,7 @@ fn what_was_settled_by_hand_wins_over_every_policy_and_result() {
 }
 
 #[test]
-fn success_is_an_ack_unless_the_handler_had_to_settle() {
+fn success_is_an_ack_except_with_manual_settlement() {
     for policy in [AckPolicy::AckFirst, AckPolicy::Ack, AckPolicy::RejectOnError, AckPolicy::NackOnError] {
         assert_eq!(decided(policy, None, Ok(()), 0), Disposition::Ack, "{policy}");
     }
@@ -65,7 +65,7 @@ fn success_is_an_ack_unless_the_handler_had_to_settle() {
 }
 
 #[test]
-fn a_body_that_cannot_be_decoded_dies_unless_it_was_acknowledged_before() {
+fn an_undecodable_body_is_dead_lettered_unless_it_was_acknowledged_before() {
     for policy in AckPolicy::ALL {
         let expected = match policy {
             AckPolicy::AckFirst => Disposition::Ack,
@@ -112,7 +112,7 @@ fn an_error_brings_its_own_strategy_and_reason() {
 }
 
 #[test]
-fn a_delay_of_the_handlers_own_is_held_to_the_total() {
+fn a_handlers_own_delay_counts_towards_the_total_delay() {
     let strategy = RetryStrategy::constant(SECOND).with_max_total_delay(SECOND * 10);
     let after = |delay, since_first_attempt| {
         let result = Err(HandlerError::retry_after(delay, "no"));
@@ -132,7 +132,7 @@ fn a_delay_of_the_handlers_own_is_held_to_the_total() {
 }
 
 #[test]
-fn an_odd_reason_and_an_endless_delay_are_made_to_fit() {
+fn an_invalid_reason_and_an_endless_delay_are_limited() {
     let limits = Limits::default();
     let reason = |text: &str| match fitting(dead(text.into(), "x"), &limits) {
         Disposition::Nack(Nack::DeadLetter { reason, .. }) => reason.as_str().to_owned(),

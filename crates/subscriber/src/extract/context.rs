@@ -17,8 +17,8 @@ pub struct Context<S = Stateless> {
     state: S,
 }
 
-/// The state of a [`Context`] that has none.
-// Not `Clone`: what can be cloned is a state of itself, and a plain `Context` must be an argument in one way only.
+/// The state of a [`Context`] without state.
+// Not `Clone`: a state that can be cloned is a part of itself, and a plain `Context` must have a single impl.
 #[derive(Debug)]
 pub struct Stateless(());
 
@@ -42,7 +42,7 @@ impl<S> Context<S> {
         &self.envelope.queue
     }
 
-    /// Text beside the body.
+    /// The message's headers.
     pub fn headers(&self) -> &Headers {
         &self.envelope.headers
     }
@@ -72,12 +72,12 @@ impl<S> Context<S> {
         self.envelope.enqueued_at
     }
 
-    /// All that is known about it.
+    /// The message's envelope.
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
 
-    /// Cancelled when the lease is lost, when a time-out is over, and when a stop runs out of patience.
+    /// Cancelled when the lease is lost, when a time-out ends, and when the time limit of a stop ends.
     pub fn cancellation(&self) -> &CancellationToken {
         &self.cancellation
     }

@@ -4,18 +4,18 @@ use super::FromDelivery;
 use crate::delivery::Delivery;
 use crate::error::{BoxError, HandlerError};
 
-/// A value that stands in one header.
+/// A value of one header.
 pub trait FromHeader: Sized {
     /// The header's name.
     const NAME: &'static str;
 
-    /// The value that the header's text stands for.
+    /// Parses the value of the header.
     fn from_header(text: &str) -> Result<Self, BoxError>;
 }
 
 /// The value of one header. `Option<Header<T>>` when a message may lack it.
 ///
-/// A message that lacks it, or whose text is no such value, goes to the dead letters: neither will change.
+/// A message without the header, or with an invalid value, is dead-lettered: neither will change.
 ///
 /// ```
 /// use postrider_subscriber::{BoxError, FromHeader, Header, handler};

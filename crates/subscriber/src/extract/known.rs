@@ -1,4 +1,4 @@
-//! Arguments that are a part of what is known about a message.
+//! Arguments that are a part of the message's envelope.
 
 use std::any::type_name;
 
@@ -14,7 +14,7 @@ use crate::error::HandlerError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt(pub u32);
 
-/// Which delivery this is: 1 the first time. Rises also when a worker died with the message.
+/// Which delivery this is: 1 the first time. It also counts deliveries whose worker died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReceiveCount(pub u32);
 
@@ -26,7 +26,7 @@ pub struct OrderingKey(pub Option<Key>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EnqueuedAt(pub Timestamp);
 
-/// A copy of the value of that type that a layer has put beside the message. `Option<Extension<T>>` when it may be
+/// A copy of the value of this type that a layer has attached to the message. `Option<Extension<T>>` when it may be
 /// missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extension<T>(pub T);
@@ -54,7 +54,7 @@ known! {
     CancellationToken: delivery => delivery.cancellation().clone();
 }
 
-/// The body as text. One that is not UTF-8 sends its message to the dead letters.
+/// The body as text. A body that is not UTF-8 dead-letters its message.
 impl<S> FromDelivery<S> for String {
     fn from_delivery(delivery: &mut Delivery, _: &S) -> Result<Self, HandlerError> {
         std::str::from_utf8(&delivery.body).map(str::to_owned).map_err(HandlerError::undecodable)
@@ -62,12 +62,12 @@ impl<S> FromDelivery<S> for String {
 }
 
 impl<S, T: Clone + Send + Sync + 'static> FromDelivery<S> for Extension<T> {
-    /// A missing value is the program's mistake and not the message's: it is retryable, so that no message is lost to
-    /// a layer that was forgotten in one release.
+    /// A missing value is a mistake of the program: it is retryable, so that no message is dead-lettered because of a
+    /// forgotten layer.
     fn from_delivery(delivery: &mut Delivery, _: &S) -> Result<Self, HandlerError> {
         delivery.extensions().get().cloned().map(Self).ok_or_else(|| {
             let name = type_name::<T>();
-            HandlerError::retryable(format!("no layer has put a {name} beside the message; add the layer that does"))
+            HandlerError::retryable(format!("no layer has attached a {name} to the message; add the layer that does"))
         })
     }
 }

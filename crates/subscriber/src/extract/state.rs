@@ -1,12 +1,12 @@
-//! What the application gives to all its handlers.
+//! The application's state, shared by its handlers.
 
 use super::{FromDelivery, Given};
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
 
-/// The application's state, or a part of it, that [`with_state`](crate::WithoutState::with_state) gave to the handler.
+/// The application's state, or a part of it, as set by [`with_state`](crate::WithoutState::with_state).
 ///
-/// A handler that asks for a state and was given none does not compile.
+/// A handler that needs a state and has none does not compile.
 ///
 /// ```
 /// use postrider_core::Json;
@@ -28,11 +28,11 @@ pub struct State<T>(pub T);
 
 /// A part of the application's state. Every state that can be cloned is a part of itself.
 ///
-/// Implement it to hand out the parts of a larger state, so that a handler names only what it uses.
+/// Implement it for the parts of a larger state, so that a handler names only the part that it uses.
 #[diagnostic::on_unimplemented(
-    message = "a handler asks for `{Self}`, and the state it was given is `{S}`",
+    message = "a handler needs `{Self}`, and its state is `{S}`",
     label = "not a part of `{S}`",
-    note = "give the handler its state by `handler(..).with_state(..)`; a state is `Clone`",
+    note = "set the state by `handler(..).with_state(..)`; a state is `Clone`",
     note = "a part of a larger state implements `FromRef<{S}>`"
 )]
 pub trait FromRef<S> {

@@ -39,7 +39,7 @@ fn control_and_token_are_the_messages_own() {
 }
 
 #[test]
-fn a_context_has_all_of_it() {
+fn a_context_has_every_part_of_the_envelope() {
     let mut delivery = with_header(delivery("x"), "tenant", "acme");
     delivery.envelope.attempts_count = u32::MAX;
     let context: Context = extract(&mut delivery).unwrap();
@@ -66,7 +66,7 @@ impl FromHeader for Shard {
 }
 
 #[test]
-fn a_header_is_a_value_or_the_end_of_its_message() {
+fn a_missing_or_invalid_header_is_permanent() {
     assert_eq!(extract::<Header<Shard>>(&mut with_header(delivery(""), "shard", "7")).unwrap().0, Shard(7));
     assert_eq!(extract::<Option<Header<Shard>>>(&mut delivery("")).unwrap(), None);
     let missing = extract::<Header<Shard>>(&mut delivery("")).unwrap_err();
@@ -80,10 +80,10 @@ fn a_header_is_a_value_or_the_end_of_its_message() {
 }
 
 #[test]
-fn an_extension_is_what_a_layer_has_put_there() {
+fn an_extension_is_the_value_that_a_layer_attached() {
     let mut delivery = delivery("");
     let missing = extract::<Extension<Shard>>(&mut delivery).unwrap_err();
-    assert_eq!(*missing.kind(), ErrorKind::Retryable, "a forgotten layer costs no message its life");
+    assert_eq!(*missing.kind(), ErrorKind::Retryable, "a forgotten layer dead-letters no message");
     assert!(missing.to_string().contains("Shard"), "{missing}");
     assert_eq!(extract::<Option<Extension<Shard>>>(&mut delivery).unwrap(), None);
     delivery.extensions_mut().insert(Shard(1));

@@ -1,4 +1,4 @@
-//! Functions of no to eight arguments.
+//! Functions of up to eight arguments.
 
 use super::{Handler, IntoOutcome};
 use crate::delivery::Delivery;

@@ -1,14 +1,14 @@
-//! What a handler may answer.
+//! The result of a handler.
 
 use crate::error::HandlerError;
 
-/// The answer of a handler: nothing, or nothing and any error.
+/// The result of a handler: `()`, or `Result<(), E>` with any error.
 #[diagnostic::on_unimplemented(
-    message = "a handler cannot answer `{Self}`",
-    note = "it answers `()` or `Result<(), E>`, where `E` is any error"
+    message = "a handler cannot return `{Self}`",
+    note = "it returns `()` or `Result<(), E>`, where `E` is any error"
 )]
 pub trait IntoOutcome {
-    /// Whether the message was handled.
+    /// Converts it to a result.
     fn into_outcome(self) -> Result<(), HandlerError>;
 }
 

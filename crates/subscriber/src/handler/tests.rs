@@ -51,6 +51,7 @@ async fn a_message_and_its_context_are_arguments() {
         assert_eq!((ping, context.attempt()), (Ping(9), 1));
         Ok(())
     }
+
     async fn context_first(context: Context, Json(order): Json<Order>) -> Result<(), HandlerError> {
         assert_eq!((order.id, context.queue().as_str()), (7, "orders"));
         Ok(())
@@ -60,7 +61,7 @@ async fn a_message_and_its_context_are_arguments() {
 }
 
 #[tokio::test]
-async fn arguments_stand_in_any_order_and_number() {
+async fn arguments_can_be_in_any_order_and_number() {
     let none = handler(async || ());
     handled(none, order()).await.unwrap();
     let body_in_the_middle = handler(async |_: MessageId, MsgPack(id): MsgPack<u64>, _: Headers| assert_eq!(id, 5));
@@ -95,7 +96,7 @@ impl FromRef<App> for u32 {
 }
 
 #[tokio::test]
-async fn a_handler_is_given_its_state_whole_or_in_parts() {
+async fn a_handler_gets_its_state_whole_or_in_parts() {
     async fn stateful(State(app): State<App>, State(number): State<u32>, id: MessageId, context: Context<App>) {
         assert_eq!((app.name, number, id), ("shop", 4, context.id()));
         assert_eq!(context.state().number, 4);
@@ -105,12 +106,12 @@ async fn a_handler_is_given_its_state_whole_or_in_parts() {
 }
 
 #[tokio::test]
-async fn a_function_without_state_can_be_given_one_all_the_same() {
+async fn a_function_without_a_state_argument_may_have_a_state() {
     handled(handler(async |_: MessageId| ()).with_state(App { name: "shop", number: 4 }), order()).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_function_fails_with_is_the_outcome() {
+async fn the_error_of_a_function_is_the_outcome() {
     let failing = handler(async || Err::<(), _>(std::fmt::Error));
     assert_eq!(*handled(failing, order()).await.unwrap_err().kind(), ErrorKind::Retryable);
     let giving_up = handler(async || Err::<(), _>(HandlerError::permanent("no")));
@@ -118,7 +119,7 @@ async fn what_a_function_fails_with_is_the_outcome() {
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_decoded_is_told_apart_and_never_handled() {
+async fn an_undecodable_body_is_never_handled() {
     let (called, calls) = mpsc::channel();
     let service = handler(move |Json(_): Json<Order>| {
         called.send(()).unwrap();

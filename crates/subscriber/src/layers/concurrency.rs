@@ -1,4 +1,4 @@
-//! A bound on how many messages are handled at a time, in all or for each key.
+//! A limit on messages that are handled at the same time, in all or for each key.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,10 +15,10 @@ use super::unstarted::Unstarted;
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
 
-/// Lets only so many messages be handled at a time; the others wait their turn, first come first served.
+/// Limits the messages that are handled at the same time; others wait, first come first served.
 ///
-/// All services that one layer, or a clone of it, was put around share the limit, those of other subscribers too. A
-/// limit of 0 counts as 1: one that lets nothing through would only keep messages from everybody else.
+/// All services of one layer, or of a clone of it, share the limit, also in different subscribers. A limit of 0 counts
+/// as 1: otherwise messages would be leased and never handled.
 #[derive(Clone)]
 pub struct ConcurrencyLimitLayer {
     limits: Arc<Limits>,
@@ -29,33 +29,33 @@ type KeyOf = dyn Fn(&Delivery) -> Option<String> + Send + Sync;
 struct Limits {
     limit: usize,
     key_of: Box<KeyOf>,
-    // A plain lock, held for a look-up and never across an await.
-    slots: Mutex<HashMap<String, Arc<Semaphore>>>,
+    // A blocking mutex, held for a look-up and never across an await.
+    semaphores: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 impl ConcurrencyLimitLayer {
-    /// So many messages at a time.
+    /// At most `limit` messages at a time.
     pub fn new(limit: usize) -> Self {
         Self::per(limit, |_| Some(String::new()))
     }
 
-    /// So many messages at a time of each ordering key. What has no key has no limit.
+    /// At most `limit` messages of each ordering key at a time. Messages without a key have no limit.
     ///
-    /// A queue hands out one message of a key at a time by itself; this is for keys that several queues share.
+    /// A queue delivers one message of a key at a time anyway; this is for keys that several queues share.
     pub fn per_ordering_key(limit: usize) -> Self {
         Self::per(limit, |delivery| delivery.envelope.ordering_key.as_ref().map(ToString::to_string))
     }
 
-    /// So many messages at a time of each value of a header. What lacks the header has no limit.
+    /// At most `limit` messages of each value of a header at a time. Messages without the header have no limit.
     pub fn per_header(limit: usize, name: impl Into<String>) -> Self {
         let name = name.into();
         Self::per(limit, move |delivery| delivery.envelope.headers.get(&name).map(str::to_owned))
     }
 
-    /// So many messages at a time of each key that the function gives. What has none has no limit.
+    /// At most `limit` messages of each key of the function at a time. Messages without a key have no limit.
     pub fn per(limit: usize, key_of: impl Fn(&Delivery) -> Option<String> + Send + Sync + 'static) -> Self {
         let limit = limit.clamp(1, Semaphore::MAX_PERMITS);
-        Self { limits: Arc::new(Limits { limit, key_of: Box::new(key_of), slots: Mutex::default() }) }
+        Self { limits: Arc::new(Limits { limit, key_of: Box::new(key_of), semaphores: Mutex::default() }) }
     }
 }
 
@@ -95,52 +95,52 @@ where
     fn call(&mut self, delivery: Delivery) -> LayerFuture {
         let limits = &self.layer.limits;
         let Some(key) = (limits.key_of)(&delivery) else { return self.inner.call(delivery).boxed() };
-        let mut place = Place::new(limits.clone(), key);
-        // The one that is ready goes with the message; its clone is asked again.
+        let mut permit = KeyPermit::new(limits.clone(), key);
+        // The ready service goes with the message; its clone must become ready again.
         let clone = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, clone);
         async move {
-            Unstarted::new(&delivery).wait(place.take_slot()).await?;
+            Unstarted::new(&delivery).wait(permit.acquire()).await?;
             let outcome = ready.call(delivery).await;
-            drop(place);
+            drop(permit);
             outcome
         }
         .boxed()
     }
 }
 
-/// A message's place among those of its key, waiting or handled. A key is forgotten with the last of them.
-struct Place {
+/// A message's permit among those of its key, also while it waits for it. The key is forgotten with its last message.
+struct KeyPermit {
     limits: Arc<Limits>,
     key: String,
-    slots: Arc<Semaphore>,
-    slot: Option<OwnedSemaphorePermit>,
+    semaphore: Arc<Semaphore>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Place {
+impl KeyPermit {
     fn new(limits: Arc<Limits>, key: String) -> Self {
-        let mut all = limits.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slots = match all.get(&key) {
-            Some(slots) => slots.clone(),
+        let mut all = limits.semaphores.lock().unwrap_or_else(PoisonError::into_inner);
+        let semaphore = match all.get(&key) {
+            Some(semaphore) => semaphore.clone(),
             None => all.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(limits.limit))).clone(),
         };
         drop(all);
-        Self { limits, key, slots, slot: None }
+        Self { limits, key, semaphore, permit: None }
     }
 
-    async fn take_slot(&mut self) {
-        // It fails only when closed, and nobody closes it.
-        self.slot = self.slots.clone().acquire_owned().await.ok();
+    async fn acquire(&mut self) {
+        // It fails only for a closed semaphore, and these are never closed.
+        self.permit = self.semaphore.clone().acquire_owned().await.ok();
     }
 }
 
-impl Drop for Place {
+impl Drop for KeyPermit {
     fn drop(&mut self) {
-        let mut all = self.limits.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        // A slot shares in its semaphore too.
-        drop(self.slot.take());
-        // The map has one and this place the other. Places are only made under the lock, so there cannot be a new one.
-        if Arc::strong_count(&self.slots) == 2 {
+        let mut all = self.limits.semaphores.lock().unwrap_or_else(PoisonError::into_inner);
+        // A permit shares its semaphore too.
+        drop(self.permit.take());
+        // The map and this value have the last two. Values are created under the mutex only, so no third can appear.
+        if Arc::strong_count(&self.semaphore) == 2 {
             all.remove(&self.key);
         }
     }
@@ -163,7 +163,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Counted {
         now: Arc<AtomicUsize>,
-        most: Arc<AtomicUsize>,
+        max: Arc<AtomicUsize>,
         calls: Arc<AtomicUsize>,
     }
 
@@ -179,15 +179,15 @@ mod tests {
                 async move {
                     counted.calls.fetch_add(1, Ordering::SeqCst);
                     let now = counted.now.fetch_add(1, Ordering::SeqCst) + 1;
-                    counted.most.fetch_max(now, Ordering::SeqCst);
+                    counted.max.fetch_max(now, Ordering::SeqCst);
                     tokio::time::sleep(SECOND).await;
                     counted.now.fetch_sub(1, Ordering::SeqCst);
                 }
             })
         }
 
-        fn most(&self) -> usize {
-            self.most.load(Ordering::SeqCst)
+        fn max(&self) -> usize {
+            self.max.load(Ordering::SeqCst)
         }
     }
 
@@ -205,11 +205,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_services_of_a_layer_share_its_slots() {
+    async fn all_services_of_a_layer_share_its_permits() {
         for (limit, seconds) in [(0, 6), (1, 6), (2, 3), (usize::MAX, 1)] {
             let (layer, counted) = (ConcurrencyLimitLayer::new(limit), Counted::default());
             let took = run_all(&layer, &counted, (0..6).map(|_| delivery("")).collect()).await;
-            assert_eq!((took, counted.most()), (SECOND * seconds, limit.clamp(1, 6)), "limit {limit}");
+            assert_eq!((took, counted.max()), (SECOND * seconds, limit.clamp(1, 6)), "limit {limit}");
         }
     }
 
@@ -218,12 +218,12 @@ mod tests {
         let (layer, counted) = (ConcurrencyLimitLayer::per_header(1, "tenant"), Counted::default());
         let deliveries = ["a", "a", "b", "a", "b"].map(tenant).into_iter().chain([delivery("")]).collect();
         let took = run_all(&layer, &counted, deliveries).await;
-        assert_eq!((took, counted.most()), (SECOND * 3, 3), "a, b and the one without a key at once");
-        assert!(layer.limits.slots.lock().unwrap().is_empty());
+        assert_eq!((took, counted.max()), (SECOND * 3, 3), "a, b and the message without a key at once");
+        assert!(layer.limits.semaphores.lock().unwrap().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_remembered_while_somebody_waits() {
+    async fn a_key_is_kept_while_a_message_waits() {
         let (layer, counted) = (ConcurrencyLimitLayer::new(1), Counted::default());
         let late = async {
             // The first is done, and the second is being handled.
@@ -231,7 +231,7 @@ mod tests {
             layer.layer(counted.service()).oneshot(delivery("")).await.unwrap();
         };
         tokio::join!(run_all(&layer, &counted, vec![delivery(""), delivery("")]), late);
-        assert_eq!(counted.most(), 1);
+        assert_eq!(counted.max(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_is_not_wanted_any_more_goes_back_unstarted() {
+    async fn a_cancelled_message_is_released_unstarted() {
         let (layer, counted) = (ConcurrencyLimitLayer::new(1), Counted::default());
         let first = tokio::spawn(layer.layer(counted.service()).oneshot(delivery("")));
         tokio::task::yield_now().await;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_is_dropped_leaves_its_place() {
+    async fn a_dropped_call_returns_its_permit() {
         let (layer, counted) = (ConcurrencyLimitLayer::new(1), Counted::default());
         for _ in 0..2 {
             // The first is dropped while it is handled, the second and third while they wait.
@@ -271,7 +271,7 @@ mod tests {
             let cut = tokio::time::timeout(SECOND / 2, futures_util::future::join_all(calls)).await;
             assert!(cut.is_err());
         }
-        assert!(layer.limits.slots.lock().unwrap().is_empty());
+        assert!(layer.limits.semaphores.lock().unwrap().is_empty());
         assert_eq!(run_all(&layer, &counted, vec![delivery("")]).await, SECOND);
     }
 }

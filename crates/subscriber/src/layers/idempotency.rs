@@ -1,4 +1,4 @@
-//! Work that was done is not done again.
+//! The idempotency layer: completed work is not repeated.
 
 mod record;
 
@@ -16,40 +16,39 @@ use super::LayerFuture;
 use super::unstarted::Unstarted;
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
-use record::{Record, Upkeep};
+use record::{Cleanup, Record};
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The record of work that somebody else does is not looked at again before that long: the other may be almost done, but
-/// a hot loop would not make it faster. Nor later than that, although its lease may last longer.
-const SHORTEST_ABSENCE: Duration = Duration::from_millis(100);
-const LONGEST_ABSENCE: Duration = Duration::from_secs(1);
+/// Bounds of the interval at which the record of another worker is checked: it may be almost done, but frequent checks
+/// do not make it faster, and its lease may last much longer than its work.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Handles each message's work once, by a record of what was done.
+/// Handles each message's work once, by a record of completed work.
 ///
-/// Before the handler runs, its key is looked up: work that is done is not done again, and the message is
-/// acknowledged; work that another worker is doing is left to it, and the message waits, with its worker and its lease,
-/// until that one is done or its lease on the record is over. After the handler has succeeded, and *before* the message is acknowledged, the record says
-/// done. So a message that is delivered again because its ack was lost is skipped.
+/// Before the handler runs, the layer looks up its key: completed work is not repeated, and the message is
+/// acknowledged; while another worker does the work, the message waits, with its worker and its lease, until that
+/// worker is done or its lease on the record has ended. After the handler has succeeded, and *before* the message is
+/// acknowledged, the record is completed. So a message that is delivered again because its ack was lost is skipped.
 ///
 /// # What it promises
 ///
 /// Effectively-once, for effects that are complete when the handler returns `Ok`. It does not promise more:
 ///
 /// - A worker that dies *in the middle* of its handler leaves half of the work; the next delivery does all of it.
-/// - A worker that dies *between* its handler's last effect and the record has done the work, and the next delivery does
-///   it again. To close that gap let the record commit together with the effect: the handler takes the
+/// - A worker that dies *between* its handler's last effect and the record has done the work, and the next delivery
+///   repeats it. To avoid that, commit the record together with the effect: the handler takes the
 ///   [`IdempotencyToken`](postrider_core::IdempotencyToken) as an [`Extension`](crate::Extension) and completes it in
 ///   its own transaction (on SQLite, `SqliteStore::complete_in`).
-/// - A worker that is stopped for longer than the lease may go on beside its successor. Its record is fenced, its
-///   effects are not. The message's token is cancelled as soon as the loss is seen.
-/// - When the record cannot be written after the work was done, the message is acknowledged all the same, with a
-///   warning: to retry it would do the work twice for certain, and to acknowledge it only if the ack is lost as well.
+/// - A worker that is suspended for longer than the lease may continue beside its successor. Its record is fenced, its
+///   effects are not. The message's token is cancelled as soon as the loss is noticed.
+/// - When the record cannot be written after the work was done, the message is acknowledged with a warning: a retry
+///   would certainly repeat the work, an ack repeats it only if the ack is lost as well.
 ///
-/// A message that its handler settled by hand is done if it was acknowledged, and not done otherwise, whatever the
-/// handler answered. A record is kept for [`retention`](Self::retention); a message that comes again later is handled
-/// again.
+/// A message that its handler settled by hand is done if it was acknowledged, whatever the handler returned. A record
+/// is kept for [`retention`](Self::retention); a message that is delivered again later is handled again.
 ///
 /// ```
 /// use postrider_core::MemoryStore;
@@ -66,7 +65,7 @@ const LONGEST_ABSENCE: Duration = Duration::from_secs(1);
 pub struct IdempotencyLayer<R> {
     records: Arc<R>,
     settings: Arc<Settings>,
-    upkeep: Arc<Upkeep>,
+    cleanup: Arc<Cleanup>,
 }
 
 type KeyOf = dyn Fn(&Delivery) -> Option<String> + Send + Sync;
@@ -79,15 +78,15 @@ struct Settings {
 }
 
 impl<R: IdempotencyStore> IdempotencyLayer<R> {
-    /// Each message once, known by its queue and id, with records in this store.
+    /// Handles each message once, identified by its queue and id, with records in this store.
     pub fn new(records: R) -> Self {
         let key_of = |delivery: &Delivery| Some(format!("{}/id/{}", delivery.envelope.queue, delivery.id()));
         let settings = Settings { key_of: Arc::new(key_of), lease: DEFAULT_LEASE, retention: DEFAULT_RETENTION };
-        Self { records: Arc::new(records), settings: Arc::new(settings), upkeep: Arc::default() }
+        Self { records: Arc::new(records), settings: Arc::new(settings), cleanup: Arc::default() }
     }
 
-    /// Known by queue and dedup key, so that two messages with the same key are one piece of work also when the second
-    /// is sent after the first was handled. A message without a dedup key is known by its id.
+    /// Identifies work by queue and dedup key, so that two messages with the same key are one piece of work, also when
+    /// the second is sent after the first was handled. A message without a dedup key is identified by its id.
     #[must_use]
     pub fn by_dedup_key(self) -> Self {
         self.by(|delivery| {
@@ -99,21 +98,21 @@ impl<R: IdempotencyStore> IdempotencyLayer<R> {
         })
     }
 
-    /// Known by the key that the function gives: 1 to 512 bytes. A message without one is always handled. Keys of all
-    /// layers over one store are compared, so name the queue or the purpose in them.
+    /// Identifies work by the key of this function: 1 to 512 bytes. A message without a key is always handled. All
+    /// layers over one store share their keys, so include the queue or the purpose.
     #[must_use]
     pub fn by(self, key_of: impl Fn(&Delivery) -> Option<String> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.key_of = Arc::new(key_of))
     }
 
-    /// How long a record is leased to a worker at a time; 30 seconds unless told otherwise. The lease is extended while
-    /// the handler runs, so this is how long a crashed worker's message waits, and not how long work may take.
+    /// Sets the length of the lease on a record, 30 seconds by default. The lease is extended while the handler runs,
+    /// so it bounds how long the message of a crashed worker waits, and not how long work may take.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|settings| settings.lease = lease)
     }
 
-    /// How long done work is remembered; 7 days unless told otherwise. Longer than any message can come again.
+    /// Sets how long records are kept, 7 days by default. Use a longer time than any message can be redelivered after.
     #[must_use]
     pub fn retention(self, retention: Duration) -> Self {
         self.with(|settings| settings.retention = retention)
@@ -127,7 +126,7 @@ impl<R: IdempotencyStore> IdempotencyLayer<R> {
 
 impl<R> Clone for IdempotencyLayer<R> {
     fn clone(&self) -> Self {
-        Self { records: self.records.clone(), settings: self.settings.clone(), upkeep: self.upkeep.clone() }
+        Self { records: self.records.clone(), settings: self.settings.clone(), cleanup: self.cleanup.clone() }
     }
 }
 
@@ -179,7 +178,7 @@ where
 
     fn call(&mut self, delivery: Delivery) -> LayerFuture {
         let Some(key) = (self.layer.settings.key_of)(&delivery) else { return self.inner.call(delivery).boxed() };
-        // The one that is ready goes with the message; its clone is asked again.
+        // The ready service goes with the message; its clone must become ready again.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
         once(self.layer.clone(), ready, key, delivery).boxed()
@@ -204,15 +203,15 @@ where
             Begun::Fresh(token) => break token,
             Begun::Done => {
                 tracing::debug!(%key, "done before; acknowledged without its handler");
-                // By hand, because it is to be acknowledged under every policy.
+                // By hand, so that it is acknowledged under every policy.
                 delivery.control().ack();
                 return Ok(());
             }
             Begun::Busy { remaining } => {
-                // Here and not in the queue: given back, it would be charged with a delivery for each look, and die of
-                // them while nothing is wrong with it.
+                // Waits here and not in the queue, where each delivery would be counted until the message is
+                // dead-lettered.
                 tracing::debug!(%key, ?remaining, "another worker is doing it; waiting");
-                let pause = tokio::time::sleep(remaining.clamp(SHORTEST_ABSENCE, LONGEST_ABSENCE));
+                let pause = tokio::time::sleep(remaining.clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL));
                 Unstarted::new(&delivery).wait(pause).await?;
             }
         }
@@ -228,7 +227,7 @@ where
     };
     if is_done {
         record.complete().await;
-        layer.upkeep.forget_now_and_then(&layer.records, layer.settings.retention);
+        layer.cleanup.forget_old(&layer.records, layer.settings.retention);
     } else {
         record.abandon().await;
     }

@@ -1,4 +1,4 @@
-//! A bound on how many messages are begun in a time.
+//! A limit on the rate at which messages are started.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -14,68 +14,68 @@ use super::unstarted::Unstarted;
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
 
-/// How much of a rate may come at once, unless told otherwise. Timers have milliseconds: without a burst no rate above
-/// a thousand a second could be kept up.
+/// Default burst, as a part of the rate. Timers have a resolution of milliseconds: without a burst no rate above a
+/// thousand a second could be reached.
 const DEFAULT_BURST: Duration = Duration::from_millis(100);
 
-/// Begins only so many messages in a time, spread over it; the others wait, first come first served.
+/// Limits the rate at which messages are started; others wait, first come first served.
 ///
-/// A token bucket: it fills at the rate, and after a pause as many messages as it holds begin at once. All services
-/// that one layer, or a clone of it, was put around share the bucket.
+/// A token bucket: it fills at the rate, and after a pause as many messages as it holds start at once. All services of
+/// one layer, or of a clone of it, share the bucket.
 #[derive(Debug, Clone)]
 pub struct RateLimitLayer {
     bucket: Arc<Bucket>,
 }
 
 impl RateLimitLayer {
-    /// So many messages in that time. At most a tenth of a second's worth of them begins at once, and at least one.
-    /// A number of 0 counts as 1.
+    /// At most `messages` messages in the time `per`. A tenth of a second's worth of them may start at once, and at
+    /// least one. 0 messages count as 1.
     pub fn new(messages: u32, per: Duration) -> Self {
         let interval = per / messages.max(1);
         let burst = u32::try_from(DEFAULT_BURST.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u32::MAX);
         Self { bucket: Arc::new(Bucket::new(interval, burst)) }
     }
 
-    /// At most so many at once, after a pause. 0 counts as 1. What has been begun before is forgotten.
+    /// Sets how many messages may start at once after a pause. 0 counts as 1. Resets the bucket.
     #[must_use]
     pub fn burst(self, messages: u32) -> Self {
         Self { bucket: Arc::new(Bucket::new(self.bucket.interval, messages)) }
     }
 }
 
-/// The bucket, as the moment at which it will be full: that is all there is to know, and it cannot overflow.
+/// The bucket, represented by the moment at which it will be full, which cannot overflow.
 #[derive(Debug)]
 struct Bucket {
     interval: Duration,
-    /// How long an empty bucket takes to be full but for one token.
+    /// The time in which an empty bucket fills up except for one token.
     tolerance: Duration,
-    // A plain lock, held for a sum.
+    // A blocking mutex, held for an addition.
     full_at: Mutex<Instant>,
-    /// Held by the one who waits for the next token, so that the others stand in line behind it. Nobody owns a token
-    /// that has not come: whoever stops waiting takes nothing along.
-    line: tokio::sync::Mutex<()>,
+    /// Held by the task that waits for the next token, while the others queue for it. A task that stops waiting takes
+    /// no token with it.
+    queue: tokio::sync::Mutex<()>,
 }
 
 impl Bucket {
     fn new(interval: Duration, burst: u32) -> Self {
         let tolerance = interval.saturating_mul(burst.max(1) - 1);
-        Self { interval, tolerance, full_at: Mutex::new(Instant::now()), line: tokio::sync::Mutex::new(()) }
+        Self { interval, tolerance, full_at: Mutex::new(Instant::now()), queue: tokio::sync::Mutex::new(()) }
     }
 
-    /// Takes a token, or says when there will be one.
+    /// Takes a token, or returns when there will be one.
     fn take(&self, now: Instant) -> Result<(), Instant> {
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let from = now.max(*full_at);
         if from.duration_since(now) > self.tolerance {
             return Err(from - self.tolerance);
         }
-        // A rate so slow that its next token is beyond the clock never has another.
+        // If the next token is beyond the range of the clock, there is never another.
         *full_at = from.checked_add(self.interval).unwrap_or(from + Duration::from_secs(100 * 365 * 24 * 3600));
         Ok(())
     }
 
     async fn token(&self) {
-        let _first_in_line = self.line.lock().await;
+        let _first = self.queue.lock().await;
         while let Err(at) = self.take(Instant::now()) {
             tokio::time::sleep_until(at).await;
         }
@@ -111,7 +111,7 @@ where
 
     fn call(&mut self, delivery: Delivery) -> LayerFuture {
         let bucket = self.bucket.clone();
-        // The one that is ready goes with the message; its clone is asked again.
+        // The ready service goes with the message; its clone must become ready again.
         let clone = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, clone);
         async move {
@@ -135,7 +135,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Runs so many messages at once and answers when each was begun, in milliseconds.
+    /// Runs messages at once and returns when each was started, in milliseconds.
     async fn begun(layer: &RateLimitLayer, messages: usize) -> Vec<u128> {
         let start = Instant::now();
         let (begins, begun) = mpsc::channel();
@@ -165,22 +165,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_rate_beyond_the_timers_is_kept_up() {
+    async fn a_rate_above_the_timers_resolution_is_reached() {
         let took = *begun(&RateLimitLayer::new(10_000, SECOND), 11_000).await.last().unwrap();
         assert!((990..=1010).contains(&took), "1 000 at once and 10 000 in a second: {took} ms");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stops_waiting_takes_no_token_along() {
+    async fn a_dropped_call_takes_no_token() {
         let layer = RateLimitLayer::new(1, SECOND);
         assert_eq!(begun(&layer, 1).await, [0]);
         let given_up = tokio::time::timeout(SECOND / 2, begun(&layer, 3)).await;
         assert!(given_up.is_err());
-        assert_eq!(begun(&layer, 1).await, [500], "the next token is the first in line's");
+        assert_eq!(begun(&layer, 1).await, [500], "the next token is for the first that waits");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_is_not_wanted_any_more_goes_back_unstarted() {
+    async fn a_cancelled_message_is_released_unstarted() {
         let layer = RateLimitLayer::new(1, SECOND);
         assert_eq!(begun(&layer, 1).await, [0]);
         let waiting = delivery("");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn any_rate_has_an_answer() {
+    async fn extreme_rates_work() {
         for (messages, per) in [(u32::MAX, Duration::ZERO), (1, Duration::MAX), (u32::MAX, Duration::MAX)] {
             assert_eq!(begun(&RateLimitLayer::new(messages, per).burst(u32::MAX), 1).await, [0], "{messages} {per:?}");
         }

@@ -1,4 +1,4 @@
-//! A bound on how long a handler may take.
+//! A limit on the run time of a handler.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::error::HandlerError;
 
 /// Ends a handler that takes too long, as a failure of kind [`TimedOut`](crate::ErrorKind::TimedOut).
 ///
-/// The message's token is cancelled and the handler's future is dropped. What a handler has moved to tasks or threads
-/// of its own goes on unless it watches the token.
+/// The message's token is cancelled and the handler's future is dropped. Tasks and threads that the handler has started
+/// go on unless they watch the token.
 #[derive(Debug, Clone, Copy)]
 pub struct TimeoutLayer {
     after: Duration,
 }
 
 impl TimeoutLayer {
-    /// At most that long for each attempt.
+    /// A time limit for each attempt.
     pub const fn new(after: Duration) -> Self {
         Self { after }
     }
@@ -63,7 +63,7 @@ where
     }
 }
 
-/// A batch is ended as a whole: each of its messages has failed.
+/// A batch ends as a whole: each of its messages has failed.
 impl<S> Service<Vec<Delivery>> for Timeout<S>
 where
     S: Service<Vec<Delivery>, Response = BatchResults, Error = HandlerError, Future: Send + 'static>,
@@ -91,7 +91,7 @@ async fn limited<T>(
     match tokio::time::timeout(after, &mut running).await {
         Ok(outcome) => outcome,
         Err(_) => {
-            // Before the future is dropped, so that what it owns learns why.
+            // Before the future is dropped, so that the values that it owns can see the reason.
             tokens.iter().for_each(CancellationToken::cancel);
             drop(running);
             Err(HandlerError::timed_out(after))
@@ -110,7 +110,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_handler_that_takes_too_long_is_told_and_ended() {
+    async fn a_handler_that_takes_too_long_is_cancelled_and_dropped() {
         let (ended, has_ended) = tokio::sync::oneshot::channel();
         let ended = std::sync::Arc::new(std::sync::Mutex::new(Some(ended)));
         let slow = handler(move |token: CancellationToken| {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_batch_that_takes_too_long_is_told_and_ended() {
+    async fn a_batch_that_takes_too_long_is_cancelled_and_dropped() {
         let slow = batch_handler(|_: Vec<Delivery>| std::future::pending::<Result<(), HandlerError>>());
         let batch: Vec<_> = ["a", "b"].map(delivery).into();
         let tokens: Vec<_> = batch.iter().map(|delivery| delivery.cancellation().clone()).collect();

@@ -11,9 +11,9 @@ use super::{LayerFuture, TraceContext};
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
 
-/// Runs each attempt in a `tracing` span that names queue, message, attempt and its place in the trace.
+/// Runs each attempt in a `tracing` span with queue, message, attempt and trace ids.
 ///
-/// The trace is the one that the message's `traceparent` header names, or a new one. The handler has the span as a
+/// The trace is the one of the message's `traceparent` header, or a new one. The handler has the span as a
 /// [`TraceContext`] argument, to put it on what it sends.
 ///
 /// A failure is an event in the span: a warning, with the error's text.
@@ -101,25 +101,25 @@ mod tests {
     use crate::handler;
     use crate::testing::{delivery, with_header};
 
-    /// Writes down every span's fields and every event with the span that it happened in.
+    /// Records every span's fields and every event with its span.
     #[derive(Clone, Default)]
-    struct Notes {
+    struct Recorder {
         lines: Arc<Mutex<Vec<String>>>,
         entered: Arc<Mutex<Vec<u64>>>,
         spans: Arc<AtomicU64>,
     }
 
-    struct Line(String);
+    struct RecordedLine(String);
 
-    impl field::Visit for Line {
+    impl field::Visit for RecordedLine {
         fn record_debug(&mut self, field: &field::Field, value: &dyn fmt::Debug) {
             self.0.push_str(&format!(" {field}={value:?}"));
         }
     }
 
-    impl Notes {
-        fn note(&self, begin: &str, record: impl FnOnce(&mut Line)) {
-            let mut line = Line(begin.into());
+    impl Recorder {
+        fn add(&self, begin: &str, record: impl FnOnce(&mut RecordedLine)) {
+            let mut line = RecordedLine(begin.into());
             record(&mut line);
             self.lines.lock().unwrap().push(line.0);
         }
@@ -129,25 +129,25 @@ mod tests {
         }
     }
 
-    impl Subscriber for Notes {
+    impl Subscriber for Recorder {
         fn enabled(&self, _: &Metadata<'_>) -> bool {
             true
         }
 
         fn new_span(&self, span: &Attributes<'_>) -> Id {
-            self.note(span.metadata().name(), |line| span.record(line));
+            self.add(span.metadata().name(), |line| span.record(line));
             Id::from_u64(self.spans.fetch_add(1, Ordering::SeqCst) + 1)
         }
 
         fn record(&self, _: &Id, values: &Record<'_>) {
-            self.note("later", |line| values.record(line));
+            self.add("later", |line| values.record(line));
         }
 
         fn record_follows_from(&self, _: &Id, _: &Id) {}
 
         fn event(&self, event: &Event<'_>) {
             let inside = self.entered.lock().unwrap().len();
-            self.note(&format!("event in {inside} {}", event.metadata().level()), |line| event.record(line));
+            self.add(&format!("event in {inside} {}", event.metadata().level()), |line| event.record(line));
         }
 
         fn enter(&self, span: &Id) {
@@ -163,8 +163,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_attempt_is_a_span_below_its_sender() {
-        let notes = Notes::default();
-        let _quiet = tracing::subscriber::set_default(notes.clone());
+        let recorder = Recorder::default();
+        let _quiet = tracing::subscriber::set_default(recorder.clone());
         let seen = Arc::new(Mutex::new(None));
         let kept = seen.clone();
         let service = TraceLayer::new().layer(handler(move |trace: TraceContext| {
@@ -190,7 +190,7 @@ mod tests {
             "event in 1 INFO message=inside".into(),
             "event in 1 WARN message=failed kind=Retryable error=no".into(),
         ];
-        assert_eq!(notes.text(), expected.join("\n"));
+        assert_eq!(recorder.text(), expected.join("\n"));
     }
 
     #[tokio::test]

@@ -1,8 +1,7 @@
-//! W3C trace context: which trace a message belongs to, carried in its headers.
+//! W3C trace context: the trace that a message belongs to, in its headers.
 //!
-//! What comes from outside is checked to the letter. A `traceparent` that is not valid is as good as none: a new trace
-//! begins, because half of a context would join traces that have nothing to do with each other. A `tracestate` is only
-//! passed on, and is dropped alone when it is not valid.
+//! Headers are checked strictly. An invalid `traceparent` counts as none: a new trace begins, because half of a context
+//! would join unrelated traces. A `tracestate` is only passed on, and dropped alone when it is invalid.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
@@ -16,17 +15,16 @@ use crate::extract::FromDelivery;
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-const MOST_MEMBERS: usize = 32;
+const MAX_MEMBERS: usize = 32;
 
-/// The flags that are known: sampled, and that the trace's id is random. Others may not be passed on.
+/// The known flags: sampled, and random trace id. Other flags may not be passed on.
 const KNOWN_FLAGS: u8 = 0b11;
 const SAMPLED: u8 = 0b01;
 
-/// Where in a trace a message is handled.
+/// The span of a message in a trace.
 ///
 /// As an argument of a handler it is the span of this attempt: that of [`TraceLayer`](super::TraceLayer) or, without
-/// that layer, one that is made for the handler alone. [`inject`](Self::inject) makes the messages that a handler sends
-/// part of the trace:
+/// the layer, one for the handler alone. [`inject`](Self::inject) adds the messages that a handler sends to the trace:
 ///
 /// ```
 /// use postrider_core::Message;
@@ -49,13 +47,13 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// The first span of a new trace. It is sampled: nobody has said otherwise.
+    /// The first span of a new trace, which is sampled.
     pub fn root() -> Self {
         let (trace_id, span_id) = (random(), random());
         Self { trace_id, span_id, parent_id: None, flags: SAMPLED, state: None }
     }
 
-    /// The span that sent a message with these headers; `None` when they name none, or not validly.
+    /// The span that sent a message with these headers; `None` if they have no valid one.
     pub fn from_headers(headers: &Headers) -> Option<Self> {
         let (trace_id, span_id, flags) = parse_traceparent(headers.get(TRACEPARENT)?)?;
         let state = headers.get(TRACESTATE).filter(|state| is_tracestate(state)).map(Arc::from);
@@ -93,23 +91,23 @@ impl TraceContext {
         self.flags & SAMPLED != 0
     }
 
-    /// What other systems pass along the trace.
+    /// The state that other systems pass along with the trace.
     pub fn tracestate(&self) -> Option<&str> {
         self.state.as_deref()
     }
 
-    /// The message with this span as its sender.
+    /// Sets this span as the sender of a message.
     pub fn inject(&self, mut message: Message) -> Result<Message, MessagingError> {
         self.inject_into(&mut message.headers)?;
         Ok(message)
     }
 
-    /// Makes this span the sender that the headers name.
+    /// Sets this span as the sender in the headers.
     pub fn inject_into(&self, headers: &mut Headers) -> Result<(), MessagingError> {
         headers.insert(TRACEPARENT, self.to_string())?;
         match &self.state {
             Some(state) => headers.insert(TRACESTATE, &**state)?,
-            // One of another trace may not stay.
+            // The state of another trace may not stay.
             None => drop(headers.remove(TRACESTATE)),
         }
         Ok(())
@@ -150,7 +148,7 @@ fn parse_traceparent(text: &str) -> Option<(NonZeroU128, NonZeroU64, u8)> {
     Some((NonZeroU128::new(trace_id)?, span_id, u8::try_from(flags).ok()? & KNOWN_FLAGS))
 }
 
-/// A number of so many hexadecimal digits, none of them upper case.
+/// A number of `DIGITS` lower-case hexadecimal digits.
 fn hex<const DIGITS: usize>(text: &str) -> Option<u128> {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if text.len() != DIGITS || !text.bytes().all(is_hex) {
@@ -170,7 +168,7 @@ fn is_tracestate(text: &str) -> bool {
             _ => return false,
         }
     }
-    (1..=MOST_MEMBERS).contains(&keys.len())
+    (1..=MAX_MEMBERS).contains(&keys.len())
 }
 
 fn is_state_key(key: &str) -> bool {
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_to_the_letter_is_no_parent() {
+    fn an_invalid_traceparent_is_ignored() {
         let bad = [
             "",
             "00",
@@ -246,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn later_versions_are_read_as_far_as_they_are_known() {
+    fn the_known_part_of_later_versions_is_read() {
         let later = read("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-fe-what", None).unwrap();
         assert_eq!(later.to_string(), PARENT.replace("-01", "-02"), "unknown flags are not passed on");
         assert!(!later.is_sampled());
@@ -280,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_names_its_span_and_no_other_trace() {
+    fn a_sent_message_names_its_span_and_no_other_trace() {
         let message = Message::new("x").header(TRACESTATE, "other=1").unwrap();
         let root = TraceContext::root();
         let sent = root.inject(message).unwrap();

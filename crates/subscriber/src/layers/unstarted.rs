@@ -1,4 +1,4 @@
-//! Messages that wait for leave to be handled.
+//! Messages that wait for a permit.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::delivery::Delivery;
 use crate::error::HandlerError;
 
-/// A message that has not been handed to its handler yet.
+/// A message whose handler has not started.
 pub(super) struct Unstarted {
     control: Control,
     cancellation: CancellationToken,
@@ -24,16 +24,16 @@ impl Unstarted {
         }
     }
 
-    /// Waits for `leave`. A message that nobody wants handled any more, or that would begin after a stop was asked for,
-    /// goes back at once and costs no attempt: nothing was tried.
-    pub(super) async fn wait<T>(self, leave: impl Future<Output = T>) -> Result<T, HandlerError> {
+    /// Waits for `permit`. A message that is cancelled, or would start after a stop was requested, is released at once,
+    /// which costs no attempt.
+    pub(super) async fn wait<T>(self, permit: impl Future<Output = T>) -> Result<T, HandlerError> {
         tokio::select! {
             biased;
             () = self.cancellation.cancelled() => {}
-            granted = leave => return Ok(granted),
+            granted = permit => return Ok(granted),
             () = self.stopping => {}
         }
         self.control.release();
-        Err(HandlerError::retryable("the message was given back before its handler began"))
+        Err(HandlerError::retryable("the message was released before its handler began"))
     }
 }

@@ -16,7 +16,7 @@ async fn the_defaults_are_allowed() {
 }
 
 #[tokio::test]
-async fn the_most_that_is_leased_is_rounded_down_and_never_below_the_workers() {
+async fn the_capacity_is_rounded_down_and_never_below_the_workers() {
     let capacity = |max_workers, overfetch_factor, at_a_time| {
         let options = SubscriberOptions { max_workers, overfetch_factor, ..SubscriberOptions::default() };
         options.plan(at_a_time, &capabilities()).unwrap().capacity
@@ -28,12 +28,12 @@ async fn the_most_that_is_leased_is_rounded_down_and_never_below_the_workers() {
 }
 
 #[tokio::test]
-async fn a_provider_that_charges_for_releases_is_not_overfetched_from() {
+async fn a_provider_that_counts_releases_is_not_overfetched_from() {
     let charging = capabilities().with(Feature::FreeRelease, Support::refused("it counts them"));
     let plan = SubscriberOptions::default().plan(1, &charging).unwrap();
     assert_eq!(plan.capacity, plan.workers);
     let by_hand = SubscriberOptions { overfetch_factor: Some(2.0), ..SubscriberOptions::default() };
-    assert_eq!(by_hand.plan(1, &charging).unwrap().capacity, 32, "but it may be asked for");
+    assert_eq!(by_hand.plan(1, &charging).unwrap().capacity, 32, "but it may be set");
 }
 
 #[tokio::test]

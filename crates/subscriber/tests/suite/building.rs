@@ -1,4 +1,4 @@
-//! What a builder takes, and what it refuses.
+//! The builder: what it accepts, and what it refuses.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
@@ -37,7 +37,7 @@ async fn the_layer_that_is_added_last_sees_a_message_first() {
         .layer(noting("inner"))
         .layer(noting("middle"))
         .layer(ServiceBuilder::new().layer(noting("outermost")).layer(noting("outer")))
-        // Of tower itself, and a limit of ours: both fit around everything.
+        // A layer of tower and a limit of ours both fit around everything.
         .layer(GlobalConcurrencyLimitLayer::new(4))
         .layer(ConcurrencyLimitLayer::new(4))
         .build()
@@ -79,7 +79,7 @@ async fn a_batch_handler_is_a_function_or_a_service_and_takes_layers() {
     drained(|provider| builder(provider).batch_handler(batch_handler(all), 1).layer(limit()).build()).await;
 }
 
-/// Three messages: two that go well, and one that takes too long.
+/// Handles three messages: two succeed, and one times out.
 async fn drained<R: Run>(build: impl FnOnce(MemoryProvider) -> Result<Subscriber<MemoryProvider, R>, MessagingError>) {
     let provider = store();
     send(&provider, 3).await;
@@ -91,7 +91,7 @@ async fn drained<R: Run>(build: impl FnOnce(MemoryProvider) -> Result<Subscriber
 
 type Builder = SubscriberBuilder<MemoryProvider, OneByOne<Handled>>;
 
-/// A named service, so that a builder has a type that can be written down.
+/// A named service, so that the type of a builder can be written.
 #[derive(Debug, Clone)]
 struct Handled;
 

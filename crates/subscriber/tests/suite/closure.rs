@@ -1,4 +1,4 @@
-//! A handler made of a closure.
+//! A handler service from a closure.
 
 use std::future::Future;
 use std::pin::Pin;

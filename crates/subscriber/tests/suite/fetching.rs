@@ -1,4 +1,4 @@
-//! What is leased, and when.
+//! Fetches: what is leased, and when.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::fixture::{handler, queue, send, soon, start, store};
 use crate::scripted::{Call, Scripted, Verdict};
 
 #[tokio::test(start_paused = true)]
-async fn no_more_is_leased_than_the_workers_and_the_factor_allow() {
+async fn at_most_workers_times_factor_messages_are_leased() {
     for (workers, factor, most) in [(1, 1.5, 1), (4, 1.5, 6), (4, 1.0, 4), (10, 3.0, 30)] {
         let provider = Scripted::counting(store());
         send(&provider, 200).await;
@@ -31,12 +31,12 @@ async fn no_more_is_leased_than_the_workers_and_the_factor_allow() {
         let running = start(subscriber);
         running.until(|counts| counts.acked == 200).await;
         running.stop().await;
-        assert_eq!(provider.counts.most_leased.load(Ordering::SeqCst), most, "{workers} workers × {factor}");
+        assert_eq!(provider.counts.max_leased.load(Ordering::SeqCst), most, "{workers} workers × {factor}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fetch_asks_for_no_more_than_a_batch() {
+async fn a_fetch_requests_at_most_a_batch() {
     let provider = Scripted::counting(store());
     send(&provider, 200).await;
     let subscriber = Subscriber::builder(provider.clone(), queue())
@@ -48,12 +48,12 @@ async fn a_fetch_asks_for_no_more_than_a_batch() {
     let running = start(subscriber);
     running.until(|counts| counts.acked == 200).await;
     running.stop().await;
-    assert_eq!(provider.counts.most_asked.load(Ordering::SeqCst), 7);
+    assert_eq!(provider.counts.max_requested.load(Ordering::SeqCst), 7);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hands_out_a_thousand_at_a_time_is_asked_again_at_once() {
-    let provider = Scripted::counting(store()).handing_out_at_most(1000);
+async fn a_store_with_a_limit_of_a_thousand_is_asked_again_at_once() {
+    let provider = Scripted::counting(store()).returning_at_most(1000);
     send(&provider, 3500).await;
     let subscriber = Subscriber::builder(provider, queue())
         .handler(handler(|_| std::future::pending()))
@@ -71,7 +71,7 @@ async fn a_store_that_hands_out_a_thousand_at_a_time_is_asked_again_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_was_delivered_before_never_waits_in_line() {
+async fn a_redelivered_message_never_waits_for_a_worker() {
     let provider = store();
     send(&provider, 40).await;
     // Half of them have been delivered before.
@@ -98,7 +98,7 @@ async fn a_message_that_was_delivered_before_never_waits_in_line() {
         .build()
         .unwrap();
     let running = start(subscriber);
-    let mut most_released = 0;
+    let mut max_released = 0;
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let peeked = postrider_core::QueueAdmin::peek(&provider, &queue(), 100, soon()).await.unwrap();
@@ -109,22 +109,25 @@ async fn a_message_that_was_delivered_before_never_waits_in_line() {
         let counts = running.monitor.counts();
         let running_again = started.load(Ordering::SeqCst);
         assert!(leased_again <= 4, "{leased_again} were leased and only 4 can run");
-        // What its handler has done with is leased until it is settled.
+        // A message whose handler has ended stays leased until it is settled.
         let accounted_for = running_again + counts.unsettled as usize;
-        assert!(accounted_for >= leased_again, "{running_again} run of {leased_again}: one waits in line, {counts:?}");
-        most_released = most_released.max(counts.released);
+        assert!(
+            accounted_for >= leased_again,
+            "{running_again} run of {leased_again}: one waits for a worker, {counts:?}"
+        );
+        max_released = max_released.max(counts.released);
         gate.add_permits(1);
     }
-    assert!(most_released > 0, "some could not begin and were given back");
+    assert!(max_released > 0, "messages that could not start were released");
     gate.add_permits(1000);
     let counts = running.until(|counts| counts.acked == 40).await;
-    assert_eq!(counts.dead + counts.lost, 0, "and nobody was charged for it");
+    assert_eq!(counts.dead + counts.lost, 0, "no message was charged");
     assert!(counts.released < 60, "{}: a fetch and a release do not follow each other for ever", counts.released);
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_was_delivered_before_begins_before_what_was_fetched_with_it() {
+async fn a_redelivered_message_starts_before_the_others_of_its_fetch() {
     let provider = store();
     send_one(&provider, "again", Priority::LOWEST).await;
     drop(provider.receive_messages(&queue(), &ReceiveOptions::default(), soon()).await.unwrap());
@@ -141,7 +144,7 @@ async fn a_message_that_was_delivered_before_begins_before_what_was_fetched_with
         Subscriber::builder(provider, queue()).handler(noting).max_workers(1).overfetch_factor(5.0).build().unwrap();
     let running = start(subscriber);
     running.until(|counts| counts.acked == 3).await;
-    assert_eq!(*begun.lock().unwrap(), ["again", "first", "second"], "whatever the order in which the store has them");
+    assert_eq!(*begun.lock().unwrap(), ["again", "first", "second"], "whatever their order in the store");
     assert_eq!(running.stop().await.totals.released, 0);
 }
 
@@ -150,11 +153,11 @@ async fn send_one(provider: &MemoryProvider, body: &'static str, priority: Prior
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_subscriber_asks_once_a_second() {
+async fn an_idle_subscriber_fetches_once_a_second() {
     let provider = Scripted::counting(store());
     let running =
         start(Subscriber::builder(provider.clone(), queue()).handler(handler(|_| async { Ok(()) })).build().unwrap());
-    // The first looks, before and after it is registered for hints, belong to the start.
+    // The first fetches, before and after the subscription to hints, belong to the start.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let before = provider.receives();
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -198,7 +201,7 @@ async fn without_hints_polling_is_enough() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_is_asked_again_with_growing_pauses() {
+async fn a_failing_store_is_asked_again_with_growing_pauses() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Receive(number) if number < 10 => Verdict::Fail,
         _ => Verdict::Pass,
@@ -224,7 +227,7 @@ async fn a_store_that_is_away_is_asked_again_with_growing_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_never_answers_holds_up_one_fetch_and_not_all() {
+async fn a_store_that_never_answers_delays_one_fetch_only() {
     let provider = Scripted::new(store(), |call| if call == Call::Receive(0) { Verdict::Hang } else { Verdict::Pass });
     send(&provider, 3).await;
     let subscriber = Subscriber::builder(provider, queue()).handler(handler(|_| async { Ok(()) })).build().unwrap();

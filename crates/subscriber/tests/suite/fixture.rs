@@ -1,4 +1,4 @@
-//! What the tests have in common: a store, a handler made of a closure, and a way to wait for something.
+//! Shared parts of the tests: a store, a handler from a closure, and a way to wait for counts.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ pub(crate) fn start<P: MessagingService, R: Run>(subscriber: Subscriber<P, R>) -
 }
 
 impl Running {
-    /// Waits until the counts are as they should be. Time jumps ahead meanwhile, so a limit is a limit of the store's
-    /// time too.
+    /// Waits until the counts satisfy the condition. Paused time jumps ahead meanwhile, so the limit also counts in the
+    /// store's time.
     pub(crate) async fn until(&self, is_reached: impl Fn(&Counts) -> bool) -> Counts {
         for look in 0..100_000 {
             let counts = self.monitor.counts();
@@ -47,7 +47,7 @@ impl Running {
             }
             tokio::time::sleep(Duration::from_millis(if look < 5_000 { 1 } else { 10 })).await;
         }
-        panic!("it never came to that: {:?}", self.monitor.counts());
+        panic!("the counts were never reached: {:?}", self.monitor.counts());
     }
 
     pub(crate) async fn stop(self) -> StopReport {

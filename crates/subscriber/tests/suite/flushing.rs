@@ -1,4 +1,4 @@
-//! How decisions reach the store.
+//! Flushes: how decided messages are settled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::fixture::{handler, queue, send, soon, start, stats, store};
 use crate::scripted::{Call, Scripted, Verdict};
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_message_is_settled_at_once() {
+async fn a_single_message_is_settled_at_once() {
     let provider = store();
     let subscriber = Subscriber::builder(provider.clone(), queue())
         .handler(handler(|_| async { Ok(()) }))
@@ -30,7 +30,7 @@ async fn a_lone_message_is_settled_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settlement_does_not_wait_longer_than_the_interval_for_a_fetch_that_hangs() {
+async fn a_settlement_waits_at_most_the_interval_for_a_hanging_fetch() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Receive(1) => Verdict::Hang,
         _ => Verdict::Pass,
@@ -56,7 +56,7 @@ async fn a_settlement_does_not_wait_longer_than_the_interval_for_a_fetch_that_ha
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_flush_is_repeated_while_the_leases_are_kept() {
-    // The store takes no settlement for several leases' lengths.
+    // The store fails all settles for the length of several leases.
     let away = Deadline::after(Duration::from_secs(100));
     let provider = Scripted::new(store(), move |call| match call {
         Call::Settle(_) if !away.has_passed() => Verdict::Fail,
@@ -65,7 +65,7 @@ async fn a_failed_flush_is_repeated_while_the_leases_are_kept() {
     send(&provider, 20).await;
     let subscriber = Subscriber::builder(provider.clone(), queue())
         .handler(handler(|delivery: Delivery| async move {
-            assert_eq!(delivery.envelope.receive_count, 1, "nobody gets it a second time");
+            assert_eq!(delivery.envelope.receive_count, 1, "it is delivered once");
             Ok(())
         }))
         .visibility(Duration::from_secs(10))
@@ -80,7 +80,7 @@ async fn a_failed_flush_is_repeated_while_the_leases_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ack_that_is_repeated_after_a_lost_answer_and_finds_nothing_stays_unknown() {
+async fn an_ack_that_is_repeated_after_a_lost_answer_stays_unknown() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Settle(0) => Verdict::LoseAnswer,
         _ => Verdict::Pass,
@@ -96,7 +96,7 @@ async fn an_ack_that_is_repeated_after_a_lost_answer_and_finds_nothing_stays_unk
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_row_does_not_hold_up_the_others() {
+async fn a_lost_row_does_not_delay_the_others() {
     let provider = store();
     send(&provider, 10).await;
     let store = provider.clone();
@@ -119,7 +119,7 @@ async fn a_bad_row_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_settles_nothing_makes_a_subscriber_fail_its_health_check() {
+async fn failing_settles_make_the_health_failing() {
     let is_repaired = Arc::new(AtomicBool::new(false));
     let repaired = is_repaired.clone();
     let provider = Scripted::new(store(), move |call| match call {

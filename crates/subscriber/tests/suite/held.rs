@@ -1,4 +1,4 @@
-//! How much a worker held at a time, by its history.
+//! Computes from a history how many leases a worker held at the same time.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,15 @@ use postrider_core::Timestamp;
 /// The time in which a lease was held for certain.
 struct Lease {
     begin: Timestamp,
-    /// The end that the store gave it last, at the earliest.
+    /// The earliest possible time of its last end.
     runs_out: Timestamp,
-    /// When its holder began to end it.
+    /// When its holder began to settle it.
     settled: Timestamp,
 }
 
-/// The most leases that the worker of this history held at the same moment, by a cautious count: from when it was told
-/// of one until it began to settle it, or it may have run out.
-pub(crate) fn most_held(events: &[Event]) -> usize {
+/// The largest number of leases that the worker of this history held at the same moment, counted cautiously: from the
+/// answer of the receive until it began to settle the message, or the lease may have ended.
+pub(crate) fn max_held(events: &[Event]) -> usize {
     let mut leases: HashMap<_, Lease> = HashMap::new();
     let mut in_order: Vec<_> = events.iter().collect();
     in_order.sort_by_key(|event| event.end);
@@ -54,7 +54,7 @@ pub(crate) fn most_held(events: &[Event]) -> usize {
             steps.extend([(begin, 1), (end, -1)]);
         }
     }
-    // Of steps at the same time the ends come first.
+    // Of steps at the same time, ends are sorted first.
     steps.sort_unstable();
     let (mut held, mut most) = (0_isize, 0);
     for (_, step) in steps {

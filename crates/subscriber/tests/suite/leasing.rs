@@ -1,4 +1,4 @@
-//! Leases: kept while they are needed, and given up when they are lost.
+//! Leases: renewed while they are needed, and what happens when they are lost.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -42,8 +42,8 @@ async fn a_lease_is_kept_while_its_handler_runs_and_while_its_message_waits() {
 async fn a_lost_lease_cancels_the_handler_and_discards_its_outcome() {
     let provider = store();
     send(&provider, 1).await;
-    let told = Arc::new(AtomicUsize::new(0));
-    let noted = told.clone();
+    let cancelled = Arc::new(AtomicUsize::new(0));
+    let noted = cancelled.clone();
     let obeying = handler(move |delivery: Delivery| {
         let noted = noted.clone();
         async move {
@@ -59,12 +59,12 @@ async fn a_lost_lease_cancels_the_handler_and_discards_its_outcome() {
     let before = Instant::now();
     let counts = running.until(|counts| counts.lost == 1 && counts.in_flight == 0).await;
     assert!(before.elapsed() <= LEASE / 2, "{:?}", before.elapsed());
-    assert_eq!((counts.acked, told.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!((counts.acked, cancelled.load(Ordering::SeqCst)), (0, 1));
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_renewed_is_lost_when_it_must_be_over() {
+async fn a_lease_that_cannot_be_renewed_is_lost_at_its_latest_end() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Extend(_) => Verdict::Fail,
         _ => Verdict::Pass,
@@ -82,14 +82,14 @@ async fn a_lease_that_cannot_be_renewed_is_lost_when_it_must_be_over() {
     let subscriber = Subscriber::builder(provider.clone(), queue()).handler(obeying).visibility(LEASE).build().unwrap();
     let running = start(subscriber);
     let counts = running.until(|counts| counts.lost == 1 && counts.acked == 1 && counts.in_flight == 0).await;
-    assert_eq!(counts.panicked, 0, "lost when it had to be, and handled when it came again");
+    assert_eq!(counts.panicked, 0, "lost at its latest end, and handled when delivered again");
     let extends = provider.counts.extends.load(Ordering::SeqCst);
-    assert!((3..20).contains(&extends), "{extends}: several tries, and no loop without a pause");
+    assert!((3..20).contains(&extends), "{extends}: several attempts, with pauses");
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_fails_is_tried_again_in_time() {
+async fn a_failed_renewal_is_retried_in_time() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Extend(number) if number % 3 != 0 => Verdict::Fail,
         _ => Verdict::Pass,
@@ -127,7 +127,7 @@ async fn a_worker_is_taken_back_from_a_handler_that_outlives_its_lost_lease() {
     let running = start(subscriber);
     running.until(|counts| counts.in_flight == 1).await;
     tokio::time::sleep(LEASE * 10).await;
-    assert_eq!(running.monitor.counts().stuck, 0, "a lease that is alive is never touched");
+    assert_eq!(running.monitor.counts().stuck, 0, "a valid lease is never touched");
     provider.delete_queue(&queue(), soon()).await.unwrap();
     provider.send_message(&queue(), Message::new("next"), soon()).await.unwrap();
     let counts = running.until(|counts| counts.acked == 1).await;
@@ -135,8 +135,7 @@ async fn a_worker_is_taken_back_from_a_handler_that_outlives_its_lost_lease() {
     assert!(running.stop().await.is_clean());
 }
 
-/// Notes of each message whether it was leased when its handler was called. Stands still once, before a handler is
-/// called.
+/// Records for each message whether it was leased when its handler was called. Blocks once, before a handler is called.
 #[derive(Debug, Clone, Default)]
 struct StandsStill {
     leased: Arc<Mutex<Vec<bool>>>,
@@ -149,7 +148,7 @@ impl Service<Delivery> for StandsStill {
     type Future = std::future::Ready<Result<(), HandlerError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
-        // By then a worker takes several messages at a time, and this is between two of them.
+        // By then a worker takes several messages in a burst, and this is between two of them.
         if self.leased.lock().unwrap().len() == 10 && self.has_stood.swap(1, Ordering::SeqCst) == 0 {
             std::thread::sleep(LEASE * 5 / 4);
         }
@@ -163,7 +162,7 @@ impl Service<Delivery> for StandsStill {
 }
 
 #[tokio::test]
-async fn each_message_of_a_row_begins_with_a_lease_or_not_at_all() {
+async fn each_message_of_a_burst_starts_with_a_lease_or_not_at_all() {
     const MESSAGES: usize = 50;
     let provider = store();
     send(&provider, MESSAGES).await;

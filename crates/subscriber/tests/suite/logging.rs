@@ -1,4 +1,4 @@
-//! What a subscriber writes into the log: each retry and each death, and once that its store went away or came back.
+//! The log of a subscriber: each retry and each dead letter, and one line when its store fails or recovers.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -43,7 +43,7 @@ impl Log {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_retry_is_a_warning_and_each_death_an_error() {
+async fn each_retry_is_a_warning_and_each_dead_letter_an_error() {
     let log = Log::default();
     let _listens = log.listen();
     let provider = store();
@@ -75,7 +75,7 @@ async fn each_retry_is_a_warning_and_each_death_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_goes_away_and_comes_back_is_logged_once_each() {
+async fn a_store_that_fails_and_recovers_is_logged_once_each() {
     const AWAY: std::ops::Range<usize> = 2..8;
     let log = Log::default();
     let _listens = log.listen();

@@ -1,13 +1,12 @@
-//! Subscribers, judged from outside: the loops by paused time on the provider in memory, processes and large numbers on
-//! files. What needs a server, and the storm on every store, is in the facade's tests, which have all of them.
+//! Tests of subscribers through the public API: the loops in paused time on the in-memory provider, processes and large
+//! numbers on files. Tests that need a server, and the storm on every store, are in the tests of `crates/postrider`.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// The lint allows unwraps in tests; these functions are shared by tests.
 #![allow(clippy::unwrap_used)]
 
-mod at_their_worst;
 mod building;
 mod closure;
-mod emptying;
+mod edge_cases;
 mod fetching;
 mod fixture;
 mod flushing;
@@ -15,15 +14,16 @@ mod held;
 mod leasing;
 mod logging;
 mod observing;
-mod place;
 mod processes;
 mod scripted;
 mod settling;
+mod stop_when_empty;
 mod stopping;
+mod test_store;
 mod together;
 mod volumes;
 
-/// Whether the long runs were asked for.
+/// Whether long runs are requested.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

@@ -1,4 +1,4 @@
-//! What is told of each message, and how messages that have not begun leave.
+//! Observers: what they get for each message, and how unstarted messages are released.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Observer for Log {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_message_is_told_once_with_what_became_of_it() {
+async fn each_message_is_reported_once_with_its_outcome() {
     let provider = store();
     send(&provider, 5).await;
     let each = handler(|delivery: Delivery| async move {
@@ -80,7 +80,7 @@ async fn each_message_is_told_once_with_what_became_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_is_lost_is_told_when_its_handler_has_ended() {
+async fn a_lost_message_is_reported_when_its_handler_has_ended() {
     let provider = store();
     send(&provider, 2).await;
     let uneven = handler(|delivery: Delivery| async move {
@@ -111,7 +111,7 @@ async fn a_message_that_is_lost_is_told_when_its_handler_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_was_acknowledged_first_is_told_when_its_handler_has_ended() {
+async fn a_message_acknowledged_first_is_reported_when_its_handler_has_ended() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Settle(0) => Verdict::LoseAnswer,
         _ => Verdict::Pass,
@@ -135,14 +135,14 @@ async fn a_message_that_was_acknowledged_first_is_told_when_its_handler_has_ende
     send(&provider, 2).await;
     running.until(|counts| counts.in_flight == 2).await;
     running.stop().await;
-    let told = log.sorted();
-    assert!(told.iter().any(|line| line.starts_with("settle: ")), "{told:?}");
-    let of_messages: Vec<_> = told.iter().filter(|line| !line.contains(':')).collect();
+    let lines = log.sorted();
+    assert!(lines.iter().any(|line| line.starts_with("settle: ")), "{lines:?}");
+    let of_messages: Vec<_> = lines.iter().filter(|line| !line.contains(':')).collect();
     assert_eq!(of_messages, ["abandoned ack 11", "acked ack 4", "unknown ack 0"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn handlers_have_as_long_to_obey_as_they_were_given() {
+async fn cancelled_handlers_have_the_configured_time_to_end() {
     let provider = store();
     send(&provider, 1).await;
     let obedient = handler(|delivery: Delivery| async move {
@@ -163,7 +163,7 @@ async fn handlers_have_as_long_to_obey_as_they_were_given() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_wait_for_a_limit_go_back_when_a_stop_is_asked_for() {
+async fn messages_that_wait_for_a_permit_are_released_by_a_stop() {
     let provider = store();
     send(&provider, 4).await;
     let slow = handler(|_| async {
@@ -178,16 +178,16 @@ async fn messages_that_wait_for_a_limit_go_back_when_a_stop_is_asked_for() {
         .unwrap();
     let running = start(subscriber);
     running.until(|counts| counts.in_flight == 3).await;
-    let asked = Instant::now();
+    let requested = Instant::now();
     let report = running.stop().await;
     assert_eq!((report.finished, report.released, report.abandoned), (1, 3, 0));
-    assert!(asked.elapsed() < Duration::from_secs(6), "{:?}", asked.elapsed());
+    assert!(requested.elapsed() < Duration::from_secs(6), "{:?}", requested.elapsed());
     let left = provider.receive_messages(&queue(), &ReceiveOptions::batch(9), soon()).await.unwrap();
     assert!(left.len() == 3 && left.iter().all(|message| message.receive_count() == 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_acknowledged_first_is_handled_after_a_stop_was_asked_for() {
+async fn a_message_acknowledged_first_is_handled_after_a_stop_is_requested() {
     let provider = store();
     send(&provider, 2).await;
     let runs = Arc::new(Mutex::new(0));
@@ -204,11 +204,11 @@ async fn what_was_acknowledged_first_is_handled_after_a_stop_was_asked_for() {
     let running = start(subscriber);
     running.until(|counts| counts.acked == 2).await;
     running.stop().await;
-    assert_eq!(*runs.lock().unwrap(), 2, "it could not go back, so it must not be dropped");
+    assert_eq!(*runs.lock().unwrap(), 2, "an acknowledged message cannot be released and must not be dropped");
 }
 
 #[tokio::test(start_paused = true)]
-async fn trouble_with_the_store_is_told() {
+async fn errors_of_the_store_are_reported() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Receive(0) => Verdict::Fail,
         _ => Verdict::Pass,
@@ -225,7 +225,7 @@ async fn trouble_with_the_store_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_panics_holds_nothing_up() {
+async fn an_observer_that_panics_delays_nothing() {
     struct Panicking;
     impl Observer for Panicking {
         fn ended(&self, _: Ended) {

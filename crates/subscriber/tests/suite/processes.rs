@@ -1,4 +1,5 @@
-//! Several processes on one file or one folder: this binary starts itself again as subscribers, and kills and stops them.
+//! Several processes on one file or one folder: this binary starts itself again as subscribers, and kills and stops
+//! them.
 
 mod idle;
 mod killed;
@@ -14,15 +15,15 @@ use postrider_conformance::recorded::Recorded;
 use postrider_core::{MessagingService, QueueAdmin, SharedProvider};
 
 use crate::fixture::{queue, soon};
-use crate::place::{Place, connect, connect_to_spool};
+use crate::test_store::{TestStore, connect, connect_to_spool};
 
-/// What a worker process is told, by environment variables.
+/// Parameters of a worker process, in environment variables.
 const ROLE: &str = "POSTRIDER_TEST_ROLE";
 const STORE: &str = "POSTRIDER_TEST_STORE";
 const JOURNAL: &str = "POSTRIDER_TEST_JOURNAL";
 const NUMBER: &str = "POSTRIDER_TEST_NUMBER";
 
-/// What the processes share.
+/// The store that the processes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Store {
     /// A SQLite file.
@@ -32,20 +33,20 @@ enum Store {
 }
 
 impl Store {
-    /// The store at a path: its name tells which it is.
+    /// The kind of the store at a path: a file has an extension.
     fn at(path: &Path) -> Self {
         if path.extension().is_some() { Self::File } else { Self::Folder }
     }
 
-    fn path(self, place: &Place) -> PathBuf {
+    fn path(self, test_store: &TestStore) -> PathBuf {
         match self {
-            Self::File => place.file(),
-            Self::Folder => place.spool(),
+            Self::File => test_store.file(),
+            Self::Folder => test_store.spool(),
         }
     }
 }
 
-/// Opens the store at a path, as every process does for itself.
+/// Opens the store at a path.
 async fn open(path: &Path) -> SharedProvider {
     match Store::at(path) {
         Store::File => SharedProvider::new(connect(path).await),
@@ -53,37 +54,37 @@ async fn open(path: &Path) -> SharedProvider {
     }
 }
 
-/// The processes of a test, on one store, and what all of them did.
-struct Crew {
-    place: Place,
+/// The worker processes of a test on one store, and the history of all of them.
+struct WorkerProcesses {
+    test_store: TestStore,
     store: Store,
     role: &'static str,
-    /// How many were started.
+    /// Number of started processes.
     started: u32,
     history: History,
-    /// The test's own part in it.
+    /// The provider of the test itself, recorded too.
     own: Recorded<SharedProvider>,
 }
 
-impl Crew {
+impl WorkerProcesses {
     /// On a file.
     async fn new(role: &'static str) -> Self {
         Self::on(Store::File, role).await
     }
 
     async fn on(store: Store, role: &'static str) -> Self {
-        // What is tried is what becomes of processes, so the disk's own moods are left out where they can be.
-        let place = Place::in_memory();
+        // In memory where possible: the test judges processes, not disks.
+        let test_store = TestStore::in_memory();
         let history = History::new();
-        let own = Recorded::new(open(&store.path(&place)).await, history.clone(), 0);
+        let own = Recorded::new(open(&store.path(&test_store)).await, history.clone(), 0);
         own.ensure_queue(&queue(), soon()).await.unwrap();
-        Self { place, store, role, started: 0, history, own }
+        Self { test_store, store, role, started: 0, history, own }
     }
 
     fn start(&mut self) -> (u32, WorkerProcess) {
         self.started += 1;
         let number = self.started.to_string();
-        let (store, journal) = (self.store.path(&self.place), self.journal(self.started));
+        let (store, journal) = (self.store.path(&self.test_store), self.journal(self.started));
         let variables = [
             (ROLE, self.role.as_ref()),
             (STORE, store.as_os_str()),
@@ -94,16 +95,16 @@ impl Crew {
     }
 
     fn journal(&self, number: u32) -> PathBuf {
-        self.place.path(&format!("{number}.journal"))
+        self.test_store.path(&format!("{number}.journal"))
     }
 
     fn events_of(&self, number: u32) -> Vec<Event> {
         History::read_journal(&self.journal(number)).unwrap()
     }
 
-    /// Breaks the store by SQL: a trigger that takes a guard away.
+    /// Breaks the store by a trigger that removes a guard.
     fn sabotage(&self, trigger: &str) {
-        let connection = postrider_sqlite::rusqlite::Connection::open(self.place.file()).unwrap();
+        let connection = postrider_sqlite::rusqlite::Connection::open(self.test_store.file()).unwrap();
         connection.execute_batch(trigger).unwrap();
     }
 
@@ -111,7 +112,7 @@ impl Crew {
         self.own.queue_stats(&queue(), soon()).await.unwrap().message_count() == Some(0)
     }
 
-    /// What the checker has to say of everything that the test and its processes did.
+    /// The checker's verdict on the history of the test and its processes.
     async fn verdict(&self) -> Verdict {
         self.own.record_final(&[queue()], soon()).await.unwrap();
         let journals = (1..=self.started).map(|number| self.events_of(number));
@@ -122,16 +123,16 @@ impl Crew {
     }
 }
 
-/// Waits for something that other processes do.
-async fn until<F: Future<Output = bool>>(what: &str, patience: Duration, is_so: impl Fn() -> F) {
-    let end = Instant::now() + patience;
-    while !is_so().await {
-        assert!(Instant::now() < end, "not within {patience:?}: {what}");
+/// Waits until other processes have caused the condition.
+async fn until<F: Future<Output = bool>>(what: &str, limit: Duration, is_true: impl Fn() -> F) {
+    let end = Instant::now() + limit;
+    while !is_true().await {
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// The worker's side. Started as a test by hand it does nothing.
+/// Runs a worker process. Does nothing when it runs as an ordinary test.
 #[test]
 fn worker() {
     let Ok(role) = std::env::var(ROLE) else { return };

@@ -1,4 +1,4 @@
-//! A store whose answers a test writes.
+//! A provider whose failures a test scripts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use postrider_core::*;
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass,
-    /// It fails before anything is done, and may be repeated.
+    /// It fails before anything is done, and can be repeated.
     Fail,
-    /// It is carried out, and the answer is lost.
+    /// It takes effect, and the answer is lost.
     LoseAnswer,
     /// It never answers, whatever its deadline.
     Hang,
@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
     Panic,
 }
 
-/// Which call it is, and how many of its kind came before.
+/// The kind of a call, and the number of earlier calls of its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Receive(usize),
@@ -35,33 +35,33 @@ pub(crate) struct Scripted<P = MemoryProvider> {
     pub(crate) inner: P,
     script: Script,
     capabilities: Arc<Capabilities>,
-    /// No receive brings more, whatever was asked for.
-    most_a_receive: usize,
+    /// Upper bound of messages in one receive.
+    max_received: usize,
     pub(crate) counts: Arc<CallCounts>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct CallCounts {
     pub(crate) receives: AtomicUsize,
-    /// A message that cannot be settled for now, whenever that is tried.
+    /// A message whose settlements all fail.
     pub(crate) bad_row: Mutex<Option<MessageId>>,
     pub(crate) settles: AtomicUsize,
     pub(crate) extends: AtomicUsize,
-    /// The largest `max` and the largest settle that came.
-    pub(crate) most_asked: AtomicUsize,
-    pub(crate) most_settled: AtomicUsize,
-    /// The most that was leased at any moment that a receive ended.
-    pub(crate) most_leased: AtomicUsize,
-    /// What was asked of receives.
+    /// The largest requested number of messages, and the largest settle.
+    pub(crate) max_requested: AtomicUsize,
+    pub(crate) max_settled: AtomicUsize,
+    /// The largest number of leased messages at the end of a receive.
+    pub(crate) max_leased: AtomicUsize,
+    /// The delivery limits of the receives.
     pub(crate) receive_limits: Mutex<Vec<u32>>,
-    /// A lease that was handed out.
+    /// One of the granted leases.
     pub(crate) some_lease: Mutex<Option<ReceiptHandle>>,
 }
 
 impl<P: Provider> Scripted<P> {
     pub(crate) fn new(inner: P, script: impl Fn(Call) -> Verdict + Send + Sync + 'static) -> Self {
         let capabilities = Arc::new(inner.capabilities().clone());
-        Self { inner, script: Arc::new(script), capabilities, most_a_receive: usize::MAX, counts: Arc::default() }
+        Self { inner, script: Arc::new(script), capabilities, max_received: usize::MAX, counts: Arc::default() }
     }
 
     pub(crate) fn counting(inner: P) -> Self {
@@ -73,8 +73,8 @@ impl<P: Provider> Scripted<P> {
         self
     }
 
-    pub(crate) fn handing_out_at_most(mut self, most_a_receive: usize) -> Self {
-        self.most_a_receive = most_a_receive;
+    pub(crate) fn returning_at_most(mut self, max_received: usize) -> Self {
+        self.max_received = max_received;
         self
     }
 
@@ -133,10 +133,10 @@ impl<P: Provider> MessagingService for Scripted<P> {
         deadline: Deadline,
     ) -> Result<Vec<QueuedMessage>, MessagingError> {
         let number = self.counts.receives.fetch_add(1, Ordering::SeqCst);
-        self.counts.most_asked.fetch_max(options.max, Ordering::SeqCst);
+        self.counts.max_requested.fetch_max(options.max, Ordering::SeqCst);
         self.counts.receive_limits.lock().unwrap().push(options.max_receive_count);
         let mut options = options.clone();
-        options.max = options.max.min(self.most_a_receive);
+        options.max = options.max.min(self.max_received);
         let received =
             self.call(Call::Receive(number), vec![], self.inner.receive_messages(queue, &options, deadline)).await;
         if let Some(message) = received.iter().flatten().next() {
@@ -144,13 +144,13 @@ impl<P: Provider> MessagingService for Scripted<P> {
         }
         let stats = self.inner.queue_stats(queue, Deadline::default()).await?;
         let Measured::Exact(leased) = stats.in_flight else { panic!("{stats:?}") };
-        self.counts.most_leased.fetch_max(usize::try_from(leased).unwrap(), Ordering::SeqCst);
+        self.counts.max_leased.fetch_max(usize::try_from(leased).unwrap(), Ordering::SeqCst);
         received
     }
 
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
         let number = self.counts.settles.fetch_add(1, Ordering::SeqCst);
-        self.counts.most_settled.fetch_max(settlements.len(), Ordering::SeqCst);
+        self.counts.max_settled.fetch_max(settlements.len(), Ordering::SeqCst);
         let ids = settlements.iter().map(|settlement| settlement.receipt.message_id()).collect();
         let bad = *self.counts.bad_row.lock().unwrap();
         if let Some(at) = settlements.iter().position(|settlement| bad == Some(settlement.receipt.message_id())) {

@@ -1,4 +1,4 @@
-//! What becomes of messages.
+//! The outcomes of messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ async fn handled_messages_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_retried_by_the_strategy_and_then_dies() {
+async fn a_failure_is_retried_by_the_strategy_and_then_dead_lettered() {
     let provider = store();
     send(&provider, 1).await;
     let attempts = Arc::new(AtomicUsize::new(0));
@@ -73,7 +73,7 @@ async fn a_panic_is_a_failure_of_its_message_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_policy_does_with_errors_what_it_says() {
+async fn each_policy_has_its_effect_on_errors() {
     for (policy, expected) in [
         (AckPolicy::AckFirst, (1, 0, None)),
         (AckPolicy::Ack, (1, 0, None)),
@@ -98,7 +98,7 @@ async fn each_policy_does_with_errors_what_it_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acknowledged_first_means_gone_before_the_handler_begins() {
+async fn a_message_acknowledged_first_is_gone_before_the_handler_begins() {
     let provider = store();
     send(&provider, 1).await;
     let seen = provider.clone();
@@ -106,7 +106,7 @@ async fn acknowledged_first_means_gone_before_the_handler_begins() {
         let seen = seen.clone();
         async move {
             assert_eq!(stats(&seen).await.message_count(), Some(0));
-            assert!(!delivery.control().release(), "it is too late for that");
+            assert!(!delivery.control().release(), "it is already acknowledged");
             Ok(())
         }
     });
@@ -118,11 +118,11 @@ async fn acknowledged_first_means_gone_before_the_handler_begins() {
     let running = start(subscriber);
     running.until(|counts| counts.acked == 1 && counts.in_flight == 0).await;
     let report = running.stop().await;
-    assert_eq!(report.totals.panicked, 0, "what the handler asserts holds");
+    assert_eq!(report.totals.panicked, 0, "the assertions in the handler hold");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_handler_settles_by_hand_wins() {
+async fn a_handlers_decision_by_hand_wins() {
     let provider = store();
     send(&provider, 4).await;
     let settling = handler(|delivery: Delivery| async move {
@@ -144,7 +144,7 @@ async fn what_a_handler_settles_by_hand_wins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_was_delivered_too_often_dies_unseen() {
+async fn a_message_that_was_delivered_too_often_is_dead_lettered_unread() {
     let provider = store();
     send(&provider, 1).await;
     for _ in 0..2 {
@@ -152,7 +152,7 @@ async fn a_message_that_was_delivered_too_often_dies_unseen() {
     }
     let counting = Scripted::counting(provider.clone());
     let subscriber = Subscriber::builder(counting.clone(), queue())
-        .handler(handler(|_| async { panic!("nobody may see it") }))
+        .handler(handler(|_| async { panic!("no handler may run") }))
         .retry_strategy(RetryStrategy::NoRetry)
         .max_deliveries(2)
         .build()

@@ -1,4 +1,4 @@
-//! Stopping: nothing new, time for what has begun, and an end in any case.
+//! Stops: no new handlers, a time limit for running ones, and an end in any case.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn running_handlers_finish_and_unstarted_messages_go_back_uncounted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unstarted_messages_go_back_at_once_and_not_after_the_running_ones() {
+async fn unstarted_messages_are_released_before_running_ones_end() {
     let provider = store();
     send(&provider, 3).await;
     let slow = handler(|_| async {
@@ -58,7 +58,7 @@ async fn unstarted_messages_go_back_at_once_and_not_after_the_running_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_does_not_end_is_told_then_dropped_and_its_message_charged() {
+async fn a_handler_that_does_not_end_is_cancelled_then_dropped_and_its_message_charged() {
     let provider = store();
     send(&provider, 2).await;
     let uneven = handler(|delivery: Delivery| async move {
@@ -104,7 +104,7 @@ async fn the_second_request_stops_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_cannot_hold_up_a_stop() {
+async fn a_store_that_hangs_cannot_block_a_stop() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Settle(_) | Call::Receive(1..) => Verdict::Hang,
         _ => Verdict::Pass,
@@ -146,7 +146,7 @@ async fn a_closed_provider_ends_the_subscriber() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_that_is_dropped_gives_everything_back() {
+async fn a_dropped_subscriber_returns_every_message() {
     let provider = store();
     send(&provider, 6).await;
     let subscriber = Subscriber::builder(provider.clone(), queue())
@@ -169,7 +169,7 @@ async fn a_subscriber_that_is_dropped_gives_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loop_that_panics_stops_the_subscriber_and_says_so() {
+async fn a_loop_that_panics_stops_the_subscriber_and_is_reported() {
     let provider =
         Scripted::new(store(), |call| if matches!(call, Call::Receive(3)) { Verdict::Panic } else { Verdict::Pass });
     send(&provider, 2).await;

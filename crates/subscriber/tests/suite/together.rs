@@ -13,11 +13,11 @@ use tower_service::Service;
 
 use crate::fixture::{handler, queue, send, soon, start, store};
 
-/// The most that were inside at the same time.
+/// Counts handlers that run at the same time.
 #[derive(Debug, Clone, Default)]
-struct Crowd(Arc<(AtomicUsize, AtomicUsize)>);
+struct Concurrency(Arc<(AtomicUsize, AtomicUsize)>);
 
-impl Crowd {
+impl Concurrency {
     async fn visit(self) {
         let inside = self.0.0.fetch_add(1, Ordering::SeqCst) + 1;
         self.0.1.fetch_max(inside, Ordering::SeqCst);
@@ -25,25 +25,25 @@ impl Crowd {
         self.0.0.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn most(&self) -> usize {
+    fn max(&self) -> usize {
         self.0.1.load(Ordering::SeqCst)
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_of_ones_own_is_limited_and_others_pass_it() {
+async fn a_key_of_the_application_is_limited_and_others_pass_it() {
     let provider = store();
     let message = |number: usize| {
         let tenant = if number < 8 { "large" } else { "small" };
         Message::new(tenant).header("tenant", tenant).unwrap()
     };
     provider.send_batch(&queue(), (0..40).map(message).collect(), soon()).await.unwrap();
-    let crowds = [Crowd::default(), Crowd::default()];
-    let inside = crowds.clone();
+    let concurrency = [Concurrency::default(), Concurrency::default()];
+    let inside = concurrency.clone();
     let visiting = handler(move |delivery: Delivery| {
-        let crowd = inside[usize::from(delivery.body != "large")].clone();
+        let concurrency = inside[usize::from(delivery.body != "large")].clone();
         async move {
-            crowd.visit().await;
+            concurrency.visit().await;
             Ok(())
         }
     });
@@ -58,8 +58,8 @@ async fn a_key_of_ones_own_is_limited_and_others_pass_it() {
         .unwrap();
     let running = start(subscriber);
     running.until(|counts| counts.acked == 40).await;
-    assert_eq!(crowds[0].most(), 2);
-    assert!(crowds[1].most() >= 6, "{}", crowds[1].most());
+    assert_eq!(concurrency[0].max(), 2);
+    assert!(concurrency[1].max() >= 6, "{}", concurrency[1].max());
     running.stop().await;
 }
 
@@ -70,13 +70,13 @@ async fn a_shared_limit_holds_over_several_subscribers() {
     send(&provider, 30).await;
     let letters = (0..30).map(|_| Message::new("letter")).collect();
     provider.send_batch(&other, letters, soon()).await.unwrap();
-    let (limit, crowd) = (WorkLimit::new(3), Crowd::default());
+    let (limit, concurrency) = (WorkLimit::new(3), Concurrency::default());
     let subscriber = |queue: QueueName| {
-        let crowd = crowd.clone();
+        let concurrency = concurrency.clone();
         let visiting = handler(move |_| {
-            let crowd = crowd.clone();
+            let concurrency = concurrency.clone();
             async move {
-                crowd.visit().await;
+                concurrency.visit().await;
                 Ok(())
             }
         });
@@ -89,7 +89,7 @@ async fn a_shared_limit_holds_over_several_subscribers() {
     while monitors.iter().any(|monitor| monitor.counts().acked < 30) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(crowd.most(), 3);
+    assert_eq!(concurrency.max(), 3);
     shutdown.request();
     let reports = task.await.unwrap();
     assert_eq!(reports.iter().map(|routed| routed.queues[0].clone()).collect::<Vec<_>>(), [queue(), other]);
@@ -124,7 +124,7 @@ async fn one_subscriber_serves_several_queues() {
     assert!(twice.unwrap_err().to_string().contains("'orders' is named twice"));
 }
 
-/// Answers for each message of a batch by its number.
+/// Returns a result for each message of a batch by its number.
 #[derive(Debug, Clone, Default)]
 struct ByTens(Arc<Mutex<Vec<usize>>>);
 
@@ -149,7 +149,7 @@ impl Service<Vec<Delivery>> for ByTens {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_handler_answers_for_each_message() {
+async fn a_batch_handler_returns_a_result_for_each_message() {
     let provider = store();
     send(&provider, 95).await;
     let by_tens = ByTens::default();
@@ -180,7 +180,7 @@ impl Metrics for Notes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_metrics_hook_hears_what_is_counted() {
+async fn the_metrics_hook_gets_every_count() {
     let provider = store();
     send(&provider, 20).await;
     let notes = Notes::default();
@@ -197,7 +197,7 @@ async fn the_metrics_hook_hears_what_is_counted() {
     assert_eq!(*noted.lock().unwrap(), expected);
 }
 
-/// Panics whenever it is told something.
+/// Panics at every call.
 struct Broken;
 
 impl Metrics for Broken {
@@ -207,7 +207,7 @@ impl Metrics for Broken {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_that_panic_cost_no_message() {
+async fn hooks_that_panic_lose_no_message() {
     let provider = store();
     send(&provider, 40).await;
     let subscriber = Subscriber::builder(provider, queue())
@@ -222,10 +222,10 @@ async fn hooks_that_panic_cost_no_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_waits_holds_up_nothing_that_was_taken_with_it() {
+async fn a_handler_that_waits_delays_no_message_of_its_burst() {
     let provider = store();
     send(&provider, 100).await;
-    // Long enough for workers to take several at a time; then the first of such a handful waits for ever.
+    // Enough messages for workers to take several at a time; then the first of such a burst waits for ever.
     let handling = handler(async |delivery: Delivery| {
         if delivery.body == "50" {
             std::future::pending::<()>().await;

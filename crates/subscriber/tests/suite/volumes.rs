@@ -1,4 +1,4 @@
-//! Large numbers: of messages a fetch, of workers, of settlements at once.
+//! Large numbers of messages in a fetch, of workers, and of settlements at once.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,15 @@ use postrider_subscriber::{Delivery, Subscriber};
 use tokio::sync::Semaphore;
 
 use crate::fixture::{handler, queue, send, soon, start, stats, store};
-use crate::held::most_held;
-use crate::place::Place;
+use crate::held::max_held;
 use crate::scripted::Scripted;
+use crate::test_store::TestStore;
 
 const MESSAGES: usize = 3000;
 const FLUSHED: usize = 50_000;
 
-/// Large batches are fetched and handled by so many workers: each message once, and none is leased beyond the capacity.
+/// Large batches are fetched and handled by this many workers: each message once, and none is leased beyond the
+/// capacity.
 async fn fetch_much(provider: impl Provider, workers: usize) {
     let provider = SharedProvider::new(provider);
     let history = History::new();
@@ -48,7 +49,7 @@ async fn fetch_much(provider: impl Provider, workers: usize) {
     assert_eq!((counts.received, counts.panicked, counts.lost), (MESSAGES as u64, 0, 0));
     assert!(running.stop().await.is_clean());
     assert_eq!(seen.lock().unwrap().len(), MESSAGES);
-    let most = most_held(&history.events());
+    let most = max_held(&history.events());
     assert!((1..=workers * 3 / 2).contains(&most), "{most} were leased for {workers} workers");
 }
 
@@ -62,8 +63,8 @@ async fn large_batches_work_with_one_worker_and_with_five_hundred_in_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_batches_work_with_one_worker_and_with_five_hundred_on_sqlite() {
     for workers in [1, 500] {
-        let place = Place::in_memory();
-        fetch_much(place.connect().await, workers).await;
+        let test_store = TestStore::in_memory();
+        fetch_much(test_store.connect().await, workers).await;
     }
 }
 
@@ -71,12 +72,12 @@ async fn large_batches_work_with_one_worker_and_with_five_hundred_on_sqlite() {
 #[ignore = "large numbers on every store: scripts/test --full"]
 async fn large_batches_work_with_one_worker_and_with_five_hundred_on_a_spool() {
     for workers in [1, 500] {
-        let place = Place::in_memory();
-        fetch_much(place.connect_to_spool().await, workers).await;
+        let test_store = TestStore::in_memory();
+        fetch_much(test_store.connect_to_spool().await, workers).await;
     }
 }
 
-/// All settlements are decided at the same moment, and one of them is of a lease that is gone.
+/// All messages are decided at the same moment, and one of them has lost its lease.
 async fn flush_much(provider: impl Provider) {
     let provider = SharedProvider::new(provider);
     let scripted = Scripted::counting(provider.clone());
@@ -106,8 +107,8 @@ async fn flush_much(provider: impl Provider) {
     provider.settle(vec![Settlement::ack(lease)], soon()).await.unwrap().remove(0).unwrap();
     gate.add_permits(FLUSHED);
     let counts = running.until(|counts| counts.acked + counts.lost == FLUSHED as u64).await;
-    assert_eq!((counts.lost, counts.unknown, counts.refused), (1, 0, 0), "one row is bad, and only that one");
-    assert_eq!(scripted.counts.most_settled.load(Ordering::SeqCst), 1000);
+    assert_eq!((counts.lost, counts.unknown, counts.refused), (1, 0, 0), "one row fails alone");
+    assert_eq!(scripted.counts.max_settled.load(Ordering::SeqCst), 1000);
     assert!(running.stop().await.is_clean());
     assert_eq!(stats(&provider).await.message_count(), Some(0));
 }
@@ -119,13 +120,13 @@ async fn fifty_thousand_settlements_go_through_in_chunks_in_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_thousand_settlements_go_through_in_chunks_on_sqlite() {
-    let place = Place::in_memory();
-    flush_much(place.connect().await).await;
+    let test_store = TestStore::in_memory();
+    flush_much(test_store.connect().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "large numbers on every store: scripts/test --full"]
 async fn fifty_thousand_settlements_go_through_in_chunks_on_a_spool() {
-    let place = Place::in_memory();
-    flush_much(place.connect_to_spool().await).await;
+    let test_store = TestStore::in_memory();
+    flush_much(test_store.connect_to_spool().await).await;
 }

@@ -1,4 +1,4 @@
-//! What keeps tasks going when messages, workers or brokers are lost.
+//! The keeper's chores: what happens when messages, workers or brokers are lost.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use postrider_core::{
 use postrider_sqlite::SqliteTasks;
 use postrider_tasks::{HandlerError, Shutdown, TaskContext, Tasks};
 
-use crate::world::{Running, System, Way, World, create, ended, get, start_keeper, state};
-use crate::{PATIENCE, soon, until};
+use crate::fixture::{Fixture, Route, Running, System, create, ended, get, start_keeper, state};
+use crate::{TIME_LIMIT, soon, until};
 
 fn queue() -> QueueName {
     QueueName::new("task_step").unwrap()
@@ -37,23 +37,23 @@ async fn waiting(queues: &SharedProvider) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_sent_once_and_a_backlog_stays_what_it_is() {
+async fn a_task_is_sent_once_and_a_backlog_does_not_grow() {
     const TASKS: usize = 300;
-    for way in [Way::Here, Way::Outbox] {
-        let world = World::new(way);
-        let system = world.system().await;
+    for route in [Route::Here, Route::Outbox] {
+        let fixture = Fixture::new(route);
+        let system = fixture.system().await;
         let shutdown = Shutdown::new();
-        // Two of them, as on two hosts. Each looks for lost messages twice in each grace of a second.
-        let keepers = [start_keeper(&system, &shutdown), start_keeper(&world.system().await, &shutdown)];
+        // Two keepers, as on two hosts. Each searches for lost messages twice in each grace of a second.
+        let keepers = [start_keeper(&system, &shutdown), start_keeper(&fixture.system().await, &shutdown)];
         let new = (0..TASKS).map(|_| step()).collect();
         for made in system.client().create_many(new, soon()).await.unwrap() {
             made.unwrap();
         }
-        let queues = world.queues().await;
-        until("all are on their way", PATIENCE, || async { waiting(&queues).await == TASKS as u64 }).await;
-        // Two graces without a worker: a backlog is no reason to send anything again.
+        let queues = fixture.queues().await;
+        until("all are enqueued", TIME_LIMIT, || async { waiting(&queues).await == TASKS as u64 }).await;
+        // Two graces without a worker: a backlog must not be sent again.
         tokio::time::sleep(Duration::from_millis(2100)).await;
-        assert_eq!(waiting(&queues).await, TASKS as u64, "{way:?}");
+        assert_eq!(waiting(&queues).await, TASKS as u64, "{route:?}");
         shutdown.request();
         for keeper in keepers {
             keeper.await.unwrap();
@@ -62,28 +62,28 @@ async fn a_task_is_sent_once_and_a_backlog_stays_what_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_was_lost_is_sent_again() {
-    for way in [Way::Here, Way::Outbox] {
-        let world = World::new(way);
-        let system = world.system().await;
+async fn a_lost_message_is_sent_again() {
+    for route in [Route::Here, Route::Outbox] {
+        let fixture = Fixture::new(route);
+        let system = fixture.system().await;
         let shutdown = Shutdown::new();
         let keeper = start_keeper(&system, &shutdown);
         let made = [create(&system, step()).await.id, create(&system, step()).await.id];
-        let queues = world.queues().await;
-        until("both are on their way", PATIENCE, || async { waiting(&queues).await == 2 }).await;
+        let queues = fixture.queues().await;
+        until("both are enqueued", TIME_LIMIT, || async { waiting(&queues).await == 2 }).await;
         assert_eq!(queues.purge(&queue(), soon()).await.unwrap(), 2);
-        until("both are sent again", PATIENCE, || async { waiting(&queues).await == 2 }).await;
+        until("both are sent again", TIME_LIMIT, || async { waiting(&queues).await == 2 }).await;
         shutdown.request();
         keeper.await.unwrap();
         let running = Running::start(&system, worker(&system));
         for id in made {
-            assert_eq!(ended(&system, id).await.info.state, TaskState::Succeeded, "{way:?}");
+            assert_eq!(ended(&system, id).await.info.state, TaskState::Succeeded, "{route:?}");
         }
         running.stop().await;
     }
 }
 
-/// Claims a task as a worker does that is never heard of again.
+/// Claims a task as a worker that dies does.
 async fn claim_and_vanish(system: &System, id: postrider_core::TaskId) {
     let lease = Duration::from_millis(150);
     let answers = system.client().store().claim_by_id(&[id], lease, "gone:1", soon()).await.unwrap();
@@ -91,34 +91,34 @@ async fn claim_and_vanish(system: &System, id: postrider_core::TaskId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_task_of_a_lost_worker_is_tried_again_or_dead() {
-    for way in Way::ALL {
-        let world = World::new(way);
-        let system = world.system().await;
+async fn the_task_of_a_lost_worker_is_retried_or_dead() {
+    for route in Route::ALL {
+        let fixture = Fixture::new(route);
+        let system = fixture.system().await;
         let again = create(&system, step()).await.id;
         let last = create(&system, step().max_attempts(1)).await.id;
         claim_and_vanish(&system, again).await;
         claim_and_vanish(&system, last).await;
         let running = Running::start(&system, worker(&system));
         let again = ended(&system, again).await;
-        assert_eq!((again.info.state, again.info.attempt_count), (TaskState::Succeeded, 2), "{way:?}");
+        assert_eq!((again.info.state, again.info.attempt_count), (TaskState::Succeeded, 2), "{route:?}");
         let history = system.client().attempts(again.info.id, soon()).await.unwrap();
         assert_eq!((&*history[0].worker, history.len()), ("gone:1", 2));
         let last = ended(&system, last).await;
         assert_eq!((last.info.state, last.info.dead_reason), (TaskState::Dead, Some(DeadReason::LeaseLost)));
         assert!(last.info.last_error.unwrap().contains("gone:1"));
         running.stop().await;
-        let events = crate::working::events(&world, 1).await;
+        let events = crate::working::events(&fixture, 1).await;
         assert_eq!((events[0].task_id, events[0].reason), (last.info.id, DeadReason::LeaseLost));
     }
 }
 
-/// One million would take minutes; what is shown is that a claim's answer does not depend on what has ended.
+/// Concurrent claims: no task is claimed twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_task_has_one_worker_however_many_look() {
+async fn every_task_has_one_worker_whatever_the_number_of_claimers() {
     const TASKS: usize = 400;
-    let world = World::new(Way::Polling);
-    let systems = [world.system().await, world.system().await, world.system().await];
+    let fixture = Fixture::new(Route::Polling);
+    let systems = [fixture.system().await, fixture.system().await, fixture.system().await];
     let new = (0..TASKS).map(|_| step()).collect();
     for made in systems[0].client().create_many(new, soon()).await.unwrap() {
         made.unwrap();
@@ -143,22 +143,22 @@ async fn every_task_has_one_worker_however_many_look() {
     assert_eq!((claimed.len(), claimed.iter().collect::<HashSet<_>>().len()), (TASKS, TASKS));
 }
 
-/// Queues that cannot be reached while that is so, and whose every third send is made but not answered.
+/// A provider that is unreachable while `is_away`, and loses the answer of every third send.
 #[derive(Clone)]
-struct Moody<P> {
+struct FlakyProvider<P> {
     inner: P,
     is_away: Arc<AtomicBool>,
     sends: Arc<AtomicUsize>,
 }
 
 fn unreachable() -> MessagingError {
-    MessagingError::Connection { provider: "moody", detail: "it is away".into(), source: None }
+    MessagingError::Connection { provider: "flaky", detail: "it is away".into(), source: None }
 }
 
 #[async_trait]
-impl<P: Provider> MessagingService for Moody<P> {
+impl<P: Provider> MessagingService for FlakyProvider<P> {
     fn provider_name(&self) -> &'static str {
-        "moody"
+        "flaky"
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -234,19 +234,19 @@ impl<P: Provider> MessagingService for Moody<P> {
     }
 }
 
-forward_admin!(Moody);
-forward_dead_letters!(Moody);
+forward_admin!(FlakyProvider);
+forward_dead_letters!(FlakyProvider);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_is_away_or_forgets_to_answer_loses_no_task() {
-    let world = World::new(Way::Outbox);
+async fn a_broker_that_is_unreachable_or_loses_answers_loses_no_task() {
+    let fixture = Fixture::new(Route::Outbox);
     let is_away = Arc::new(AtomicBool::new(true));
-    let moody = Moody { inner: MemoryStore::new().open(), is_away: is_away.clone(), sends: Arc::default() };
-    let moody = SharedProvider::new(moody);
-    let system = Tasks::new(SqliteTasks::new(world.connect().await, world.routes()).unwrap(), moody);
+    let flaky = FlakyProvider { inner: MemoryStore::new().open(), is_away: is_away.clone(), sends: Arc::default() };
+    let flaky = SharedProvider::new(flaky);
+    let system = Tasks::new(SqliteTasks::new(fixture.connect().await, fixture.routes()).unwrap(), flaky);
     let made = create(&system, step()).await.id;
     let running = Running::start(&system, worker(&system));
-    until("it is on its way, by the store", PATIENCE, || async { state(&system, made).await == TaskState::Enqueued })
+    until("it is enqueued in the store", TIME_LIMIT, || async { state(&system, made).await == TaskState::Enqueued })
         .await;
     is_away.store(false, Ordering::SeqCst);
     let mut all = vec![made];
@@ -261,9 +261,9 @@ async fn a_broker_that_is_away_or_forgets_to_answer_loses_no_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_ended_long_ago_is_removed_and_the_dead_stay() {
-    let world = World::new(Way::Polling);
-    let system = world.system().await;
+async fn old_finished_tasks_are_removed_and_dead_tasks_stay() {
+    let fixture = Fixture::new(Route::Polling);
+    let system = fixture.system().await;
     let done = create(&system, step()).await.id;
     let dead = create(&system, NewTask::new("fails", "").unwrap()).await.id;
     let both = system
@@ -278,7 +278,7 @@ async fn what_has_ended_long_ago_is_removed_and_the_dead_stay() {
         ..postrider_tasks::TaskKeeperOptions::default()
     };
     let keeper = tokio::spawn(system.keeper(options).run(shutdown.clone()));
-    until("the one that succeeded is gone", PATIENCE, || async {
+    until("the successful task is removed", TIME_LIMIT, || async {
         matches!(system.client().get(done, soon()).await, Err(MessagingError::TaskNotFound { .. }))
     })
     .await;

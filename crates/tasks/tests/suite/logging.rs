@@ -1,4 +1,4 @@
-//! What a worker writes into the log of failed attempts.
+//! The log of a worker: its failed attempts.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -9,8 +9,8 @@ use postrider_core::task::{ClaimTasks, NewTask, TaskId, TaskState, TaskStore};
 use postrider_tasks::{HandlerError, Shutdown, TaskContext};
 use serde_json::Value;
 
+use crate::fixture::{Fixture, Route, Running, create, ended, start_keeper};
 use crate::soon;
-use crate::world::{Running, Way, World, create, ended, start_keeper};
 
 /// Everything that is logged on this thread.
 #[derive(Clone, Default)]
@@ -27,14 +27,14 @@ impl Write for Log {
 }
 
 impl Log {
-    /// Hears what is logged on this thread, until what it answers is dropped.
+    /// Records the log of this thread until the guard is dropped.
     fn listen(&self) -> tracing::subscriber::DefaultGuard {
         let written = self.clone();
         let listener = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || written.clone());
         tracing::subscriber::set_default(listener.with_max_level(tracing::Level::WARN).finish())
     }
 
-    /// What was logged of a task.
+    /// The log lines of a task.
     fn lines(&self, id: TaskId) -> Vec<Value> {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -44,11 +44,11 @@ impl Log {
 
 #[tokio::test]
 async fn each_failed_attempt_is_a_warning_and_each_death_an_error() {
-    for way in Way::ALL {
+    for route in Route::ALL {
         let log = Log::default();
         let _listens = log.listen();
-        let world = World::new(way);
-        let system = world.system().await;
+        let fixture = Fixture::new(route);
+        let system = fixture.system().await;
         let worker = system.worker().handler("print", |task: TaskContext| async move {
             match task.attempt() {
                 1 => Err(HandlerError::retryable("the printer is on fire")),
@@ -61,16 +61,16 @@ async fn each_failed_attempt_is_a_warning_and_each_death_an_error() {
         ended(&system, id).await;
         running.stop().await;
         let lines = log.lines(id);
-        assert_eq!(lines.len(), 2, "{way:?}: {lines:?}");
+        assert_eq!(lines.len(), 2, "{route:?}: {lines:?}");
         for (line, level, message, attempt, error) in [
             (&lines[0], "WARN", "a task failed and is tried again", 1, "the printer is on fire"),
             (&lines[1], "ERROR", "a task is dead", 2, "there is no printer"),
         ] {
-            assert_eq!((&line["level"], &line["message"]), (&level.into(), &message.into()), "{way:?}: {line}");
-            assert_eq!((&line["task_type"], &line["attempt"]), (&"print".into(), &attempt.into()), "{way:?}: {line}");
-            assert_eq!(line["error"], error, "{way:?}: {line}");
+            assert_eq!((&line["level"], &line["message"]), (&level.into(), &message.into()), "{route:?}: {line}");
+            assert_eq!((&line["task_type"], &line["attempt"]), (&"print".into(), &attempt.into()), "{route:?}: {line}");
+            assert_eq!(line["error"], error, "{route:?}: {line}");
         }
-        assert!(lines[0]["next_attempt_at"].is_string() && lines[1]["reason"] == "permanent", "{way:?}: {lines:?}");
+        assert!(lines[0]["next_attempt_at"].is_string() && lines[1]["reason"] == "permanent", "{route:?}: {lines:?}");
     }
 }
 
@@ -78,8 +78,8 @@ async fn each_failed_attempt_is_a_warning_and_each_death_an_error() {
 async fn a_death_by_a_deadline_or_by_a_lost_worker_is_an_error() {
     let log = Log::default();
     let _listens = log.listen();
-    let world = World::new(Way::Polling);
-    let system = world.system().await;
+    let fixture = Fixture::new(Route::Polling);
+    let system = fixture.system().await;
     let late = create(&system, NewTask::new("print", "").unwrap().deadline_in(Duration::from_millis(1))).await.id;
     let abandoned = create(&system, NewTask::new("scan", "").unwrap().max_attempts(1)).await.id;
     let (types, lease) = (vec!["scan".parse().unwrap()], Duration::from_millis(1));
@@ -89,8 +89,8 @@ async fn a_death_by_a_deadline_or_by_a_lost_worker_is_an_error() {
     let keeper = start_keeper(&system, &shutdown);
     for (id, task_type, attempt, reason) in [(late, "print", 0, "deadline"), (abandoned, "scan", 1, "lease_lost")] {
         assert_eq!(ended(&system, id).await.info.state, TaskState::Dead);
-        // The store knows a moment before the log.
-        crate::until("it is logged", crate::PATIENCE, || async { !log.lines(id).is_empty() }).await;
+        // The log line follows a moment after the change in the store.
+        crate::until("it is logged", crate::TIME_LIMIT, || async { !log.lines(id).is_empty() }).await;
         let lines = log.lines(id);
         assert_eq!(lines.len(), 1, "{lines:?}");
         let line = &lines[0];

@@ -1,34 +1,34 @@
-//! Tasks, judged from outside: workers and keepers on a file. Processes that are killed, and brokers, are in the facade's
-//! tests, which have every store.
+//! Tests of tasks through the public API: workers and keepers on a file. Tests with killed processes and with brokers
+//! are in `crates/postrider`, which has every store.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// The lint allows unwraps in tests; these functions are shared by tests.
 #![allow(clippy::unwrap_used)]
 
+mod fixture;
 mod keeping;
 mod logging;
 mod replaying;
 mod scheduling;
 mod stopping;
 mod working;
-mod world;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 use postrider_core::Deadline;
 
-/// How long anything may take here.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of a wait.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 fn soon() -> Deadline {
     Deadline::default()
 }
 
-/// Waits until something is so, and fails when it does not become so in time.
-async fn until<F: Future<Output = bool>>(what: &str, patience: Duration, mut is_so: impl FnMut() -> F) {
-    let end = Instant::now() + patience;
-    while !is_so().await {
-        assert!(Instant::now() < end, "in {patience:?} it was not so that {what}");
+/// Waits until the condition is true, and fails when it is not in time.
+async fn until<F: Future<Output = bool>>(what: &str, limit: Duration, mut is_true: impl FnMut() -> F) {
+    let end = Instant::now() + limit;
+    while !is_true().await {
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

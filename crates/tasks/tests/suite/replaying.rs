@@ -1,4 +1,4 @@
-//! Dead tasks that are brought back.
+//! Replays of dead tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,15 +8,15 @@ use postrider_core::MessagingError;
 use postrider_core::task::{AttemptOutcome, NewTask, TaskFilter, TaskId, TaskState};
 use postrider_tasks::{HandlerError, ReplayOptions, TaskContext};
 
+use crate::fixture::{Fixture, Route, Running, System, create, ended, get, state};
 use crate::soon;
-use crate::world::{Running, System, Way, World, create, ended, get, state};
 
-/// Tasks that die until they are allowed to succeed.
+/// Creates tasks that die until they may succeed.
 async fn dead(system: &System, count: usize) -> (Vec<TaskId>, Running, Arc<AtomicBool>) {
     let is_well = Arc::new(AtomicBool::new(false));
-    let asked = is_well.clone();
+    let may_succeed = is_well.clone();
     let worker = system.worker().handler("step", move |task: TaskContext| {
-        let is_well = asked.load(Ordering::SeqCst) && task.payload() != "bad";
+        let is_well = may_succeed.load(Ordering::SeqCst) && task.payload() != "bad";
         async move { if is_well { Ok("done") } else { Err(HandlerError::permanent("unwell")) } }
     });
     let running = Running::start(system, worker.build().unwrap());
@@ -32,28 +32,28 @@ async fn dead(system: &System, count: usize) -> (Vec<TaskId>, Running, Arc<Atomi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_are_brought_back_by_what_they_have_in_common() {
-    for way in Way::ALL {
-        let world = World::new(way);
-        let system = world.system().await;
+async fn dead_tasks_are_replayed_by_a_filter() {
+    for route in Route::ALL {
+        let fixture = Fixture::new(route);
+        let system = fixture.system().await;
         let (made, running, is_well) = dead(&system, 6).await;
         is_well.store(true, Ordering::SeqCst);
         let even = TaskFilter { tags: vec!["even".into()], ..TaskFilter::default() };
 
         let dry = ReplayOptions { dry_run: true, ..ReplayOptions::default() };
         let would = system.client().replay_matching(even.clone(), &dry, |_| ()).await.unwrap();
-        assert_eq!(would.replayed, [made[0], made[2], made[4]], "{way:?}: in the order in which they were made");
+        assert_eq!(would.replayed, [made[0], made[2], made[4]], "{route:?}: in the order of their creation");
         assert_eq!(state(&system, made[0]).await, TaskState::Dead, "nothing was done");
 
         let slowly = ReplayOptions { rate: Some(10.0), limit: Some(2), ..ReplayOptions::default() };
-        let mut told = 0;
+        let mut chunks = 0;
         let began = Instant::now();
-        let done = system.client().replay_matching(even, &slowly, |_| told += 1).await.unwrap();
+        let done = system.client().replay_matching(even, &slowly, |_| chunks += 1).await.unwrap();
         assert_eq!(done.replayed, [made[0], made[2]]);
-        assert!(told >= 1 && began.elapsed() < Duration::from_secs(10));
+        assert!(chunks >= 1 && began.elapsed() < Duration::from_secs(10));
         for (number, id) in made.iter().enumerate() {
             let expected = if number == 0 || number == 2 { TaskState::Succeeded } else { TaskState::Dead };
-            assert_eq!(ended(&system, *id).await.info.state, expected, "{way:?} {number}");
+            assert_eq!(ended(&system, *id).await.info.state, expected, "{route:?} {number}");
         }
         let again = get(&system, made[0]).await.info;
         assert_eq!((again.attempt_count, again.replay_count), (1, 1));
@@ -65,9 +65,9 @@ async fn many_are_brought_back_by_what_they_have_in_common() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payload_is_mended_and_the_one_before_is_kept() {
-    let world = World::new(Way::Polling);
-    let system = world.system().await;
+async fn a_payload_is_edited_and_the_old_one_is_kept() {
+    let fixture = Fixture::new(Route::Polling);
+    let system = fixture.system().await;
     let (made, running, is_well) = dead(&system, 1).await;
     let (client, id) = (system.client(), made[0]);
     is_well.store(true, Ordering::SeqCst);
@@ -90,16 +90,16 @@ async fn a_payload_is_mended_and_the_one_before_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_waits_for_its_time_can_be_had_now() {
-    for way in Way::ALL {
-        let world = World::new(way);
-        let system = world.system().await;
+async fn a_waiting_task_can_be_run_now() {
+    for route in Route::ALL {
+        let fixture = Fixture::new(route);
+        let system = fixture.system().await;
         let worker = system.worker().handler("step", |_: TaskContext| async { Ok::<_, HandlerError>(()) });
         let running = Running::start(&system, worker.build().unwrap());
         let later = NewTask::new("step", "").unwrap().scheduled_in(Duration::from_secs(3600));
         let made = create(&system, later).await.id;
         system.client().retry(made, soon()).await.unwrap();
-        assert_eq!(ended(&system, made).await.info.state, TaskState::Succeeded, "{way:?}");
+        assert_eq!(ended(&system, made).await.info.state, TaskState::Succeeded, "{route:?}");
         running.stop().await;
     }
 }

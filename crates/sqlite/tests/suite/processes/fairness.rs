@@ -1,4 +1,4 @@
-//! Four processes that all want to write, all the time: each gets its share, and none waits long.
+//! Four processes that write without pause: each gets its share, and none waits long.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use postrider_core::{Message, MessagingService, ReceiveOptions, Settlement};
 use postrider_sqlite::SqliteProvider;
 
 use super::spawn;
-use crate::{Place, is_long, queue, soon};
+use crate::{TestStore, is_long, queue, soon};
 
 const TASKS: usize = 4;
 
-/// What was promised, where the machine is left to this test. Among other tests on a few busy cores a process can be off
-/// its core for longer than that, which says nothing about how the lock is shared; starving took ten seconds.
+/// The promised bound if no other test runs. Among other tests on a few busy cores a process can lose its core for
+/// longer, which says nothing about the lock; a starved process waited for ten seconds.
 fn longest_wait() -> Duration {
     Duration::from_millis(if is_long() { 500 } else { 5000 })
 }
@@ -24,11 +24,11 @@ fn length() -> Duration {
 
 #[tokio::test]
 async fn each_of_four_processes_gets_its_share_and_none_waits_long() {
-    // What is judged is how the lock is shared, so the disk's own moods are left out where they can be.
-    let place = Place::in_memory();
-    place.connect().await.close(soon()).await.unwrap();
-    let report = |number: u32| place.folder.path().join(format!("{number}.report"));
-    let workers: Vec<_> = (1..=4).map(|number| spawn("fair", &place.file(), &report(number), number)).collect();
+    // In memory where possible: the test judges the lock, not the disk.
+    let test_store = TestStore::in_memory();
+    test_store.connect().await.close(soon()).await.unwrap();
+    let report = |number: u32| test_store.folder.path().join(format!("{number}.report"));
+    let workers: Vec<_> = (1..=4).map(|number| spawn("fair", &test_store.file(), &report(number), number)).collect();
     for worker in workers {
         assert!(worker.wait().unwrap(), "a worker failed");
     }
@@ -46,8 +46,8 @@ async fn each_of_four_processes_gets_its_share_and_none_waits_long() {
     assert!(longest < longest_wait(), "an operation waited {longest:?}; shares {shares:?}");
 }
 
-/// The worker's side: several tasks send and handle messages as fast as they can, for a while, so that there is always
-/// something to write.
+/// Runs a worker process: several tasks send and handle messages as fast as they can, so that there is always something
+/// to write.
 pub(super) async fn work(file: &Path, report: &Path) {
     let provider = crate::connect(file).await;
     let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(keep_busy(provider.clone()))).collect();

@@ -1,4 +1,4 @@
-//! Tasks that are made inside the caller's own transaction.
+//! Tasks that are created inside the caller's own transaction.
 
 use postrider_core::MessagingError;
 use postrider_core::task::{Created, NewTask, TaskNotice, TaskState, TaskStore};
@@ -6,10 +6,10 @@ use postrider_sqlite::SqliteTasks;
 use postrider_sqlite::rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::{claim, mail, succeeded, task};
-use crate::{Place, soon};
+use crate::{TestStore, soon};
 
-fn callers_own(place: &Place) -> Connection {
-    let connection = Connection::open(place.file()).unwrap();
+fn callers_own(test_store: &TestStore) -> Connection {
+    let connection = Connection::open(test_store.file()).unwrap();
     connection.execute_batch("create table if not exists orders (id integer primary key)").unwrap();
     connection
 }
@@ -19,10 +19,10 @@ fn begin(connection: &mut Connection) -> Transaction<'_> {
 }
 
 #[tokio::test]
-async fn a_task_is_there_if_and_only_if_the_callers_changes_are() {
-    let place = Place::new();
-    let tasks = place.tasks().await;
-    let mut own = callers_own(&place);
+async fn a_task_and_the_callers_changes_are_committed_together() {
+    let test_store = TestStore::new();
+    let tasks = test_store.tasks().await;
+    let mut own = callers_own(&test_store);
     let (taken_back, kept) = (task("rolled back"), task("committed"));
     for new in [&taken_back, &kept] {
         let transaction = begin(&mut own);
@@ -39,10 +39,10 @@ async fn a_task_is_there_if_and_only_if_the_callers_changes_are() {
 }
 
 #[tokio::test]
-async fn the_order_of_a_key_goes_through_both_ways() {
-    let place = Place::new();
-    let tasks = place.tasks().await;
-    let mut own = callers_own(&place);
+async fn a_key_keeps_its_order_over_both_ways_of_creation() {
+    let test_store = TestStore::new();
+    let tasks = test_store.tasks().await;
+    let mut own = callers_own(&test_store);
     let keyed = |payload: &str| task(payload).ordering_key("customer-7").unwrap();
     let (first, second, third) = (keyed("1"), keyed("2"), keyed("3"));
     let ids = [first.id, second.id, third.id];
@@ -60,9 +60,9 @@ async fn the_order_of_a_key_goes_through_both_ways() {
 
 #[tokio::test]
 async fn the_rules_are_the_same_as_for_any_creation_and_a_refusal_leaves_the_transaction() {
-    let place = Place::new();
-    let tasks = place.tasks().await;
-    let mut own = callers_own(&place);
+    let test_store = TestStore::new();
+    let tasks = test_store.tasks().await;
+    let mut own = callers_own(&test_store);
     let once = || task("x").idempotency_key("order-7").unwrap();
     let transaction = begin(&mut own);
     let first = tasks.create_in(&transaction, &once()).unwrap();
@@ -71,25 +71,25 @@ async fn the_rules_are_the_same_as_for_any_creation_and_a_refusal_leaves_the_tra
     let too_large = NewTask::of(mail(), vec![b'x'; tasks.max_payload_bytes() + 1]);
     let refused = tasks.create_in(&transaction, &too_large);
     assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "payload", .. })), "{refused:?}");
-    transaction.execute("insert into orders default values", []).expect("the transaction goes on");
+    transaction.execute("insert into orders default values", []).expect("the transaction stays usable");
     transaction.commit().unwrap();
     assert_eq!(claim(&tasks, 9).await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_transaction_on_another_file_is_refused() {
-    let place = Place::new();
-    let tasks = place.tasks().await;
-    let mut elsewhere = Connection::open(place.folder.path().join("elsewhere.db")).unwrap();
+    let test_store = TestStore::new();
+    let tasks = test_store.tasks().await;
+    let mut elsewhere = Connection::open(test_store.folder.path().join("elsewhere.db")).unwrap();
     let refused = tasks.create_in(&elsewhere.transaction().unwrap(), &task("x"));
     assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "transaction", .. })), "{refused:?}");
 }
 
 #[tokio::test]
-async fn whoever_waits_hears_of_it() {
-    let place = Place::new();
-    let tasks: SqliteTasks = place.tasks().await;
-    let mut own = callers_own(&place);
+async fn a_waiting_worker_gets_a_hint() {
+    let test_store = TestStore::new();
+    let tasks: SqliteTasks = test_store.tasks().await;
+    let mut own = callers_own(&test_store);
     let mut hints = tasks.subscribe_tasks(TaskNotice::Claimable(vec![mail()]), soon()).await.unwrap();
     let transaction = begin(&mut own);
     tasks.create_in(&transaction, &task("x")).unwrap();

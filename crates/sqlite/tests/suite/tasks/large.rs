@@ -1,4 +1,4 @@
-//! Files with many tasks in them.
+//! Files with many tasks.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use postrider_sqlite::SqliteTasks;
 use postrider_sqlite::rusqlite::Connection;
 
 use super::{claim, create, task};
-use crate::{Place, soon};
+use crate::{TestStore, soon};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Puts tasks into the file that ended that long ago.
-fn fill(place: &Place, state: TaskState, count: i64, ago: Duration) {
-    let file = Connection::open(place.file()).unwrap();
+/// Inserts tasks that ended this long ago.
+fn fill(test_store: &TestStore, state: TaskState, count: i64, ago: Duration) {
+    let file = Connection::open(test_store.file()).unwrap();
     file.busy_timeout(Duration::from_secs(5)).unwrap();
     let ended = Timestamp::now().saturating_sub(ago).as_micros();
     file.execute(
@@ -27,8 +27,8 @@ fn fill(place: &Place, state: TaskState, count: i64, ago: Duration) {
     .unwrap();
 }
 
-fn rows(place: &Place, sql: &str) -> i64 {
-    Connection::open(place.file()).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+fn rows(test_store: &TestStore, sql: &str) -> i64 {
+    Connection::open(test_store.file()).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
 async fn kill_one(tasks: &SqliteTasks) {
@@ -38,13 +38,13 @@ async fn kill_one(tasks: &SqliteTasks) {
 }
 
 #[tokio::test]
-async fn a_page_looks_at_a_bounded_number_of_tasks() {
-    let place = Place::in_memory();
-    let tasks = place.tasks().await;
+async fn a_page_reads_a_bounded_number_of_tasks() {
+    let test_store = TestStore::in_memory();
+    let tasks = test_store.tasks().await;
     let dead = create(&tasks, task("dead")).await;
     kill_one(&tasks).await;
     let oldest = create(&tasks, task("oldest")).await;
-    fill(&place, TaskState::Succeeded, 25_000, Duration::ZERO);
+    fill(&test_store, TaskState::Succeeded, 25_000, Duration::ZERO);
     let filter = TaskFilter { states: vec![TaskState::Pending], ..TaskFilter::default() };
     let mut query = TaskQuery { filter, limit: 10, after: None };
     let mut pages = Vec::new();
@@ -58,11 +58,11 @@ async fn a_page_looks_at_a_bounded_number_of_tasks() {
     }
     assert_eq!(pages, [vec![], vec![], vec![oldest]]);
 
-    // The dead have an index of their own: those that succeeded are not looked at.
+    // Dead tasks have an index of their own, so those that succeeded are not read.
     query.filter.states = vec![TaskState::Canceled, TaskState::Dead];
     let page = tasks.list(&query, soon()).await.unwrap();
     assert_eq!((page.tasks.len(), page.tasks[0].id, page.next), (1, dead, None));
-    // Nor is what is older than was asked for.
+    // Tasks older than `created_since` are not read either.
     let filter = TaskFilter { created_since: Some(Timestamp::now().saturating_add(HOUR)), ..TaskFilter::default() };
     let page = tasks.list(&TaskQuery { filter, ..TaskQuery::default() }, soon()).await.unwrap();
     assert_eq!((page.tasks.len(), page.next), (0, None));
@@ -71,37 +71,37 @@ async fn a_page_looks_at_a_bounded_number_of_tasks() {
 }
 
 #[tokio::test]
-async fn what_ended_long_ago_is_forgotten_chunk_by_chunk() {
-    let place = Place::in_memory();
-    let tasks = place.tasks().await;
-    // A dead one at the very beginning, with a history: it stays, and so does all that is behind it and young.
+async fn old_tasks_are_forgotten_chunk_by_chunk() {
+    let test_store = TestStore::in_memory();
+    let tasks = test_store.tasks().await;
+    // A dead task is the first row, with a history. It stays, and so do the young tasks behind it.
     let dead = create(&tasks, task("dead")).await;
     kill_one(&tasks).await;
-    fill(&place, TaskState::Succeeded, 2500, HOUR * 3);
-    fill(&place, TaskState::Dead, 1200, HOUR * 3);
-    fill(&place, TaskState::Canceled, 700, HOUR * 2);
-    fill(&place, TaskState::Succeeded, 300, HOUR);
-    // One that failed first has a history, which goes with it.
+    fill(&test_store, TaskState::Succeeded, 2500, HOUR * 3);
+    fill(&test_store, TaskState::Dead, 1200, HOUR * 3);
+    fill(&test_store, TaskState::Canceled, 700, HOUR * 2);
+    fill(&test_store, TaskState::Succeeded, 300, HOUR);
+    // A task that failed once has a history, which is removed with it.
     let failed = create(&tasks, task("failed")).await;
     let lease = claim(&tasks, 1).await[0].lease;
     let retry = TaskOutcome::Retry { after: Duration::ZERO, error: "again".into() };
     let _ = tasks.finish(vec![Finish { lease, outcome: retry }], soon()).await.unwrap();
     let _ = tasks.finish(claim(&tasks, 1).await.iter().map(super::succeeded).collect(), soon()).await.unwrap();
-    assert_eq!(rows(&place, "select count(*) from task_attempt"), 2);
+    assert_eq!(rows(&test_store, "select count(*) from task_attempt"), 2);
 
     assert_eq!(tasks.forget_finished(HOUR * 24, soon()).await.unwrap(), 0);
-    // The first one was made only now, so nothing behind it can be told to be old: rows are in the order of creation.
+    // The first task was created just now, so no task behind it counts as old: rows are in the order of creation.
     assert_eq!(tasks.forget_finished(HOUR * 2, soon()).await.unwrap(), 0);
-    let file = Connection::open(place.file()).unwrap();
+    let file = Connection::open(test_store.file()).unwrap();
     let long_ago = Timestamp::now().saturating_sub(HOUR * 4).as_micros();
     file.execute("update task set created_at = ?1 where id = 1", [long_ago]).unwrap();
     assert_eq!(tasks.forget_finished(HOUR * 2, soon()).await.unwrap(), 3200);
-    assert_eq!(rows(&place, "select count(*) from task where state = 'DEAD'"), 1201);
+    assert_eq!(rows(&test_store, "select count(*) from task where state = 'DEAD'"), 1201);
     assert_eq!(tasks.attempts(dead, soon()).await.unwrap().len(), 1);
     assert_eq!(tasks.forget_finished(Duration::ZERO, soon()).await.unwrap(), 301);
     assert_eq!(tasks.get(failed, soon()).await.unwrap(), None);
-    assert_eq!(rows(&place, "select count(*) from task_attempt"), 1, "that of the dead one");
-    assert_eq!(rows(&place, "select count(*) from task"), 1201);
+    assert_eq!(rows(&test_store, "select count(*) from task_attempt"), 1, "the attempt of the dead task");
+    assert_eq!(rows(&test_store, "select count(*) from task"), 1201);
     create(&tasks, task("x")).await;
     assert_eq!(claim(&tasks, 9).await.len(), 1);
 }

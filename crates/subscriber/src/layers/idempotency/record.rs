@@ -8,15 +8,15 @@ use postrider_core::{Deadline, IdempotencyStore, IdempotencyToken, MessagingErro
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How often a record that could not be written is written again.
+/// Attempts to write a record.
 const TRIES: u32 = 4;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
-/// How often old records are looked for.
+/// Interval at which old records are removed.
 const FORGET_EVERY: Duration = Duration::from_secs(3600);
 
-/// A record that this worker has begun. Dropped without an end (the handler panicked, timed out, or is not wanted any
-/// more) it is given up, so that the next attempt need not wait for the end of the lease.
+/// A record that this worker has begun. Dropped without an end (the handler panicked, timed out or was cancelled) it is
+/// abandoned, so that the next attempt need not wait for the end of the lease.
 pub(super) struct Record<R: IdempotencyStore> {
     records: Arc<R>,
     token: IdempotencyToken,
@@ -50,17 +50,17 @@ impl<R: IdempotencyStore> Record<R> {
     async fn heartbeat(&self) {
         loop {
             tokio::time::sleep(self.lease / 3).await;
-            // An extension that failed is tried again with the next beat: there is time for two.
+            // A failed extension is retried at the next interval: there is time for two.
             let beat = self.records.extend(&self.token, self.lease, Deadline::after(self.lease / 3)).await;
             if let Ok(Standing::Lost) = beat {
-                tracing::warn!(key = %self.token.key(), "another worker has taken the work over; the handler is told");
+                tracing::warn!(key = %self.token.key(), "another worker has taken over the work; cancelling the handler");
                 self.cancellation.cancel();
                 return;
             }
         }
     }
 
-    /// The work is done. It cannot be undone, so a failure to write that down is only told.
+    /// Records that the work is done. A failure is only logged, because the work cannot be undone.
     pub(super) async fn complete(mut self) {
         self.is_open = false;
         match self.write(|| self.records.complete(&self.token, Deadline::after(self.lease))).await {
@@ -74,16 +74,16 @@ impl<R: IdempotencyStore> Record<R> {
         }
     }
 
-    /// The work is not done.
+    /// Records that the work is not done.
     pub(super) async fn abandon(mut self) {
         self.is_open = false;
-        // A record that stays is free when its lease ends.
+        // If this fails, the record is free when its lease ends.
         if let Err(error) = self.write(|| self.records.abandon(&self.token, Deadline::after(self.lease))).await {
             tracing::debug!(key = %self.token.key(), %error, "the record stays until its lease ends");
         }
     }
 
-    /// Writes until it is written. Both ends can be repeated, an unknown outcome included.
+    /// Retries a write. Both writes can be repeated, also after an unknown outcome.
     async fn write<F>(&self, mut attempt: impl FnMut() -> F) -> Result<Standing, MessagingError>
     where
         F: Future<Output = Result<Standing, MessagingError>>,
@@ -107,7 +107,7 @@ impl<R: IdempotencyStore> Drop for Record<R> {
         if !self.is_open {
             return;
         }
-        // Without a runtime there is nobody to do it, and the lease ends by itself.
+        // Without a runtime the lease ends by itself.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (records, token, lease) = (self.records.clone(), self.token.clone(), self.lease);
         runtime.spawn(async move {
@@ -116,16 +116,16 @@ impl<R: IdempotencyStore> Drop for Record<R> {
     }
 }
 
-/// When old records were last looked for.
+/// Removes old records.
 #[derive(Debug, Default)]
-pub(super) struct Upkeep {
-    // A plain lock, held for a comparison.
+pub(super) struct Cleanup {
+    // A blocking mutex, held for a comparison.
     last: Mutex<Option<Instant>>,
 }
 
-impl Upkeep {
-    /// Forgets old records, once an hour, and keeps nobody waiting.
-    pub(super) fn forget_now_and_then<R: IdempotencyStore>(&self, records: &Arc<R>, retention: Duration) {
+impl Cleanup {
+    /// Removes old records in the background, once an hour.
+    pub(super) fn forget_old<R: IdempotencyStore>(&self, records: &Arc<R>, retention: Duration) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some_and(|last| last.elapsed() < FORGET_EVERY) {
             return;

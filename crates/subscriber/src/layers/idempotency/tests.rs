@@ -10,12 +10,12 @@ use crate::{Context, Control, ErrorKind, Extension, handler};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The same message again.
+/// Another delivery of the same message.
 fn again(of: &Delivery) -> Delivery {
     Delivery::new(of.body.clone(), of.envelope.clone(), Default::default())
 }
 
-/// Counts the runs of a handler that answers what it is told.
+/// Counts the runs of a handler that takes a while, or fails a number of times.
 #[derive(Clone, Default)]
 struct Work {
     runs: Arc<AtomicUsize>,
@@ -36,7 +36,7 @@ impl Work {
         self.runs.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(self.takes).await;
         match self.fails.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
-            Ok(_) => Err(HandlerError::retryable("told to fail")),
+            Ok(_) => Err(HandlerError::retryable("fails on purpose")),
             Err(_) => Ok(()),
         }
     }
@@ -60,7 +60,7 @@ fn memory() -> IdempotencyLayer<MemoryProvider> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_comes_again_after_its_work_was_done_is_acknowledged_unhandled() {
+async fn a_redelivered_message_of_completed_work_is_acknowledged_unhandled() {
     let (layer, work, message) = (memory(), Work::default(), delivery(""));
     handle(&layer, &work, again(&message)).await.unwrap();
     let redelivered = again(&message);
@@ -73,17 +73,17 @@ async fn a_message_that_comes_again_after_its_work_was_done_is_acknowledged_unha
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_failed_is_done_again_at_once() {
+async fn failed_work_is_repeated_at_once() {
     let (layer, work, message) = (memory(), Work::failing(2), delivery(""));
     for _ in 0..2 {
-        assert_eq!(handle(&layer, &work, again(&message)).await.unwrap_err().to_string(), "told to fail");
+        assert_eq!(handle(&layer, &work, again(&message)).await.unwrap_err().to_string(), "fails on purpose");
     }
     handle(&layer, &work, message).await.unwrap();
     assert_eq!(work.runs(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_another_worker_does_is_left_to_it_however_long_it_takes() {
+async fn work_of_another_worker_is_waited_for_however_long_it_takes() {
     let layer = memory().lease(SECOND * 3);
     let (work, message) = (Work::taking(SECOND * 60), delivery(""));
     let first = tokio::spawn({
@@ -94,13 +94,13 @@ async fn work_that_another_worker_does_is_left_to_it_however_long_it_takes() {
     let redelivered = again(&message);
     let control = redelivered.control().clone();
     handle(&layer, &work, redelivered).await.unwrap();
-    assert_eq!(control.decided(), Some(Disposition::Ack), "once the other was done");
+    assert_eq!(control.decided(), Some(Disposition::Ack), "after the other worker is done");
     first.await.unwrap().unwrap();
     assert_eq!(work.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_was_dropped_gives_its_work_up() {
+async fn a_dropped_handler_abandons_its_record() {
     let (layer, message) = (memory(), delivery(""));
     let endless = Work::taking(SECOND * 3600);
     assert!(tokio::time::timeout(SECOND, handle(&layer, &endless, again(&message))).await.is_err());
@@ -111,7 +111,7 @@ async fn a_handler_that_was_dropped_gives_its_work_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_settled_by_hand_decides() {
+async fn a_decision_by_hand_decides_about_the_record() {
     let layer = memory();
     let runs = Arc::new(AtomicUsize::new(0));
     let service = |decide: fn(&Control) -> bool, outcome: fn() -> Result<(), &'static str>| {
@@ -125,13 +125,13 @@ async fn what_was_settled_by_hand_decides() {
     let message = delivery("");
     service(Control::release, || Ok(())).oneshot(again(&message)).await.unwrap();
     service(Control::ack, || Err("afterwards")).oneshot(again(&message)).await.unwrap_err();
-    assert_eq!(runs.load(Ordering::SeqCst), 2, "what was released is not done");
+    assert_eq!(runs.load(Ordering::SeqCst), 2, "released work is not done");
     service(Control::ack, || Ok(())).oneshot(again(&message)).await.unwrap();
-    assert_eq!(runs.load(Ordering::SeqCst), 2, "what was acknowledged is");
+    assert_eq!(runs.load(Ordering::SeqCst), 2, "acknowledged work is done");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_key_says_what_the_same_work_is() {
+async fn the_key_identifies_work() {
     let with_dedup_key = |key| {
         let mut delivery = delivery("");
         delivery.envelope.dedup_key = Some(Key::new("dedup key", key).unwrap());
@@ -148,7 +148,7 @@ async fn the_key_says_what_the_same_work_is() {
     for body in ["x", "x", "y", "any", "any"] {
         handle(&by_body, &work, delivery(body)).await.unwrap();
     }
-    assert_eq!(work.runs(), 4, "x, y, and what has no key twice");
+    assert_eq!(work.runs(), 4, "x, y, and twice the message without a key");
     assert_eq!(*handle(&by_body, &work, delivery("")).await.unwrap_err().kind(), ErrorKind::Permanent);
 }
 
@@ -165,28 +165,28 @@ async fn records_are_forgotten_after_the_retention() {
     assert_eq!(work.runs(), 3);
 }
 
-/// A store whose completions and extensions go as told, with notes of what it was asked for.
+/// A store with failing completions and extensions, which records its calls.
 #[derive(Clone)]
-struct Troubled {
+struct FaultyStore {
     inner: MemoryProvider,
-    notes: Arc<Mutex<Vec<&'static str>>>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
     failing_completions: Arc<AtomicUsize>,
     loses: bool,
 }
 
-impl Troubled {
+impl FaultyStore {
     fn new(failing_completions: usize, loses: bool) -> Self {
         let failing_completions = Arc::new(failing_completions.into());
-        Self { inner: MemoryStore::new().open(), notes: Arc::default(), failing_completions, loses }
+        Self { inner: MemoryStore::new().open(), calls: Arc::default(), failing_completions, loses }
     }
 
-    fn note(&self, note: &'static str) {
-        self.notes.lock().unwrap().push(note);
+    fn record(&self, call: &'static str) {
+        self.calls.lock().unwrap().push(call);
     }
 }
 
 #[async_trait]
-impl IdempotencyStore for Troubled {
+impl IdempotencyStore for FaultyStore {
     async fn begin(&self, key: &IdempotencyKey, lease: Duration, deadline: Deadline) -> Result<Begun, MessagingError> {
         self.inner.begin(key, lease, deadline).await
     }
@@ -203,10 +203,10 @@ impl IdempotencyStore for Troubled {
     async fn complete(&self, token: &IdempotencyToken, deadline: Deadline) -> Result<Standing, MessagingError> {
         let left = self.failing_completions.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         if left.is_ok() {
-            self.note("failed to complete");
-            return Err(MessagingError::Closed { provider: "troubled" });
+            self.record("failed to complete");
+            return Err(MessagingError::Closed { provider: "faulty" });
         }
-        self.note("completed");
+        self.record("completed");
         self.inner.complete(token, deadline).await
     }
 
@@ -220,27 +220,27 @@ impl IdempotencyStore for Troubled {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_is_written_after_the_work_and_before_the_answer() {
-    let store = Troubled::new(2, false);
-    let noted = store.clone();
+async fn the_record_is_completed_after_the_work_and_before_the_result() {
+    let store = FaultyStore::new(2, false);
+    let recorder = store.clone();
     let service = IdempotencyLayer::new(store.clone()).layer(handler(move |_: Extension<IdempotencyToken>| {
-        noted.note("worked");
+        recorder.record("worked");
         async {}
     }));
     service.oneshot(delivery("")).await.unwrap();
-    assert_eq!(*store.notes.lock().unwrap(), ["worked", "failed to complete", "failed to complete", "completed"]);
+    assert_eq!(*store.calls.lock().unwrap(), ["worked", "failed to complete", "failed to complete", "completed"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_cannot_be_recorded_is_acknowledged_all_the_same() {
-    let (store, work) = (Troubled::new(usize::MAX, false), Work::default());
+async fn work_that_cannot_be_recorded_is_acknowledged() {
+    let (store, work) = (FaultyStore::new(usize::MAX, false), Work::default());
     handle(&IdempotencyLayer::new(store.clone()), &work, delivery("")).await.unwrap();
-    assert_eq!((work.runs(), store.notes.lock().unwrap().len()), (1, 4));
+    assert_eq!((work.runs(), store.calls.lock().unwrap().len()), (1, 4));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_whose_work_was_taken_over_is_told() {
-    let (store, work) = (Troubled::new(0, true), Work::taking(SECOND * 60));
+async fn a_handler_whose_work_was_taken_over_is_cancelled() {
+    let (store, work) = (FaultyStore::new(0, true), Work::taking(SECOND * 60));
     let message = delivery("");
     let token = message.cancellation().clone();
     let running = tokio::spawn(async move { handle(&IdempotencyLayer::new(store), &work, message).await });

@@ -1,4 +1,4 @@
-//! Rows that another program has changed: each dies alone, and can be asked for.
+//! Rows that another program has damaged: each is dead-lettered alone, and can be addressed.
 
 use postrider_core::{
     DeadLetterQuery, DeadLetterReason, DeadLetters, Message, MessagingService, QueueAdmin, QueuedMessage,
@@ -6,11 +6,11 @@ use postrider_core::{
 };
 use postrider_sqlite::rusqlite::Connection;
 
-use crate::{Place, queue, soon};
+use crate::{TestStore, queue, soon};
 
 #[tokio::test]
-async fn a_row_that_cannot_be_read_dies_alone_and_can_be_asked_for() {
-    let spoiled = [
+async fn an_unreadable_row_dies_alone_and_can_be_addressed() {
+    let changes = [
         "message_id = 'no id'",
         "dedup_key = x'00ff'",
         "expires_at = 'soon'",
@@ -20,13 +20,13 @@ async fn a_row_that_cannot_be_read_dies_alone_and_can_be_asked_for() {
         "first_attempt_at = 'once'",
         "headers = '['",
     ];
-    for change in spoiled {
-        let place = Place::new();
-        let provider = place.connect().await;
+    for change in changes {
+        let test_store = TestStore::new();
+        let provider = test_store.connect().await;
         let orders = queue("orders");
         let messages = ["a", "bad", "b"].map(Message::new).to_vec();
         let ids = provider.send_batch(&orders, messages, soon()).await.unwrap();
-        let file = Connection::open(place.file()).unwrap();
+        let file = Connection::open(test_store.file()).unwrap();
         let sql = format!("update message set {change} where cast(payload as text) = 'bad'");
         assert_eq!(file.execute(&sql, []).unwrap(), 1);
         assert_eq!(provider.peek(&orders, 9, soon()).await.unwrap().len(), 3, "{change}");
@@ -39,26 +39,26 @@ async fn a_row_that_cannot_be_read_dies_alone_and_can_be_asked_for() {
         assert_eq!(letter.reason, DeadLetterReason::UNDECODABLE, "{change}");
         assert_eq!(&letter.body[..], b"bad");
         assert!(letter.error.as_ref().is_some_and(|error| error.contains("unreadable")), "{change}: {letter:?}");
-        let asked_for = provider.get_dead_letter(&orders, letter.id, soon()).await.unwrap();
-        assert_eq!(asked_for.body, letter.body, "{change}");
-        let rehearsed = Redrive { dry_run: true, ..Redrive::default() };
-        let report = provider.redrive_dead_letters(&orders, &rehearsed, soon()).await.unwrap();
-        assert_eq!(report.redriven, [letter.id], "{change}: both must call it by one name");
+        let read = provider.get_dead_letter(&orders, letter.id, soon()).await.unwrap();
+        assert_eq!(read.body, letter.body, "{change}");
+        let dry_run = Redrive { dry_run: true, ..Redrive::default() };
+        let report = provider.redrive_dead_letters(&orders, &dry_run, soon()).await.unwrap();
+        assert_eq!(report.redriven, [letter.id], "{change}: list and redrive must give it the same id");
         assert_eq!(provider.purge(&orders.dead_letters(), soon()).await.unwrap(), 1, "{change}");
     }
 }
 
 #[tokio::test]
-async fn a_key_that_cannot_be_read_does_not_hold_its_followers() {
+async fn an_unreadable_key_does_not_block_its_other_messages() {
     for change in ["ordering_key = x'00ff'", "ordering_key = ''"] {
-        let place = Place::new();
-        let provider = place.connect().await;
+        let test_store = TestStore::new();
+        let provider = test_store.connect().await;
         let orders = queue("orders");
         for body in ["head", "next"] {
             let message = Message::new(body).ordering_key("k").unwrap();
             provider.send_message(&orders, message, soon()).await.unwrap();
         }
-        let file = Connection::open(place.file()).unwrap();
+        let file = Connection::open(test_store.file()).unwrap();
         file.execute(&format!("update message set {change} where blocked = 0"), []).unwrap();
         let received = provider.receive_messages(&orders, &ReceiveOptions::batch(9), soon()).await.unwrap();
         let bodies: Vec<_> = received.iter().map(|message| &message.message[..]).collect();

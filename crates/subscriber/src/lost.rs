@@ -1,4 +1,4 @@
-//! Leases that are lost, and handlers that are dropped before they end.
+//! Lost leases, and handlers that are dropped before they end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::counters::{Outcome, Tally};
 use crate::held::{Held, Phase};
 
 impl Buffer {
-    /// A lease is over and the message may be another's. Whatever is done with it here does not count any more.
+    /// Records that a lease has ended; another worker may have the message, and its result here does not count.
     pub(crate) fn lose(&mut self, token: LeaseToken, tally: &mut Tally) {
         let Some(held) = self.held.get_mut(&token) else { return };
         let mut outcome = Outcome::Lost;
@@ -28,7 +28,7 @@ impl Buffer {
             }
             Phase::Waiting => self.waiting -= 1,
             Phase::Decided(decision) => {
-                // It may be over because the first try went through.
+                // The first settlement may have ended the lease.
                 if decision.is_repeated {
                     outcome = Outcome::Unknown;
                 }
@@ -39,7 +39,7 @@ impl Buffer {
         }
         tally.add(held.queue(), outcome);
         if let Some(held) = self.held.remove(&token) {
-            self.to_tell.add(outcome, || held.ended(outcome, disposition));
+            self.ended.add(outcome, || held.ended(outcome, disposition));
             held.disarm();
         }
     }
@@ -56,13 +56,13 @@ impl Buffer {
             if let Phase::Lost(lost) = &held.phase {
                 lost.worker.notify_one();
             }
-            self.to_tell.add(Outcome::Stuck, || held.ended(Outcome::Stuck, None));
+            self.ended.add(Outcome::Stuck, || held.ended(Outcome::Stuck, None));
             held.disarm();
         }
         stuck.len()
     }
 
-    /// Tells every running handler to give up.
+    /// Cancels the token of every running handler.
     pub(crate) fn cancel_running(&self) {
         for held in self.held.values() {
             if let Phase::Running(running) = &held.phase {
@@ -74,7 +74,7 @@ impl Buffer {
         }
     }
 
-    /// Drops every running handler. Their messages go back, counted, when what is answered is dropped.
+    /// Drops every running handler. Dropping the returned messages gives them back, counted.
     pub(crate) fn abandon_running(&mut self, tally: &mut Tally) -> Vec<Held> {
         let is_running = |held: &Held| matches!(held.phase, Phase::Running(_) | Phase::Lost(_));
         let running: Vec<_> = self.held.iter().filter(|(_, held)| is_running(held)).map(|(token, _)| *token).collect();
@@ -86,12 +86,12 @@ impl Buffer {
                     running.control.cancellation().cancel();
                     tally.add(held.queue(), Outcome::Abandoned);
                     running.worker.notify_one();
-                    self.to_tell.add(Outcome::Abandoned, || held.ended(Outcome::Abandoned, None));
+                    self.ended.add(Outcome::Abandoned, || held.ended(Outcome::Abandoned, None));
                     abandoned.push(*held);
                 }
                 Phase::Lost(lost) => {
                     lost.worker.notify_one();
-                    self.to_tell.add(Outcome::Lost, || held.ended(Outcome::Lost, None));
+                    self.ended.add(Outcome::Lost, || held.ended(Outcome::Lost, None));
                     held.disarm();
                 }
                 _ => {}
@@ -101,7 +101,7 @@ impl Buffer {
             unleased.control.cancellation().cancel();
             tally.add(&unleased.queue, Outcome::Abandoned);
             unleased.worker.notify_one();
-            self.to_tell.add(Outcome::Abandoned, || unleased.ended(Outcome::Abandoned));
+            self.ended.add(Outcome::Abandoned, || unleased.ended(Outcome::Abandoned));
         }
         abandoned
     }

@@ -1,8 +1,8 @@
-//! What is told of a transition, in the transition's own transaction: the message that delivers a task, the event of a
-//! death.
+//! The messages of task transitions, sent in the transition's own transaction: the message that delivers a task, and
+//! the event of a death.
 //!
-//! Whoever calls here has changed rows already, so nothing here may merely refuse: what cannot be sent takes the whole
-//! piece of work back.
+//! The caller has changed rows already, so a refusal is not enough here: a message that cannot be sent rolls back the
+//! whole call.
 
 use std::borrow::Cow;
 
@@ -10,16 +10,16 @@ use postrider_core::service::check_sendable;
 use postrider_core::task::{DeadReason, DeadTaskEvent, PayloadRef, Post, TaskId, TaskMessage, TaskType};
 use postrider_core::{Json, Message, Priority, QueueName, Timestamp};
 
-use super::record::Life;
+use super::record::TaskRow;
 use super::step::TaskStep;
 use crate::error::Failure;
 use crate::rows::content_type_column;
 use crate::sql;
 
-/// The longest text of an error that is kept, as with messages.
+/// Upper bound of a stored error text, as with messages.
 const LONGEST_ERROR: usize = 8 * 1024;
 
-/// An error's text as it is kept: not too long, and without the one character that not every store can hold.
+/// An error text as it is stored: shortened, and without NUL, which not every store can hold.
 pub(super) fn kept(error: &str) -> Cow<'_, str> {
     let text = if error.contains('\0') { Cow::Owned(error.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(error) };
     if text.len() <= LONGEST_ERROR {
@@ -42,22 +42,22 @@ impl TaskStep<'_, '_> {
         self.post(&queue, message, due)
     }
 
-    /// Tells of a death, where that is wanted.
-    pub(super) fn tell_of_death(&mut self, life: &Life, reason: DeadReason, error: &str) -> rusqlite::Result<()> {
+    /// Sends the event of a death, if the routes name a queue for it.
+    pub(super) fn send_dead_event(&mut self, task: &TaskRow, reason: DeadReason, error: &str) -> rusqlite::Result<()> {
         let Some(queue) = self.routes.dead_events.clone() else { return Ok(()) };
-        // Every character of a text may take six in JSON.
-        let room = self.session.rules.capabilities.limits.max_body_bytes.saturating_sub(1024) / 6;
-        let error = &error[..error.floor_char_boundary(room)];
+        // A character may take six bytes in JSON.
+        let max = self.session.rules.capabilities.limits.max_body_bytes.saturating_sub(1024) / 6;
+        let error = &error[..error.floor_char_boundary(max)];
         let event = DeadTaskEvent {
-            task_id: life.id,
-            task_type: life.task_type.clone(),
-            worker_id: life.worker.clone(),
-            attempt_count: life.attempt_count,
-            max_attempts: life.max_attempts,
+            task_id: task.id,
+            task_type: task.task_type.clone(),
+            worker_id: task.worker.clone(),
+            attempt_count: task.attempt_count,
+            max_attempts: task.max_attempts,
             reason,
             error: error.to_owned(),
             dead_at: self.now(),
-            payload: PayloadRef { revision: life.revision, bytes: life.payload_bytes },
+            payload: PayloadRef { revision: task.revision, bytes: task.payload_bytes },
         };
         let message = Message::encode(&Json(event)).map_err(|error| Failure::take_back(error.into()))?;
         self.post(&queue, message, self.now())
@@ -66,7 +66,7 @@ impl TaskStep<'_, '_> {
     fn post(&mut self, queue: &QueueName, mut message: Message, due: Timestamp) -> rusqlite::Result<()> {
         match self.routes.post {
             Post::Here => {
-                // A task that is due later than a message can be is delivered early, and its claim says so.
+                // A longer delay is cut: the message arrives early, and the claim answers that the task is not due.
                 message.delay = due.since(self.now()).min(self.session.rules.capabilities.limits.max_delay);
                 self.session.make_queue(queue)?;
                 check_sendable(&self.session.rules.capabilities, queue, &message)
@@ -84,7 +84,7 @@ impl TaskStep<'_, '_> {
                     self.session.now.as_micros(),
                     message.body.as_ref(),
                 ))?;
-                self.tell_of_sending(due);
+                self.wake_enqueuer(due);
                 Ok(())
             }
         }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_kept_as_far_as_every_store_can() {
+    fn error_texts_are_stored_as_far_as_every_store_allows() {
         assert_eq!(kept("no route"), "no route");
         assert_eq!(kept("a\0b"), "a\u{fffd}b");
         let long = kept(&"ä".repeat(LONGEST_ERROR)).into_owned();

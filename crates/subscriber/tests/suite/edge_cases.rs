@@ -1,4 +1,4 @@
-//! Handlers, clones, errors, rows and stops at their worst.
+//! Edge cases of handlers, clones, errors, rows and stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -41,9 +41,9 @@ async fn batches_fill_all_workers() {
     assert_eq!(counts.acked, 8, "{counts:?} after {:?}", before.elapsed());
 }
 
-/// A stop that comes while a worker has several messages in a row.
+/// A stop while a worker has several messages in a burst.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_stop_in_the_middle_of_a_row_begins_nothing_new() {
+async fn a_stop_in_the_middle_of_a_burst_starts_no_handler() {
     let provider = store();
     send(&provider, 100).await;
     let begun = Arc::new(AtomicUsize::new(0));
@@ -89,11 +89,12 @@ impl std::fmt::Display for Unspeakable {
         panic!("no words")
     }
 }
+
 impl std::error::Error for Unspeakable {}
 
 /// An error whose text panics.
 #[tokio::test(start_paused = true)]
-async fn an_error_without_words_strands_nothing() {
+async fn an_error_whose_text_panics_strands_no_message() {
     let provider = store();
     send(&provider, 1).await;
     let failing = handler(|_: Delivery| async { Err(HandlerError::permanent(Unspeakable)) });
@@ -118,6 +119,7 @@ impl Clone for Fragile {
         Self(self.0.clone(), self.1)
     }
 }
+
 impl Service<Delivery> for Fragile {
     type Response = ();
     type Error = HandlerError;
@@ -125,6 +127,7 @@ impl Service<Delivery> for Fragile {
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
         Poll::Ready(Ok(()))
     }
+
     fn call(&mut self, _: Delivery) -> Self::Future {
         Box::pin(async { panic!("handler") })
     }
@@ -132,7 +135,7 @@ impl Service<Delivery> for Fragile {
 
 /// A clone that panics once after a handler has.
 #[tokio::test(start_paused = true)]
-async fn a_clone_that_panics_strands_nothing() {
+async fn a_clone_that_panics_strands_no_message() {
     let provider = store();
     send(&provider, 1).await;
     let subscriber = Subscriber::builder(provider.clone(), queue())
@@ -150,7 +153,7 @@ async fn a_clone_that_panics_strands_nothing() {
 
 /// Handlers wait for an acknowledgement that waits for a fetch.
 #[tokio::test(start_paused = true)]
-async fn acknowledged_first_does_not_wait_for_company() {
+async fn an_acknowledgement_before_the_handler_does_not_wait_for_others() {
     let provider = store();
     send(&provider, 60).await;
     let handled = Arc::new(AtomicUsize::new(0));
@@ -181,9 +184,9 @@ async fn acknowledged_first_does_not_wait_for_company() {
     drop(running);
 }
 
-/// A row that the store cannot settle for now does not hold up the others, and leases stay within the bound.
+/// A row that the store cannot settle for now does not delay the others, and leases stay within the bound.
 #[tokio::test(start_paused = true)]
-async fn a_row_that_fails_again_and_again_does_not_hold_up_the_others() {
+async fn a_row_that_keeps_failing_does_not_delay_the_others() {
     let provider = crate::scripted::Scripted::counting(store());
     let ids = send(&provider, 1).await;
     *provider.counts.bad_row.lock().unwrap() = Some(ids[0]);
@@ -223,7 +226,7 @@ async fn leases_stay_within_the_bound_when_a_row_fails() {
         .unwrap();
     let running = start(subscriber);
     running.until(|counts| counts.acked == 19).await;
-    assert_eq!(provider.counts.most_leased.load(Ordering::SeqCst), 4);
+    assert_eq!(provider.counts.max_leased.load(Ordering::SeqCst), 4);
 }
 
 struct Brittle(Arc<AtomicUsize>);
@@ -233,6 +236,7 @@ impl Clone for Brittle {
         Self(self.0.clone())
     }
 }
+
 impl Service<Delivery> for Brittle {
     type Response = ();
     type Error = HandlerError;
@@ -240,6 +244,7 @@ impl Service<Delivery> for Brittle {
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
         Poll::Ready(Ok(()))
     }
+
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         Box::pin(async move {
             assert!(delivery.body != "0", "handler");
@@ -261,9 +266,9 @@ async fn a_worker_that_died_is_noticed() {
     assert!(ended.is_ok(), "it sits idle: {:?}", monitor.counts());
 }
 
-/// Nothing is wrong with a message whose work another is still doing.
+/// A message whose work another worker does is not dead-lettered.
 #[tokio::test(start_paused = true)]
-async fn a_message_whose_work_takes_long_elsewhere_does_not_die() {
+async fn a_message_whose_work_takes_long_elsewhere_is_not_dead_lettered() {
     use postrider_subscriber::layers::IdempotencyLayer;
     let provider = store();
     send(&provider, 2).await;

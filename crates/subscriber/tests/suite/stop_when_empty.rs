@@ -1,4 +1,4 @@
-//! Stopping when nothing is left.
+//! The option `stop_when_empty`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ async fn ended<P: MessagingService, R: postrider_subscriber::Run>(subscriber: Su
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_when_all_that_is_due_is_settled_and_leaves_the_rest() {
+async fn it_ends_when_all_due_messages_are_settled_and_leaves_the_rest() {
     let provider = store();
     send(&provider, 20).await;
     let later = Message::new("later").delay(Duration::from_secs(3600));
@@ -35,7 +35,7 @@ async fn it_ends_when_all_that_is_due_is_settled_and_leaves_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_handlers_free_send_or_give_back_is_not_left_behind() {
+async fn messages_that_handlers_unblock_send_or_retry_are_handled_too() {
     let provider = store();
     for _ in 0..3 {
         provider.send_message(&queue(), Message::new("5").ordering_key("k").unwrap(), soon()).await.unwrap();
@@ -61,14 +61,14 @@ async fn what_handlers_free_send_or_give_back_is_not_left_behind() {
         .unwrap();
     let shutdown = Shutdown::new();
     let report = tokio::time::timeout(Duration::from_secs(3600), subscriber.run(shutdown)).await.unwrap();
-    // Each of them is tried twice and sends its successor twice.
+    // Each of them is attempted twice and sends its successor twice.
     let all = 3 * (1..=5).map(|round| 2_u64.pow(round)).sum::<u64>() + 3;
     assert_eq!((report.totals.acked, report.totals.retried), (all, all));
     assert_eq!(stats(&provider).await.ready, Measured::Exact(0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fetch_that_fails_or_a_settle_that_is_not_answered_is_no_end() {
+async fn a_failed_fetch_or_an_unanswered_settle_does_not_stop_it() {
     let provider = Scripted::new(store(), |call| match call {
         Call::Receive(0 | 2) | Call::Settle(0..3) => Verdict::Fail,
         _ => Verdict::Pass,
@@ -112,7 +112,7 @@ async fn a_handler_without_a_lease_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_handler_that_ends_has_it_look_again_at_once() {
+async fn it_fetches_again_at_once_when_the_last_handler_ends() {
     let provider = store();
     send(&provider, 1).await;
     let slow = handler(|_| async {
@@ -132,7 +132,7 @@ async fn the_last_handler_that_ends_has_it_look_again_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_has_nothing_left_does_not_end_the_others() {
+async fn a_subscriber_with_nothing_left_does_not_end_the_others() {
     let provider = store();
     send(&provider, 3).await;
     let slow = handler(|_| async {

@@ -1,4 +1,4 @@
-//! A store of a test's own, and what runs on it.
+//! A task store for one test, and the workers and keepers on it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use postrider_tasks::{Shutdown, TaskKeeperOptions, TaskStopReport, TaskWorker, T
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::{PATIENCE, soon, until};
+use crate::{TIME_LIMIT, soon, until};
 
-/// How tasks reach workers here.
+/// How tasks reach workers in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Route {
     Polling,
     /// Over queues of the same file.
     Here,
@@ -23,23 +23,23 @@ pub(crate) enum Way {
     Outbox,
 }
 
-impl Way {
+impl Route {
     pub(crate) const ALL: [Self; 3] = [Self::Polling, Self::Here, Self::Outbox];
 }
 
 pub(crate) type System = Tasks<SqliteTasks, SharedProvider>;
 
-/// A file in main memory, where that is a place for files, and the queues that tasks go over.
-pub(crate) struct World {
+/// A file, in main memory if the system has a file system there, and the queues of the tasks.
+pub(crate) struct Fixture {
     folder: TempDir,
-    pub(crate) way: Way,
+    pub(crate) route: Route,
     memory: MemoryStore,
 }
 
-impl World {
-    pub(crate) fn new(way: Way) -> Self {
+impl Fixture {
+    pub(crate) fn new(route: Route) -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        Self { folder, way, memory: MemoryStore::new() }
+        Self { folder, route, memory: MemoryStore::new() }
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -57,32 +57,32 @@ impl World {
 
     pub(crate) fn routes(&self) -> TaskRoutes {
         TaskRoutes {
-            mode: if self.way == Way::Polling { TaskMode::Polling } else { TaskMode::Queue },
-            post: if self.way == Way::Outbox { Post::Outbox } else { Post::Here },
+            mode: if self.route == Route::Polling { TaskMode::Polling } else { TaskMode::Queue },
+            post: if self.route == Route::Outbox { Post::Outbox } else { Post::Here },
             dead_events: Some(dead_events()),
             ..TaskRoutes::default()
         }
     }
 
-    /// One more process, as far as the store can tell.
+    /// Another connection, as if from another process.
     pub(crate) async fn system(&self) -> System {
         self.system_with(SqliteOptions::default()).await
     }
 
     pub(crate) async fn system_with(&self, options: SqliteOptions) -> System {
         let file = self.connect_with(options).await;
-        let queues = match self.way {
-            Way::Polling | Way::Here => SharedProvider::new(file.clone()),
-            Way::Outbox => SharedProvider::new(self.memory.open()),
+        let queues = match self.route {
+            Route::Polling | Route::Here => SharedProvider::new(file.clone()),
+            Route::Outbox => SharedProvider::new(self.memory.open()),
         };
         Tasks::new(SqliteTasks::new(file, self.routes()).unwrap(), queues)
     }
 
-    /// The queues that tasks go over.
+    /// The provider of the queues of the tasks.
     pub(crate) async fn queues(&self) -> SharedProvider {
-        match self.way {
-            Way::Polling | Way::Here => SharedProvider::new(self.connect().await),
-            Way::Outbox => SharedProvider::new(self.memory.open()),
+        match self.route {
+            Route::Polling | Route::Here => SharedProvider::new(self.connect().await),
+            Route::Outbox => SharedProvider::new(self.memory.open()),
         }
     }
 }
@@ -91,7 +91,7 @@ pub(crate) fn dead_events() -> QueueName {
     QueueName::new("dead_tasks").unwrap()
 }
 
-/// What runs until it is stopped.
+/// A worker and a keeper that run until they are stopped.
 pub(crate) struct Running {
     shutdown: Shutdown,
     worker: JoinHandle<TaskStopReport>,
@@ -99,7 +99,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// A worker, and a keeper that is never far behind.
+    /// Starts a worker, and a keeper with short intervals.
     pub(crate) fn start(system: &System, worker: TaskWorker<SqliteTasks, SharedProvider>) -> Self {
         let shutdown = Shutdown::new();
         let (stop, keeper) = (shutdown.clone(), start_keeper(system, &shutdown));
@@ -112,7 +112,7 @@ impl Running {
     }
 
     pub(crate) async fn stop(self) -> TaskStopReport {
-        // Asked twice it would stop at once.
+        // A second request would stop it at once.
         if !self.shutdown.is_requested() {
             self.shutdown.request();
         }
@@ -148,9 +148,9 @@ pub(crate) async fn state(system: &System, id: TaskId) -> TaskState {
 
 /// The task, once it has ended.
 pub(crate) async fn ended(system: &System, id: TaskId) -> Task {
-    until("the task has ended", PATIENCE, || async { state(system, id).await.is_terminal() }).await;
+    until("the task has ended", TIME_LIMIT, || async { state(system, id).await.is_terminal() }).await;
     get(system, id).await
 }
 
-/// A place to note things from handlers.
+/// Values that handlers record.
 pub(crate) type Notes<T> = Arc<std::sync::Mutex<Vec<T>>>;

@@ -1,4 +1,4 @@
-//! A file or a folder of a test's own.
+//! A file or a folder for one test.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,13 @@ use postrider_spool::{SpoolOptions, SpoolProvider, SpoolStore};
 use postrider_sqlite::{SqliteOptions, SqliteProvider, SqliteStore};
 use tempfile::TempDir;
 
-/// A folder with a file in it, removed afterwards.
-pub(crate) struct Place {
+/// A temporary folder for a file or a spool, removed afterwards.
+pub(crate) struct TestStore {
     folder: TempDir,
 }
 
-impl Place {
-    /// In main memory, where that is a place for files: for tests of what processes do and not of what disks do.
+impl TestStore {
+    /// In main memory, if the system has a file system there: for tests of processes and not of disks.
     pub(crate) fn in_memory() -> Self {
         Self { folder: tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap() }
     }
@@ -43,7 +43,7 @@ pub(crate) async fn connect(file: &Path) -> SqliteProvider {
     store.connect().await.unwrap()
 }
 
-/// Opens a folder of queues for itself, as another process does.
+/// Opens a folder of queues separately, as another process does.
 pub(crate) async fn connect_to_spool(folder: &Path) -> SpoolProvider {
     SpoolStore::open(folder, SpoolOptions::default()).await.unwrap().connect().unwrap()
 }
