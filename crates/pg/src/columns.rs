@@ -1,7 +1,7 @@
 //! Conversion between columns and values.
 //!
 //! Columns are read by name. A lookup by name is a linear search, so where a result has many rows,
-//! [`columns!`](crate::columns) and [`positions`] resolve the names once per result.
+//! [`columns!`](crate::columns!) and [`positions`] resolve the names once per result.
 
 use std::error::Error;
 use std::fmt::Display;
